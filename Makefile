@@ -1,0 +1,62 @@
+# `make run` and `make test` are all a fresh Debian or Ubuntu machine needs; both rest on `make setup`.
+# RUN_ARGS goes to `agentkv run`: make run RUN_ARGS="--fresh --limit 5"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+BIN := .venv/bin
+RUN_ARGS ?=
+
+.PHONY: setup system run test lint nano clean
+.DEFAULT_GOAL := setup
+
+setup: system .venv/installed
+
+# apt is asked only for what is missing, and only where it may install without a question.
+system:
+	@need=(); \
+	command -v "$${AGENTKV_BROWSER:-chromium-headless-shell}" >/dev/null || command -v chromium >/dev/null \
+	  || need+=(chromium-headless-shell); \
+	command -v tesseract >/dev/null || need+=(tesseract-ocr tesseract-ocr-eng); \
+	[ -d /usr/share/fonts/truetype/dejavu ] || need+=(fonts-dejavu-core); \
+	[ -d /usr/share/fonts/truetype/liberation ] || [ -d /usr/share/fonts/truetype/liberation2 ] \
+	  || need+=(fonts-liberation); \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || need+=(python3-venv); \
+	[ $${#need[@]} -gt 0 ] || exit 0; \
+	install() { "$$@" apt-get update -qq && "$$@" env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -y -qq --no-install-recommends $${need[*]}; }; \
+	line="apt-get update && apt-get install -y --no-install-recommends $${need[*]}"; \
+	if ! command -v apt-get >/dev/null; then how=""; \
+	elif [ "$$(id -u)" = 0 ]; then how="env"; \
+	elif sudo -n true 2>/dev/null; then how="sudo -n"; else how=""; fi; \
+	if [ -z "$$how" ]; then echo "missing: $${need[*]}; run as root: $$line" >&2; exit 1; fi; \
+	echo "installing $${need[*]}"; \
+	log=$$(mktemp); \
+	install $$how >"$$log" 2>&1 || { tail -n 3 "$$log" >&2; \
+	  echo "could not install $${need[*]}; run as root: $$line (on Ubuntu use chromium-browser for the browser)" >&2; exit 1; }
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "setting up .venv (about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' \
+	  || { echo "pip could not install agentkv: see above; with the network back, run make setup again" >&2; exit 1; }
+	@touch $@
+
+run: setup
+	@$(BIN)/agentkv run --tasks vwa75 $(RUN_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -q
+
+nano: setup
+	PYTHONPATH=tasks $(BIN)/python -m nano.train
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
