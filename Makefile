@@ -41,7 +41,7 @@ system:
 	@echo "setting up .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' \
-	  || { echo "pip could not install agentkv: see above; with the network back, run make setup again" >&2; exit 1; }
+	  || { echo "pip could not install agentkv: its reason stands above; mend it and run make setup again" >&2; exit 1; }
 	@touch $@
 
 run: setup
