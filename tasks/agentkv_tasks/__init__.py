@@ -1,0 +1,1 @@
+"""The measurements: task schema, suites, evaluators, runner, statistics and report."""

@@ -1,0 +1,228 @@
+"""Task templates: a function that draws one task from a world, and how often it is drawn.
+
+    def buy_named_product(draw: Draw) -> Draft:
+        product = draw.rng.choice(draw.world.shop.products)
+        return Draft(
+            intent="Put {{product}} into the cart.",
+            values={"product": product.name},
+            start="__SHOPPING__",
+            check=shows("__SHOPPING__/cart", "", must_include=[product.name]),
+            solution=[f"type [textbox: Search] [{product.name}] [1]", ..., "stop []"],
+        )
+
+    TEMPLATES = (Template(buy_named_product, 2), ...)
+
+A plain pair `(buy_named_product, 2)` serves as well as `Template`.
+"""
+
+import random
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from agentkv_tasks.task import Category, Evaluation, PageCheck, References, Task
+
+if TYPE_CHECKING:
+    from agentkv_env.sites.world import World
+
+_SITES = {
+    "__SHOPPING__": "shopping",
+    "__CLASSIFIEDS__": "classifieds",
+    "__REDDIT__": "reddit",
+    "__WIKIPEDIA__": "wikipedia",
+    "__HOMEPAGE__": "homepage",
+}
+_REDRAWS = 200  # more than enough for the birthday problem among ten or more choices
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a template draws from: the world and a random generator of its own."""
+
+    world: "World"
+    rng: random.Random
+    instance: int = 0
+    """0 for the template's first task, 1 for its second, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a template gives; `instantiate` numbers it and makes it a task."""
+
+    intent: str
+    """Plain English; `{{name}}` stands for `values["name"]`."""
+    check: Evaluation
+    solution: Sequence[str]
+    start: str
+    """`__SHOPPING__/...` and so on; several joined by ` |AND| `."""
+    values: Mapping[str, str | int] = field(default_factory=dict)
+    difficulty: Literal["easy", "medium", "hard"] = "easy"
+    reads_image: bool = False
+    turns_on: str = ""
+    """The text inside an image that the task turns on; needed where `reads_image`."""
+    memory_distance_pages: int = 0
+    max_steps: int = 30
+    sites: Sequence[str] = ()
+    """VisualWebArena's names of the sites touched; empty: those named in start, check, solution."""
+
+
+class Template(NamedTuple):
+    """A function from a draw to a draft, and how many tasks of a suite come from it."""
+
+    make: Callable[[Draw], Draft]
+    num_instances: int = 1
+
+
+# ---- evaluation blocks in one line each -----------------------------------------------------
+
+
+def says(
+    *,
+    exact_match: str | None = None,
+    must_include: Sequence[str] | None = None,
+    must_exclude: Sequence[str] | None = None,
+    one_of: Sequence[str] | None = None,
+    required_values: Sequence[str] | None = None,
+    fuzzy_match: str | None = None,
+) -> Evaluation:
+    """The stop answer must compare so (string_match)."""
+    references = References(
+        exact_match=exact_match,
+        must_include=_tuple(must_include),
+        must_exclude=_tuple(must_exclude),
+        one_of=_tuple(one_of),
+        required_values=_tuple(required_values),
+        fuzzy_match=fuzzy_match,
+    )
+    return Evaluation(eval_types=("string_match",), reference_answers=references)
+
+
+def reaches(url: str, *, note: Literal["EXACT", "GOLD in PRED"] = "EXACT") -> Evaluation:
+    """The episode must end at `url` (url_match); ` |OR| ` separates alternatives."""
+    return Evaluation(eval_types=("url_match",), reference_url=url, url_note=note)
+
+
+def shows(
+    url: str,
+    locator: str = "",
+    *,
+    exact_match: str | None = None,
+    must_include: Sequence[str] | None = None,
+    must_exclude: Sequence[str] | None = None,
+    required_values: Sequence[str] | None = None,
+) -> Evaluation:
+    """After the episode, the part `locator` of the page at `url` must hold this (program_html).
+
+    Only the first comparison given counts, in VisualWebArena's scoring; make two checks for two.
+    """
+    contents = References(
+        exact_match=exact_match,
+        must_include=_tuple(must_include),
+        must_exclude=_tuple(must_exclude),
+        required_values=_tuple(required_values),
+    )
+    target = PageCheck(url=url, locator=locator, required_contents=contents)
+    return Evaluation(eval_types=("program_html",), program_html=(target,))
+
+
+def all_of(*checks: Evaluation) -> Evaluation:
+    """All of these must hold. Page checks add up; there can be one answer and one address."""
+    kinds = tuple(dict.fromkeys(kind for check in checks for kind in check.eval_types))
+    answers = [check.reference_answers for check in checks if check.reference_answers]
+    urls = [check for check in checks if check.reference_url]
+    assert len(answers) <= 1 and len(urls) <= 1, "one answer and one address at most"
+    pages = tuple(target for check in checks for target in check.program_html or ())
+    return Evaluation(
+        eval_types=kinds,
+        reference_answers=answers[0] if answers else None,
+        reference_url=urls[0].reference_url if urls else None,
+        url_note=urls[0].url_note if urls else None,
+        program_html=pages or None,
+    )
+
+
+def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:
+    assert not isinstance(values, str), "a list of strings, not one string"
+    return None if values is None else tuple(values)
+
+
+# ---- from templates to tasks ----------------------------------------------------------------
+
+
+def instantiate(
+    world: "World",
+    templates: Iterable[Template | tuple[Callable[[Draw], Draft], int]],
+    seed: int,
+    *,
+    category: Category | None = None,
+    first_id: int = 0,
+    first_template_id: int = 0,
+) -> list[Task]:
+    """All tasks of `templates`, numbered in order from `first_id`.
+
+    Each instance has a random generator of its own, seeded from `seed`, the template's name and
+    the instance, so adding or reordering templates changes no other template's tasks. An instance
+    whose intent an earlier one of the same template has is drawn again.
+    """
+    tasks: list[Task] = []
+    for template_id, (make, num_instances) in enumerate(templates, start=first_template_id):
+        intents: set[str] = set()
+        for instance in range(num_instances):
+            draft, intent = _distinct(make, world, seed, instance, intents)
+            intents.add(intent)
+            tasks.append(
+                _task(draft, intent, first_id + len(tasks), template_id, category)
+            )  # fmt: skip
+    return tasks
+
+
+def _distinct(
+    make: Callable[[Draw], Draft], world: "World", seed: int, instance: int, taken: set[str]
+) -> tuple[Draft, str]:
+    name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
+    for attempt in range(_REDRAWS):
+        key = zlib.crc32(f"{seed} {name} {instance} {attempt}".encode())
+        draft = make(Draw(world, random.Random(key), instance))
+        intent = fill(draft.intent, draft.values)
+        if intent not in taken:
+            return draft, intent
+    raise AssertionError(f"template {name} gives fewer different tasks than it is asked for")
+
+
+def fill(intent: str, values: Mapping[str, str | int]) -> str:
+    """`intent` with each `{{name}}` replaced by `values["name"]`."""
+
+    def value(match: re.Match[str]) -> str:
+        assert match[1] in values, f"intent names {{{{{match[1]}}}}}, which has no value"
+        return str(values[match[1]])
+
+    return re.sub(r"\{\{(\w+)\}\}", value, intent)
+
+
+def _task(
+    draft: Draft, intent: str, task_id: int, template_id: int, category: Category | None
+) -> Task:
+    text = " ".join((draft.start, draft.check.model_dump_json(), *draft.solution))
+    sites = tuple(draft.sites) or tuple(name for mark, name in _SITES.items() if mark in text)
+    return Task(
+        sites=sites,
+        task_id=task_id,
+        start_url=draft.start,
+        intent_template=draft.intent,
+        intent_template_id=template_id,
+        instantiation_dict=dict(draft.values),
+        intent=intent,
+        require_reset=draft.check.program_html is not None,
+        eval=draft.check,
+        visual_difficulty=draft.difficulty if draft.reads_image else "easy",
+        reasoning_difficulty=draft.difficulty,
+        overall_difficulty=draft.difficulty,
+        category=category,
+        max_steps=draft.max_steps,
+        solution=tuple(draft.solution),
+        reads_image=draft.reads_image,
+        turns_on=draft.turns_on,
+        memory_distance_pages=draft.memory_distance_pages,
+    )

@@ -1,0 +1,41 @@
+"""The suite `vwa75`: 75 tasks of our own on the embedded world, in VisualWebArena's schema.
+
+It is *a* vwa75. The paper that reports on 75 VisualWebArena tasks never published which ones, so
+results on this suite are to be compared with each other and with nothing else.
+"""
+
+from typing import TYPE_CHECKING
+
+from agentkv_tasks.task import CATEGORIES, Task
+from agentkv_tasks.template import instantiate
+from agentkv_tasks.vwa75 import form, information, navigation, shopping
+
+if TYPE_CHECKING:
+    from agentkv_env.sites.world import World
+
+QUOTAS = {"shopping": 19, "navigation": 19, "information": 19, "form": 18}
+
+_TEMPLATES = {
+    "shopping": shopping.TEMPLATES,
+    "navigation": navigation.TEMPLATES,
+    "information": information.TEMPLATES,
+    "form": form.TEMPLATES,
+}
+
+
+def tasks(world: "World") -> list[Task]:
+    """The suite in `world`: the same templates in every world, other names and values in each."""
+    suite: list[Task] = []
+    num_templates = 0
+    for category in CATEGORIES:
+        templates = _TEMPLATES[category]
+        suite += instantiate(
+            world,
+            templates,
+            world.seed,
+            category=category,
+            first_id=len(suite),
+            first_template_id=num_templates,
+        )
+        num_templates += len(templates)
+    return suite
