@@ -18,11 +18,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing on a page, in reading order: an element that can be acted on, a text, or a line read by OCR.
+    """One thing on a page, in reading order: an element to act on, a text, or a line read by OCR.
 
     `element` nodes carry an `id`, a small integer that stays the same while the document lives.
-    `text` and `ocr` nodes have none. An `ocr` node is what Tesseract read inside an image: untrusted
-    like all page text, and marked as a kind of its own because it may also simply be misread.
+    `text` nodes (headings and images are such, with their role) and `ocr` nodes have none. An `ocr`
+    node is what Tesseract read inside an image: untrusted like all page text, and marked as a kind
+    of its own because it may also simply be misread.
     """
 
     kind: Kind
@@ -42,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One observation: the current tab's nodes that overlap the viewport, and what is around them."""
+    """One observation: the nodes of the current tab that overlap the viewport, and what is around."""
 
     url: str
     title: str

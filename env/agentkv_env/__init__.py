@@ -1,0 +1,1 @@
+"""The web as the agent meets it: pages read, actions done, and small sites to do them on."""

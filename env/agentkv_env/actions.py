@@ -1,0 +1,277 @@
+"""Text <-> action: the id grammar of VisualWebArena, as it is and as one would wish it.
+
+`strict` reads exactly what VisualWebArena's own parser reads, traps included, so that scores
+compare. `lenient` also reads what models plainly meant: other case, missing brackets, `Ctrl+v`, a
+language tag.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from agentkv_env.keys import normalize
+
+ActionKind = Literal[
+    "click",
+    "hover",
+    "type",
+    "clear",
+    "press",
+    "scroll",
+    "new_tab",
+    "tab_focus",
+    "close_tab",
+    "goto",
+    "go_back",
+    "go_forward",
+    "stop",
+]
+KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
+
+
+class ActionError(ValueError):
+    """A text is no action of the grammar; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do in the browser; only the fields that `kind` needs are set."""
+
+    kind: ActionKind
+    element_id: int | None = None
+    """click, hover, type, clear: the number shown beside the element."""
+    text: str = ""
+    """type: what to type, one line."""
+    enter: bool = True
+    """type: whether Enter is pressed afterwards."""
+    key: str = ""
+    """press: a key or a combination such as Control+a."""
+    url: str = ""
+    """goto."""
+    direction: str = ""
+    """scroll: up or down."""
+    tab: int | None = None
+    """tab_focus: which tab, counted from 0."""
+    answer: str = ""
+    """stop: the answer to the task, empty if it asks for none."""
+
+
+def parse(text: str, *, strict: bool = True) -> Action:
+    """Read one action (the action alone, without its fence).
+
+    Args:
+        text: such as `click [12]` or `type [3] [blue kayak] [1]`.
+        strict: read as VisualWebArena does, bit for bit; False mends its traps.
+
+    Raises:
+        ActionError: `text` is no action.
+    """
+    return _parse_strict(text.strip()) if strict else _parse_lenient(text)
+
+
+def extract(reply: str, *, strict: bool = True) -> str:
+    """The inside of the first pair of triple backticks in `reply`, stripped.
+
+    With `strict=False` a language tag after the opening fence is dropped, an unclosed fence is
+    closed at the end, and without any fence the last line that reads as an action is taken.
+
+    Raises:
+        ActionError: there is no such pair.
+    """
+    match = re.search(r"```((.|\n)*?)```", reply)
+    if strict:
+        if not match:
+            raise ActionError("no action found: put it between triple backticks, ```click [12]```")
+        return match.group(1).strip()
+    if not match:
+        match = re.search(r"```((.|\n)+)$", reply.rstrip("`"))
+    if match:
+        return _without_language_tag(match.group(1).strip())
+    for line in reversed(reply.strip().splitlines()):
+        line = line.strip().strip("`").strip()
+        if _BARE_ACTION.match(line):
+            return line
+    raise ActionError("no action found: put it between triple backticks, ```click [12]```")
+
+
+def render(action: Action) -> str:
+    """The canonical text of `action`; reading it strictly gives the action back.
+
+    Line breaks cannot be said in this grammar and become spaces; an empty text to type is read
+    back by the lenient reading only.
+    """
+    match action.kind:
+        case "click" | "hover" | "clear":
+            return f"{action.kind} [{action.element_id}]"
+        case "type":
+            return f"type [{action.element_id}] [{_one_line(action.text)}] [{int(action.enter)}]"
+        case "press":
+            return f"press [{_one_line(action.key)}]"
+        case "scroll":
+            return f"scroll [{action.direction}]"
+        case "tab_focus":
+            return f"tab_focus [{action.tab}]"
+        case "goto":
+            return f"goto [{_one_line(action.url)}]"
+        case "stop":
+            return f"stop [{_one_line(action.answer)}]"
+        case _:
+            return action.kind
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+def _parse_strict(text: str) -> Action:
+    words = text.split()
+    if not words:
+        raise ActionError("the action is empty")
+    verb = text.split("[")[0].strip() if "[" in text else words[0]
+    match verb:
+        case "click" | "hover" | "clear":
+            return Action(verb, element_id=int(_group(rf"{verb} ?\[(\d+)\]", text)))
+        case "type":
+            if not text.endswith(("[0]", "[1]")):
+                text += " [1]"
+            found = re.search(r"type ?\[(\d+)\] ?\[(.+)\] ?\[(\d+)\]", text)
+            if not found:
+                raise ActionError(f"cannot read {text!r}; expected: type [id] [text] [0|1]")
+            # Only the flag 1 adds Enter; a stray other number therefore types without it.
+            return Action("type", element_id=int(found[1]), text=found[2], enter=found[3] == "1")
+        case "press":
+            return Action("press", key=_group(r"press ?\[(.+)\]", text))
+        case "scroll":
+            return Action("scroll", direction=_group(r"scroll ?\[?(up|down)\]?", text))
+        case "tab_focus":
+            return Action("tab_focus", tab=int(_group(r"tab_focus ?\[(\d+)\]", text)))
+        case "goto":
+            return Action("goto", url=_group(r"goto ?\[(.+)\]", text))
+        case "new_tab" | "close_tab" | "go_back" | "go_forward":
+            return Action(verb)
+        case "stop":
+            found = re.search(r"stop ?\[(.+)\]", text)
+            return Action("stop", answer=found[1] if found else "")
+    raise ActionError(f"unknown action {verb[:60]!r}; known: {', '.join(KINDS)}")
+
+
+def _group(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    if not found:
+        raise ActionError(f"cannot read the action {text[:80]!r}; expected such as `click [12]`")
+    return found[1]
+
+
+# The other names under which models know the same verbs.
+_ALIASES: dict[str, ActionKind] = {
+    "go back": "go_back",
+    "goback": "go_back",
+    "back": "go_back",
+    "go forward": "go_forward",
+    "goforward": "go_forward",
+    "forward": "go_forward",
+    "new tab": "new_tab",
+    "newtab": "new_tab",
+    "close tab": "close_tab",
+    "page_close": "close_tab",
+    "tab focus": "tab_focus",
+    "go to": "goto",
+    "go_to": "goto",
+    "navigate": "goto",
+    "fill": "type",
+    "select": "type",
+    "answer": "stop",
+    "finish": "stop",
+}
+_VERB = "|".join(sorted([*KINDS, *_ALIASES], key=len, reverse=True))
+_LEADING_VERB = re.compile(rf"(?i)({_VERB})(?![a-z_])")
+_INNER_VERB = re.compile(rf"(?i)(?<![a-z_])({_VERB}) ?(?=\[)")
+_BARE_ACTION = re.compile(
+    r"(?i)(click|hover|type|clear|press|goto|tab_focus|stop) ?\[.*\]|"
+    r"scroll ?\[?(up|down)\]?$|(new_tab|close_tab|go_back|go_forward)$"
+)
+_LANGUAGE_TAG = re.compile(
+    r"(?i)(?:[a-z]+)?\s*\n\s*(?=\S)|(?:plaintext|text|action|bash|python)\s+"
+)
+
+
+def _without_language_tag(inside: str) -> str:
+    if _LEADING_VERB.match(inside):
+        return inside
+    return _LANGUAGE_TAG.sub("", inside, count=1) if _LANGUAGE_TAG.match(inside) else inside
+
+
+def _parse_lenient(text: str) -> Action:
+    text = re.sub(r"^(?i:action)\s*:\s*", "", text.strip().strip("`").strip())
+    found = _LEADING_VERB.match(text) or _INNER_VERB.search(text)
+    if not found:
+        raise ActionError(f"no known action in {text[:80]!r}; known: {', '.join(KINDS)}")
+    verb = found[1].lower()
+    kind = _ALIASES.get(verb) or cast(ActionKind, verb)
+    rest = text[found.end() :]
+    if rest.endswith("()"):
+        rest = rest[:-2]
+    match kind:
+        case "click" | "hover" | "clear":
+            return Action(kind, element_id=_lenient_id(kind, rest)[0])
+        case "type":
+            return _lenient_type(rest)
+        case "press":
+            key = normalize(_argument(rest))
+            if not key:
+                raise ActionError("press needs a key: press [Enter]")
+            return Action("press", key=key)
+        case "scroll":
+            way = re.search(r"(?i)(up|down)", rest)
+            if not way:
+                raise ActionError("scroll needs a direction: scroll [down] or scroll [up]")
+            return Action("scroll", direction=way[1].lower())
+        case "tab_focus":
+            return Action("tab_focus", tab=_lenient_id(kind, rest)[0])
+        case "goto":
+            url = _argument(rest)
+            if not url:
+                raise ActionError("goto needs an address: goto [http://...]")
+            return Action("goto", url=url)
+        case "stop":
+            return Action("stop", answer=_argument(rest))
+    return Action(kind)
+
+
+def _lenient_id(kind: str, rest: str) -> tuple[int, str]:
+    """The element's number at the start of `rest`, and what follows it."""
+    found = re.match(
+        r"\s*[\[(<{]?\s*(?:[a-z_]+\s*[=:]\s*)?['\"#]?(\d+)['\"]?\s*[\])>}]?[,;:]?", rest
+    )
+    if not found:
+        raise ActionError(f"{kind} needs a number: {kind} [12]; found {rest.strip()[:40]!r}")
+    return int(found[1]), rest[found.end() :]
+
+
+def _lenient_type(rest: str) -> Action:
+    element_id, rest = _lenient_id("type", rest)
+    rest = rest.strip(" \t\n,")
+    if rest.startswith("[") and "]" in rest:
+        rest = rest[: rest.rindex("]") + 1]  # words after the last bracket are ignored
+    enter = True
+    flag = re.search(r"\s*,?\s*\[\s*(?:[a-z_]+\s*=\s*)?([01])\s*\]$", rest)
+    if flag and rest[: flag.start()].strip():  # `type [5] [1]` types a 1
+        enter = flag[1] == "1"
+        rest = rest[: flag.start()]
+    return Action("type", element_id=element_id, text=_argument(rest), enter=enter)
+
+
+def _argument(rest: str) -> str:
+    """What stands in the brackets (greedy to the last one), in quotes, or bare; one line."""
+    rest = rest.strip()
+    if rest.startswith("["):
+        end = rest.rfind("]")
+        inside = rest[1:end] if end > 0 else rest[1:]
+    elif len(rest) >= 2 and rest[0] in "\"'" and rest[0] == rest[-1]:
+        inside = rest[1:-1]
+    elif rest.startswith("(") and rest.endswith(")"):
+        inside = rest[1:-1].strip("\"'")
+    else:
+        inside = rest
+    # Control characters cannot be typed as keys; upstream breaks on them.
+    return re.sub(r"[\x00-\x1f\x7f]+", " ", inside)
