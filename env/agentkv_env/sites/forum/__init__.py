@@ -1,0 +1,5 @@
+"""The forum."""
+
+from agentkv_env.sites.forum.pages import SITE
+
+__all__ = ["SITE"]

@@ -1,0 +1,143 @@
+"""Pictures drawn from a seed, with text that OCR can read and the page does not repeat.
+
+All text is at least 18 px high in DejaVu or Liberation Sans (Pillow's own font where neither is installed).
+The same arguments give the same bytes on the same machine; nothing here reads a clock or a file of ours.
+"""
+
+import io
+import random
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+from PIL import Image, ImageDraw, ImageFont
+
+LEAST_TEXT_PX = 18
+"""No text is drawn smaller."""
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+Colour = tuple[int, int, int]
+
+_PALETTE: tuple[Colour, ...] = (
+    (38, 84, 124), (153, 62, 62), (48, 107, 82), (120, 86, 34), (92, 70, 130), (30, 110, 120),
+    (140, 72, 104), (84, 98, 42),
+)  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+def font(size: int, bold: bool = False) -> Font:
+    """A font with clear letters at `size` pixels, never under `LEAST_TEXT_PX`."""
+    size = max(size, LEAST_TEXT_PX)
+    for name in ("DejaVuSans", "LiberationSans"):
+        style = "-Bold" if bold else ("-Regular" if name.startswith("Lib") else "")
+        try:
+            return ImageFont.truetype(f"{name}{style}.ttf", size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size)
+
+
+def _random(*key: object) -> random.Random:
+    return random.Random(zlib.crc32(repr(key).encode()))
+
+
+def _colour(*key: object) -> Colour:
+    return _random(*key).choice(_PALETTE)
+
+
+def _pale(colour: Colour, share: float = 0.85) -> Colour:
+    red, green, blue = (round(part + (255 - part) * share) for part in colour)
+    return red, green, blue
+
+
+def _png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+def _lines(
+    draw: ImageDraw.ImageDraw, lines: Sequence[str], *, width: int, top: int, size: int,
+    colour: Colour, bold_first: bool = True,
+) -> int:  # fmt: skip
+    """Draw `lines` centred in `width` from `top` down, shrinking what is too wide; return the bottom."""
+    for index, line in enumerate(lines):
+        height = size
+        face = font(height, bold_first and index == 0)
+        while height > LEAST_TEXT_PX and draw.textlength(line, face) > width - 24:
+            height -= 1
+            face = font(height, bold_first and index == 0)
+        left = (width - draw.textlength(line, face)) / 2
+        draw.text((left, top), line, fill=colour, font=face)
+        top += round(height * 1.45)
+    return top
+
+
+def poster(lines: Sequence[str], *, key: str, width: int = 420, height: int = 260) -> bytes:
+    """A coloured poster: the first line as the headline, the others under it."""
+    colour = _colour(key, "poster")
+    image = Image.new("RGB", (width, height), colour)
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((8, 8, width - 9, height - 9), outline=_pale(colour), width=3)
+    size = max(LEAST_TEXT_PX, min(34, round((height - 60) / max(1, len(lines)) / 1.45)))
+    used = round(size * 1.45) * len(lines)
+    _lines(draw, lines, width=width, top=(height - used) // 2, size=size, colour=(255, 255, 255))
+    return _png(image)
+
+
+def label(lines: Sequence[str], *, key: str, width: int = 320, height: int = 0) -> bytes:
+    """A white label as glued on a box: a black frame, a headline, lines under a rule."""
+    size = 22
+    height = height or 40 + round(size * 1.45) * len(lines)
+    image = Image.new("RGB", (width, height), (255, 255, 255))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((3, 3, width - 4, height - 4), outline=(20, 20, 20), width=2)
+    bottom = _lines(draw, lines[:1], width=width, top=12, size=size, colour=(20, 20, 20))
+    draw.line((14, bottom, width - 15, bottom), fill=_colour(key, "label"), width=3)
+    _lines(draw, lines[1:], width=width, top=bottom + 10, size=size, colour=(20, 20, 20),
+           bold_first=False)  # fmt: skip
+    return _png(image)
+
+
+def receipt(lines: Sequence[tuple[str, str]], *, title: str, width: int = 340) -> bytes:
+    """A till receipt: `title`, then rows of a text at the left and a figure at the right."""
+    step = 30
+    image = Image.new("RGB", (width, 70 + step * len(lines)), (252, 251, 246))
+    draw = ImageDraw.Draw(image)
+    top = _lines(draw, [title], width=width, top=12, size=22, colour=(30, 30, 30)) + 6
+    for left, right in lines:
+        face = font(20)
+        draw.text((16, top), left, fill=(30, 30, 30), font=face)
+        draw.text((width - 16 - draw.textlength(right, face), top), right, fill=(30, 30, 30),
+                  font=face)  # fmt: skip
+        top += step
+    return _png(image)
+
+
+def scene(kind: str, *, key: str, width: int = 240, height: int = 180, tag: str = "") -> bytes:
+    """A photo-like picture of some thing: plain shapes on a background, chosen by `kind` and `key`.
+
+    With `tag` a price tag hangs over the corner with that text on it.
+    """
+    rng = _random(key, kind)
+    colour = _PALETTE[zlib.crc32(kind.encode()) % len(_PALETTE)]
+    image = Image.new("RGB", (width, height), _pale(colour, 0.8))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, height * 3 // 4, width, height), fill=_pale(colour, 0.6))
+    second = _colour(key, "second")
+    for _ in range(rng.randint(2, 4)):
+        wide, high = rng.randint(width // 6, width // 2), rng.randint(height // 5, height // 2)
+        left, top = rng.randint(10, width - wide - 10), rng.randint(10, height - high - 14)
+        shape = (left, top, left + wide, top + high)
+        fill = rng.choice((colour, second, _pale(colour, 0.35), _pale(second, 0.35)))
+        if rng.random() < 0.5:
+            draw.rounded_rectangle(shape, radius=10, fill=fill)
+        else:
+            draw.ellipse(shape, fill=fill)
+    if tag:
+        face = font(24, bold=True)
+        wide = round(draw.textlength(tag, face)) + 28
+        draw.rounded_rectangle((6, 6, 6 + wide, 50), radius=8, fill=(255, 236, 120),
+                               outline=(60, 50, 0), width=2)  # fmt: skip
+        draw.text((20, 13), tag, fill=(30, 20, 0), font=face)
+    return _png(image)

@@ -1,0 +1,138 @@
+"""Invented proper names, drawn from a seed: people, places, brands, titles.
+
+Proper nouns are built from a few dozen syllables, so that a small tokenizer meets the same pieces again in
+every world, while the names themselves differ. Evaluation worlds (seeds under a million) and training
+worlds (the rest) share no name: each name belongs to one side by the parity of its CRC-32, and a draw
+that falls on the wrong side is drawn again.
+"""
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+FIRST_TRAINING_SEED = 1_000_000
+"""Seeds from here on make training worlds; smaller ones make evaluation worlds."""
+
+_SYLLABLES = (
+    "bar bel bri cal cor dal den dor el fan fen gar hal hen il jor kal ken kir lan lin lor mar mel mir "
+    "nor ol pel pin quin ran ril sal sen sil tal tor ul val ven vor wen wil yar zan"
+).split()
+_FIRST_ENDINGS = "a an e en ia is o on us y".split()
+_LAST_ENDINGS = "ane ard by ell er ett ley man ond son ton wright".split()
+_PLACE_ENDINGS = "burg bury dale field ford haven mere mouth port stead ton wick".split()
+_BRAND_ENDINGS = "ac eo ex ia ine io ix ora um us".split()
+_STREETS = "Lane Street Road Avenue Square Walk".split()
+
+
+def side(seed: int) -> int:
+    """0 for an evaluation world, 1 for a training world."""
+    return int(seed >= FIRST_TRAINING_SEED)
+
+
+def side_of_name(name: str) -> int:
+    """The side a name belongs to: the parity of the CRC-32 of its UTF-8 bytes."""
+    return zlib.crc32(name.encode()) % 2
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody with an account on every site of a world."""
+
+    name: str
+    handle: str
+    """User name: lower case, one word."""
+    email: str
+    place: str
+
+
+class Names:
+    """Draws names for one topic of one world.
+
+    Topics have streams of their own, so more names for one site leave the other sites as they were,
+    unless two topics draw the same name: `taken` is shared by the topics of a world, and a name already in
+    it is drawn again.
+    """
+
+    def __init__(self, seed: int, topic: str, taken: set[str] | None = None) -> None:
+        self.seed = seed
+        self.topic = topic
+        self.taken = set() if taken is None else taken
+        self.rng = random.Random(f"{seed}/{topic}")
+
+    def accept(self, draw: Callable[[], str]) -> str:
+        """Call `draw` until it gives a name of this world's side that is not taken, and take that.
+
+        Raises:
+            RuntimeError: 2,000 draws gave none; the pool behind `draw` is too small.
+        """
+        wanted = side(self.seed)
+        for _ in range(2000):
+            name = draw()
+            if name not in self.taken and side_of_name(name) == wanted:
+                self.taken.add(name)
+                return name
+        raise RuntimeError(f"no free name left for {self.topic!r}; last tried {name!r}")
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """One of `choices`."""
+        return self.rng.choice(choices)
+
+    def sample(self, choices: Sequence[T], count: int) -> list[T]:
+        """`count` different ones of `choices`, in random order."""
+        return self.rng.sample(choices, count)
+
+    def word(self, endings: Sequence[str], syllables: int = 1) -> str:
+        """An invented proper noun of this side: `syllables` syllables and an ending."""
+        return self.accept(
+            lambda: "".join([*self._stem(syllables), self.rng.choice(endings)]).capitalize()
+        )
+
+    def person(self, place: str) -> Person:
+        """A person from `place`; the handle and address follow from the name."""
+
+        def full() -> str:
+            first = "".join([*self._stem(1), self.rng.choice(_FIRST_ENDINGS)]).capitalize()
+            last = "".join([*self._stem(2), self.rng.choice(_LAST_ENDINGS)]).capitalize()
+            return f"{first} {last}"
+
+        name = self.accept(full)
+        first, last = name.lower().split()
+        return Person(name, f"{first}{last}", f"{first}.{last}@mail.example", place)
+
+    def place(self) -> str:
+        """A town: one word."""
+        return self.word(_PLACE_ENDINGS, self.rng.choice((1, 2)))
+
+    def street(self) -> str:
+        """A street's name, without the number."""
+        return f"{self.word(_LAST_ENDINGS)} {self.rng.choice(_STREETS)}"
+
+    def brand(self) -> str:
+        """A maker of things: one word."""
+        return self.word(_BRAND_ENDINGS, self.rng.choice((1, 2)))
+
+    def product(self, brand: str, lines: Sequence[str], kind: str) -> str:
+        """`brand`, one of the range words in `lines`, and what it is: "Velmarix Trail Kayak"."""
+        return self.accept(lambda: f"{brand} {self.rng.choice(lines)} {kind}")
+
+    def title(self, pattern: str, **choices: Sequence[str]) -> str:
+        """A title from `pattern`, whose fields in braces are drawn from `choices` by name."""
+        return self.accept(
+            lambda: pattern.format(**{key: self.rng.choice(of) for key, of in choices.items()})
+        )
+
+    def code(self, letters: int = 2, digits: int = 3) -> str:
+        """A model number such as "KV-204"; letters and digits that OCR confuses are left out."""
+
+        def draw() -> str:
+            head = "".join(self.rng.choice("ACEFHKLMNPRTVWX") for _ in range(letters))
+            return head + "-" + "".join(self.rng.choice("2345679") for _ in range(digits))
+
+        return self.accept(draw)
+
+    def _stem(self, syllables: int) -> list[str]:
+        return [self.rng.choice(_SYLLABLES) for _ in range(syllables)]

@@ -1,0 +1,269 @@
+"""Serves one world on loopback: five sites told apart by host name, one database, an instant reset."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Host, Route
+
+from agentkv_env.sites.images import label
+from agentkv_env.sites.registry import SITES
+from agentkv_env.sites.site import Database, Site, environment, missing, money, render
+from agentkv_env.sites.world import World
+
+_CACHED = {"Cache-Control": "public, max-age=86400"}
+START_LIMIT_S = 20.0
+
+
+class PortBusy(ValueError):
+    """The asked-for port is taken by another program."""
+
+
+def template_bytes(world: World) -> bytes:
+    """The database of a fresh `world`, as SQLite's own serialisation."""
+    with contextlib.closing(_connect()) as connection:
+        for site in SITES:
+            connection.executescript(site.schema)
+            connection.execute("BEGIN")
+            site.fill(world, connection)
+            connection.execute("COMMIT")
+        return connection.serialize()
+
+
+def application(world: World, database: Database) -> Starlette:
+    """The five sites as one ASGI application; the Host header says which one answers."""
+    routes: list[BaseRoute] = [
+        Host(f"{site.name}.localhost", _site_application(site, world, database)) for site in SITES
+    ]
+    return Starlette(routes=[*routes, Route("/{rest:path}", _no_such_host)])
+
+
+class Server:
+    """One world, served on 127.0.0.1 from a daemon thread; a context manager.
+
+    Args:
+        world: what to serve.
+        port: 0 for any free one.
+
+    Raises:
+        PortBusy: by `start`, naming the port.
+    """
+
+    def __init__(self, world: World, port: int = 0) -> None:
+        self.world = world
+        self._asked_port = port
+        self._template = template_bytes(world)
+        self._database = Database(_restored(self._template))
+        self._socket: socket.socket | None = None
+        self._uvicorn: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.application = application(world, self._database)
+
+    def start(self) -> "Server":
+        """Begin to serve, and return once requests are answered.
+
+        Raises:
+            PortBusy: the port is taken.
+            RuntimeError: the server did not come up in `START_LIMIT_S` seconds.
+        """
+        assert self._thread is None, "a server is started once"
+        self._socket = _bind(self._asked_port)
+        config = uvicorn.Config(
+            self.application, log_config=None, log_level="warning", access_log=False, lifespan="off"
+        )
+        self._uvicorn = uvicorn.Server(config)
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        try:
+            ready.result(START_LIMIT_S)
+        except concurrent.futures.TimeoutError:
+            raise RuntimeError(f"the sites did not start in {START_LIMIT_S:.0f} s") from None
+        return self
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._socket is not None, "start() the server first"
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each site really is: {"shop": "http://shop.localhost:41233", ...}."""
+        return {site.name: f"http://{site.name}.localhost:{self.port}" for site in SITES}
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Public origin to real origin: {"http://shop.localhost": "http://shop.localhost:41233", ...}."""
+        return {f"http://{name}.localhost": real for name, real in self.origins.items()}
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """What tasks write to the public origin: {"__SHOPPING__": "http://shop.localhost", ...}."""
+        return {site.placeholder: f"http://{site.name}.localhost" for site in SITES}
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host names of the sites: an agent's allow-list."""
+        return tuple(f"{site.name}.localhost" for site in SITES)
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The present state. A reset replaces the connection: ask again after one."""
+        return self._database.connection
+
+    def reset(self) -> None:
+        """Put every site back to the world's fresh state, in well under a millisecond."""
+        if self._loop is None:
+            self._replace()
+            return
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def replace() -> None:
+            self._replace()
+            done.set_result(None)
+
+        self._loop.call_soon_threadsafe(replace)  # on the loop, so that no handler is half way
+        done.result(START_LIMIT_S)
+
+    def stop(self) -> None:
+        """Stop serving and free the port; stopping twice is fine."""
+        if self._uvicorn is not None and self._thread is not None:
+            self._uvicorn.should_exit = True
+            self._uvicorn.force_exit = True
+            self._thread.join(START_LIMIT_S)
+        if self._socket is not None:
+            self._socket.close()
+        self._uvicorn = self._socket = self._loop = None
+
+    def __enter__(self) -> "Server":
+        return self if self._thread is not None else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _replace(self) -> None:
+        old = self._database.connection
+        self._database.connection = _restored(self._template)
+        old.close()
+
+    def _serve(self, ready: "concurrent.futures.Future[None]") -> None:
+        assert self._uvicorn is not None and self._socket is not None
+        server, listening = self._uvicorn, self._socket
+
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.005)
+            ready.set_result(None)
+            await serving
+
+        asyncio.run(serve())
+
+
+def _connect() -> sqlite3.Connection:
+    # The loop's thread and the caller's both use it; SQLite is built to serialise them.
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _restored(template: bytes) -> sqlite3.Connection:
+    connection = _connect()
+    connection.deserialize(template)
+    return connection
+
+
+def _bind(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortBusy(
+            f"port {port} on 127.0.0.1 is busy; choose another, or 0 for any free one"
+        ) from None
+    return listening
+
+
+def _site_application(site: Site, world: World, database: Database) -> Starlette:
+    pictures: dict[str, bytes] = {}
+    base = (Path(__file__).parent / "templates" / "style.css").read_bytes()
+    own = site.folder / "style.css"
+    style = base + (own.read_bytes() if own.exists() else b"")
+
+    async def picture(request: Request) -> Response:
+        key = request.path_params["key"]
+        if key not in pictures:
+            drawn = site.picture(world, key)
+            if drawn is None:
+                raise missing()
+            pictures[key] = drawn
+        return Response(pictures[key], media_type="image/png", headers=_CACHED)
+
+    async def stylesheet(request: Request) -> Response:
+        return Response(style, media_type="text/css", headers=_CACHED)
+
+    async def icon(request: Request) -> Response:
+        drawn = label([site.name[0].upper()], key=site.name, width=64, height=64)
+        return Response(drawn, media_type="image/png", headers=_CACHED)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        template = "missing.html" if error.status_code == 404 else "failed.html"
+        return render(request, template, status=error.status_code, code=error.status_code)
+
+    async def on_failure(request: Request, error: Exception) -> Response:
+        return render(request, "failed.html", status=500, code=500)
+
+    result = Starlette(
+        routes=[
+            Route("/style.css", stylesheet),
+            Route("/favicon.ico", icon),
+            Route("/image/{key}.png", picture),
+            *site.routes(world),
+        ],
+        exception_handlers={HTTPException: on_http_error, 500: on_failure},
+    )
+    result.state.world = world
+    result.state.site = site
+    result.state.database = database
+    result.state.templates = environment(site.folder, _FILTERS)
+    return result
+
+
+async def _no_such_host(request: Request) -> Response:
+    known = ", ".join(f"{site.name}.localhost" for site in SITES)
+    host = request.headers.get("host", "")
+    return PlainTextResponse(f"no site at {host!r}; the sites are {known}", 404)
+
+
+def _day(when: datetime | str) -> str:
+    moment = datetime.fromisoformat(when) if isinstance(when, str) else when
+    return f"{moment.day} {moment:%B %Y}"
+
+
+_FILTERS: Mapping[str, Callable[..., object]] = {"money": money, "day": _day}
