@@ -5,9 +5,13 @@ what its cache keeps of them is the model's own business, so a scripted model ne
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from agentkv_env.page import Page
+
+
+class ContextLimit(RuntimeError):
+    """The episode has outgrown the model's positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Conversation(Protocol):
 
         `note` is the harness's own word on the last action (its error, say); it comes before the page.
         `deadline` is a `time.monotonic()` value; decoding past it raises `TimeoutError`.
+        A turn that no longer fits the model raises `ContextLimit`.
         """
         ...
 
@@ -57,4 +62,13 @@ class Model(Protocol):
 
     def begin(self, goal: str, *, seed: int = 0) -> Conversation:
         """A fresh episode. Equal seeds give equal replies to equal pages."""
+        ...
+
+
+@runtime_checkable
+class CachedModel(Protocol):
+    """A model that acts only once it is said how its cache is kept."""
+
+    def under(self, policy: Any, **options: Any) -> Model:
+        """This model with its cache kept by `policy`; `agentkv.models.local` has the options."""
         ...

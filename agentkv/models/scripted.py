@@ -1,4 +1,4 @@
-"""Models that follow a script: for checking tasks and the harness, and as the teacher of small models.
+"""Models that follow a script: to check tasks and the harness with, and to teach small models by.
 
 A reply is what a language model should write: a line that names what is acted on as it reads in the
 page, then the fenced action.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from agentkv.models.model import Reply
 from agentkv_env.actions import Action, ActionError, parse, render
 from agentkv_env.page import Node, Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import MAX_NAME, neutral
 
 CLICKABLE = frozenset(
     "link button checkbox radio tab menuitem option combobox switch image summary".split()
@@ -38,11 +38,12 @@ class Solution:
     """Replays a task's own solution, one step a turn.
 
     Steps are actions in which elements are named, not numbered: `click [link: Blue Kayak]`,
-    `type [textbox: Search] [kayak] [1]`, `click [button: Add to cart #2]` for the second such element in
-    reading order, `scroll [down]`, `stop [42]`. Role and name must read exactly as in the page's text.
+    `type [textbox: Search] [kayak] [1]`, `click [button: Add to cart #2]` for the second such
+    element in reading order, `scroll [down]`, `stop [42]`. Role and name must read exactly as in
+    the page's text.
 
-    A conversation raises `SolutionStuck` when a step names no element of the page, when the action before
-    it failed (the note says so), or when the steps are used up.
+    A conversation raises `SolutionStuck` when a step names no element of the page, when the action
+    before it failed (the note says so), or when the steps are used up.
     """
 
     steps: Sequence[str]
@@ -85,7 +86,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class RandomClicks:
-    """Clicks something on the page, scrolls when there is nothing, never stops. Equal seeds, equal clicks."""
+    """Clicks anything, scrolls when there is nothing, never stops. Equal seeds, equal clicks."""
 
     seed: int = 0
     name: str = "random"
@@ -112,8 +113,8 @@ def resolve(step: str, page: Page, *, number: int = 1) -> str:
     """The reply that carries out the solution line `step` on `page`.
 
     Raises:
-        SolutionStuck: no such element, fewer of them than asked for, or no action at all; the message
-            names the step (its `number`) and the elements of that role on the page.
+        SolutionStuck: no such element, fewer of them than asked for, or no action at all; the
+            message names the step (its `number`) and the elements of that role on the page.
     """
     named = _NAMED.match(step.strip())
     line = step.strip()
@@ -127,7 +128,7 @@ def resolve(step: str, page: Page, *, number: int = 1) -> str:
 
 
 def spoken(action: Action, page: Page) -> str:
-    """The whole reply for `action`: the line that names its element, `done` or the verb; then the fence."""
+    """The whole reply for `action`: its element's role and name, `done`, or the verb; the fence."""
     node = None if action.element_id is None else page.element(action.element_id)
     if node is not None:
         thought = label(node)
@@ -140,15 +141,20 @@ def spoken(action: Action, page: Page) -> str:
 
 def label(node: Node) -> str:
     """How `node` reads in a page before its value and id: role and name."""
-    return f"{node.role} {neutral(node.name)}".rstrip()
+    return f"{node.role} {_shown(node.name)}".rstrip()
+
+
+def _shown(name: str) -> str:
+    name = neutral(name)
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 3] + "..."
 
 
 def _find(named: re.Match[str], page: Page, step: str) -> Node:
-    role, name, nth = named["role"], neutral(named["name"]), int(named["nth"] or 1)
+    role, name, nth = named["role"], _shown(named["name"]), int(named["nth"] or 1)
     of_role = [node for node in page.nodes if node.id is not None and node.role == role]
-    fitting = [node for node in of_role if neutral(node.name) == name]
+    fitting = [node for node in of_role if _shown(node.name) == name]
     if len(fitting) < nth:
-        known = ", ".join(repr(neutral(node.name)) for node in of_role) or "none"
+        known = ", ".join(repr(_shown(node.name)) for node in of_role) or "none"
         found = f"only {len(fitting)} elements fit" if fitting else "no such element"
         raise SolutionStuck(f"{step}: {found} on {page.url}; {role}s there: {known}")
     return fitting[nth - 1]

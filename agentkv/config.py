@@ -1,0 +1,152 @@
+"""What a run is: everything a person may set, in one frozen value that fits in a TOML or JSON file.
+
+`build.py` alone turns these into objects.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+Decoding = Literal["constrained", "free"]
+
+
+class SettingsError(ValueError):
+    """A settings file that cannot be read, or a value in it that makes no sense."""
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PolicySettings(_Settings):
+    """One cache policy of a run: a named one, perhaps with parameters of its own."""
+
+    name: str
+    """A named policy (`agentkv policies` lists them), or the path of a TOML file that composes one."""
+    parameters: dict[str, Any] = {}
+    """Its own parameters, such as `window` or `kernel`; those left out keep their defaults."""
+    label: str = ""
+    """What result rows call it; the name unless given."""
+
+    @property
+    def row_name(self) -> str:
+        return self.label or self.name
+
+
+def _named(policy: object) -> object:
+    return {"name": policy} if isinstance(policy, str) else policy
+
+
+Policy = Annotated[PolicySettings, BeforeValidator(_named)]
+"""In a file a bare name stands for the policy with its defaults."""
+
+
+class RunSettings(_Settings):
+    """One run: which tasks, on which model, under which policies, within which limits."""
+
+    tasks: str = "vwa75"
+    """A suite's name or the path of a task file."""
+    model: str = "nano"
+    """`nano`, a hub id, a folder, or a script: `solution`, `stop`, `random`."""
+    policies: tuple[Policy, ...] = (
+        PolicySettings(name="full"),
+        PolicySettings(name="conf-kv-int8"),
+    )
+    """Every task is run under each of these."""
+    seeds: tuple[int, ...] = (0,)
+    """Every task is run once per policy and seed. Greedy decoding makes equal runs of them."""
+    world_seed: int = Field(default=75, ge=0)
+    """Which embedded world the tasks are set in."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only the first so many tasks."""
+    out: Path = Path("results")
+    """Folder for rows, traces and the report."""
+    workers: int = Field(default=1, ge=1)
+    """Processes, each with a model, a browser and the sites of its own."""
+
+    budget: int | str | None = None
+    """What a cache may keep: tokens per layer and KV head, or bytes such as "64MiB"; None: the
+    policy's default."""
+    prefill: Literal["chunked", "whole"] = "chunked"
+    """Feed a page in pieces that keep the cache near its budget, or at once."""
+    chunk: int = Field(default=512, ge=1)
+    """Tokens per piece."""
+    decoding: Decoding = "constrained"
+    """`constrained` admits only actions on elements of the page; `free` counts what does not parse."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 takes the likeliest token; above it the seed matters."""
+    max_new_tokens: int = Field(default=256, ge=8)
+    """Tokens a reply may have."""
+    observation_tokens: int | None = Field(default=3840, ge=64)
+    """Tokens of a page that are shown; the rest is cut with a marker. VisualWebArena's figure."""
+    device: str = "auto"
+    """`auto` takes CUDA when there is one; `cpu`, `cuda`, `cuda:1` ..."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` is the checkpoint's own on CUDA, float32 on a CPU."""
+
+    strict: bool = False
+    """Read actions bit for bit as VisualWebArena does, traps included; else mend the known ones."""
+    max_steps: int = Field(default=30, ge=1)
+    """Actions per episode; a task may ask for fewer."""
+    max_parse_failures: int = Field(default=3, ge=1)
+    """Replies in a row without a readable action that end an episode."""
+    max_repeats: int = Field(default=5, ge=2)
+    """Equal actions in a row on an unchanged page that end an episode."""
+    timeout_s: float = Field(default=900.0, gt=0)
+    """Seconds an episode may take."""
+    screenshots: bool = True
+    """Keep a picture of every page beside the trace."""
+    ocr: bool = True
+    """Read text inside images, where Tesseract is installed."""
+    browser_path: Path | None = None
+    """A Chromium to use instead of the one found."""
+
+    @field_validator("policies", "seeds")
+    @classmethod
+    def _is_not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value:
+            raise ValueError("at least one is needed")
+        return value
+
+    @field_validator("policies")
+    @classmethod
+    def _has_distinct_names(cls, value: tuple[PolicySettings, ...]) -> tuple[PolicySettings, ...]:
+        names = [policy.row_name for policy in value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} named twice; give each a `label` of its own")
+        return value
+
+
+def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
+    """Settings from a TOML file, overridden by `given`; either may be left out.
+
+    Raises:
+        SettingsError: no such file, no TOML, an unknown key (the known ones are named), a bad value.
+    """
+    values: Mapping[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path} is no TOML: {error}") from error
+    try:
+        return RunSettings(**{**values, **given})
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from error
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    lines = []
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown setting {where!r}; known: {', '.join(RunSettings.model_fields)}")
+        else:
+            lines.append(f"{where}: {problem['msg']}, found {problem['input']!r}")
+    return f"{path}: " * (path is not None) + "; ".join(lines)

@@ -1,0 +1,136 @@
+"""Which replies a page allows, as a regular expression, and the token masks that enforce it.
+
+A reply under constraint is a thought line, a line break and one fenced action. Every element number
+in it is on the page, so a constrained model cannot fail to be read and cannot name what is not there.
+"""
+
+import re
+from typing import Literal
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
+
+from agentkv.models.scripted import label
+from agentkv_env.page import Node, Page
+from agentkv_env.serialize import MAX_OPTIONS, neutral
+
+Thoughts = Literal["named", "free"]
+"""`named`: the line names the element acted on as it reads in the page, `done` before a stop, the bare
+verb otherwise; that fixes the number too, where no two elements read alike. `free`: any short line."""
+
+MAX_THOUGHT = 240
+MAX_TEXT = 120
+"""Characters a free string may have; unbounded, a small model never closes the bracket."""
+MAX_URL = 200
+
+TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
+"""Roles that take typed text."""
+
+_TEXT = r"[^\[\]`\x00-\x1f\x7f]"
+_KEYS = (
+    "Enter Escape Tab Backspace Delete Space ArrowDown ArrowUp ArrowLeft ArrowRight "
+    "PageDown PageUp Home End"
+).split()
+
+
+def reply_pattern(page: Page, *, thoughts: Thoughts = "named") -> str:
+    """A regular expression that matches exactly the replies allowed on `page`.
+
+    Only typeable roles may be typed into, and into a native select only its options. Scrolling is
+    allowed where there is something to scroll to; both ways where the page does not say.
+    """
+    elements = [node for node in page.nodes if node.id is not None]
+    replies = [_reply(re.escape(label(node)), _on(node), thoughts) for node in elements]
+    replies.append(_reply("done", rf"stop \[{_TEXT}{{0,{MAX_TEXT}}}\]", thoughts))
+    for verb, action in _elsewhere(page):
+        replies.append(_reply(verb, action, thoughts))
+    return "(?:" + "|".join(replies) + ")"
+
+
+def _reply(thought: str, action: str, thoughts: Thoughts) -> str:
+    if thoughts == "free":
+        return rf"```(?:{action})```"
+    return rf"{thought}\n```(?:{action})```"
+
+
+def _on(node: Node) -> str:
+    id = node.id
+    actions = [rf"(?:click|hover) \[{id}\]"]
+    if node.role in TYPEABLE:
+        if node.options:
+            text = "|".join(re.escape(neutral(each)) for each in node.options[:MAX_OPTIONS])
+        else:
+            text = rf"{_TEXT}{{1,{MAX_TEXT}}}"
+            actions.append(rf"clear \[{id}\]")
+        actions.append(rf"type \[{id}\] \[(?:{text})\] \[[01]\]")
+    return "|".join(actions)
+
+
+def _elsewhere(page: Page) -> list[tuple[str, str]]:
+    """Actions on no element: thought and pattern."""
+    both = (page.pixels_above > 0) == (page.pixels_below > 0)
+    ways = "up|down" if both else "up" if page.pixels_above > 0 else "down"
+    actions = [
+        ("scroll", rf"scroll \[(?:{ways})\]"),
+        ("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f]{{1,{MAX_URL}}}\]"),
+        ("press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"),
+        ("go_back", "go_back"),
+        ("go_forward", "go_forward"),
+        ("new_tab", "new_tab"),
+    ]
+    if len(page.tabs) > 1:
+        tabs = "|".join(str(tab) for tab in range(len(page.tabs)))
+        actions += [("tab_focus", rf"tab_focus \[(?:{tabs})\]"), ("close_tab", "close_tab")]
+    return actions
+
+
+class Grammar:
+    """Masks over one tokenizer's vocabulary. Costs about a second to make: one per model."""
+
+    def __init__(self, tokenizer: Tokenizer, *, end_id: int) -> None:
+        copy = Tokenizer.from_str(tokenizer.to_str())
+        copy.no_padding()
+        copy.no_truncation()
+        self._tokenizer = LLTokenizer(copy.to_str(), eos_token=end_id)
+
+    def start(self, page: Page, *, thoughts: Thoughts = "named") -> "Matcher":
+        """A fresh matcher of the replies that `page` allows. About a millisecond."""
+        pattern = reply_pattern(page, thoughts=thoughts)
+        if thoughts == "free":
+            pattern = rf"[^`\x00-\x1f\x7f]{{0,{MAX_THOUGHT}}}\n{pattern}"
+        return Matcher(self._tokenizer, pattern)
+
+
+class Matcher:
+    """Follows one reply, token by token."""
+
+    def __init__(self, tokenizer: LLTokenizer, pattern: str) -> None:
+        self._matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(pattern))
+        self._num_ids = tokenizer.vocab_size
+        self._check()
+
+    @property
+    def is_complete(self) -> bool:
+        """The reply is whole: nothing may follow but its end."""
+        return self._matcher.is_accepting()
+
+    def allowed(self) -> torch.Tensor:
+        """Which ids may come next: bool, (vocabulary,), on the CPU."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        mask = np.unpackbits(bits, bitorder="little")[: self._num_ids]
+        return torch.from_numpy(mask.view(np.bool_))
+
+    def forced(self) -> list[int]:
+        """The ids that must come next whatever the model says; often none. Not yet consumed."""
+        ids: list[int] = self._matcher.compute_ff_tokens()
+        return ids
+
+    def consume(self, ids: list[int]) -> None:
+        """Go on past `ids`, which must be allowed."""
+        assert self._matcher.consume_tokens(ids), self._matcher.get_error()
+
+    def _check(self) -> None:
+        assert not self._matcher.is_error(), self._matcher.get_error()
