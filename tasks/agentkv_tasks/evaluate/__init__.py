@@ -1,0 +1,16 @@
+"""Scoring finished episodes as VisualWebArena does, without its judge models."""
+
+from agentkv_tasks.evaluate.score import Final, Score, evaluate
+from agentkv_tasks.evaluate.strings import SCORINGS, Scoring, Unjudged, string_match
+from agentkv_tasks.evaluate.urls import url_match
+
+__all__ = [
+    "SCORINGS",
+    "Final",
+    "Score",
+    "Scoring",
+    "Unjudged",
+    "evaluate",
+    "string_match",
+    "url_match",
+]

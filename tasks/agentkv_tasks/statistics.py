@@ -1,0 +1,98 @@
+"""What may be concluded from rows: paired counts, an exact test, bootstrap intervals, averages.
+
+Policies are compared on the same tasks and seeds, because at 75 tasks the difference between two
+unpaired success rates has a standard error of several points.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+_Unit = TypeVar("_Unit", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """How two policies did on the units (task and seed) that both have a row for."""
+
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+
+    @property
+    def num_units(self) -> int:
+        return self.both + self.only_first + self.only_second + self.neither
+
+    @property
+    def p_value(self) -> float:
+        """Exact McNemar test, two-sided."""
+        return mcnemar_exact(self.only_first, self.only_second)
+
+
+def paired(first: Mapping[_Unit, bool], second: Mapping[_Unit, bool]) -> Paired:
+    """Counts over the units that both mappings have; True is a success."""
+    outcomes = [(first[unit], second[unit]) for unit in first if unit in second]
+    return Paired(
+        both=outcomes.count((True, True)),
+        only_first=outcomes.count((True, False)),
+        only_second=outcomes.count((False, True)),
+        neither=outcomes.count((False, False)),
+    )
+
+
+def mcnemar_exact(only_first: int, only_second: int) -> float:
+    """Probability of a split of the discordant pairs at least as uneven, if both were equally good.
+
+    Two-sided binomial test at one half; 1.0 where there is no discordant pair.
+    """
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 1.0
+    tail = sum(math.comb(discordant, count) for count in range(min(only_first, only_second) + 1))
+    return float(min(1.0, 2.0 * tail / 2.0**discordant))
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean of `values`, one value a task.
+
+    Several seeds of one task belong into one value, their mean: tasks are what is drawn, and the
+    seeds of a task are not independent of each other. Equal arguments give equal intervals.
+    """
+    assert values, "an interval needs at least one value"
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.tensor(values, dtype=torch.float64)
+    picks = torch.randint(len(values), (num_resamples, len(values)), generator=generator)
+    means = drawn[picks].mean(dim=1).sort().values
+    below = (1.0 - level) / 2.0
+    first = math.floor(below * (num_resamples - 1))
+    last = math.ceil((1.0 - below) * (num_resamples - 1))
+    return float(means[first]), float(means[last])
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Successes among so many episodes."""
+
+    num_successes: int
+    num_episodes: int
+
+    @property
+    def value(self) -> float:
+        return self.num_successes / self.num_episodes if self.num_episodes else math.nan
+
+
+def rate(successes: Sequence[bool]) -> Rate:
+    """The rate over all episodes alike (the micro average)."""
+    return Rate(sum(successes), len(successes))
+
+
+def macro_average(rates: Mapping[_Unit, Rate]) -> float:
+    """The mean of the groups' rates, so that each group counts alike; empty groups are left out."""
+    present = [group.value for group in rates.values() if group.num_episodes]
+    return sum(present) / len(present) if present else math.nan

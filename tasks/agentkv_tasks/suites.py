@@ -1,0 +1,79 @@
+"""Which tasks a run is about: a named suite, or task files in VisualWebArena's schema."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentkv_env.sites.world import World
+from agentkv_tasks import vwa75
+from agentkv_tasks.evaluate.pages import check_calls
+from agentkv_tasks.task import Task, TaskError, read_tasks
+
+
+class SuiteError(ValueError):
+    """No such suite or file, or a file without tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A suite that ships with the package, made from a world."""
+
+    about: str
+    tasks: Callable[[World], list[Task]]
+
+
+SUITES = {
+    "vwa75": Named(
+        "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
+        vwa75.tasks,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The tasks of a run, and what identifies them."""
+
+    name: str
+    world_seed: int
+    tasks: tuple[Task, ...]
+    digest: str
+    """SHA-256 over the tasks, shortened to 16 digits: equal digests, equal tasks."""
+
+
+def load_suite(name: str, *, world_seed: int) -> Suite:
+    """The suite called `name`, or the tasks of the JSON file or folder of JSON files at that path.
+
+    Raises:
+        SuiteError: there is neither; the message lists the suites.
+        TaskError: a file is wrong; the message names file, task and field.
+    """
+    if name in SUITES:
+        tasks = SUITES[name].tasks(World(world_seed))
+        label = name
+    else:
+        path = Path(name)
+        if not path.exists():
+            raise SuiteError(
+                f"unknown suite or file '{name}'; suites: {', '.join(sorted(SUITES))}; "
+                "or give a JSON file, or a folder of them"
+            )
+        tasks, label = _from_files(path), path.stem
+    for task in tasks:
+        check_calls(task)
+    digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode())
+    return Suite(label, world_seed, tuple(tasks), digest.hexdigest()[:16])
+
+
+def _from_files(path: Path) -> list[Task]:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    tasks: dict[int, Task] = {}
+    for file in files:
+        for task in read_tasks(file):
+            if task.task_id in tasks:
+                raise TaskError(f"{file}: task {task.task_id}: another file has this task_id too")
+            tasks[task.task_id] = task
+    if not tasks:
+        raise SuiteError(f"{path}: no tasks found; expected JSON in VisualWebArena's schema")
+    return list(tasks.values())
