@@ -25,7 +25,7 @@ class PolicySettings(_Settings):
     """One cache policy of a run: a named one, perhaps with parameters of its own."""
 
     name: str
-    """A named policy (`agentkv policies` lists them), or the path of a TOML file that composes one."""
+    """A named policy (`agentkv policies` lists them), or a TOML file that composes one."""
     parameters: dict[str, Any] = {}
     """Its own parameters, such as `window` or `kernel`; those left out keep their defaults."""
     label: str = ""
@@ -75,7 +75,7 @@ class RunSettings(_Settings):
     chunk: int = Field(default=512, ge=1)
     """Tokens per piece."""
     decoding: Decoding = "constrained"
-    """`constrained` admits only actions on elements of the page; `free` counts what does not parse."""
+    """`constrained` admits only what can be done on the page; `free` counts what cannot be read."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the likeliest token; above it the seed matters."""
     max_new_tokens: int = Field(default=256, ge=8)
@@ -125,7 +125,7 @@ def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
     """Settings from a TOML file, overridden by `given`; either may be left out.
 
     Raises:
-        SettingsError: no such file, no TOML, an unknown key (the known ones are named), a bad value.
+        SettingsError: no such file, no TOML, a bad value, an unknown key (the known are named).
     """
     values: Mapping[str, Any] = {}
     if path is not None:

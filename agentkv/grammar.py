@@ -1,11 +1,10 @@
 """Which replies a page allows, as a regular expression, and the token masks that enforce it.
 
 A reply under constraint is a thought line, a line break and one fenced action. Every element number
-in it is on the page, so a constrained model cannot fail to be read and cannot name what is not there.
+in it is on the page, so a constrained model is always read and never names what is not there.
 """
 
 import re
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,12 +12,9 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from agentkv.models.scripted import label
+from agentkv.prompt import Thoughts
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_OPTIONS, neutral
-
-Thoughts = Literal["named", "free"]
-"""`named`: the line names the element acted on as it reads in the page, `done` before a stop, the bare
-verb otherwise; that fixes the number too, where no two elements read alike. `free`: any short line."""
 
 MAX_THOUGHT = 240
 MAX_TEXT = 120

@@ -1,16 +1,20 @@
 """Goal and pages to token ids: append-only streams, in which a page can forge nothing.
 
-A stream is never rendered again. It grows by `opening`, then per turn by `turn`, then by the ids the
-model itself wrote; `between` closes a reply before the next turn. So the keys and values of everything
-said so far stay valid, and an evicting cache loses nothing but what its policy chose to lose.
+A stream is never rendered again. It grows by `opening`, then per turn by `turn`, then by the ids
+the model itself wrote; `between` closes a reply before the next turn. So the keys and values of
+everything said so far stay valid, and an evicting cache loses only what its policy chose to lose.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from tokenizers import Tokenizer
 
 Layout = Literal["after", "before"]
+Thoughts = Literal["named", "free"]
+"""The line before the action. `named`: it names the element acted on as it reads in the page;
+`done` before a stop; the bare verb otherwise. `free`: any short line."""
 
 
 class Template(Protocol):
@@ -27,8 +31,13 @@ class Template(Protocol):
         ...
 
     @property
+    def thoughts(self) -> Thoughts:
+        """What a constrained reply says before its action."""
+        ...
+
+    @property
     def end_ids(self) -> frozenset[int]:
-        """Any of these, sampled, ends a reply. They are not fed back: `between` closes the reply."""
+        """Any of these, sampled, ends a reply. None is fed back: `between` closes the reply."""
         ...
 
     @property
@@ -41,7 +50,7 @@ class Template(Protocol):
         ...
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
-        """One page, up to where the model begins to write. `note` is the harness's word before it."""
+        """One page, up to where the model begins to write; `note` is the harness's word before."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -60,11 +69,11 @@ class Template(Protocol):
 class PlainTemplate:
     """The format of models trained here: four special tokens and nothing else.
 
-        <|goal|> goal  <|page|> note, page <|act|>  reply <|end|>  <|page|> note, page <|act|>  reply <|end|> ...
+        <|goal|> goal  <|page|> note, page <|act|>  reply <|end|>  <|page|> ... <|act|> ...
 
-    The special ids cannot come out of text, so the structure needs no other fence; `nonce` is ignored.
-    A note is one line before the page's first line. Ids stand after names (our choice: a small model finds
-    an id by copying what stood before it).
+    The special ids cannot come out of text, so the structure needs no other fence; `nonce` is
+    ignored. A note is one line before the page's first line. Ids stand after names (our choice: a
+    small model finds an id by copying what stood before it).
 
     Raises:
         ValueError: `tokenizer` lacks one of the four tokens.
@@ -74,16 +83,14 @@ class PlainTemplate:
 
     layout: Layout = "after"
     boxes = False
+    thoughts: Thoughts = "named"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         missing = [token for token in self.SPECIALS if tokenizer.token_to_id(token) is None]
         if missing:
-            raise ValueError(f"the tokenizer has no {', '.join(missing)}; it was not made for PlainTemplate")
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self._tokenizer.encode_special_tokens = True  # "<|end|>" in a text is then eight characters
-        self._goal, self._page, self._act, self._end = (
-            self._tokenizer.token_to_id(token) for token in self.SPECIALS
-        )
+            raise ValueError(f"the tokenizer lacks {', '.join(missing)}, which PlainTemplate needs")
+        self._text = UntrustedText(tokenizer)
+        self._goal, self._page, self._act, self._end = map(tokenizer.token_to_id, self.SPECIALS)
         self.end_ids = frozenset({self._end})
         self.between = (self._end,)
 
@@ -99,15 +106,55 @@ class PlainTemplate:
         return [*self.encode(text), self._end]
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._text.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text
+        return self._text.decode(ids)
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
+
+
+class UntrustedText:
+    """A tokenizer that no text can talk into a control token.
+
+    Control tokens are the special ones, and added ones of the shape `<...>` or `[LETTERS]` that
+    some tokenizers do not declare special. Where one is spelt out, the text is split inside it and
+    the halves encoded apart. An id that still came out, through a normaliser, say, is dropped.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._trusting = Tokenizer.from_str(tokenizer.to_str())
+        self._trusting.no_truncation()
+        self._trusting.no_padding()
+        self._wary = Tokenizer.from_str(self._trusting.to_str())
+        self._wary.encode_special_tokens = True
+        control = {
+            id: token.content
+            for id, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special or re.fullmatch(r"<.+>|\[/?[A-Z_]+\]", token.content)
+        }
+        self.control_ids = frozenset(control)
+        spelt = sorted(control.values(), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, spelt))) if spelt else None
+
+    def encode(self, text: str) -> list[int]:
+        cuts = [0]
+        if self._control is not None:
+            cuts += [found.start() + 1 for found in self._control.finditer(text)]
+        ids: list[int] = []
+        for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True):
+            ids += self._wary.encode(text[start:end], add_special_tokens=False).ids
+        return [id for id in ids if id not in self.control_ids]
+
+    def encode_trusted(self, text: str) -> list[int]:
+        """Ids of text of ours, control tokens included."""
+        ids: list[int] = self._trusting.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._wary.decode(list(ids), skip_special_tokens=True)
+        return text
 
 
 def one_line(text: str) -> str:

@@ -1,7 +1,7 @@
 """The seam between the agent loop and whatever answers it: a language model, or a script.
 
-The loop hands over pages and gets text back. How a page becomes tokens, how they reach the model and
-what its cache keeps of them is the model's own business, so a scripted model needs none of it.
+The loop hands over pages and gets text back. How a page becomes tokens, how they reach the model
+and what its cache keeps of them is the model's own business, so a scripted model needs none of it.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Conversation(Protocol):
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` and return what the model answers.
 
-        `note` is the harness's own word on the last action (its error, say); it comes before the page.
+        `note` is the harness's own word on the last action (its error, say), put before the page.
         `deadline` is a `time.monotonic()` value; decoding past it raises `TimeoutError`.
         A turn that no longer fits the model raises `ContextLimit`.
         """
