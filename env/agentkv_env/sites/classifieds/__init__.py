@@ -1,4 +1,4 @@
-"""The classifieds."""
+"""The classifieds: second-hand things, their sellers, and letters between them."""
 
 from agentkv_env.sites.classifieds.pages import SITE
 

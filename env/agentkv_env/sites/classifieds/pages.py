@@ -1,6 +1,5 @@
-"""The classifieds's pages."""
+"""The classifieds' pages: browse and search, one listing, sellers, and the user's own corner."""
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,22 +8,188 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites.site import Site, render
+from agentkv_env.sites import images
+from agentkv_env.sites.classifieds import account, store
+from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.site import (
+    Site,
+    database,
+    form,
+    missing,
+    paging,
+    render,
+    see_other,
+    whole_number,
+    world,
+)
 
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
 
-
-async def start(request: Request) -> Response:
-    return render(request, "start.html")
+LISTINGS_ON_A_PAGE = 8
 
 
-def _fill(world: "World", db: sqlite3.Connection) -> None:
-    pass
+async def home(request: Request) -> Response:
+    found = store.find(database(request))
+    content = world(request).classifieds
+    counts = [(c, sum(row["category"] == c.slug for row in found)) for c in content.categories]
+    return render(request, "home.html", counts=counts, listings=found[:6])
 
 
-def _routes(world: "World") -> Sequence[BaseRoute]:
-    return [Route("/", start)]
+async def search(request: Request) -> Response:
+    """All listings, or those the query's filters leave, in the asked-for order."""
+    query, content = request.query_params, world(request).classifieds
+    slug = query.get("category", "")
+    named = {category.slug: category.name for category in content.categories}
+    found = store.find(
+        database(request),
+        text=query.get("q", ""),
+        category=slug,
+        town=query.get("town", ""),
+        condition=query.get("condition", ""),
+        most=whole_number(query["most"], 10**9) if query.get("most") else None,
+        order=query.get("sort", ""),
+    )
+    shown = paging(len(found), page=query.get("page"), size=LISTINGS_ON_A_PAGE)
+    text = " ".join(query.get("q", "").split())
+    return render(
+        request,
+        "search.html",
+        title=f"Search results for {text}" if text else named.get(slug, "All listings"),
+        listings=found[shown.start : shown.start + shown.size],
+        count=len(found),
+        paging=shown,
+        categories=content.categories,
+        conditions=CONDITIONS,
+        orders=store.ORDERS,
+    )
 
 
-SITE = Site("classifieds", "__CLASSIFIEDS__", Path(__file__).parent, "", _fill, _routes)
+async def listing(request: Request) -> Response:
+    id = request.path_params["id"]
+    connection = database(request)
+    row = store.listing(connection, id)
+    if row is None:
+        raise missing()
+    content = world(request).classifieds
+    return render(
+        request,
+        "listing.html",
+        listing=row,
+        category=content.category(row["category"]),
+        remarks=connection.execute(
+            "SELECT * FROM classifieds_remark WHERE listing = ? ORDER BY id", (id,)
+        ).fetchall(),
+        is_saved=connection.execute(
+            "SELECT 1 FROM classifieds_saved WHERE listing = ?", (id,)
+        ).fetchone(),
+        error=request.query_params.get("error", ""),
+    )
+
+
+async def remark(request: Request) -> Response:
+    fields, id = await form(request), request.path_params["id"]
+    connection = database(request)
+    if store.listing(connection, id) is None:
+        raise missing()
+    if not fields.get("body"):
+        return see_other(f"/listing/{id}?error=Write+a+comment+first#comments")
+    connection.execute(
+        "INSERT INTO classifieds_remark (listing, author, body) VALUES (?, ?, ?)",
+        (id, world(request).me.handle, fields["body"]),
+    )
+    return see_other(f"/listing/{id}#comments")
+
+
+async def contact(request: Request) -> Response:
+    """The form for a letter to the seller; a posted one goes to the user's messages."""
+    fields = await form(request) if request.method == "POST" else {}
+    connection = database(request)
+    row = store.listing(connection, request.path_params["id"])
+    if row is None:
+        raise missing()
+    if request.method == "POST" and fields.get("body"):
+        connection.execute(
+            "INSERT INTO classifieds_message (listing, receiver, phone, body) VALUES (?, ?, ?, ?)",
+            (row["id"], row["seller"], fields.get("phone", ""), fields["body"]),
+        )
+        return see_other("/messages")
+    error = "Write a message first" if request.method == "POST" else ""
+    status = 422 if error else 200
+    return render(request, "contact.html", listing=row, fields=fields, error=error, status=status)
+
+
+async def save(request: Request) -> Response:
+    """Save a listing, or forget it again if it was saved."""
+    await form(request)
+    id, connection = request.path_params["id"], database(request)
+    if store.listing(connection, id) is None:
+        raise missing()
+    forgotten = connection.execute("DELETE FROM classifieds_saved WHERE listing = ?", (id,))
+    if not forgotten.rowcount:
+        connection.execute("INSERT INTO classifieds_saved VALUES (?)", (id,))
+    return see_other(f"/listing/{id}")
+
+
+async def seller(request: Request) -> Response:
+    handle = request.path_params["handle"]
+    known = {seller.handle: seller for seller in world(request).classifieds.sellers}
+    if handle not in known:
+        raise missing()
+    found = store.find(database(request), seller=handle)
+    shown = paging(len(found), page=request.query_params.get("page"), size=LISTINGS_ON_A_PAGE)
+    return render(
+        request,
+        "seller.html",
+        seller=known[handle],
+        listings=found[shown.start : shown.start + shown.size],
+        count=len(found),
+        paging=shown,
+    )
+
+
+def _routes(shown: "World") -> Sequence[BaseRoute]:
+    return (
+        Route("/", home),
+        Route("/search", search),
+        Route("/listing/{id:int}", listing),
+        Route("/listing/{id:int}/comment", remark, methods=["POST"]),
+        Route("/listing/{id:int}/contact", contact, methods=["GET", "POST"]),
+        Route("/listing/{id:int}/save", save, methods=["POST"]),
+        Route("/seller/{handle}", seller),
+        *account.ROUTES,
+    )
+
+
+def _picture(shown: "World", key: str) -> bytes | None:
+    """`photo-<id>` with what can be read in it, `small-<id>` without."""
+    style, _, number = key.partition("-")
+    listings = {str(listing.id): listing for listing in shown.classifieds.listings}
+    if number not in listings or style not in ("photo", "small"):
+        return None
+    found = listings[number]
+    if style == "small":
+        return images.scene(found.thing, key=found.title, width=96, height=72)
+    match found.photo.kind:
+        case "serial":
+            lines = (found.title.split()[1].upper(), "SERIAL NUMBER", found.photo.fact)
+            return images.label(lines, key=found.title, width=340)
+        case "phone":
+            lines = ("FOR SALE", "CALL ME AT", found.photo.fact)
+            return images.poster(lines, key=found.title, width=340, height=230)
+        case "price":
+            tag = f"LOWEST ${found.photo.fact}"
+            return images.scene(found.thing, key=found.title, width=340, height=230, tag=tag)
+        case _:
+            return images.scene(found.thing, key=found.title, width=340, height=230)
+
+
+SITE = Site(
+    name="classifieds",
+    placeholder="__CLASSIFIEDS__",
+    folder=Path(__file__).parent,
+    schema=store.SCHEMA,
+    fill=store.fill,
+    routes=_routes,
+    picture=_picture,
+)

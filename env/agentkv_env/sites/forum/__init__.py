@@ -1,4 +1,4 @@
-"""The forum."""
+"""The forum: boards, threads, nested comments, votes."""
 
 from agentkv_env.sites.forum.pages import SITE
 

@@ -1,15 +1,247 @@
-"""The forum's content, generated from a world seed."""
+"""The forum's boards, threads and comments, generated from a world seed."""
 
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names
 from agentkv_env.sites.town import Town
 
+NUM_THREADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A place for threads on one subject; `name` is its part of the address."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a person's user page says."""
+
+    handle: str
+    bio: str
+    joined: int
+    """Year."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """An answer to a thread, or to the comment with the id `parent`."""
+
+    id: int
+    thread: int
+    parent: int | None
+    author: str
+    body: str
+    score: int
+    minutes_ago: int
+
+
+@dataclass(frozen=True, slots=True)
+class Poster:
+    """What is drawn into a thread's picture, and stands nowhere in the page."""
+
+    lines: tuple[str, ...]
+    place: str
+    date: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """What somebody posted on a board; ids run from 1, the newest thread is not the last."""
+
+    id: int
+    board: str
+    author: str
+    title: str
+    body: str
+    score: int
+    minutes_ago: int
+    poster: Poster | None
+    comments: tuple[Comment, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """To be written."""
+    """Everything on the forum of one world before anybody acts."""
+
+    boards: tuple[Board, ...]
+    members: tuple[Member, ...]
+    threads: tuple[Thread, ...]
+    subscribed: tuple[str, ...]
+    """Boards the signed-in user follows."""
+
+    def member(self, handle: str) -> Member:
+        """The member called `handle`."""
+        return next(member for member in self.members if member.handle == handle)
+
+
+_BOARDS = (
+    Board("books", "What we read and what we think of it"),
+    Board("cooking", "Recipes, kitchens and mishaps"),
+    Board("cycling", "Bicycles, routes and repairs"),
+    Board("gardening", "Beds, trees, bees and weather"),
+    Board("localnews", "What happens in our towns"),
+    Board("music", "Playing, listening, swapping"),
+    Board("repairs", "Do not throw it away yet"),
+    Board("travel", "Days out and long ways round"),
+)
+_TITLES = {
+    "books": ("Which {adjective} book about {place} to read", "The {adjective} library in {place}"),
+    "cooking": ("My {adjective} soup from {place}", "The {adjective} bakery in {place} is back"),
+    "cycling": ("A {adjective} ride from {place}", "Loose chain on a {adjective} {brand} bicycle"),
+    "gardening": ("{adjective} tomatoes in {place}", "How to cut a {adjective} hedge in {place}"),
+    "localnews": ("{place} gets a {adjective} bridge", "The {adjective} market in {place} moves"),
+    "music": ("A {adjective} choir in {place}", "Tuning my {adjective} {brand} guitar"),
+    "repairs": ("My {adjective} {brand} kettle hums", "Who repairs a {adjective} {brand} lamp"),
+    "travel": ("A {adjective} weekend in {place}", "The {adjective} train to {place}"),
+}  # fmt: skip
+_ADJECTIVES = (
+    "big bright cheap early famous fine good great green late little long new old quiet red round "
+    "short slow small strange wet"
+).split()
+_BODIES = (
+    "I have thought about this for a week and would like to hear from people who know better.",
+    "Short version: it works. Longer version: it took three tries and a borrowed ladder.",
+    "Does anybody have the same experience, or is it only me?",
+    "Here is what I found so far. Corrections are welcome.",
+    "We went there with the children and everybody had an opinion afterwards.",
+    "Please be kind, this is my first thread on this board.",
+)
+_REPLIES = (
+    "I paid {number} dollars for mine and never looked back.",
+    "Ask for it in {place}, they know.",
+    "It took me {number} minutes, not counting the tea.",
+    "The best one is from {brand}.",
+    "I would wait until {month}.",
+    "Go to {place} on a weekday and take number {number}.",
+    "My neighbour swears by {brand}.",
+    "No. I tried {number} times.",
+    "We do this every {month} in {place}.",
+    "Bring {number} bags and an umbrella.",
+)
+_ANSWERS = (
+    "Thank you, that helps.",
+    "Are you sure about that?",
+    "Same here, {number} times at least.",
+    "In {place} they say the opposite.",
+    "Only in {month}.",
+)
+_MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+_HOBBIES = "baking|birds|chess|choirs|clocks|kites|maps|old radios|rowing|trains".split("|")
+_BIOS = (
+    "I live in {place} and like {hobby} and {other}.",
+    "From {place}. Ask me about {hobby}.",
+    "{hobby}, {other}, long walks around {place}.",
+)
+_EVENTS = "BIKE RALLY|BOOK SWAP|CHOIR NIGHT|GARDEN WALK|REPAIR DAY|SEED SALE|SOUP DAY".split("|")
+_EVENT_BOARDS = "cycling books music gardening repairs gardening cooking".split()
+_HALLS = "CITY HALL|OLD MILL|RIVER HOUSE|SCHOOL YARD|STATION HALL".split("|")
+_EVENT_TITLES = "the poster is here|who is coming|join us".split("|")
 
 
 def generate(names: Names, town: Town) -> Content:
-    return Content()
+    """The forum of one world: eight boards, `NUM_THREADS` threads, each fourth a poster."""
+    rng = names.rng
+    handles = [person.handle for person in town.people]
+    members = tuple(
+        Member(person.handle, _bio(names, person.place), rng.randint(2009, 2024))
+        for person in town.people
+    )
+    next_comment = 1
+    threads = []
+    ages = sorted(rng.sample(range(20, 60 * 24 * 9), NUM_THREADS))
+    rng.shuffle(ages)
+    scores = rng.sample(range(3, 400), NUM_THREADS)
+    for number in range(1, NUM_THREADS + 1):
+        poster = None
+        if number % 4 == 0:
+            event = rng.randrange(len(_EVENTS))
+            board = _EVENT_BOARDS[event]
+            pattern = f"{_EVENTS[event].capitalize()} in {{place}}: {{tail}}"
+            title = names.title(pattern, place=town.places, tail=_EVENT_TITLES)
+            poster = _poster(names, _EVENTS[event])
+            body = "Everything is on the poster."
+        else:
+            board = _BOARDS[number % len(_BOARDS)].name
+            title = _thread_title(names, town, board)
+            body = names.pick(_BODIES)
+        author, *others = names.sample(handles[1:], 6)
+        comments = _comments(names, town, number, next_comment, others, ages[number - 1])
+        next_comment += len(comments)
+        threads.append(
+            Thread(
+                id=number,
+                board=board,
+                author=author,
+                title=title,
+                body=body,
+                score=scores[number - 1],
+                minutes_ago=ages[number - 1],
+                poster=poster,
+                comments=comments,
+            )
+        )
+    subscribed = tuple(sorted(names.sample([board.name for board in _BOARDS], 3)))
+    return Content(_BOARDS, members, tuple(threads), subscribed)
+
+
+def _thread_title(names: Names, town: Town, board: str) -> str:
+    def draw() -> str:
+        title = names.pick(_TITLES[board]).format(
+            adjective=names.pick(_ADJECTIVES),
+            place=names.pick(town.places),
+            brand=names.pick(town.brands),
+        )
+        return title[0].upper() + title[1:]
+
+    return names.accept(draw)
+
+
+def _poster(names: Names, event: str) -> Poster:
+    date = f"{names.rng.randint(2, 28)} {names.pick(_MONTHS).upper()}"
+    hall = names.pick(_HALLS)
+    code = names.code()
+    return Poster((event, hall, date, f"CODE {code}"), hall, date, code)
+
+
+def _comments(
+    names: Names, town: Town, thread: int, first_id: int, authors: list[str], age: int
+) -> tuple[Comment, ...]:
+    """Two to five comments by different people; about every third answers an earlier one."""
+    rng = names.rng
+    scores = rng.sample(range(1, 60), 5)
+    result: list[Comment] = []
+    for index, author in enumerate(authors[: rng.randint(2, 5)]):
+        top = [comment for comment in result if comment.parent is None]
+        parent = names.pick(top) if top and rng.random() < 0.35 else None
+        body = names.pick(_REPLIES if parent is None else _ANSWERS).format(
+            number=rng.randint(2, 40),
+            place=names.pick(town.places),
+            brand=names.pick(town.brands),
+            month=names.pick(_MONTHS),
+        )
+        since = parent.minutes_ago if parent else age
+        result.append(
+            Comment(
+                first_id + index,
+                thread,
+                parent.id if parent else None,
+                author,
+                body,
+                scores[index],
+                rng.randint(1, max(1, since - 1)),
+            )
+        )
+    return tuple(result)
+
+
+def _bio(names: Names, place: str) -> str:
+    hobby, other = names.sample(_HOBBIES, 2)
+    text = names.pick(_BIOS).format(place=place, hobby=hobby, other=other)
+    return text[0].upper() + text[1:]

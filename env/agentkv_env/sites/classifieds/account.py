@@ -1,0 +1,152 @@
+"""What the signed-in user has on the classifieds: own listings, saved ones, letters sent."""
+
+import sqlite3
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agentkv_env.sites.classifieds import store
+from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.site import (
+    database,
+    form,
+    missing,
+    render,
+    see_other,
+    whole_number,
+    world,
+)
+
+MOST_DOLLARS = 99_999
+
+
+async def own_listings(request: Request) -> Response:
+    found = store.find(database(request), seller=world(request).me.handle)
+    return render(request, "mine.html", listings=found)
+
+
+async def saved(request: Request) -> Response:
+    found = database(request).execute(
+        "SELECT l.* FROM classifieds_listing l JOIN classifieds_saved s ON s.listing = l.id"
+        " ORDER BY l.id"
+    )
+    return render(request, "saved.html", listings=found.fetchall())
+
+
+async def messages(request: Request) -> Response:
+    found = database(request).execute(
+        "SELECT m.*, l.title FROM classifieds_message m"
+        " LEFT JOIN classifieds_listing l ON l.id = m.listing ORDER BY m.id DESC"
+    )
+    return render(request, "messages.html", messages=found.fetchall())
+
+
+async def post(request: Request) -> Response:
+    """The form for a new listing; a complete one is stored and shown."""
+    if request.method == "GET":
+        return _form_page(request, None, {}, [])
+    fields = await form(request)
+    wrong = _wrong(request, fields)
+    if wrong:
+        return _form_page(request, None, fields, wrong)
+    shown = world(request)
+    cursor = database(request).execute(
+        "INSERT INTO classifieds_listing (title, category, price, condition, town, seller,"
+        " description, delivery, posted_at, has_photo) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+        (*_values(fields, shown.me.handle), shown.now.isoformat()),
+    )
+    return see_other(f"/listing/{cursor.lastrowid}")
+
+
+async def edit(request: Request) -> Response:
+    """The same form for a listing of the user's own."""
+    fields = await form(request) if request.method == "POST" else {}
+    row = _own(request)
+    if request.method == "GET":
+        present = {key: str(row[key]) for key in row.keys()}
+        present["delivery"] = "yes" if row["delivery"] else ""
+        return _form_page(request, row["id"], present, [])
+    wrong = _wrong(request, fields)
+    if wrong:
+        return _form_page(request, row["id"], fields, wrong)
+    database(request).execute(
+        "UPDATE classifieds_listing SET title = ?, category = ?, price = ?, condition = ?,"
+        " town = ?, seller = ?, description = ?, delivery = ? WHERE id = ?",
+        (*_values(fields, row["seller"]), row["id"]),
+    )
+    return see_other(f"/listing/{row['id']}")
+
+
+async def delete(request: Request) -> Response:
+    """Ask whether to delete an own listing, then do it, with everything said about it."""
+    await form(request)
+    row = _own(request)
+    if request.method == "GET":
+        return render(request, "delete.html", listing=row)
+    connection = database(request)
+    connection.execute("DELETE FROM classifieds_listing WHERE id = ?", (row["id"],))
+    connection.execute("DELETE FROM classifieds_remark WHERE listing = ?", (row["id"],))
+    return see_other("/mine")
+
+
+def _own(request: Request) -> sqlite3.Row:
+    row = store.listing(database(request), request.path_params["id"])
+    if row is None:
+        raise missing()
+    if row["seller"] != world(request).me.handle:
+        raise HTTPException(403)
+    return row
+
+
+def _wrong(request: Request, fields: dict[str, str]) -> list[str]:
+    """What is missing or impossible in a listing form, in words for its reader."""
+    slugs = {category.slug for category in world(request).classifieds.categories}
+    price = whole_number(fields.get("price"), -1)
+    checks = (
+        (bool(fields.get("title")), "Give the listing a title"),
+        (fields.get("category") in slugs, "Choose a category"),
+        (0 <= price <= MOST_DOLLARS, f"Give the price in whole dollars, up to {MOST_DOLLARS}"),
+        (fields.get("condition") in CONDITIONS, "Choose a condition"),
+        (fields.get("town") in world(request).places, "Choose a town"),
+    )
+    return [message for good, message in checks if not good]
+
+
+def _values(fields: dict[str, str], seller: str) -> tuple[object, ...]:
+    return (
+        fields["title"],
+        fields["category"],
+        whole_number(fields["price"], 0),
+        fields["condition"],
+        fields["town"],
+        seller,
+        fields.get("description", ""),
+        int(fields.get("delivery") == "yes"),
+    )
+
+
+def _form_page(
+    request: Request, id: int | None, fields: dict[str, str], wrong: list[str]
+) -> Response:
+    return render(
+        request,
+        "edit.html",
+        id=id,
+        fields=fields,
+        wrong=wrong,
+        categories=world(request).classifieds.categories,
+        conditions=CONDITIONS,
+        status=422 if wrong else 200,
+    )
+
+
+ROUTES = (
+    Route("/mine", own_listings),
+    Route("/saved", saved),
+    Route("/messages", messages),
+    Route("/post", post, methods=["GET", "POST"]),
+    Route("/listing/{id:int}/edit", edit, methods=["GET", "POST"]),
+    Route("/listing/{id:int}/delete", delete, methods=["GET", "POST"]),
+)

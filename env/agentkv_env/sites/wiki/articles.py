@@ -1,0 +1,237 @@
+"""Articles written from the wiki's facts: a lead, an infobox, sections, and a picture of its own.
+
+In texts and infobox values `[[Title]]` is a link to another article.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from agentkv_env.sites import images
+from agentkv_env.sites.wiki.content import (
+    Content,
+    Dish,
+    Festival,
+    Figure,
+    Landmark,
+    Maker,
+    River,
+    Town,
+)
+
+CATEGORIES = ("Towns", "People", "Rivers", "Companies", "Festivals", "Dishes", "Landmarks")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn beside an article; `lines` are in the image and nowhere else."""
+
+    style: str
+    """poster, label or scene."""
+    lines: tuple[str, ...]
+    caption: str
+    """Stands in the page under the image; never repeats `lines`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """One page of the wiki."""
+
+    title: str
+    category: str
+    lead: str
+    infobox: tuple[tuple[str, str], ...]
+    sections: tuple[tuple[str, str], ...]
+    """Heading and text."""
+    picture: Picture | None = None
+
+    @property
+    def slug(self) -> str:
+        """Its part of the address: the title with underscores."""
+        return self.title.replace(" ", "_")
+
+
+@lru_cache(maxsize=16)
+def articles(content: Content) -> dict[str, Article]:
+    """All articles by title, in alphabetical order."""
+    return {article.title: article for article in sorted(_all(content), key=lambda a: a.title)}
+
+
+def draw(article: Article) -> bytes | None:
+    """The PNG of the article's picture; None if it has none."""
+    picture = article.picture
+    if picture is None:
+        return None
+    if picture.style == "scene":
+        return images.scene(article.category, key=article.title, width=280, height=190)
+    if picture.style == "label":
+        return images.label(picture.lines, key=article.title, width=300)
+    return images.poster(picture.lines, key=article.title, width=320, height=210)
+
+
+def _all(content: Content) -> Iterator[Article]:
+    for town in content.towns:
+        yield _town(town, content)
+    for figure in content.figures:
+        yield _figure(figure, content)
+    yield from map(_river, content.rivers)
+    yield from map(_maker, content.makers)
+    yield from map(_festival, content.festivals)
+    yield from map(_dish, content.dishes)
+    yield from map(_landmark, content.landmarks)
+
+
+def _town(town: Town, content: Content) -> Article:
+    here: list[str] = [thing.name for thing in content.landmarks if thing.town == town.name]
+    here += [thing.name for thing in content.festivals if thing.town == town.name]
+    here += [thing.name for thing in content.dishes if thing.town == town.name]
+    known = f" It is known for the {_listing(here)}." if here else ""
+    return Article(
+        town.name,
+        "Towns",
+        f"{town.name} is a town on the [[{town.river}]].{known}",
+        (
+            ("Population", f"{town.population:,}"),
+            ("Founded", str(town.founded)),
+            ("Elevation", f"{town.elevation_m} m"),
+            ("Mayor", f"[[{town.mayor}]]"),
+            ("Market day", town.market_day),
+            ("Twin town", f"[[{town.twin}]]"),
+        ),
+        (
+            ("History", f"{town.name} was founded in {town.founded} beside a ford."),
+            ("Government", f"The mayor of {town.name} is [[{town.mayor}]]."),
+        ),
+        Picture("poster", (town.name.upper(), town.motto), "Coat of arms with the town's motto"),
+    )
+
+
+def _figure(figure: Figure, content: Content) -> Article:
+    deeds = [f"the mayor of [[{t.name}]]" for t in content.towns if t.mayor == figure.name]
+    deeds += [f"the founder of [[{m.name}]]" for m in content.makers if m.founder == figure.name]
+    deeds += [f"organiser of the [[{f.name}]]" for f in content.festivals
+              if f.organiser == figure.name]  # fmt: skip
+    deeds += [f"the first cook of [[{d.name}]]" for d in content.dishes if d.cook == figure.name]
+    deeds += [f"architect of the [[{x.name}]]" for x in content.landmarks
+              if x.architect == figure.name]  # fmt: skip
+    article = "an" if figure.occupation[0] in "aeiou" else "a"
+    return Article(
+        figure.name,
+        "People",
+        f"{figure.name} is {article} {figure.occupation} and {_listing(deeds, linked=True)}."
+        if figure.born > 1900
+        else f"{figure.name} was {article} {figure.occupation} and {_listing(deeds, linked=True)}.",
+        (
+            ("Born", str(figure.born)),
+            ("Birthplace", f"[[{figure.birthplace}]]"),
+            ("Occupation", figure.occupation),
+            ("Hobby", figure.hobby),
+        ),
+        (("Early life", f"Born in [[{figure.birthplace}]], schooled in [[{figure.school}]]."),),
+        Picture("scene", (), f"A view of {figure.birthplace}"),
+    )
+
+
+def _river(river: River) -> Article:
+    return Article(
+        river.name,
+        "Rivers",
+        f"The {river.name} is a river that rises near [[{river.source}]].",
+        (
+            ("Length", f"{river.length_km} km"),
+            ("Source", f"[[{river.source}]]"),
+            ("Mouth", f"[[{river.mouth}]]"),
+            ("Common fish", river.fish),
+        ),
+        (("Course", f"From [[{river.source}]] it flows for {river.length_km} km to "
+                    f"[[{river.mouth}]]."),),
+        Picture(
+            "label", (f"MAP OF {river.name.upper()}", f"DEPTH {river.depth_m} METRES"),
+            "Map with the greatest depth",
+        ),
+    )  # fmt: skip
+
+
+def _maker(maker: Maker) -> Article:
+    return Article(
+        maker.name,
+        "Companies",
+        f"{maker.name} is a company based in [[{maker.seat}]].",
+        (
+            ("Founded", str(maker.founded)),
+            ("Founder", f"[[{maker.founder}]]"),
+            ("Seat", f"[[{maker.seat}]]"),
+            ("Employees", str(maker.employees)),
+        ),
+        (("History", f"[[{maker.founder}]] started {maker.name} in {maker.founded} to make "
+                     f"{maker.first}."),),
+        Picture("poster", (maker.name.upper(), maker.slogan), "Old advertisement with the slogan"),
+    )  # fmt: skip
+
+
+def _festival(festival: Festival) -> Article:
+    return Article(
+        festival.name,
+        "Festivals",
+        f"The {festival.name} takes place in [[{festival.town}]] every {festival.month}.",
+        (
+            ("Town", f"[[{festival.town}]]"),
+            ("Month", festival.month),
+            ("First held", str(festival.since)),
+            ("Organiser", f"[[{festival.organiser}]]"),
+            ("Visitors", f"{festival.visitors:,}"),
+        ),
+        (("Programme", f"[[{festival.organiser}]] opens the week with a concert."),),
+        Picture(
+            "poster",
+            (
+                festival.name.upper(),
+                f"OPENS AT {festival.venue}",
+                f"TICKETS {festival.ticket} DOLLARS",
+            ),
+            "Poster of this year",
+        ),
+    )  # fmt: skip
+
+
+def _dish(dish: Dish) -> Article:
+    return Article(
+        dish.name,
+        "Dishes",
+        f"{dish.name} is a dish from [[{dish.town}]] made with {dish.ingredient}.",
+        (
+            ("Place of origin", f"[[{dish.town}]]"),
+            ("Main ingredient", dish.ingredient),
+            ("Created by", f"[[{dish.cook}]]"),
+            ("Served with", dish.served),
+        ),
+        (("History", f"[[{dish.cook}]] first served it in {dish.year}."),),
+        Picture(
+            "label", (dish.name.upper(), f"COOK {dish.minutes} MINUTES", "STIR TWICE"),
+            "Recipe card with the cooking time",
+        ),
+    )  # fmt: skip
+
+
+def _landmark(landmark: Landmark) -> Article:
+    return Article(
+        landmark.name,
+        "Landmarks",
+        f"The {landmark.name} is a landmark of [[{landmark.town}]], {landmark.height_m} m high.",
+        (
+            ("Town", f"[[{landmark.town}]]"),
+            ("Built", str(landmark.built)),
+            ("Architect", f"[[{landmark.architect}]]"),
+            ("Height", f"{landmark.height_m} m"),
+        ),
+        (("History", f"It was built in {landmark.built} by [[{landmark.architect}]]."),),
+        Picture(
+            "label", (landmark.name.upper(), f"{landmark.steps} STEPS", "MIND YOUR HEAD"),
+            "Plaque at the entrance with the number of steps",
+        ),
+    )  # fmt: skip
+
+
+def _listing(titles: list[str], *, linked: bool = False) -> str:
+    marked = [title if linked else f"[[{title}]]" for title in titles]
+    return marked[0] if len(marked) == 1 else ", ".join(marked[:-1]) + " and " + marked[-1]
