@@ -1,0 +1,1 @@
+"""Who answers the agent loop: language models on this machine, and scripts."""
