@@ -1,7 +1,7 @@
 """Pictures drawn from a seed, with text that OCR can read and the page does not repeat.
 
-All text is at least 18 px high in DejaVu or Liberation Sans (Pillow's own font where neither is installed).
-The same arguments give the same bytes on the same machine; nothing here reads a clock or a file of ours.
+All text is at least 18 px high in DejaVu or Liberation Sans (Pillow's own font where neither is
+installed). The same arguments give the same bytes on the same machine.
 """
 
 import io
@@ -60,7 +60,7 @@ def _lines(
     draw: ImageDraw.ImageDraw, lines: Sequence[str], *, width: int, top: int, size: int,
     colour: Colour, bold_first: bool = True,
 ) -> int:  # fmt: skip
-    """Draw `lines` centred in `width` from `top` down, shrinking what is too wide; return the bottom."""
+    """Draw `lines` centred, from `top` down, shrinking what is too wide; return the bottom."""
     for index, line in enumerate(lines):
         height = size
         face = font(height, bold_first and index == 0)

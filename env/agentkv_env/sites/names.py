@@ -1,9 +1,9 @@
 """Invented proper names, drawn from a seed: people, places, brands, titles.
 
-Proper nouns are built from a few dozen syllables, so that a small tokenizer meets the same pieces again in
-every world, while the names themselves differ. Evaluation worlds (seeds under a million) and training
-worlds (the rest) share no name: each name belongs to one side by the parity of its CRC-32, and a draw
-that falls on the wrong side is drawn again.
+Proper nouns are built from a few dozen syllables, so that a small tokenizer meets the same pieces
+again in every world, while the names themselves differ. Evaluation worlds (seeds under a million)
+and training worlds (the rest) share no name: each name belongs to one side by the parity of its
+CRC-32, and a draw that falls on the wrong side is drawn again.
 """
 
 import random
@@ -18,8 +18,8 @@ FIRST_TRAINING_SEED = 1_000_000
 """Seeds from here on make training worlds; smaller ones make evaluation worlds."""
 
 _SYLLABLES = (
-    "bar bel bri cal cor dal den dor el fan fen gar hal hen il jor kal ken kir lan lin lor mar mel mir "
-    "nor ol pel pin quin ran ril sal sen sil tal tor ul val ven vor wen wil yar zan"
+    "bar bel bri cal cor dal den dor el fan fen gar hal hen il jor kal ken kir lan lin lor mar "
+    "mel mir nor ol pel pin quin ran ril sal sen sil tal tor ul val ven vor wen wil yar zan"
 ).split()
 _FIRST_ENDINGS = "a an e en ia is o on us y".split()
 _LAST_ENDINGS = "ane ard by ell er ett ley man ond son ton wright".split()
@@ -52,9 +52,8 @@ class Person:
 class Names:
     """Draws names for one topic of one world.
 
-    Topics have streams of their own, so more names for one site leave the other sites as they were,
-    unless two topics draw the same name: `taken` is shared by the topics of a world, and a name already in
-    it is drawn again.
+    Topics have streams of their own, so more names for one site leave the other sites as they were.
+    `taken` is shared by the topics of a world, and a name that is already in it is drawn again.
     """
 
     def __init__(self, seed: int, topic: str, taken: set[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Serves one world on loopback: five sites told apart by host name, one database, an instant reset."""
+"""Serves one world on loopback: five sites told apart by host name, one database, fast reset."""
 
 import asyncio
 import concurrent.futures
@@ -108,7 +108,7 @@ class Server:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Public origin to real origin: {"http://shop.localhost": "http://shop.localhost:41233", ...}."""
+        """Public to real: {"http://shop.localhost": "http://shop.localhost:41233", ...}."""
         return {f"http://{name}.localhost": real for name, real in self.origins.items()}
 
     @property

@@ -1,8 +1,9 @@
 """What a site is, and the few things its request handlers need.
 
-A site is a value: a name, tables, a way to fill them from the world, routes and pictures. Handlers are
-plain coroutines; they take the database with `database(request)` after their last `await` and must not
-keep it, because a reset puts another one in its place.
+A site is a value: a name, tables, a way to fill them from the world, routes and pictures. Its
+templates extend a `layout.html` of its own, which extends the shared `base.html`. Handlers are
+plain coroutines; they take the database with `database(request)` after their last `await` and must
+not keep it, because a reset puts another one in its place.
 """
 
 import sqlite3
@@ -40,12 +41,12 @@ class Site:
     folder: Path
     """Holds `templates/` and, if the site has its own looks, `style.css`."""
     schema: str
-    """SQL that makes its tables. All sites share one database: table names start with the site's."""
+    """SQL that makes its tables, all named `<site>_...`: the sites share one database."""
     fill: Callable[["World", sqlite3.Connection], None]
     """Inserts the world's content; must insert the same rows in the same order every time."""
     routes: Callable[["World"], Sequence[BaseRoute]]
     picture: Callable[["World", str], bytes | None] = _no_picture
-    """The PNG behind `/image/<key>.png`, or None for an unknown key; called once per key and kept."""
+    """The PNG behind `/image/<key>.png`, or None for an unknown key; asked once per key."""
 
 
 @dataclass(slots=True)
@@ -74,8 +75,8 @@ def origin(request: Request, site: str) -> str:
 def render(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
     """Answer with `template` of the request's site.
 
-    Every template has `world`, `me` (the signed-in person), `site`, `path`, `query` (of the request) and
-    `origin(name)` besides `values`.
+    Every template has `world`, `me` (the signed-in person), `site`, `path`, `query` (the
+    request's) and `origin(name)` besides `values`.
     """
     environment = cast(jinja2.Environment, request.app.state.templates)
     shown = world(request)
@@ -143,7 +144,7 @@ def paging(count: int, *, page: str | None, size: int) -> Paging:
 
 
 def environment(folder: Path, filters: Mapping[str, Callable[..., object]]) -> jinja2.Environment:
-    """Templates of one site over the shared ones; missing variables are errors, markup is escaped."""
+    """Templates of one site over the shared ones; a missing variable is an error."""
     shared = Path(__file__).parent / "templates"
     result = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder / "templates", shared]),

@@ -24,8 +24,8 @@ NUM_BRANDS = 12
 class World:
     """The content of all five sites, generated from `seed` in some tens of milliseconds.
 
-    Equal seeds give equal worlds. A seed from `names.FIRST_TRAINING_SEED` on gives a training world, which
-    shares no proper name with an evaluation world.
+    Equal seeds give equal worlds. A seed from `names.FIRST_TRAINING_SEED` on gives a training
+    world, which shares no proper name with an evaluation world.
 
     Raises:
         ValueError: `seed` is negative.

@@ -1,0 +1,90 @@
+"""Finding products: filters, orders and ranked search over the shop's unchanging catalogue."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentkv_env.sites.shop.content import Content, Product
+from agentkv_env.sites.site import whole_number
+
+_Key = Callable[[Product], tuple[float, ...] | tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """Stars from 1 to 5, averaged over `count` reviews; `stars` is 0 without any."""
+
+    stars: float
+    count: int
+
+
+NO_RATING = Rating(0.0, 0)
+ORDERS = ("Featured", "Lowest price", "Highest price", "Best rated", "Name")
+
+
+def ratings(db: sqlite3.Connection) -> dict[int, Rating]:
+    """The rating of every product that has reviews."""
+    rows = db.execute("SELECT product, avg(stars), count(*) FROM shop_review GROUP BY product")
+    return {number: Rating(stars, count) for number, stars, count in rows}
+
+
+def ordered(products: Iterable[Product], order: str, rated: Mapping[int, Rating]) -> list[Product]:
+    """`products` in one of `ORDERS`; an unknown order, like "Featured", leaves them as they are."""
+
+    def by_rating(product: Product) -> tuple[float, ...]:
+        rating = rated.get(product.number, NO_RATING)
+        return (-rating.stars, -rating.count)
+
+    keys: dict[str, _Key] = {
+        "Lowest price": lambda product: (product.cents,),
+        "Highest price": lambda product: (-product.cents,),
+        "Best rated": by_rating,
+        "Name": lambda product: (product.name,),
+    }
+    return sorted(products, key=keys[order]) if order in keys else list(products)
+
+
+def filtered(products: Iterable[Product], query: Mapping[str, str]) -> list[Product]:
+    """Those of the query's `brand`, from `min` to `max` dollars; what is absent filters nothing."""
+    brand = query.get("brand", "")
+    least = whole_number(query.get("min"), 0) * 100
+    most = whole_number(query.get("max"), 10**9) * 100
+    return [
+        product
+        for product in products
+        if (not brand or product.brand == brand) and least <= product.cents <= most
+    ]
+
+
+def search(content: Content, words: str) -> list[Product]:
+    """Products that hold the most of `words`, best first; those that hold fewer are left out.
+
+    A word in the name counts more than one in the category or the facts, a whole word more than a
+    beginning. A word found nowhere is ignored unless all are.
+    """
+    terms = re.findall(r"[\w.-]+", words.lower())
+    scored = [(_score(product, terms), product) for product in content.products]
+    most = max((found for (found, _), _ in scored), default=0)
+    if most == 0:
+        return []
+    hits = [(weight, product) for (found, weight), product in scored if found == most]
+    return [product for _, product in sorted(hits, key=lambda hit: (-hit[0], hit[1].number))]
+
+
+def _score(product: Product, terms: Sequence[str]) -> tuple[int, int]:
+    """How many of `terms` occur, and how well."""
+    name = product.name.lower().split()
+    rest = f"{product.category} {' '.join(value for _, value in product.facts)}".lower().split()
+    found = weight = 0
+    for term in terms:
+        worth = 0
+        if term in name or term.removesuffix("s") in name:
+            worth = 6
+        elif any(word.startswith(term) for word in name):
+            worth = 4
+        elif term in rest:
+            worth = 2
+        found += worth > 0
+        weight += worth
+    return found, weight

@@ -1,0 +1,71 @@
+"""The shop's pictures. What they say stands nowhere else on the pages."""
+
+from typing import TYPE_CHECKING
+
+from agentkv_env.sites.images import label, poster, receipt, scene
+from agentkv_env.sites.shop.content import Content, slug
+from agentkv_env.sites.site import money, whole_number
+
+if TYPE_CHECKING:
+    from agentkv_env.sites.world import World
+
+
+def picture(world: "World", key: str) -> bytes | None:
+    """Draw `key`: photo-KIND-N, tag-N, label-N, coupon-N, parcel-N, receipt-N or shipping."""
+    shop = world.shop
+    kind, _, rest = key.partition("-")
+    if kind == "shipping" and not rest:
+        limit = f"FROM {shop.free_shipping_dollars} DOLLARS"
+        return poster(["FREE SHIPPING", limit, "STANDARD PARCELS ONLY"], key=key)
+    if kind == "photo":
+        return _photo(shop, rest)
+    number = whole_number(rest, 0)
+    if kind in ("tag", "label"):
+        return _of_product(shop, kind, number)
+    if kind == "coupon":
+        return _coupon(shop, number)
+    if kind in ("parcel", "receipt"):
+        return _of_order(shop, kind, number)
+    return None
+
+
+def _photo(shop: Content, rest: str) -> bytes | None:
+    name, _, variant = rest.rpartition("-")
+    kinds = {slug(product.kind): product.kind for product in shop.products}
+    if name not in kinds or variant not in ("0", "1"):
+        return None
+    return scene(kinds[name], key=f"{shop.name}-{rest}")
+
+
+def _of_product(shop: Content, kind: str, number: int) -> bytes | None:
+    product = shop.product(number)
+    if product is None or (kind == "tag" and product.club_cents is None):
+        return None
+    if kind == "tag":
+        assert product.club_cents is not None
+        tag = f"CLUB {money(product.club_cents)}"
+        return scene(product.kind, key=f"{shop.name}-{number}", tag=tag)
+    lines = [f"MODEL {product.model}", f"WEIGHT {product.grams} grams"]
+    return label(lines, key=product.name)
+
+
+def _coupon(shop: Content, number: int) -> bytes | None:
+    if not 1 <= number <= len(shop.coupons):
+        return None
+    coupon = shop.coupons[number - 1]
+    days = f"{coupon.days_left} DAYS LEFT"
+    lines = [f"{coupon.percent} PERCENT OFF", f"CODE {coupon.code}", days]
+    return poster(lines, key=coupon.category, width=340, height=200)
+
+
+def _of_order(shop: Content, kind: str, number: int) -> bytes | None:
+    order = next((order for order in shop.orders if order.number == number), None)
+    if order is None:
+        return None
+    if kind == "parcel":
+        return label(["PARCEL", f"TRACKING {order.tracking}"], key=order.tracking)
+    bought = [(shop.products[line - 1], quantity) for line, quantity in order.lines]
+    rows = [(f"{quantity} x {product.kind}", money(quantity * product.cents))
+            for product, quantity in bought]  # fmt: skip
+    total = sum(quantity * product.cents for product, quantity in bought)
+    return receipt([*rows, ("PAID", money(total))], title=shop.name.upper())

@@ -1,0 +1,70 @@
+CREATE TABLE shop_review (
+    id INTEGER PRIMARY KEY,
+    product INTEGER NOT NULL,
+    author TEXT NOT NULL,
+    stars INTEGER NOT NULL CHECK (stars BETWEEN 1 AND 5),
+    title TEXT NOT NULL,
+    text TEXT NOT NULL,
+    written TEXT NOT NULL
+);
+CREATE INDEX shop_review_of_product ON shop_review (product);
+CREATE TABLE shop_cart (
+    id INTEGER PRIMARY KEY,
+    product INTEGER NOT NULL,
+    colour TEXT NOT NULL,
+    size TEXT NOT NULL,
+    cents INTEGER NOT NULL,
+    quantity INTEGER NOT NULL,
+    UNIQUE (product, colour, size, cents)
+);
+CREATE TABLE shop_wish (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
+CREATE TABLE shop_compare (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
+CREATE TABLE shop_order (
+    number INTEGER PRIMARY KEY,
+    placed TEXT NOT NULL,
+    status TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    street TEXT NOT NULL,
+    place TEXT NOT NULL,
+    postcode TEXT NOT NULL,
+    shipping TEXT NOT NULL,
+    payment TEXT NOT NULL,
+    gift_wrap INTEGER NOT NULL,
+    note TEXT NOT NULL,
+    coupon TEXT NOT NULL,
+    discount_cents INTEGER NOT NULL,
+    shipping_cents INTEGER NOT NULL,
+    total_cents INTEGER NOT NULL
+);
+CREATE TABLE shop_order_line (
+    id INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL,
+    product INTEGER NOT NULL,
+    colour TEXT NOT NULL,
+    size TEXT NOT NULL,
+    cents INTEGER NOT NULL,
+    quantity INTEGER NOT NULL
+);
+CREATE TABLE shop_address (
+    id INTEGER PRIMARY KEY,
+    label TEXT NOT NULL,
+    person TEXT NOT NULL,
+    street TEXT NOT NULL,
+    place TEXT NOT NULL,
+    postcode TEXT NOT NULL
+);
+-- One row: the customer's account, and whether the customer is signed in.
+CREATE TABLE shop_customer (
+    name TEXT NOT NULL,
+    email TEXT NOT NULL,
+    phone TEXT NOT NULL,
+    newsletter TEXT NOT NULL,
+    coupon TEXT NOT NULL,
+    signed_in INTEGER NOT NULL
+);
+CREATE TABLE shop_message (
+    id INTEGER PRIMARY KEY,
+    topic TEXT NOT NULL,
+    order_number TEXT NOT NULL,
+    text TEXT NOT NULL
+);
