@@ -24,7 +24,7 @@ MAX_URL = 200
 TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
 """Roles that take typed text."""
 
-_TEXT = r"[^\[\]`\x00-\x1f\x7f]"
+_TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 _KEYS = (
     "Enter Escape Tab Backspace Delete Space ArrowDown ArrowUp ArrowLeft ArrowRight "
     "PageDown PageUp Home End"
@@ -70,7 +70,7 @@ def _elsewhere(page: Page) -> list[tuple[str, str]]:
     ways = "up|down" if both else "up" if page.pixels_above > 0 else "down"
     actions = [
         ("scroll", rf"scroll \[(?:{ways})\]"),
-        ("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f]{{1,{MAX_URL}}}\]"),
+        ("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f-\x9f]{{1,{MAX_URL}}}\]"),
         ("press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"),
         ("go_back", "go_back"),
         ("go_forward", "go_forward"),
@@ -90,21 +90,28 @@ class Grammar:
         copy.no_padding()
         copy.no_truncation()
         self._tokenizer = LLTokenizer(copy.to_str(), eos_token=end_id)
+        self._closing = torch.zeros(self._tokenizer.vocab_size, dtype=torch.bool)
+        # As byte-level and byte-fallback tokenizers spell a line break and a closing bracket.
+        begins = ("\n", "\u010a", "<0x0A>", "]", "<0x5D>")
+        self._closing[[id for text, id in copy.get_vocab().items() if text.startswith(begins)]] = (
+            True
+        )
 
     def start(self, page: Page, *, thoughts: Thoughts = "named") -> "Matcher":
         """A fresh matcher of the replies that `page` allows. About a millisecond."""
         pattern = reply_pattern(page, thoughts=thoughts)
         if thoughts == "free":
-            pattern = rf"[^`\x00-\x1f\x7f]{{0,{MAX_THOUGHT}}}\n{pattern}"
-        return Matcher(self._tokenizer, pattern)
+            pattern = rf"[^`\x00-\x1f\x7f-\x9f]{{0,{MAX_THOUGHT}}}\n{pattern}"
+        return Matcher(self._tokenizer, pattern, self._closing)
 
 
 class Matcher:
     """Follows one reply, token by token."""
 
-    def __init__(self, tokenizer: LLTokenizer, pattern: str) -> None:
+    def __init__(self, tokenizer: LLTokenizer, pattern: str, closing: torch.Tensor) -> None:
         self._matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(pattern))
         self._num_ids = tokenizer.vocab_size
+        self._closing = closing
         self._check()
 
     @property
@@ -112,12 +119,18 @@ class Matcher:
         """The reply is whole: nothing may follow but its end."""
         return self._matcher.is_accepting()
 
-    def allowed(self) -> torch.Tensor:
-        """Which ids may come next: bool, (vocabulary,), on the CPU."""
+    def allowed(self, *, hurry: bool = False) -> torch.Tensor:
+        """Which ids may come next: bool, (vocabulary,), on the CPU; never none of them.
+
+        In a `hurry`, only ids that close the present string or line, where it may be closed.
+        """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
         mask = np.unpackbits(bits, bitorder="little")[: self._num_ids]
-        return torch.from_numpy(mask.view(np.bool_))
+        allowed = torch.from_numpy(mask.view(np.bool_))
+        if hurry and (closing := allowed & self._closing).any():
+            return closing
+        return allowed
 
     def forced(self) -> list[int]:
         """The ids that must come next whatever the model says; often none. Not yet consumed."""

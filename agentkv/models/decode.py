@@ -17,6 +17,10 @@ from agentkv_env.serialize import serialize
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
 
+RESERVE = 32
+"""Tokens before the limit from which a constrained reply is brought to its end; most actions need
+fewer, and a cut one would be no action."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActingModel:
@@ -100,7 +104,8 @@ class LocalConversation:
         while True:
             new = matcher.forced()
             if not new:
-                new = [self._choose(logits, matcher.allowed())]
+                hurry = len(ids) >= self._acting.max_new_tokens - RESERVE
+                new = [self._choose(logits, matcher.allowed(hurry=hurry))]
             matcher.consume(new)
             ids += new
             # What the grammar forces needs no forward of its own: it is read with what was chosen.
@@ -108,7 +113,7 @@ class LocalConversation:
                 matcher.consume(forced)
                 ids += forced
                 new += forced
-            if matcher.is_complete or len(ids) >= self._acting.max_new_tokens:
+            if matcher.is_complete:
                 return ids, new
             _check_time(deadline)
             logits = self._forward(new)
@@ -140,6 +145,7 @@ class LocalConversation:
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         """Read `ids` into the cache; logits after the last of them: (1, vocabulary)."""
+        self._check_room(len(ids))
         chunk = torch.tensor([ids], device=self._device)
         out = self._local.model(
             input_ids=chunk, past_key_values=self.cache, use_cache=True, logits_to_keep=1
@@ -149,11 +155,10 @@ class LocalConversation:
         return logits
 
     def _check_room(self, num_tokens: int) -> None:
-        limit = self._local.max_positions
-        if limit is not None and self.cache.seen + num_tokens > limit:
+        limit, used = self._local.max_positions, self.cache.seen
+        if limit is not None and used + num_tokens > limit:
             raise ContextLimit(
-                f"the model has {limit} positions; {self.cache.seen} are used and this turn may "
-                f"take {num_tokens} more"
+                f"the model has {limit} positions; {used} are used, {num_tokens} more are needed"
             )
 
 
