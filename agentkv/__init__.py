@@ -1,0 +1,37 @@
+"""Web agents on local models whose key-value cache stays small.
+
+Importing this imports neither torch nor transformers; the names below do when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentkv.cache.cache import Cache as Cache
+    from agentkv.cache.cache import attach as attach
+    from agentkv.policies.policy import Policy as Policy
+    from agentkv.policies.policy import PolicyError as PolicyError
+    from agentkv.policies.registry import policy as policy
+
+_HOMES = {
+    "Agent": "agentkv.agent",
+    "Cache": "agentkv.cache.cache",
+    "Policy": "agentkv.policies.policy",
+    "PolicyError": "agentkv.policies.policy",
+    "attach": "agentkv.cache.cache",
+    "load_model": "agentkv.models.local",
+    "policy": "agentkv.policies.registry",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'agentkv' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

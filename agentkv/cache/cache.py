@@ -1,0 +1,346 @@
+"""The cache itself: what transformers is handed as `past_key_values`."""
+
+import inspect
+import weakref
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache as TransformersCache
+from transformers import LogitsProcessor, PreTrainedModel
+
+from agentkv.cache.budget import Bytes, fit, parse_budget
+from agentkv.cache.hf import ATTENTION, Geometry, Handle, Layer, Misuse, describe, register
+from agentkv.cache.lanes import Meter
+from agentkv.cache.layer import LayerStore
+from agentkv.policies.gates import Confident, confidence
+from agentkv.policies.policy import Policy, PolicyError
+from agentkv.policies.registry import policy as named_policy
+
+
+def attach(model: PreTrainedModel) -> None:
+    """Let `model` attend through agentkv, so that it can use a `Cache`.
+
+    Switches `attn_implementation`; the model works as before with other caches and with none. Doing it
+    twice does nothing more.
+
+    Raises:
+        UnsupportedModel: a ValueError that names the supported families.
+    """
+    describe(model)
+    register()
+    if model.config._attn_implementation != ATTENTION:
+        model.set_attn_implementation(ATTENTION)
+    if not getattr(model.base_model, "_agentkv_attached", False):
+        # a hook, since it sees a forward whole and before any work: refusals leave the cache as it was
+        model.base_model.register_forward_pre_hook(_check_forward, with_kwargs=True)
+        model.base_model._agentkv_attached = True
+
+
+def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    cache = kwargs.get("past_key_values")
+    if isinstance(cache, Cache):
+        tokens = kwargs.get("input_ids")
+        if tokens is None:
+            tokens = kwargs.get("inputs_embeds") if not args else args[0]
+        if isinstance(tokens, Tensor):
+            cache.check_input(module, tokens.shape[0], tokens.shape[1])
+
+
+class Cache(TransformersCache):
+    """Keys and values of one batch of token streams, kept small by a policy.
+
+    Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on using
+    it in the next turn. Feed every token once; positions are counted from the tokens seen.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        policy: Policy,
+        budget: int | Bytes | None,
+        prefill: Literal["chunked", "whole"],
+        chunk: int,
+    ) -> None:
+        self.geometry: Geometry = describe(model)
+        self.policy = policy
+        """As it was asked for; `fitted` has its numbers filled in."""
+        self.prefill, self.chunk = prefill, chunk
+        self.confidences: list[float] | None = None
+        """Per sequence, at the last step the gate saw; None before, and for gates that need none."""
+        self._budget = budget
+        self._model = weakref.ref(model.base_model)
+        self._modules = {id(module) for module in model.modules()}
+        self._meter = Meter()
+        self._batch: int | None = None
+        # a budget in bytes is shared by the sequences, whose number is known at the first forward
+        self.fitted = fit(policy, budget, self.geometry, batch=1)
+        super().__init__(layers=[Layer(store) for store in self._make_stores()])
+
+    @classmethod
+    def for_model(
+        cls,
+        model: PreTrainedModel,
+        *,
+        policy: str | Policy = "conf-kv-int8",
+        budget: int | str | None = None,
+        prefill: Literal["chunked", "whole"] = "chunked",
+        chunk: int = 512,
+    ) -> "Cache":
+        """An empty cache for `model`, which is attached if it was not.
+
+        Args:
+            policy: a name, or a value from `agentkv.policy`.
+            budget: tokens per layer and KV head, protected ones included; or bytes for the whole cache
+                at rest, such as "64MiB". The budget of conf-kv is its loose one.
+            prefill: how `feed` takes a long input: in chunks with a gate after each, which bounds the
+                peak, or whole, which lets every token see all of it. A forward that arrives whole, as
+                from `generate`, is attended to whole and evicted layer by layer right after;
+                `generate(..., prefill_chunk_size=cache.chunk)` bounds that too.
+            chunk: tokens per chunk.
+
+        Raises:
+            PolicyError, UnsupportedModel: ValueErrors that say what is possible.
+        """
+        if prefill not in ("chunked", "whole"):
+            raise PolicyError(f"prefill must be 'chunked' or 'whole'; found {prefill!r}")
+        if chunk < 1:
+            raise PolicyError(f"chunk must be at least 1 token; found {chunk}")
+        value = named_policy(policy) if isinstance(policy, str) else policy
+        parsed = parse_budget(budget)
+        attach(model)
+        return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
+
+    def _make_stores(self) -> list[LayerStore]:
+        acted_on = self.geometry.policy_layers
+        ceiling = self.fitted.gate.ceiling
+        shares: list[int | None] = [None] * len(acted_on)
+        if ceiling is not None:
+            shares = list(self.fitted.allocator.shares(ceiling, len(acted_on)))
+        of_layer = dict(zip(acted_on, shares, strict=True))
+        return [
+            LayerStore(
+                shape,
+                policy=self.fitted if i in of_layer else None,
+                ceiling=of_layer.get(i),
+                meter=self._meter,
+            )
+            for i, shape in enumerate(self.geometry.layers)
+        ]
+
+    @property
+    def stores(self) -> list[LayerStore]:
+        """One per layer."""
+        return [layer.store for layer in self.layers]
+
+    @property
+    def seen(self) -> int:
+        """Tokens fed so far, in columns of the batch."""
+        return int(self.layers[0].store.seen)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storage, read from the storage: keys, values, scales, positions, masses."""
+        return sum(lanes.nbytes for store in self.stores for lanes in store.rows)
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The most bytes the storage held at any moment, within forwards too."""
+        return self._meter.peak
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in the batch; -1 before the first forward."""
+        return -1 if self._batch is None else self._batch
+
+    def kept(self, layer: int) -> list[list[Tensor]]:
+        """Original positions that `layer` still holds: per sequence and KV head, int64, ascending."""
+        store: LayerStore = self.layers[layer].store
+        return [
+            [lanes.positions.to(torch.int64)] * store.shape.num_heads for lanes in store.rows
+        ]
+
+    def check(self) -> None:
+        """Audit the whole structure. Raises AssertionError saying what is broken."""
+        for store in self.stores:
+            store.check()
+            assert store.seen == self.seen, "layers have seen different numbers of tokens"
+        assert self.nbytes == self._meter.live, f"{self.nbytes} bytes, {self._meter.live} metered"
+        assert self._meter.live <= self._meter.peak
+
+    def gate(self) -> "Gate":
+        """A logits processor that tells the policy how sure the model is; put it first in the list.
+
+        In a loop of one's own, call it with the ids and the logits (B, V) of the last token after each
+        forward.
+        """
+        return Gate(self)
+
+    def settle(self, logits: Tensor) -> None:
+        """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
+        gate = self.fitted.gate
+        if not gate.needs_logits or self._batch is None:
+            return
+        if logits.shape[0] != self._batch:
+            raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
+        assert isinstance(gate, Confident)
+        # the only point of a step that waits for the device
+        self.confidences = confidence(logits, gate.weights).tolist()
+        ceiling = gate.ceiling
+        for row, sure in enumerate(self.confidences):
+            budget = gate.budget(sure)
+            if budget is None or budget == ceiling:
+                continue  # the layers went down to the ceiling by themselves
+            acted_on = self.geometry.policy_layers
+            shares = self.fitted.allocator.shares(budget, len(acted_on))
+            for i, share in zip(acted_on, shares, strict=True):
+                self.layers[i].store.evict(row, share)
+
+    @torch.no_grad()
+    def feed(
+        self, model: PreTrainedModel, ids: Tensor, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """Feed new tokens, in chunks if `prefill` says so, with the gate after each chunk.
+
+        Args:
+            ids: (B, n) token ids that the cache has not seen.
+            attention_mask: (B, seen + n), zeros for padding; None where there is none.
+
+        Returns:
+            The logits of the last token, (B, V).
+        """
+        step = self.chunk if self.prefill == "chunked" else max(1, ids.shape[1])
+        self.check_input(model.base_model, ids.shape[0], ids.shape[1])
+        logits: Tensor | None = None
+        for start in range(0, ids.shape[1], step):
+            piece = ids[:, start : start + step]
+            mask = None
+            if attention_mask is not None:
+                mask = attention_mask[:, : self.seen + piece.shape[1]]
+            outputs = model(
+                input_ids=piece,
+                attention_mask=mask,
+                past_key_values=self,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            logits = outputs.logits[:, -1]
+            self.settle(logits)
+        if logits is None:
+            raise Misuse("no tokens to feed")
+        return logits
+
+    # ---- what transformers calls
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        """Refuse a forward that cannot work, before it starts. Raises Misuse (ValueError)."""
+        if module is not self._model() and id(module) not in self._modules:
+            raise Misuse(
+                "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
+            )
+        if self._batch is not None and batch != self._batch:
+            raise Misuse(
+                f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
+            )
+        most = self.geometry.max_positions
+        if most is not None and self.seen + num_tokens > most:
+            raise Misuse(
+                f"{self.geometry.family} has {most} positions; {self.seen} tokens were seen and "
+                f"{num_tokens} more were given. Evicting does not free positions: start a new cache"
+            )
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A light handle in place of the keys; the attention function stores and attends."""
+        if layer_idx >= len(self.layers):
+            raise Misuse("this cache was made for another model, with fewer layers")
+        shape = self.geometry.layers[layer_idx]
+        batch, heads, _, head_dim = key_states.shape
+        if (heads, head_dim) != (shape.num_heads, shape.head_dim):
+            raise Misuse("this cache was made for another model, with other heads")
+        if self._batch is not None and batch != self._batch:
+            raise Misuse(
+                f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
+            )
+        return Handle(self, layer_idx, key_states, value_states), value_states
+
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Called by the registered attention function; see `LayerStore.attend`."""
+        if id(module) not in self._modules:
+            raise Misuse(
+                "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
+            )
+        if mask is not None and mask.dim() != 2:
+            raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
+        keys, values = handle.keys.detach(), handle.values.detach()
+        if self._batch is None:
+            self._begin(keys)
+        store: LayerStore = self.layers[handle.layer_idx].store
+        return store.attend(query, keys, values, mask, scale=scale, sinks=sinks)
+
+    def _begin(self, keys: Tensor) -> None:
+        batch = keys.shape[0]
+        if isinstance(self._budget, Bytes):
+            self.fitted = fit(self.policy, self._budget, self.geometry, batch)
+            self.layers = [Layer(store) for store in self._make_stores()]
+        self._batch = batch
+        for store in self.stores:
+            store.begin(batch, keys.dtype, keys.device)
+
+    def reset(self) -> None:
+        """Forget everything; the cache is as new, but for its peak."""
+        for store in self.stores:
+            store.reset()
+        self._batch, self.confidences = None, None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Sequence i becomes a copy of what sequence beam_idx[i] was (beam search)."""
+        self._rearrange(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep only these sequences, in this order."""
+        self._rearrange(indices.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every sequence `repeats` times in a row."""
+        self._rearrange([i for i in range(self.batch_size) for _ in range(repeats)])
+
+    def _rearrange(self, index: list[int]) -> None:
+        if self._batch is None:
+            raise Misuse("the cache is empty: there are no sequences to rearrange")
+        for store in self.stores:
+            store.reorder(index)
+        self._batch = len(index)
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        """Always refused."""
+        raise Misuse(
+            "this cache cannot be rolled back: what was evicted, quantised and averaged since is gone. "
+            "Decode without an assistant model"
+        )
+
+
+class Gate(LogitsProcessor):  # type: ignore[misc]
+    """Hands raw logits to a cache's policy and passes them on unchanged."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
+        self.cache.settle(scores)
+        return scores
+
+
+def takes_logits_to_keep(model: PreTrainedModel) -> bool:
+    """Whether the model can be asked for the logits of the last token alone."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters

@@ -1,0 +1,1 @@
+"""Which stored rows a cache keeps, and how precisely: every policy is a value made of five parts."""
