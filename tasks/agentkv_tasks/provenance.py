@@ -1,0 +1,56 @@
+"""What a number depends on besides its settings: versions, commit, machine."""
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+
+_PACKAGES = ("agentkv", "torch", "transformers", "tokenizers", "playwright")
+
+
+def versions(**more: str) -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on, and `more`."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # agentkv itself, when it runs from its source tree
+    return {**found, **{name: version for name, version in more.items() if version}}
+
+
+def commit() -> str:
+    """The commit of the source tree this runs from, `+` after it if it was changed since; or ''."""
+    folder = Path(__file__).parent
+    head = _git(folder, "rev-parse", "--short=12", "HEAD")
+    if not head:
+        return ""
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return head + ("+" if changed else "")
+
+
+def processor() -> str:
+    """The CPU's name and the number of cores that may be used."""
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return name
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
