@@ -43,7 +43,7 @@ class Article:
     infobox: tuple[tuple[str, str], ...]
     sections: tuple[tuple[str, str], ...]
     """Heading and text."""
-    picture: Picture | None = None
+    picture: Picture
 
     @property
     def slug(self) -> str:
@@ -57,16 +57,14 @@ def articles(content: Content) -> dict[str, Article]:
     return {article.title: article for article in sorted(_all(content), key=lambda a: a.title)}
 
 
-def draw(article: Article) -> bytes | None:
-    """The PNG of the article's picture; None if it has none."""
+def draw(article: Article) -> bytes:
+    """The PNG of the article's picture."""
     picture = article.picture
-    if picture is None:
-        return None
     if picture.style == "scene":
-        return images.scene(article.category, key=article.title, width=280, height=190)
+        return images.scene(article.category, key=article.title, width=340, height=200)
     if picture.style == "label":
-        return images.label(picture.lines, key=article.title, width=300)
-    return images.poster(picture.lines, key=article.title, width=320, height=210)
+        return images.label(picture.lines, key=article.title, width=330)
+    return images.poster(picture.lines, key=article.title, width=350, height=210)
 
 
 def _all(content: Content) -> Iterator[Article]:
@@ -146,7 +144,7 @@ def _river(river: River) -> Article:
         (("Course", f"From [[{river.source}]] it flows for {river.length_km} km to "
                     f"[[{river.mouth}]]."),),
         Picture(
-            "label", (f"MAP OF {river.name.upper()}", f"DEPTH {river.depth_m} METRES"),
+            "label", ("RIVER MAP", f"DEPTH {river.depth_m} METRES"),
             "Map with the greatest depth",
         ),
     )  # fmt: skip
@@ -185,7 +183,7 @@ def _festival(festival: Festival) -> Article:
         Picture(
             "poster",
             (
-                festival.name.upper(),
+                "COME AND SEE",
                 f"OPENS AT {festival.venue}",
                 f"TICKETS {festival.ticket} DOLLARS",
             ),
@@ -207,7 +205,7 @@ def _dish(dish: Dish) -> Article:
         ),
         (("History", f"[[{dish.cook}]] first served it in {dish.year}."),),
         Picture(
-            "label", (dish.name.upper(), f"COOK {dish.minutes} MINUTES", "STIR TWICE"),
+            "label", ("RECIPE", f"COOK {dish.minutes} MINUTES", "STIR TWICE"),
             "Recipe card with the cooking time",
         ),
     )  # fmt: skip
@@ -226,7 +224,7 @@ def _landmark(landmark: Landmark) -> Article:
         ),
         (("History", f"It was built in {landmark.built} by [[{landmark.architect}]]."),),
         Picture(
-            "label", (landmark.name.upper(), f"{landmark.steps} STEPS", "MIND YOUR HEAD"),
+            "label", ("WELCOME", f"{landmark.steps} STEPS", "MIND YOUR HEAD"),
             "Plaque at the entrance with the number of steps",
         ),
     )  # fmt: skip

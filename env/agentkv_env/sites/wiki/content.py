@@ -187,7 +187,7 @@ def generate(names: Names, town: shared.Town) -> Content:
         Maker(
             name=brand,
             founded=rng.randint(1871, 1899),
-            founder=somebody("engineer", 1832, 1850),
+            founder=somebody("engineer", 1832, 1849),
             seat=names.pick(places),
             employees=rng.randint(12, 940),
             first=names.pick(_FIRSTS),
@@ -213,7 +213,7 @@ def generate(names: Names, town: shared.Town) -> Content:
             name=names.title(f"{place} {{main}} {{form}}", main=_MAINS, form=_FORMS),
             town=place,
             ingredient=names.pick(_INGREDIENTS),
-            cook=somebody("cook", 1791, 1842),
+            cook=somebody("cook", 1805, 1840),
             served=names.pick(_SERVED),
             year=rng.randint(1861, 1899),
             minutes=rng.randint(22, 97),
@@ -224,7 +224,7 @@ def generate(names: Names, town: shared.Town) -> Content:
         Landmark(
             name=names.title(f"{place} {{look}} {{kind}}", look=_LOOKS, kind=_BUILDINGS),
             town=place,
-            built=rng.randint(1871, 1949),
+            built=rng.randint(1871, 1899),
             architect=somebody("architect", 1812, 1845),
             height_m=rng.randint(12, 97),
             steps=rng.randint(112, 479),
