@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
-from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.session import Session
 
 from agentkv.config import Decoding
 from agentkv.models.model import CachedModel, ContextLimit, Model, Reply
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
+from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutral
-from agentkv_env.session import Session
 
 MAX_NOTE = 200
 """Characters of an error that the model is told; it may quote the page or the model at length."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from agentkv.cache.cache import Cache
 
+from agentkv.cache.cache import Cache
 from agentkv.config import Decoding
 from agentkv.models.model import CacheUse, ContextLimit, Reply
 from agentkv_env.page import Page
@@ -51,7 +51,6 @@ class LocalConversation:
         self._acting = acting
         self._local = acting.local
         self.cache = acting.new_cache()
-        self._gate = self.cache.gate()
         # Reproducible, and still not to be guessed by a page that does not know the goal.
         self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
         self._unread = self._local.template.opening(goal, self._nonce)
@@ -144,15 +143,9 @@ class LocalConversation:
         return int(torch.multinomial(chances.cpu(), 1, generator=self._random))
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
-        """Read `ids` into the cache; logits after the last of them: (1, vocabulary)."""
+        """Read `ids` into the cache, which then settles; logits after the last: (1, vocabulary)."""
         self._check_room(len(ids))
-        chunk = torch.tensor([ids], device=self._device)
-        out = self._local.model(
-            input_ids=chunk, past_key_values=self.cache, use_cache=True, logits_to_keep=1
-        )
-        logits: torch.Tensor = out.logits[:, -1]
-        self._gate(chunk, logits)
-        return logits
+        return self.cache.feed(self._local.model, torch.tensor([ids], device=self._device))
 
     def _check_room(self, num_tokens: int) -> None:
         limit, used = self._local.max_positions, self.cache.seen

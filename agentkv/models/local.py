@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agentkv.cache.cache import Cache, attach
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentkv.cache.cache import Cache, attach
 from agentkv.chat import ChatTemplate
 from agentkv.config import Decoding
 from agentkv.grammar import Grammar

@@ -1,0 +1,113 @@
+"""Small real parts: tokenizers trained on the spot, a random Llama, pages made by hand."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from agentkv.models.local import LocalModel, local_model
+from agentkv.prompt import PlainTemplate
+from agentkv_env.page import Box, Node, Page
+
+CORPUS = ["link Blue Kayak button Add to cart textbox Search ```click ```type ```stop page url title"]
+
+
+def train_tokenizer(specials: Sequence[str]) -> Tokenizer:
+    """A byte-level tokenizer of a few hundred ids, each `[0]`..`[199]` one of them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=list(specials),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS * 8, trainer)
+    tokenizer.add_tokens([AddedToken(f"[{id}]", normalized=False) for id in range(200)])
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def plain_tokenizer() -> Tokenizer:
+    return train_tokenizer(PlainTemplate.SPECIALS)
+
+
+@pytest.fixture(scope="session")
+def chat_tokenizer() -> Callable[..., PreTrainedTokenizerFast]:
+    """Makes a fast tokenizer of transformers with a chat template (or none)."""
+    specials = (
+        *("<|im_start|>", "<|im_end|>", "<bos>", "<eos>", "<|start|>", "<|message|>"),
+        *("<|channel|>", "<|end|>", "<|return|>"),
+    )
+    trained = train_tokenizer(specials)
+    trained.add_tokens([AddedToken("<think>", normalized=False)])  # control, yet not special
+
+    def make(template: str | None, *, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(trained.to_str()), bos_token="<bos>", eos_token=eos
+        )
+        tokenizer.chat_template = template
+        return tokenizer
+
+    return make
+
+
+def random_llama(vocabulary: int, *, max_positions: int = 32768) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=max_positions,
+        initializer_range=0.3,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture
+def tiny_model(plain_tokenizer: Tokenizer) -> LocalModel:
+    """Random weights behind `PlainTemplate`; more logits than ids, as padded checkpoints have."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
+    model = random_llama(plain_tokenizer.get_vocab_size() + 8)
+    return local_model(model, tokenizer, name="tiny")
+
+
+@pytest.fixture
+def short_model(plain_tokenizer: Tokenizer) -> LocalModel:
+    """As `tiny_model`, with room for a turn or two."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
+    model = random_llama(plain_tokenizer.get_vocab_size(), max_positions=512)
+    return local_model(model, tokenizer, name="short")
+
+
+@pytest.fixture
+def tiny_chat_model(chat_tokenizer: Callable[..., PreTrainedTokenizerFast]) -> LocalModel:
+    """Random weights behind the built-in ChatML."""
+    tokenizer = chat_tokenizer(None)
+    return local_model(random_llama(len(tokenizer)), tokenizer, name="tiny-chat")
+
+
+BOX = Box(10, 20, 30, 40)
+
+
+@pytest.fixture
+def page() -> Page:
+    """A search page: links (two alike), a field, a select, a text, more below."""
+    nodes = (
+        Node("element", "heading", "Results for kayak", BOX),
+        Node("element", "link", "Blue Kayak", BOX, id=3),
+        Node("element", "link", "Red [12] `Kayak`", BOX, id=4),
+        Node("text", "text", "$39.00", BOX),
+        Node("element", "textbox", "Search", BOX, id=5, value="kayak"),
+        Node("element", "combobox", "Sort by", BOX, id=6, options=("Price", "Name (A-Z)")),
+        Node("element", "button", "Add to cart", BOX, id=7),
+        Node("element", "button", "Add to cart", BOX, id=18),
+    )
+    url = "http://shop.localhost/search?q=kayak"
+    return Page(url, "Results for kayak", nodes, pixels_below=300)

@@ -1,0 +1,150 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from agentkv.grammar import Grammar, Matcher, reply_pattern
+from agentkv.models.scripted import Solution, spoken
+from agentkv_env.actions import Action, extract, parse
+from agentkv_env.page import Box, Node, Page
+
+VALID = [
+    "link Blue Kayak\n```click [3]```",
+    "link Red (12) 'Kayak'\n```hover [4]```",
+    "button Add to cart\n```click [18]```",
+    "textbox Search\n```type [5] [blue kayak, 2 m] [1]```",
+    "textbox Search\n```clear [5]```",
+    "combobox Sort by\n```type [6] [Name (A-Z)] [0]```",
+    "scroll\n```scroll [down]```",
+    "press\n```press [Control+a]```",
+    "press\n```press [Enter]```",
+    "goto\n```goto [http://wiki.localhost/]```",
+    "go_back\n```go_back```",
+    "done\n```stop [42]```",
+    "done\n```stop []```",
+]
+INVALID = [
+    "link Blue Kayak\n```click [12]```",  # a number that only page text holds
+    "link Blue Kayak\n```click [4]```",  # the number of something else
+    "link Green Kayak\n```click [3]```",
+    "link Blue Kayak\n```type [3] [x] [1]```",  # a link takes no text
+    "combobox Sort by\n```type [6] [Colour] [0]```",  # no such option
+    "textbox Search\n```type [5] [] [1]```",
+    "textbox Search\n```type [5] [a]b] [1]```",
+    "textbox Search\n```type [5] [a``b] [1]```",
+    "scroll\n```scroll [up]```",  # the page is at its top
+    "tab_focus\n```tab_focus [1]```",  # one tab
+    "goto\n```goto [javascript:alert(1)]```",
+    "goto\n```goto [file:///etc/passwd]```",
+    "```click [3]```",
+    "link Blue Kayak\n```click [3]``` and more",
+]
+
+
+@pytest.fixture(scope="module")
+def grammar(plain_tokenizer: Tokenizer) -> Grammar:
+    return Grammar(plain_tokenizer, end_id=3)
+
+
+def accepts(matcher: Matcher, ids: list[int]) -> bool:
+    """Whether `matcher` lets all of `ids` through, one by one, and is then complete."""
+    for id in ids:
+        if not matcher.allowed()[id]:
+            return False
+        matcher.consume([id])
+    return matcher.is_complete
+
+
+@pytest.mark.parametrize("reply", VALID)
+def test_every_valid_reply_is_admitted_token_by_token(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, reply: str
+) -> None:
+    assert accepts(grammar.start(page), plain_tokenizer.encode(reply).ids)
+
+
+@pytest.mark.parametrize("reply", INVALID)
+def test_what_the_page_does_not_allow_is_stopped_on_the_way(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, reply: str
+) -> None:
+    assert not accepts(grammar.start(page), plain_tokenizer.encode(reply).ids)
+
+
+def test_a_free_thought_is_any_one_line_without_backticks(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
+    def free(reply: str) -> bool:
+        return accepts(grammar.start(page, thoughts="free"), plain_tokenizer.encode(reply).ids)
+
+    assert free("The blue one, since it is cheaper.\n```click [3]```")
+    assert not free("The blue one\nsince it is cheaper.\n```click [3]```")
+    assert not free("The `blue` one.\n```click [3]```")
+    assert not free("x" * 300 + "\n```click [3]```")
+    assert not free("The blue one.\n```click [12]```")
+
+
+def test_a_complete_reply_may_only_end(grammar: Grammar, plain_tokenizer: Tokenizer, page: Page) -> None:
+    matcher = grammar.start(page)
+    matcher.consume(plain_tokenizer.encode(VALID[0]).ids)
+    assert matcher.is_complete
+    assert matcher.allowed().nonzero().flatten().tolist() == [3]
+
+
+def test_what_only_one_reading_allows_is_forced(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
+    matcher = grammar.start(page)
+    matcher.consume(plain_tokenizer.encode("link B").ids)
+    forced = matcher.forced()
+    matcher.consume(forced)
+    assert plain_tokenizer.decode(forced).startswith("lue Kayak\n``")
+
+
+def test_in_a_hurry_strings_close_as_soon_as_they_may(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
+    matcher = grammar.start(page)
+    matcher.consume(plain_tokenizer.encode("done\n```stop [a").ids)
+    hurried = matcher.allowed(hurry=True).nonzero().flatten().tolist()
+    assert hurried and all(plain_tokenizer.decode([id]).startswith("]") for id in hurried)
+
+
+def test_both_ways_of_scrolling_are_open_where_the_page_does_not_say() -> None:
+    pattern = reply_pattern(Page("http://a.localhost/", "", ()))
+    assert re.fullmatch(pattern, "scroll\n```scroll [up]```")
+    assert re.fullmatch(pattern, "scroll\n```scroll [down]```")
+
+
+def test_tabs_can_be_named_once_there_are_several() -> None:
+    pattern = reply_pattern(Page("http://a.localhost/", "", (), tabs=("A", "B")))
+    assert re.fullmatch(pattern, "tab_focus\n```tab_focus [1]```")
+    assert not re.fullmatch(pattern, "tab_focus\n```tab_focus [2]```")
+    assert re.fullmatch(pattern, "close_tab\n```close_tab```")
+
+
+names = st.text(max_size=30)
+roles = st.sampled_from(["link", "button", "textbox", "combobox", "checkbox"])
+
+
+@given(st.lists(st.tuples(roles, names), min_size=1, max_size=12), st.data())
+def test_whatever_a_page_says_its_solutions_are_admitted(
+    elements: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    box = Box(0, 0, 1, 1)
+    nodes = tuple(
+        Node("element", role, name, box, id=id) for id, (role, name) in enumerate(elements)
+    )
+    page = Page("http://a.localhost/", "", nodes)
+    node = data.draw(st.sampled_from(nodes))
+    pattern = reply_pattern(page)
+    reply = spoken(Action("click", element_id=node.id), page)
+    assert re.fullmatch(pattern, reply)
+    assert parse(extract(reply)) == Action("click", element_id=node.id)
+
+
+def test_the_teacher_writes_what_the_grammar_admits(page: Page) -> None:
+    steps = ["click [button: Add to cart #2]", "type [textbox: Search] [red] [1]", "stop [yes]"]
+    talk = Solution(steps).begin("goal")
+    for _ in steps:
+        assert re.fullmatch(reply_pattern(page), talk.reply(page).text)
