@@ -86,19 +86,14 @@ class Names:
 
     def word(self, endings: Sequence[str], syllables: int = 1) -> str:
         """An invented proper noun of this side: `syllables` syllables and an ending."""
-        return self.accept(
-            lambda: "".join([*self._stem(syllables), self.rng.choice(endings)]).capitalize()
-        )
+        return self.accept(lambda: self._noun(endings, syllables))
 
     def person(self, place: str) -> Person:
         """A person from `place`; the handle and address follow from the name."""
 
-        def full() -> str:
-            first = "".join([*self._stem(1), self.rng.choice(_FIRST_ENDINGS)]).capitalize()
-            last = "".join([*self._stem(2), self.rng.choice(_LAST_ENDINGS)]).capitalize()
-            return f"{first} {last}"
-
-        name = self.accept(full)
+        name = self.accept(
+            lambda: f"{self._noun(_FIRST_ENDINGS, 1)} {self._noun(_LAST_ENDINGS, 2)}"
+        )
         first, last = name.lower().split()
         return Person(name, f"{first}{last}", f"{first}.{last}@mail.example", place)
 
@@ -133,5 +128,10 @@ class Names:
 
         return self.accept(draw)
 
-    def _stem(self, syllables: int) -> list[str]:
-        return [self.rng.choice(_SYLLABLES) for _ in range(syllables)]
+    def _noun(self, endings: Sequence[str], syllables: int) -> str:
+        """A word of this side that may be taken: first names are shared within a world."""
+        while True:
+            stem = (self.rng.choice(_SYLLABLES) for _ in range(syllables))
+            noun = "".join([*stem, self.rng.choice(endings)]).capitalize()
+            if side_of_name(noun) == side(self.seed):
+                return noun

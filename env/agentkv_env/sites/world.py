@@ -37,6 +37,8 @@ class World:
     classifieds: Classifieds = field(init=False)
     forum: Forum = field(init=False)
     wiki: Wiki = field(init=False)
+    names: frozenset[str] = field(init=False, repr=False)
+    """Every proper name that was drawn for this world."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -47,12 +49,13 @@ class World:
             return Names(self.seed, topic, taken)
 
         town = _town(names("town"))
-        parts = {
+        parts: dict[str, object] = {
             "town": town,
             "shop": generate_shop(names("shop"), town),
             "classifieds": generate_classifieds(names("classifieds"), town),
             "forum": generate_forum(names("forum"), town),
             "wiki": generate_wiki(names("wiki"), town),
+            "names": frozenset(taken),
         }
         for name, part in parts.items():
             object.__setattr__(self, name, part)  # frozen from here on

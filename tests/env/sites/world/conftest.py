@@ -1,0 +1,113 @@
+"""A walker over all sites at once: whole addresses in, whole addresses out."""
+
+import http.client
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from html import unescape
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import pytest
+
+from agentkv_env.sites import Server, World
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; `url` is the last one after redirects, in public form."""
+
+    url: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def is_page(self) -> bool:
+        return "html" in self.headers["content-type"]
+
+    @property
+    def text(self) -> str:
+        return unescape(self.body.decode())
+
+    @property
+    def links(self) -> list[str]:
+        """Everything the page points at, absolute and without fragments."""
+        if not self.is_page:
+            return []
+        found = re.findall(r'(?:href|src|action)="([^"]*)"', self.body.decode())
+        return [urljoin(self.url, unescape(each)).partition("#")[0] for each in found]
+
+
+class Visitor:
+    """Speaks HTTP to a server's port and says which site it wants in the Host header."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+
+    def get(self, url: str) -> Answer:
+        return self._send("GET", url)
+
+    def post(self, url: str, **fields: str | int) -> Answer:
+        return self._send("POST", url, urlencode(fields))
+
+    def _send(self, method: str, url: str, body: str | None = None) -> Answer:
+        parts = urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        headers = {"Host": f"{parts.hostname}:{self.server.port}"}
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        self.connection.request(method, path, body, headers)
+        response = self.connection.getresponse()
+        content = response.read().replace(b"localhost:%d" % self.server.port, b"localhost")
+        received = {key.lower(): value for key, value in response.getheaders()}
+        if response.status == 303:
+            return self.get(urljoin(url, received["location"]))
+        return Answer(url, response.status, received, content)
+
+
+@contextmanager
+def visiting(server: Server) -> Iterator[Visitor]:
+    walking = Visitor(server)
+    yield walking
+    walking.connection.close()
+
+
+@pytest.fixture
+def visitor(served: Server) -> Iterator[Visitor]:
+    """All sites in their fresh state."""
+    served.reset()
+    with visiting(served) as walking:
+        yield walking
+
+
+@pytest.fixture
+def serve_visitor() -> Callable[[World], AbstractContextManager[Visitor]]:
+    """Serves another world for the time of a `with`, and gives its visitor."""
+
+    @contextmanager
+    def serve(other: World) -> Iterator[Visitor]:
+        with Server(other) as server, visiting(server) as walking:
+            yield walking
+
+    return serve
+
+
+@pytest.fixture
+def world(served: Server) -> World:
+    return served.world
+
+
+@pytest.fixture(scope="session")
+def crawled(served: Server) -> dict[str, Answer]:
+    """Every address that links lead to from the home page, and what it answered."""
+    served.reset()
+    todo, seen = ["http://home.localhost/"], dict[str, Answer]()
+    with visiting(served) as walking:
+        while todo:
+            url = todo.pop()
+            if url not in seen:
+                seen[url] = walking.get(url)
+                todo += [link for link in seen[url].links if link not in seen]
+    return seen
