@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One observation: the nodes of the current tab that overlap the viewport, and what is around."""
+    """One observation: nodes of the current tab that overlap the viewport, and what is around."""
 
     url: str
     title: str

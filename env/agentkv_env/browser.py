@@ -1,0 +1,198 @@
+"""One Chromium: found, started, shared by the sessions of one worker, and killed when it hangs."""
+
+import os
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from playwright.sync_api import Browser as PlaywrightBrowser
+from playwright.sync_api import Error, Playwright, sync_playwright
+
+from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_env.ocr import Ocr
+from agentkv_env.session import Session
+from agentkv_env.watchdog import Watchdog
+
+VARIABLE = "AGENTKV_BROWSER"
+"""Environment variable that names the browser's executable."""
+
+LAUNCH_S = 30.0
+
+_driver = threading.local()  # Playwright's driver: one per thread, shared by that thread's browsers
+
+
+def find_executable() -> str | None:
+    """The Chromium to use: $AGENTKV_BROWSER, chromium-headless-shell, chromium; else None.
+
+    None means Playwright's own, if `playwright install chromium` has been run.
+
+    Raises:
+        BrowserMissing: the variable names a file that is not there.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        found = shutil.which(named)
+        if not found:
+            raise BrowserMissing(f"{VARIABLE} is {named!r}, which is no executable file")
+        return found
+    # The headless shell is about twice as fast as the full browser and opens no connection itself.
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
+
+
+class Browser:
+    """A running Chromium. Use from the thread that launched it; a context manager."""
+
+    def __init__(self, playwright: Playwright, running: PlaywrightBrowser, owns: bool) -> None:
+        """Use `launch`."""
+        self._playwright = playwright
+        self._running = running
+        self._owns_driver = owns
+        self._closed = False
+        self.version = running.version
+        self.pid = _pid(running)
+        self.watchdog = Watchdog(self.pid)
+
+    @classmethod
+    def launch(
+        cls,
+        *,
+        executable: str | None = None,
+        hosts: Sequence[str] = (),
+        playwright: Playwright | None = None,
+    ) -> Self:
+        """Start a browser.
+
+        Args:
+            executable: path of a Chromium; None looks it up, see `find_executable`.
+            hosts: names outside loopback that may be resolved at all. `localhost`, names below it
+                and 127.0.0.1 always are. Everything else is unknown to this browser.
+            playwright: the caller's running Playwright; None starts one, shared in this thread.
+
+        Raises:
+            BrowserMissing: there is no Chromium.
+            BrowserGone: it did not start.
+        """
+        path = executable or find_executable()
+        owns = playwright is None
+        driver = playwright or _acquire()
+        names = ["localhost", "*.localhost", "127.0.0.1", *(host.split(":")[0] for host in hosts)]
+        rules = " , ".join(["MAP * ~NOTFOUND", *(f"EXCLUDE {name}" for name in names)])
+        try:
+            running = driver.chromium.launch(
+                executable_path=path,
+                timeout=LAUNCH_S * 1000,
+                # One renderer per page: frames of other sites stay readable from one connection.
+                args=[f"--host-resolver-rules={rules}", "--disable-site-isolation-trials"],
+            )
+        except Error as error:
+            if owns:
+                _release()
+            if path is None or "executable doesn't exist" in str(error).lower():
+                raise BrowserMissing(
+                    "no Chromium found; install chromium-headless-shell or chromium with your "
+                    "system's packages, or run `playwright install chromium`, or set "
+                    f"{VARIABLE} to one (looked at: {path or 'PATH and the Playwright cache'})"
+                ) from error
+            raise BrowserGone(f"{path} did not start: {error.message.splitlines()[0]}") from error
+        return cls(driver, running, owns)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether sessions can be opened."""
+        return not self._closed and not self.watchdog.fired and self._running.is_connected()
+
+    def session(
+        self,
+        *,
+        hosts: Sequence[str],
+        addresses: Mapping[str, str] | None = None,
+        viewport: tuple[int, int] = (1280, 1024),
+        ocr: Ocr | None = None,
+        strict: bool = False,
+        timeout_s: float = 5.0,
+    ) -> Session:
+        """A fresh session with its own cookies and storage.
+
+        Args:
+            hosts: the only hosts its pages may reach; see `AllowList`.
+            addresses: public origin -> real origin.
+            viewport: width and height in pixels.
+            ocr: reads text in images; None leaves images unread.
+            strict: do actions as VisualWebArena's executor does, see `Session.act`.
+            timeout_s: for each thing the browser is asked to do.
+
+        Raises:
+            BrowserGone: this browser is dead or closed.
+        """
+        if not self.is_alive:
+            raise BrowserGone("the browser is gone; launch a new one")
+        try:
+            context = self._running.new_context(
+                viewport={"width": viewport[0], "height": viewport[1]},
+                accept_downloads=False,
+                service_workers="block",
+                device_scale_factor=1,
+            )
+            page = context.new_page()
+        except Error as error:
+            raise BrowserGone(f"the browser is gone: {error.message.splitlines()[0]}") from error
+        return Session(
+            page,
+            hosts=hosts,
+            addresses=addresses or {},
+            ocr=ocr,
+            strict=strict,
+            timeout_s=timeout_s,
+            watchdog=self.watchdog,
+            owns_context=True,
+        )
+
+    def close(self) -> None:
+        """End the browser; safe to call twice and on a dead one."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with self.watchdog.limit(10):
+                self._running.close()
+        except Error:
+            pass  # it is dead, which is what was asked for
+        self.watchdog.stop()
+        if self._owns_driver:
+            _release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _pid(running: PlaywrightBrowser) -> int | None:
+    connection = running.new_browser_cdp_session()
+    processes = connection.send("SystemInfo.getProcessInfo")["processInfo"]
+    connection.detach()
+    return next((int(entry["id"]) for entry in processes if entry["type"] == "browser"), None)
+
+
+def _acquire() -> Playwright:
+    if getattr(_driver, "users", 0) == 0:
+        _driver.playwright = sync_playwright().start()
+        _driver.users = 0
+    _driver.users += 1
+    playwright: Playwright = _driver.playwright
+    return playwright
+
+
+def _release() -> None:
+    _driver.users -= 1
+    if _driver.users == 0:
+        _driver.playwright.stop()
+        del _driver.playwright

@@ -1,0 +1,273 @@
+"""Text inside images, read by Tesseract: each image once, all new ones of a step in one go.
+
+Starting Tesseract costs about 0.1 s, an image about 20 ms, a known image nothing; so the images
+that are new go on one mosaic together, and what was read is kept by the hash of the pixels.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytesseract
+from PIL import Image
+
+VERSION = "1"
+"""Of the settings below; what was read under other settings is not used."""
+
+GUTTER = 40  # pixels between images on the mosaic; under 20 Tesseract joins words across them
+MOSAIC_WIDTH = 2400
+MOSAIC_AREA = 16_000_000  # pixels; more than that is read in several runs
+UPSCALED = 1000  # images with both sides at most this are doubled: 12-16 px text reads far better
+MIN_WORD_CONFIDENCE = 30  # percent, Tesseract's own; our choice, as is the next
+MIN_LINE_CONFIDENCE = 50
+FAINT = 70  # grey levels between dark and light; less, and a person would squint too
+TIMEOUT_S = 60
+
+
+class OcrMissing(RuntimeError):
+    """There is no Tesseract on this machine; the message says how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text in an image; the box in fractions of the image's width and height."""
+
+    text: str
+    x: float
+    y: float
+    width: float
+    height: float
+    faint: bool
+
+
+def default_cache() -> Path:
+    """Where readings are kept between runs: agentkv/ocr in the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "agentkv" / "ocr"
+
+
+class Ocr:
+    """Reads images with Tesseract and remembers what it read."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        """`cache` is a folder, made when first needed; None remembers in memory only.
+
+        Raises:
+            OcrMissing: no `tesseract` on PATH.
+        """
+        if shutil.which("tesseract") is None:
+            raise OcrMissing(
+                "no tesseract found, so text inside images cannot be read; install tesseract-ocr "
+                "and tesseract-ocr-eng with your system's packages"
+            )
+        self.cache = cache
+        self.num_runs = 0
+        """How often Tesseract was started."""
+        self._known: dict[str, tuple[Line, ...]] = {}
+
+    @classmethod
+    def find(cls, cache: Path | None = None) -> Self | None:
+        """An Ocr, or None where there is no Tesseract."""
+        try:
+            return cls(cache)
+        except OcrMissing:
+            return None
+
+    def recall(self, key: str) -> tuple[Line, ...] | None:
+        """What was read in the image with this key, or None if it was never read."""
+        if key in self._known:
+            return self._known[key]
+        if self.cache is None:
+            return None
+        try:
+            entries = json.loads(self._path(key).read_text(encoding="utf-8"))
+            lines = tuple(Line(**entry) for entry in entries)
+        except (OSError, ValueError, TypeError):
+            return None  # absent or damaged: read the image again
+        self._known[key] = lines
+        return lines
+
+    def read(self, images: Mapping[str, Image.Image]) -> dict[str, tuple[Line, ...]]:
+        """The lines of each image, by key; unknown ones are read together and remembered.
+
+        A key stands for the decoded pixels; `key_of` makes one.
+        """
+        found = {key: lines for key in images if (lines := self.recall(key)) is not None}
+        new = {key: image for key, image in images.items() if key not in found}
+        for batch in _batches(new):
+            found.update(self._read_batch(batch))
+        for key in new:
+            self._known[key] = found[key]
+            self._save(key, found[key])
+        return found
+
+    def _read_batch(
+        self, batch: "Sequence[tuple[str, Image.Image]]"
+    ) -> dict[str, tuple[Line, ...]]:
+        mosaic, cells = _mosaic([image for _, image in batch])
+        self.num_runs += 1
+        with _one_thread():
+            words: dict[str, list[Any]] = pytesseract.image_to_data(
+                mosaic,
+                config="--psm 11",
+                output_type=pytesseract.Output.DICT,
+                timeout=TIMEOUT_S,
+            )
+        grouped = _by_cell(words, cells)
+        return {
+            key: tuple(_lines(grouped[index], cells[index], mosaic))
+            for index, (key, _) in enumerate(batch)
+        }
+
+    def _path(self, key: str) -> Path:
+        assert self.cache is not None
+        name = hashlib.sha256(f"{VERSION}:{key}".encode()).hexdigest()[:32]
+        return self.cache / name[:2] / f"{name}.json"
+
+    def _save(self, key: str, lines: tuple[Line, ...]) -> None:
+        if self.cache is None:
+            return
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Written aside and renamed: several workers share the folder.
+            with tempfile.NamedTemporaryFile(
+                "w", dir=path.parent, delete=False, encoding="utf-8"
+            ) as file:
+                json.dump([asdict(line) for line in lines], file)
+            os.replace(file.name, path)
+        except OSError:
+            self.cache = None  # a cache that cannot be written is done without
+
+
+def key_of(image: Image.Image) -> str:
+    """A key for these pixels."""
+    digest = hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:32]
+    return f"{digest}-{image.width}x{image.height}"
+
+
+_environment = threading.Lock()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tesseract's own threads only fight each other: on two cores one is 2 to 7 times faster."""
+    with _environment:
+        before = os.environ.get("OMP_THREAD_LIMIT")
+        os.environ["OMP_THREAD_LIMIT"] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["OMP_THREAD_LIMIT"]
+            else:
+                os.environ["OMP_THREAD_LIMIT"] = before
+
+
+Cell = tuple[int, int, int, int]  # x, y, width, height on the mosaic
+Word = tuple[tuple[int, int, int], str, float, int, int, int, int]  # line, text, confidence, box
+
+
+def _scaled(image: Image.Image) -> Image.Image:
+    grey = image.convert("L")
+    if max(grey.size) > UPSCALED:
+        return grey
+    return grey.resize((grey.width * 2, grey.height * 2), Image.Resampling.LANCZOS)
+
+
+def _batches(images: Mapping[str, Image.Image]) -> Iterator[list[tuple[str, Image.Image]]]:
+    batch: list[tuple[str, Image.Image]] = []
+    area = 0
+    for key, image in images.items():
+        size = image.width * image.height * (4 if max(image.size) <= UPSCALED else 1)
+        if batch and area + size > MOSAIC_AREA:
+            yield batch
+            batch, area = [], 0
+        batch.append((key, image))
+        area += size
+    if batch:
+        yield batch
+
+
+def _mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
+    """All images on white, row by row, and where each one lies."""
+    scaled = [_scaled(image) for image in images]
+    cells: list[Cell] = []
+    x = y = GUTTER
+    row_height = width = 0
+    for image in scaled:
+        if x > GUTTER and x + image.width > MOSAIC_WIDTH:
+            x, y, row_height = GUTTER, y + row_height + GUTTER, 0
+        cells.append((x, y, image.width, image.height))
+        x += image.width + GUTTER
+        width = max(width, x)
+        row_height = max(row_height, image.height)
+    mosaic = Image.new("L", (width, y + row_height + GUTTER), 255)
+    for image, cell in zip(scaled, cells, strict=True):
+        mosaic.paste(image, cell[:2])
+    return mosaic, cells
+
+
+def _by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[Word]]:
+    grouped: list[list[Word]] = [[] for _ in cells]
+    for index, text in enumerate(words["text"]):
+        confidence = float(words["conf"][index])
+        if not str(text).strip() or confidence < MIN_WORD_CONFIDENCE:
+            continue
+        box = tuple(int(words[side][index]) for side in ("left", "top", "width", "height"))
+        middle = (box[0] + box[2] / 2, box[1] + box[3] / 2)
+        line = tuple(int(words[name][index]) for name in ("block_num", "par_num", "line_num"))
+        for number, (x, y, width, height) in enumerate(cells):
+            if x <= middle[0] < x + width and y <= middle[1] < y + height:
+                grouped[number].append(
+                    ((line[0], line[1], line[2]), str(text).strip(), confidence, *box)  # type: ignore[arg-type]
+                )
+                break
+    return grouped
+
+
+def _lines(words: Sequence[Word], cell: Cell, mosaic: Image.Image) -> Iterator[Line]:
+    rows: dict[tuple[int, int, int], list[Word]] = {}
+    for word in words:
+        rows.setdefault(word[0], []).append(word)
+    for row in sorted(rows.values(), key=lambda row: (min(word[4] for word in row), row[0][3])):
+        text = " ".join(word[1] for word in sorted(row, key=lambda word: word[3]))
+        confidence = sum(word[2] for word in row) / len(row)
+        if confidence < MIN_LINE_CONFIDENCE or not any(letter.isalnum() for letter in text):
+            continue
+        if len(text) == 1 and confidence < 80:
+            continue  # texture read as a letter
+        left, top = min(word[3] for word in row), min(word[4] for word in row)
+        right = max(word[3] + word[5] for word in row)
+        bottom = max(word[4] + word[6] for word in row)
+        x, y, width, height = cell
+        yield Line(
+            text,
+            x=(left - x) / width,
+            y=(top - y) / height,
+            width=(right - left) / width,
+            height=(bottom - top) / height,
+            faint=_contrast(mosaic.crop((left, top, right, bottom))) < FAINT,
+        )
+
+
+def _contrast(grey: Image.Image) -> int:
+    """Grey levels between the 2nd and the 98th percentile."""
+    counts = grey.histogram()
+    total = grey.width * grey.height
+    low = high = seen = 0
+    for level, count in enumerate(counts):
+        if seen < total * 0.02:
+            low = level
+        if seen < total * 0.98:
+            high = level
+        seen += count
+    return high - low

@@ -1,0 +1,136 @@
+"""Doing an action on one tab's page, with real mouse and keyboard events."""
+
+from typing import Any
+
+from playwright.sync_api import Error
+
+from agentkv_env.actions import Action
+from agentkv_env.errors import ActionFailed
+from agentkv_env.keys import normalize
+from agentkv_env.tab import Tab
+
+# Fields that take a whole value in a fixed format rather than keys.
+FORMATS = {
+    "date": "2026-01-31",
+    "time": "09:30",
+    "datetime-local": "2026-01-31T09:30",
+    "month": "2026-01",
+    "week": "2026-W05",
+    "color": "#ff8800",
+    "range": "50",
+}
+
+
+def click(tab: Tab, id: int, *, strict: bool) -> None:
+    """Press the left button in the middle of the element."""
+    place = _place(tab, id, strict=strict)
+    if not strict:
+        if place["tag"] == "select":
+            raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
+        if place["disabled"]:
+            raise ActionFailed(f"{_called(place, id)} is disabled")
+    tab.page.mouse.click(place["x"], place["y"])
+
+
+def hover(tab: Tab, id: int, *, strict: bool) -> None:
+    """Move the mouse over the element."""
+    place = _place(tab, id, strict=strict)
+    tab.page.mouse.move(place["x"], place["y"])
+
+
+def type_text(tab: Tab, action: Action, *, strict: bool) -> None:
+    """Type into a field, or choose from a native list.
+
+    What the field held is replaced, which is our choice; with `strict` text is put where the
+    click left the cursor, as VisualWebArena does.
+    """
+    assert action.element_id is not None
+    id, text = action.element_id, action.text
+    place = _place(tab, id, strict=strict)
+    if place["tag"] == "select":
+        answer = tab.ask(id, "choose", text)
+        if "error" in answer:
+            raise ActionFailed(
+                f"[{id}] has no option {text!r}; it has: {' | '.join(answer['error'][:40])}"
+            )
+        return
+    if place["type"] == "file":
+        raise ActionFailed("files cannot be uploaded")
+    if not strict:
+        if place["disabled"] or place["readonly"]:
+            state = "disabled" if place["disabled"] else "read-only"
+            raise ActionFailed(f"{_called(place, id)} is {state}")
+        if place["role"] not in ("textbox", "combobox", "slider"):
+            raise ActionFailed(f"{_called(place, id)} takes no text")
+    if place["type"] in FORMATS:
+        if not tab.ask(id, "assign", text):
+            example = FORMATS[place["type"]]
+            raise ActionFailed(f"{_called(place, id)} takes a {place['type']} such as {example}")
+    else:
+        tab.page.mouse.click(place["x"], place["y"])
+        if strict:
+            tab.page.keyboard.type(text)
+        else:
+            _replace(tab, id, text)
+    if action.enter:
+        tab.page.keyboard.press("Enter")
+
+
+def clear(tab: Tab, id: int, *, strict: bool) -> None:
+    """Empty a field."""
+    place = _place(tab, id, strict=strict)
+    if not strict and place["role"] not in ("textbox", "combobox"):
+        raise ActionFailed(f"{_called(place, id)} holds no text to clear")
+    if place["tag"] == "select":
+        raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
+    if place["type"] in FORMATS:
+        tab.ask(id, "assign", "")
+        return
+    tab.page.mouse.click(place["x"], place["y"])
+    if strict:
+        tab.page.keyboard.press("Control+a")
+        tab.page.keyboard.press("Backspace")
+    else:
+        _replace(tab, id, "")
+
+
+def press(tab: Tab, key: str, *, strict: bool) -> None:
+    """Press a key or a combination."""
+    try:
+        tab.page.keyboard.press(normalize(key, strict=strict))
+    except Error as error:
+        if "Unknown key" not in error.message:
+            raise
+        raise ActionFailed(f"unknown key {key!r}; such as Enter, Escape, Control+a") from error
+
+
+def scroll(tab: Tab, direction: str) -> None:
+    """Scroll by one window height."""
+    if not tab.call(f"agentkv.scroll({1 if direction == 'down' else -1})"):
+        raise ActionFailed(f"the page cannot be scrolled further {direction}")
+
+
+def _replace(tab: Tab, id: int, text: str) -> None:
+    if not tab.ask(id, "focus", True):
+        raise ActionFailed(f"there is no element [{id}] on this page")
+    if not text:
+        tab.page.keyboard.press("Backspace")
+        return
+    # All but the last letter go in at once, which is 20 times faster than key by key; the last
+    # is a real key, for the fields that search as you type.
+    if text[:-1]:
+        tab.page.keyboard.insert_text(text[:-1])
+    tab.page.keyboard.type(text[-1])
+
+
+def _place(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
+    place: dict[str, Any] = tab.ask(id, "locate")
+    if "error" in place:
+        raise ActionFailed(f"[{id}] is not visible")
+    if place["covered"] and not strict:
+        raise ActionFailed(f"{_called(place, id)} is covered by {place['covered']}")
+    return place
+
+
+def _called(place: dict[str, Any], id: int) -> str:
+    return f"{place['role'] or place['tag']} {place['name'][:60]} [{id}]"

@@ -1,0 +1,125 @@
+"""What the walk found -> nodes, with the text of images read in."""
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from agentkv_env.ocr import Line, Ocr, key_of
+from agentkv_env.page import Box, Node
+
+Found = Mapping[str, Any]  # one node as walk.js writes it
+
+
+class Pictures:
+    """Finds the text of a page's images: by the pixels' hash, or by a crop of the screenshot."""
+
+    def __init__(self, ocr: Ocr) -> None:
+        self._ocr = ocr
+        self._crops: dict[tuple[object, ...], str] = {}  # place on a document -> key of its pixels
+
+    def read(
+        self,
+        nodes: Iterable[Found],
+        *,
+        document: str,
+        pixels: Callable[[str, int], str],
+        screenshot: Callable[[], bytes],
+        viewport: tuple[int, int],
+    ) -> dict[tuple[str, int], tuple[Line, ...]]:
+        """Lines by (frame, picture number); boxes in fractions of the picture.
+
+        Args:
+            nodes: as walked; those without a picture are passed over.
+            document: the document's token; a crop is taken once per document and place.
+            pixels: PNG data URL of a picture, "" if it may not be read.
+            screenshot: PNG of the viewport; asked for at most once.
+            viewport: its width and height.
+        """
+        wanted: dict[tuple[str, int], str] = {}
+        images: dict[str, Image.Image] = {}
+        shot: Image.Image | None = None
+        for node in nodes:
+            if "p" not in node:
+                continue
+            place = (node["frame"], node["p"])
+            key = node["h"]
+            if key and self._ocr.recall(key) is None and key not in images:
+                data = pixels(*place)
+                if data:
+                    images[key] = _decoded(data)
+                else:
+                    key = ""
+            if not key:
+                box = _visible(node["b"], viewport)
+                if box[2] - box[0] < 2 or box[3] - box[1] < 2:
+                    continue
+                known = self._crops.get((document, *place, *node["b"]))
+                if known is None:
+                    shot = shot or Image.open(io.BytesIO(screenshot()))
+                    crop = _whole(shot.crop(box), box, node["b"])
+                    known = self._crops[(document, *place, *node["b"])] = key_of(crop)
+                    images[known] = crop
+                key = known
+            wanted[place] = key
+        new = self._ocr.read(images)
+        return {
+            place: new[key] if key in new else self._ocr.recall(key) or ()
+            for place, key in wanted.items()
+        }
+
+
+def _decoded(url: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
+
+
+def _visible(box: Sequence[int], viewport: tuple[int, int]) -> tuple[int, int, int, int]:
+    x, y, width, height = box
+    return max(0, x), max(0, y), min(viewport[0], x + width), min(viewport[1], y + height)
+
+
+def _whole(crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[int]) -> Image.Image:
+    """The crop in its place on white, so that fractions are fractions of the whole picture."""
+    if crop.size == (box[2], box[3]):
+        return crop.convert("RGB")
+    whole = Image.new("RGB", (box[2], box[3]), "white")
+    whole.paste(crop, (shown[0] - box[0], shown[1] - box[1]))
+    return whole
+
+
+def nodes_of(
+    found: Iterable[Found],
+    read: Mapping[tuple[str, int], Sequence[Line]],
+    viewport: tuple[int, int],
+) -> Iterator[Node]:
+    """Nodes in reading order; the lines of an image right after it."""
+    for node in found:
+        if not node.get("q"):
+            yield Node(
+                kind=node["k"],
+                role=node["r"],
+                name=node["n"],
+                box=Box(*node["b"]),
+                id=node.get("i"),
+                value=node.get("v", ""),
+                options=tuple(node.get("o", ())),
+                states=tuple(node.get("s", ())),
+            )
+        for line in read.get((node["frame"], node.get("p", 0)), ()):
+            box = _placed(line, node["b"])
+            left, top, right, bottom = _visible((box.x, box.y, box.width, box.height), viewport)
+            if left < right and top < bottom:
+                states = ("faint",) if line.faint else ()
+                yield Node(kind="ocr", role="text", name=line.text, box=box, states=states)
+
+
+def _placed(line: Line, image: Sequence[int]) -> Box:
+    x, y, width, height = image
+    return Box(
+        x=round(x + line.x * width),
+        y=round(y + line.y * height),
+        width=round(line.width * width),
+        height=round(line.height * height),
+    )
