@@ -10,6 +10,7 @@ from typing import Any
 
 from agentkv.build import SCRIPTED
 from agentkv.config import PolicySettings, RunSettings
+from agentkv.policies.policy import Policy, PolicyError
 from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
@@ -98,12 +99,17 @@ def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[s
         ValueError: no such policy or parameter; the message names the known ones.
     """
     made = named_policy(policy.name, **policy.parameters)
-    whole = isinstance(settings.budget, int)
-    needs_none = made.gate.fitted(settings.budget if whole else 1024).ceiling is None  # type: ignore[arg-type]
-    uses_model = settings.model not in SCRIPTED
-    budget = None if needs_none or not uses_model else settings.budget
+    budget = settings.budget if _takes_budget(made) and settings.model not in SCRIPTED else None
     chosen = {**made.parameters, "budget": budget}
     return dict(json.loads(json.dumps(chosen)))  # tuples as a row will have them
+
+
+def _takes_budget(policy: Policy) -> bool:
+    """Whether the policy can be given a budget; those that keep everything refuse one."""
+    try:
+        return policy.gate.fitted(None).ceiling is not None
+    except PolicyError:
+        return True
 
 
 def _job(

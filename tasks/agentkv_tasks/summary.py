@@ -40,7 +40,7 @@ class Summary:
     kv_peak_max_bytes: int | None
     kv_mean_bytes: float | None
     peak_ratio: float | None
-    """The baseline's peak over this policy's, mean over the episodes both ran: 4 is four times less."""
+    """The baseline's mean peak over this one's, on the episodes both ran: 4 is four times less."""
     allocator_peak_bytes: int | None
     rss_peak_bytes: int | None
     mean_steps: float
@@ -124,7 +124,7 @@ def _most(values: Sequence[int | None]) -> int | None:
 
 
 def _labels(keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
-    """Names for the groups: the policy's, with what else is needed to tell two of one name apart."""
+    """Names for the groups: the policy's, and what tells it from others of that name."""
     several_models = len({model for model, _, _ in keys}) > 1
     labels: dict[tuple[str, str, str], str] = {}
     for key in keys:

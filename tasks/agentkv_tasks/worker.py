@@ -16,15 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv_env.session import Session
 from playwright.sync_api import Error as PlaywrightError
 
 from agentkv.build import load_run_model, make_agent
 from agentkv.trace import Episode, Step, TraceWriter
-from agentkv_env.actions import Action
 from agentkv_env.browser import Browser
 from agentkv_env.errors import BrowserGone, BrowserMissing
-from agentkv_env.ocr import Ocr
+from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
@@ -151,7 +150,7 @@ class Station:
                 torch.set_num_threads(self._plan.threads)
             self._server = self._stack.enter_context(Server(World(self._plan.suite.world_seed)))
             self.addresses = _addresses(self._server, self._plan)
-            self._ocr = Ocr() if self._settings.ocr and Ocr.available() else None
+            self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
         except BaseException:
             self.__exit__()
@@ -228,13 +227,15 @@ class Station:
         on_step: Callable[[Step], None],
         pictures: Path,
     ) -> Row:
-        settings, task = self._settings, job.task
+        task = job.task
+        # A policy that keeps everything is given no budget, whatever the run's is.
+        settings = self._settings.model_copy(update={"budget": job.policy_parameters["budget"]})
         assert self._server is not None and self._browser is not None
         self._server.reset()
         if not self._browser.is_alive:
             self._launch()
         with self._session(task.start_urls, task) as session:
-            _open(session, [self.addresses.real(url) for url in task.start_urls])
+            session.open(*(self.addresses.fill(url) for url in task.start_urls))
             solution = [self.addresses.fill(line) for line in task.solution]
             agent = make_agent(settings, policy=job.policy, model=self._model, solution=solution)
             episode = agent.run(
@@ -323,16 +324,6 @@ def _addresses(server: Server, plan: Plan) -> Addresses:
     placeholders = {**server.placeholders, **plan.sites}
     settle = _OUTSIDE_SETTLE_S if plan.sites else 0.0
     return Addresses(placeholders, server.addresses, settle_s=settle)
-
-
-def _open(session: Session, urls: list[str]) -> None:
-    """One tab for each address; the first is current at the end."""
-    session.open(urls[0])
-    for url in urls[1:]:
-        session.act(Action(kind="new_tab"))
-        session.open(url)
-    if len(urls) > 1:
-        session.act(Action(kind="tab_focus", tab=0))
 
 
 def _costs(steps: list[Step]) -> dict[str, Any]:

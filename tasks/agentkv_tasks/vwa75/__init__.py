@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from agentkv_tasks.task import CATEGORIES, Task
 from agentkv_tasks.template import instantiate
-from agentkv_tasks.vwa75 import form, information, navigation, shopping
+from agentkv_tasks.vwa75.form import TEMPLATES as FORM
+from agentkv_tasks.vwa75.information import TEMPLATES as INFORMATION
+from agentkv_tasks.vwa75.navigation import TEMPLATES as NAVIGATION
+from agentkv_tasks.vwa75.shopping import TEMPLATES as SHOPPING
 
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
@@ -16,10 +19,10 @@ if TYPE_CHECKING:
 QUOTAS = {"shopping": 19, "navigation": 19, "information": 19, "form": 18}
 
 _TEMPLATES = {
-    "shopping": shopping.TEMPLATES,
-    "navigation": navigation.TEMPLATES,
-    "information": information.TEMPLATES,
-    "form": form.TEMPLATES,
+    "shopping": SHOPPING,
+    "navigation": NAVIGATION,
+    "information": INFORMATION,
+    "form": FORM,
 }
 
 
