@@ -136,8 +136,10 @@ class Lanes:
         self._dense = Strip(empty(dtype, 2, num_heads, 0, head_dim), 2, meter)
         self._positions = Strip(empty(torch.int32, 0), 0, meter)
         self._mass = Strip(empty(torch.float32, 0), 0, meter) if tracks_mass else None
-        self._codes = Strip(empty(torch.int8, 2, num_heads, 0, head_dim), 2, meter)
-        self._exponents = Strip(empty(torch.int8, 2, num_heads, 0, head_dim), 2, meter)
+        # 8-bit rows are gathered often and so lie one after another; the others are read often and
+        # so lie by head
+        self._codes = Strip(empty(torch.int8, 0, 2, num_heads, head_dim), 0, meter)
+        self._exponents = Strip(empty(torch.int8, 0, 2, num_heads, head_dim), 0, meter)
         self._block_ids = Strip(empty(torch.int32, 0), 0, meter)
 
     @property
@@ -208,10 +210,9 @@ class Lanes:
             return
         coded = self.num_coded
         if start < coded:
-            index = torch.cat(
-                [torch.arange(start), torch.arange(min(stop, coded), coded)]
-            ).to(self.positions.device)
-            self._keep_coded(index)
+            self._codes.drop(start, min(stop, coded))
+            self._block_ids.drop(start, min(stop, coded))
+            self._tidy_blocks()
         if stop > coded:
             self._dense.drop(max(start - coded, 0), stop - coded)
         self._positions.drop(start, stop)
@@ -223,7 +224,9 @@ class Lanes:
         coded = self.num_coded
         split = int((index < coded).sum()) if coded else 0
         if split < coded:
-            self._keep_coded(index[:split])
+            self._codes.keep(index[:split])
+            self._block_ids.keep(index[:split])
+            self._tidy_blocks()
         self._dense.keep(index[split:] - coded)
         self._positions.keep(index)
         if self._mass is not None:
@@ -236,12 +239,12 @@ class Lanes:
         if num_blocks <= 0:
             return
         count = num_blocks * BLOCK
-        codes, exponents = quantize(self._dense.rows.narrow(2, 0, count))
+        oldest = self._dense.rows.narrow(2, 0, count)  # (2, H, count, D)
+        codes, exponents = quantize(oldest.permute(2, 0, 1, 3))
         ids = torch.arange(count, dtype=torch.int32, device=codes.device) // BLOCK
-        ids += self._exponents.num_rows
-        self._codes.replace(torch.cat([self._codes.rows, codes], dim=2))
-        self._exponents.replace(torch.cat([self._exponents.rows, exponents], dim=2))
-        self._block_ids.replace(torch.cat([self._block_ids.rows, ids]))
+        self._block_ids.extend(count).copy_(ids + self._exponents.num_rows)
+        self._codes.extend(count).copy_(codes)
+        self._exponents.replace(torch.cat([self._exponents.rows, exponents]))
         self._dense.drop(0, count)
 
     def parts(self) -> list[Dense | Coded]:
@@ -253,8 +256,8 @@ class Lanes:
             return [Dense(dense[0, None], dense[1, None], positions)]
         parts: list[Dense | Coded] = [
             Coded(
-                self._codes.rows[:, None],
-                self._exponents.rows[:, None],
+                self._codes.rows[None],
+                self._exponents.rows[None],
                 self._block_ids.rows[None],
                 positions[:, :coded],
             )
@@ -303,17 +306,16 @@ class Lanes:
             expected = strip._tensor.numel() * strip._tensor.element_size()
             assert strip.nbytes == expected, "memory is held beyond the tensor"
 
-    def _keep_coded(self, index: Tensor) -> None:
-        codes = self._codes.rows.index_select(2, index)
-        block_ids = self._block_ids.rows.index_select(0, index)
-        exponents = self._exponents.rows
-        if not index.shape[0]:
-            exponents = exponents[:, :, :0].clone()
-        elif exponents.shape[2] > _most_blocks(index.shape[0]):
-            codes, exponents, block_ids = merge(codes, exponents, block_ids)
-        self._codes.replace(codes)
-        self._block_ids.replace(block_ids)
-        if exponents.shape[2] != self._exponents.num_rows:
+    def _tidy_blocks(self) -> None:
+        num_rows = self.num_coded
+        if not num_rows:
+            self._exponents.keep(self._block_ids.rows.long())
+        elif self._exponents.num_rows > _most_blocks(num_rows):
+            codes, exponents, ids = merge(
+                self._codes.rows, self._exponents.rows, self._block_ids.rows
+            )
+            self._codes.rows.copy_(codes)
+            self._block_ids.rows.copy_(ids)
             self._exponents.replace(exponents)
 
     def _strips(self) -> list[Strip]:

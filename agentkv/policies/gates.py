@@ -99,11 +99,13 @@ def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
 
     Source: the three features are CONF-KV's; their combination is our choice.
     """
-    logits = logits.float()
-    p = logits.softmax(-1)
-    entropy = torch.special.entr(p).sum(-1)
-    best = logits.topk(2).values  # (B, 2)
+    best = logits.topk(2).values.float()  # (B, 2)
+    # -inf (a forbidden token) would make 0 * inf; e**-1000 is 0 as well
+    below = (logits.float() - best[:, :1]).clamp_min_(-1000)
+    odds = below.exp()
+    total = odds.sum(-1)
+    entropy = total.log() - odds.mul_(below).sum(-1) / total
     gap = (best[:, 0] - best[:, 1]).sigmoid()
     w_entropy, w_gap, w_top = weights
     certain = 1 - entropy / math.log(logits.shape[-1])
-    return w_entropy * certain + w_gap * gap + w_top * p.amax(-1)
+    return w_entropy * certain + w_gap * gap + w_top / total

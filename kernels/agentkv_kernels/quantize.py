@@ -1,12 +1,14 @@
-"""The 8-bit format: blocks of 64 rows, one power-of-two scale per (block, head, channel).
+"""The 8-bit format: blocks of 64 rows, one power-of-two scale per block and channel.
 
-Power-of-two scales let a block be merged with others again and again without drift: codes whose
-exponent stays the same stay the same integers, the others take one rounding shift.
+A channel is one place in a row: of keys or values, of a head, of the head's D numbers. Power-of-two
+scales let blocks be merged again and again without drift: codes whose exponent stays the same stay the
+same integers, the others take one rounding shift.
 
-Shapes: T rows, D channels, N blocks; any leading dimensions (keys/values, sequence, head).
+Shapes: T rows, C stands for a row's own dimensions, such as (2, H, D); N blocks.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK = 64
@@ -17,45 +19,36 @@ MIN_EXPONENT, MAX_EXPONENT = -126, 127
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes (..., T, D) int8 and exponents (..., ceil(T / 64), D) int8 of rows `x` (..., T, D).
+    """Codes (T, *C) int8 and exponents (ceil(T / 64), *C) int8 of rows `x` (T, *C).
 
     The exponent is the smallest e with max |x| <= 127 * 2**e over the block's channel; codes are
     x / 2**e rounded half to even into [-127, 127]. So |x - code * 2**e| <= 2**e / 2, and quantising
     what was dequantised gives the same codes.
     """
-    num_rows, num_channels = x.shape[-2:]
-    num_blocks = -(-num_rows // BLOCK)
-    x = x.to(torch.float32)
-    padded = torch.nn.functional.pad(x, (0, 0, 0, num_blocks * BLOCK - num_rows))
-    blocks = padded.view(*x.shape[:-2], num_blocks, BLOCK, num_channels)
-    mantissa, exponent = torch.frexp(blocks.abs().amax(dim=-2) / 127)  # mantissa in [0.5, 1)
+    num_rows, channels = x.shape[0], x.shape[1:]
+    blocks = _in_blocks(x.to(torch.float32), 0.0)
+    mantissa, exponent = torch.frexp(blocks.abs().amax(dim=1) / 127)
     # x = m * 2**e with m in [0.5, 1): the next power of two is 2**e, or x itself when m is 0.5
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
     exponent = exponent.masked_fill(mantissa == 0, MIN_EXPONENT)
-    exponents = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT).to(torch.int8)  # (..., N, D)
-    codes = (blocks / scales(exponents).unsqueeze(-2)).round_().clamp_(-127, 127)
-    return codes.to(torch.int8).flatten(-3, -2)[..., :num_rows, :].contiguous(), exponents
+    exponents = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT).to(torch.int8)  # (N, *C)
+    codes = (blocks / scales(exponents).unsqueeze(1)).round_().clamp_(-127, 127)
+    return codes.to(torch.int8).view(-1, *channels)[:num_rows], exponents
 
 
 def scales(exponents: Tensor) -> Tensor:
-    """2 ** exponents as float32, exactly: the exponent field is written, nothing is computed."""
-    return (exponents.to(torch.int32) + 127).bitwise_left_shift(23).view(torch.float32)
+    """2 ** exponents as float32, exact for every exponent (a test goes through all)."""
+    return torch.exp2(exponents)
 
 
-def dequantize(
-    codes: Tensor, exponents: Tensor, block_ids: Tensor, *, dtype: torch.dtype
-) -> Tensor:
-    """Rows (2, B, H, T, D) in `dtype` from codes of that shape and exponents (2, B, H, N, D).
+def dequantize(codes: Tensor, exponents: Tensor, block_ids: Tensor) -> Tensor:
+    """Rows (T, *C) float32, exactly code * 2**exponent.
 
-    `block_ids` (B, T) says which block's scale a row has. Exact in float32.
+    Args:
+        codes: (T, *C) int8.  exponents: (N, *C) int8.  block_ids: (T,) int32, whose scale a row has.
     """
-    scale = scales(exponents)
-    if block_ids.shape[0] == 1:
-        by_row = scale.index_select(3, block_ids[0])  # (2, 1, H, T, D)
-    else:
-        index = block_ids.long()[None, :, None, :, None].expand(codes.shape)
-        by_row = scale.gather(3, index)
-    return by_row.mul_(codes).to(dtype)
+    by_row = F.embedding(block_ids, scales(exponents).flatten(1))  # (T, C)
+    return by_row.mul_(codes.flatten(1)).view(codes.shape)
 
 
 def merge(codes: Tensor, exponents: Tensor, block_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,16 +59,22 @@ def merge(codes: Tensor, exponents: Tensor, block_ids: Tensor) -> tuple[Tensor, 
     to even. Nothing is dequantised, so repeated merging does not drift.
 
     Args:
-        codes: (..., T, D) int8.  exponents: (..., N, D) int8.  block_ids: (T,) int32.
+        codes: (T, *C) int8.  exponents: (N, *C) int8.  block_ids: (T,) int32.
     """
-    num_rows, num_channels = codes.shape[-2:]
-    num_blocks = -(-num_rows // BLOCK)
-    own = exponents.index_select(-2, block_ids)  # (..., T, D)
-    pad = num_blocks * BLOCK - num_rows
-    padded = torch.nn.functional.pad(own, (0, 0, 0, pad), value=MIN_EXPONENT)
-    merged = padded.view(*own.shape[:-2], num_blocks, BLOCK, num_channels).amax(dim=-2)
+    num_rows = codes.shape[0]
+    own = exponents.index_select(0, block_ids)  # (T, *C)
+    merged = _in_blocks(own, MIN_EXPONENT).amax(dim=1)
     ids = torch.arange(num_rows, device=codes.device, dtype=torch.int32) // BLOCK
     # a shift of 8 or more leaves at most a rounding of 127 / 256, which is 0
-    shift = (merged.index_select(-2, ids).int() - own.int()).clamp_(max=9)
-    shifted = (codes.float() * scales((-shift).to(torch.int8))).round_()
+    shift = (own.int() - merged.index_select(0, ids).int()).clamp_(min=-9)
+    shifted = (codes.float() * scales(shift.to(torch.int8))).round_()
     return shifted.to(torch.int8), merged, ids
+
+
+def _in_blocks(x: Tensor, filler: float) -> Tensor:
+    """(T, *C) -> (N, 64, *C), the last block filled up."""
+    num_blocks = -(-x.shape[0] // BLOCK)
+    missing = num_blocks * BLOCK - x.shape[0]
+    if missing:
+        x = torch.cat([x, x.new_full((missing, *x.shape[1:]), filler)])
+    return x.reshape(num_blocks, BLOCK, *x.shape[1:])

@@ -45,12 +45,12 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Rows in 8 bits: codes times a power of two that each block has per head and channel."""
+    """Rows in 8 bits: codes times a power of two that each block has per channel (`quantize`)."""
 
     codes: Tensor
-    """(2, B, H, T, D) int8; keys first, then values."""
+    """(B, T, 2, H, D) int8; keys first, then values."""
     exponents: Tensor
-    """(2, B, H, N, D) int8: the scale is 2 ** exponent."""
+    """(B, N, 2, H, D) int8: the scale is 2 ** exponent."""
     block_ids: Tensor
     """(B, T) int32: which block's scale a row was quantised with."""
     positions: Tensor
@@ -59,14 +59,15 @@ class Coded:
 
     @property
     def num_rows(self) -> int:
-        return self.codes.shape[3]
+        return self.codes.shape[1]
 
     def rows(self, start: int, stop: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values (B, H, t, D) in `dtype` and positions (B, t) of rows start..stop."""
-        part = slice(start, stop)
-        codes, block_ids = self.codes[:, :, :, part], self.block_ids[:, part]
-        both = dequantize(codes, self.exponents, block_ids, dtype=dtype)  # (2, B, H, t, D)
-        return both[0], both[1], self.positions[:, part]
+        pairs = zip(self.codes, self.exponents, self.block_ids, strict=True)
+        each = [dequantize(c[start:stop], e, ids[start:stop]) for c, e, ids in pairs]
+        both = each[0][None] if len(each) == 1 else torch.stack(each)  # (B, t, 2, H, D)
+        keys, values = both.to(dtype).permute(2, 0, 3, 1, 4).unbind()
+        return keys, values, self.positions[:, start:stop]
 
 
 Part = Dense | Coded
@@ -165,7 +166,7 @@ def _attend_block(
     num_watched: int,
 ) -> tuple[Tensor, Tensor | None]:
     batch, num_q_heads, num_q, head_dim = q.shape
-    num_heads = like.keys.shape[1] if isinstance(like, Dense) else like.codes.shape[2]
+    num_heads = like.keys.shape[1] if isinstance(like, Dense) else like.codes.shape[3]
     group = num_q_heads // num_heads
     grouped = q.reshape(batch, num_heads, group * num_q, head_dim)
     shape = (batch, num_heads, group, num_q)
