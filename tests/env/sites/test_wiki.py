@@ -54,9 +54,17 @@ def test_every_article_has_its_own_picture(wiki):
 
 def test_search_puts_titles_before_texts(wiki):
     town = wiki.world.wiki.festivals[0].town
-    links = [link for link in wiki.get(f"/search?q={town}").links if link.startswith("/wiki/")]
-    by_title = [town.lower() in link.lower() for link in links]
-    assert by_title[0] and by_title == sorted(by_title, reverse=True)
+    start = town[:-1]
+    links = [link for link in wiki.get(f"/search?q={start}").links if link.startswith("/wiki/")]
+    by_title = [start.lower() in link.lower() for link in links]
+    assert by_title[0] and not by_title[-1]
+    assert by_title == sorted(by_title, reverse=True)
+
+
+def test_search_for_a_title_leads_straight_to_the_article(wiki):
+    figure = wiki.world.wiki.figures[0]
+    page = wiki.get("/search?q=" + figure.name.lower().replace(" ", "++"))
+    assert page.path == "/wiki/" + figure.name.replace(" ", "_")
 
 
 def test_search_for_nothing_and_for_something_unknown_answers_in_words(wiki):

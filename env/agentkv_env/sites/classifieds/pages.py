@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites import images
-from agentkv_env.sites.classifieds import account, store
+from agentkv_env.sites.classifieds import account, photos, store
 from agentkv_env.sites.classifieds.content import CONDITIONS
 from agentkv_env.sites.site import (
     Site,
@@ -31,9 +30,8 @@ LISTINGS_ON_A_PAGE = 8
 
 async def home(request: Request) -> Response:
     found = store.find(database(request))
-    content = world(request).classifieds
-    counts = [(c, sum(row["category"] == c.slug for row in found)) for c in content.categories]
-    return render(request, "home.html", counts=counts, listings=found[:6])
+    categories = world(request).classifieds.categories
+    return render(request, "home.html", categories=categories, listings=found[:6])
 
 
 async def search(request: Request) -> Response:
@@ -161,29 +159,6 @@ def _routes(shown: "World") -> Sequence[BaseRoute]:
     )
 
 
-def _picture(shown: "World", key: str) -> bytes | None:
-    """`photo-<id>` with what can be read in it, `small-<id>` without."""
-    style, _, number = key.partition("-")
-    listings = {str(listing.id): listing for listing in shown.classifieds.listings}
-    if number not in listings or style not in ("photo", "small"):
-        return None
-    found = listings[number]
-    if style == "small":
-        return images.scene(found.thing, key=found.title, width=96, height=72)
-    match found.photo.kind:
-        case "serial":
-            lines = (found.title.split()[1].upper(), "SERIAL NUMBER", found.photo.fact)
-            return images.label(lines, key=found.title, width=340)
-        case "phone":
-            lines = ("FOR SALE", "CALL ME AT", found.photo.fact)
-            return images.poster(lines, key=found.title, width=340, height=230)
-        case "price":
-            tag = f"LOWEST ${found.photo.fact}"
-            return images.scene(found.thing, key=found.title, width=340, height=230, tag=tag)
-        case _:
-            return images.scene(found.thing, key=found.title, width=340, height=230)
-
-
 SITE = Site(
     name="classifieds",
     placeholder="__CLASSIFIEDS__",
@@ -191,5 +166,5 @@ SITE = Site(
     schema=store.SCHEMA,
     fill=store.fill,
     routes=_routes,
-    picture=_picture,
+    picture=photos.picture,
 )

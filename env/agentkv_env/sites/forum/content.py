@@ -204,9 +204,10 @@ def _thread_title(names: Names, town: Town, board: str) -> str:
 
 
 def _poster(names: Names, event: str) -> Poster:
-    date = f"{names.rng.randint(2, 28)} {names.pick(_MONTHS).upper()}"
+    day = names.pick(("FRIDAY", "SATURDAY", "SUNDAY"))
+    date = f"{day} {names.rng.randint(2, 28)} {names.pick(_MONTHS).upper()}"
     hall = names.pick(_HALLS)
-    code = names.code()
+    code = str(names.rng.randint(2222, 9799))  # letters beside digits confuse OCR
     return Poster((event, hall, date, f"CODE {code}"), hall, date, code)
 
 

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites import images
 from agentkv_env.sites.forum import post, store
+from agentkv_env.sites.forum.content import Board
 from agentkv_env.sites.site import Site, database, form, missing, paging, render, see_other, world
 
 if TYPE_CHECKING:
@@ -31,13 +32,7 @@ async def board(request: Request) -> Response:
     shown = boards.get(request.path_params["name"])
     if shown is None:
         raise missing()
-    return _threads(
-        request,
-        "board.html",
-        board=shown,
-        is_subscribed=shown.name in _subscribed(request),
-        of_board=shown.name,
-    )
+    return _threads(request, "board.html", board=shown)
 
 
 async def subscribe(request: Request) -> Response:
@@ -92,12 +87,13 @@ async def search(request: Request) -> Response:
 
 
 def _threads(
-    request: Request, template: str, *, of_board: str = "", text: str = "", **values: object
+    request: Request, template: str, *, board: Board | None = None, text: str = ""
 ) -> Response:
     query = request.query_params
     order = query.get("sort", "hot")
+    name = board.name if board else ""
     now = world(request).now.isoformat()
-    found = store.threads(database(request), now=now, order=order, board=of_board, text=text)
+    found = store.threads(database(request), now=now, order=order, board=name, text=text)
     shown = paging(len(found), page=query.get("page"), size=THREADS_ON_A_PAGE)
     return render(
         request,
@@ -108,7 +104,8 @@ def _threads(
         orders=store.ORDERS,
         order=order if order in store.ORDERS else "hot",
         text=text,
-        **values,
+        board=board,
+        is_subscribed=name in _subscribed(request),
     )
 
 

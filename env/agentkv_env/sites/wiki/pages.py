@@ -68,10 +68,16 @@ async def everything(request: Request) -> Response:
 
 
 async def search(request: Request) -> Response:
-    """Articles whose title or text has every word of the query; titles come first."""
+    """Articles whose title or text has every word of the query; titles come first.
+
+    A query that is a title leads straight to its article.
+    """
     text = " ".join(request.query_params.get("q", "").split())
     words = text.lower().split()
     known = articles(world(request).wiki).values()
+    exact = [a for a in known if a.title.lower() == text.lower()]
+    if exact:
+        return see_other(f"/wiki/{exact[0].slug}")
     by_title = [a for a in known if words and all(w in a.title.lower() for w in words)]
     by_text = [
         a for a in known

@@ -1,0 +1,48 @@
+"""Photos of listings: a scene, and on most of them a card with something written on it."""
+
+import io
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from agentkv_env.sites import images
+from agentkv_env.sites.classifieds.content import Listing
+
+if TYPE_CHECKING:
+    from agentkv_env.sites.world import World
+
+_WIDTH, _HEIGHT = 360, 260
+
+
+def picture(world: "World", key: str) -> bytes | None:
+    """The PNG called `photo-<id>`, or `small-<id>` without the card; None for anything else."""
+    style, _, number = key.partition("-")
+    listings = {str(listing.id): listing for listing in world.classifieds.listings}
+    if number not in listings or style not in ("photo", "small"):
+        return None
+    listing = listings[number]
+    if style == "small" or listing.photo.kind == "none":
+        return images.scene(listing.thing, key=listing.title, width=_WIDTH, height=_HEIGHT)
+    return _with_card(listing)
+
+
+def _with_card(listing: Listing) -> bytes:
+    photo = Image.open(
+        io.BytesIO(images.scene(listing.thing, key=listing.title, width=_WIDTH, height=_HEIGHT))
+    )
+    card = Image.open(io.BytesIO(images.label(_words(listing), key=listing.title, width=300)))
+    photo.paste(card, ((_WIDTH - card.width) // 2, _HEIGHT - card.height - 12))
+    out = io.BytesIO()
+    photo.save(out, "PNG")
+    return out.getvalue()
+
+
+def _words(listing: Listing) -> tuple[str, ...]:
+    fact = listing.photo.fact
+    match listing.photo.kind:
+        case "serial":
+            return ("SERIAL NUMBER", fact)
+        case "phone":
+            return ("CALL ME AT", fact)
+        case _:
+            return ("LOWEST PRICE", f"{fact} DOLLARS")
