@@ -138,12 +138,13 @@ class Results:
 
     Args:
         path: made if it is not there; an unfinished last line is cut off.
+        fresh: begin with no rows, whatever is there.
 
     Raises:
         ResultsError: another run holds the file, or it has a line that is no row.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab+")
         try:
@@ -153,7 +154,7 @@ class Results:
             raise ResultsError(f"{path}: another run is writing here; give another --out") from None
         try:
             self._file.seek(0)
-            self._file.truncate(_complete(self._file.read()))
+            self._file.truncate(0 if fresh else _complete(self._file.read()))
             self._rows = {row.key: row for row in read_rows(path)}
         except BaseException:
             self._file.close()

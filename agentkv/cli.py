@@ -1,0 +1,338 @@
+"""The front door: `agentkv run` and its neighbours.
+
+Imports wait until a command needs them, so that help and mistakes in options answer at once.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from agentkv.options import (
+    default_out,
+    for_people,
+    read_budget,
+    read_numbers,
+    require,
+    sites_elsewhere,
+    split,
+    typed_only,
+)
+
+if TYPE_CHECKING:
+    from agentkv.trace import Step
+
+cli = typer.Typer(
+    name="agentkv",
+    help="Web agents on local models whose key-value cache stays small.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_POLICIES = "full,window,conf-kv-int8"
+_BUDGET = "512"
+
+ModelOption = Annotated[
+    str,
+    typer.Option(help="nano, a folder, a hub id, or a script: solution, stop, random."),
+]
+BudgetOption = Annotated[
+    str,
+    typer.Option(help="What a cache may keep: tokens per layer and KV head, or bytes (64MiB)."),
+]
+DecodingOption = Annotated[
+    str, typer.Option(help="constrained: only actions the page allows; free: whatever is written.")
+]
+WorldOption = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
+BrowserOption = Annotated[
+    Path | None, typer.Option(help="A Chromium to use instead of the one found.")
+]
+
+
+@cli.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        import importlib.metadata
+
+        typer.echo(importlib.metadata.version("agentkv"))
+        raise typer.Exit
+
+
+@cli.command()
+def run(
+    tasks: Annotated[
+        str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
+    ] = "vwa75",
+    policies: Annotated[
+        str | None,
+        typer.Option(help=f"Cache policies, by commas. [default: {_POLICIES}; full for scripts]"),
+    ] = None,
+    model: ModelOption = "nano",
+    seeds: Annotated[str, typer.Option(help="Seeds, by commas; each task once per seed.")] = "0",
+    world_seed: WorldOption = 75,
+    budget: BudgetOption = _BUDGET,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes. [default: 2, or 1 on a single core]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for rows, traces, report. [default: below runs/]")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Begin anew, or go on where --out stands.")
+    ] = False,
+    retry_failures: Annotated[
+        bool, typer.Option(help="Run crashes, timeouts and browser errors of --out again.")
+    ] = False,
+    decoding: DecodingOption = "constrained",
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Actions per episode.")] = 30,
+    max_new_tokens: Annotated[int, typer.Option(min=8, help="Tokens per reply.")] = 256,
+    observation_tokens: Annotated[
+        int, typer.Option(min=64, help="Tokens of a page that are shown.")
+    ] = 3840,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds an episode may take.")] = 900.0,
+    step_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without a step until the worker is killed.")
+    ] = 300.0,
+    scoring: Annotated[
+        str,
+        typer.Option(help="compat: as VisualWebArena does; mended: its traps repaired."),
+    ] = "compat",
+    strict: Annotated[
+        bool, typer.Option("--strict/--lenient", help="Read actions as VisualWebArena, or kindly.")
+    ] = False,
+    ocr: Annotated[bool, typer.Option(help="Read text inside images.")] = True,
+    screenshots: Annotated[bool, typer.Option(help="Keep a picture of every page.")] = True,
+    site: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that stands elsewhere: SHOPPING=http://host:7770. Repeatable."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML with the settings, also policies with parameters.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    browser_path: BrowserOption = None,
+) -> None:
+    """Run tasks under several cache policies, compare them, and write a report.
+
+    A run that was stopped goes on where it was when it is started again with the same options.
+    """
+    with for_people() as console:
+        from agentkv.build import SCRIPTED
+        from agentkv.config import read_settings
+        from agentkv_tasks.campaign import conduct, prepare
+
+        require("--decoding", decoding, ("constrained", "free"))
+        require("--scoring", scoring, ("compat", "mended"))
+        chosen = policies or (("full" if model in SCRIPTED else _POLICIES) if not config else None)
+        given: dict[str, Any] = {
+            "tasks": tasks,
+            "model": model,
+            "seeds": read_numbers("--seeds", seeds),
+            "world_seed": world_seed,
+            "budget": read_budget(budget),
+            "limit": limit,
+            "workers": workers or min(2, os.cpu_count() or 1),
+            "decoding": decoding,
+            "temperature": temperature,
+            "max_steps": max_steps,
+            "max_new_tokens": max_new_tokens,
+            "observation_tokens": observation_tokens,
+            "timeout_s": timeout,
+            "strict": strict,
+            "ocr": ocr,
+            "screenshots": screenshots,
+            "device": device,
+            "browser_path": browser_path,
+        }
+        if config is not None:
+            given = typed_only(given)
+        if chosen:
+            given["policies"] = tuple(split("--policies", chosen))
+        settings = read_settings(config, **given)
+        if out or config is None or "out" not in settings.model_fields_set:
+            where = out or default_out(settings.tasks, settings.world_seed, settings.model)
+            settings = settings.model_copy(update={"out": where})
+        campaign = prepare(
+            settings,
+            sites=sites_elsewhere(site or []),
+            scoring="mended" if scoring == "mended" else "compat",
+            step_timeout_s=step_timeout,
+            fresh=fresh,
+            retry_failures=retry_failures,
+        )
+        conduct(campaign, console)
+
+
+@cli.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The --out of a run.", metavar="DIR")],
+) -> None:
+    """Print the table of a run and write its report.html anew."""
+    with for_people() as console:
+        from agentkv_tasks.display import failure_lines, result_table
+        from agentkv_tasks.report import write_report
+        from agentkv_tasks.results import read_rows
+
+        rows = read_rows(folder / "results.jsonl")
+        path = write_report(folder)
+        console.print(result_table(rows))
+        for line in failure_lines(rows):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
+        console.print(Text(f"report: {path}"), soft_wrap=True)
+
+
+@cli.command()
+def policies() -> None:
+    """List the cache policies and their parameters."""
+    with for_people() as console:
+        from agentkv.policies.registry import NAMED, parameters_of
+
+        for name, make in NAMED.items():
+            about = (make.__doc__ or "").strip().partition("\n")[0]
+            console.print(f"[bold]{name}[/bold]  {escape(about)}", soft_wrap=True)
+            parameters = ", ".join(f"{key}={value}" for key, value in parameters_of(name).items())
+            if parameters:
+                console.print(Text(f"    {parameters}", style="dim"))
+
+
+@cli.command()
+def tasks(
+    suite: Annotated[str, typer.Argument(help="A suite, a JSON file or a folder.")] = "vwa75",
+    world_seed: WorldOption = 75,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print them in VisualWebArena's schema.")
+    ] = False,
+) -> None:
+    """List the tasks of a suite."""
+    with for_people() as console:
+        from agentkv_tasks.suites import SUITES, load_suite
+
+        loaded = load_suite(suite, world_seed=world_seed)
+        if as_json:
+            typer.echo(
+                json.dumps([task.model_dump(mode="json") for task in loaded.tasks], indent=2)
+            )
+            return
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+        for name in ("id", "category", "steps", "goal"):
+            table.add_column(name, justify="right" if name in ("id", "steps") else "left")
+        for task in loaded.tasks:
+            steps = str(len(task.solution)) if task.solution else "-"
+            mark = " (image)" if task.reads_image else ""
+            table.add_row(
+                str(task.task_id), (task.category or "-") + mark, steps, Text(task.intent)
+            )
+        console.print(table)
+        about = SUITES[suite].about if suite in SUITES else f"{len(loaded.tasks)} tasks"
+        console.print(Text(f"{loaded.name} in world {world_seed}: {about}"), soft_wrap=True)
+
+
+@cli.command()
+def sites(
+    world_seed: WorldOption = 75,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8075,
+) -> None:
+    """Serve the embedded sites for a person to click in, until Ctrl-C."""
+    with for_people() as console:
+        from agentkv_env.sites.server import Server
+        from agentkv_env.sites.world import World
+
+        with Server(World(world_seed), port) as server:
+            for name, origin in server.origins.items():
+                console.print(f"{name:<12} {origin}/", soft_wrap=True)
+            console.print("Ctrl-C ends it and forgets what was changed.", style="dim")
+            while True:
+                time.sleep(3600)
+
+
+@cli.command()
+def act(
+    url: Annotated[str, typer.Option(help="Where to begin; the agent stays on this host.")],
+    goal: Annotated[str, typer.Option(help="What to do, in plain words.")],
+    policy: Annotated[str, typer.Option(help="A cache policy, see `agentkv policies`.")] = "full",
+    model: ModelOption = "nano",
+    budget: BudgetOption = _BUDGET,
+    decoding: DecodingOption = "constrained",
+    max_steps: Annotated[int, typer.Option(min=1, help="Actions at most.")] = 30,
+    browser_path: BrowserOption = None,
+) -> None:
+    """Let the agent pursue one goal on one site, and print what it does."""
+    with for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.once import act_once
+
+        require("--decoding", decoding, ("constrained", "free"))
+        settings = read_settings(
+            model=model,
+            policies=(policy,),
+            budget=read_budget(budget),
+            decoding=decoding,
+            max_steps=max_steps,
+            browser_path=browser_path,
+        )
+        episode = act_once(settings, url, goal, on_step=lambda step: _print_step(console, step))
+        answer = f", answer: {episode.answer}" if episode.answer else ""
+        console.print(Text(f"{episode.status} after {len(episode.steps)} steps{answer}"))
+        if episode.error:
+            console.print(Text(episode.error, style="red"), soft_wrap=True)
+            raise typer.Exit(1)
+
+
+@cli.command()
+def replay(
+    place: Annotated[Path, typer.Argument(help="The --out of a run, or a trace.", metavar="DIR")],
+    key: Annotated[
+        str | None, typer.Argument(help="How the trace's name begins, such as 012-full-0.")
+    ] = None,
+) -> None:
+    """Do a recorded episode again without its model, and score it again."""
+    with for_people() as console:
+        from agentkv_tasks.replay import find_trace
+        from agentkv_tasks.replay import replay as do_again
+
+        def compare(before: "Step", now: "Step") -> None:
+            _print_step(console, now)
+            if (before.url, before.error) != (now.url, now.error):
+                line = f"    was: {before.url} {before.error}"
+                console.print(Text(line, style="yellow"), soft_wrap=True)
+
+        _, episode, score = do_again(find_trace(place, key), on_step=compare)
+        value = "none" if score is None else f"{score.value:g}"
+        reason = f" ({score.reason})" if score is not None and score.reason else ""
+        console.print(Text(f"{episode.status}, score {value}{reason}"), soft_wrap=True)
+
+
+@cli.command()
+def doctor(model: ModelOption = "nano", browser_path: BrowserOption = None) -> None:
+    """Look at everything a run needs and say what is there."""
+    with for_people() as console:
+        from agentkv_tasks.preflight import examine
+
+        colours = {"ok": "green", "degraded": "yellow", "missing": "red"}
+        verdicts = []
+        for finding in examine(browser_path=browser_path, model=model):
+            verdicts.append(finding.verdict)
+            line = Text(f"{finding.verdict:<9}", style=colours[finding.verdict])
+            console.print(line + Text(f"{finding.name:<10} {finding.detail}"), soft_wrap=True)
+        raise typer.Exit(1 if "missing" in verdicts else 0)
+
+
+def _print_step(console: Console, step: "Step") -> None:
+    action = step.action or "(no action could be read)"
+    console.print(Text(f"{step.index + 1:>3} {action}"), soft_wrap=True)
+    console.print(Text(f"    {step.url}", style="dim"), soft_wrap=True)
+    if step.error:
+        console.print(Text(f"    {step.error}", style="red"), soft_wrap=True)

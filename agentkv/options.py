@@ -1,0 +1,90 @@
+"""What people type after `agentkv`, read and refused in words."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+from rich.console import Console
+
+_OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
+
+
+class OptionError(ValueError):
+    """An option's value that cannot be used; the message says what can."""
+
+
+@contextlib.contextmanager
+def for_people() -> Iterator[Console]:
+    """Our own errors become one line on stderr and an exit code, without a traceback.
+
+    2: something to mend before the next try (an option, a file, a missing browser); 1: a run that
+    broke off; 130: interrupted. Errors that are not ours are mistakes of ours and stay as they are.
+    """
+    try:
+        yield Console()
+    except (ValueError, RuntimeError) as error:
+        if type(error).__module__.partition(".")[0] not in _OURS:
+            raise
+        is_to_mend = isinstance(error, ValueError) or type(error).__name__ == "BrowserMissing"
+        _fail(str(error), 2 if is_to_mend else 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; start the same command again to go on", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"agentkv: {message}", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+def require(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(f"{option} {value!r} is unknown; known: {', '.join(known)}")
+
+
+def split(option: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise OptionError(f"{option} {text!r} has an empty name; give names by commas")
+    return names
+
+
+def read_numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise OptionError(f"{option} {text!r}: expected whole numbers by commas") from None
+
+
+def read_budget(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def sites_elsewhere(given: list[str]) -> dict[str, str]:
+    sites = {}
+    for entry in given:
+        name, equals, url = entry.partition("=")
+        if not equals or not url.startswith(("http://", "https://")) or not name.isalpha():
+            raise OptionError(f"--site {entry!r}: expected NAME=http://host, such as SHOPPING=...")
+        sites[f"__{name.upper()}__"] = url.rstrip("/")
+    return sites
+
+
+def typed_only(given: dict[str, Any]) -> dict[str, Any]:
+    """What was typed: beside a settings file, defaults of options must not override it."""
+    context = click.get_current_context()
+    names = {"timeout_s": "timeout"}
+    return {
+        key: value
+        for key, value in given.items()
+        if (source := context.get_parameter_source(names.get(key, key))) is not None
+        and source is not click.core.ParameterSource.DEFAULT
+    }
+
+
+def default_out(tasks: str, world_seed: int, model: str) -> Path:
+    suffix = "" if model == "nano" else "-" + Path(model).name
+    return Path("runs") / f"{Path(tasks).stem}-{world_seed}{suffix}"

@@ -1,0 +1,163 @@
+"""A run from beginning to end: check what was asked for, run what is not done, report."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.text import Text
+
+from agentkv.build import SCRIPTED
+from agentkv.config import RunSettings
+from agentkv_env.sites.registry import SITES
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.display import RunDisplay, failure_lines, result_table
+from agentkv_tasks.evaluate import Scoring
+from agentkv_tasks.plan import Plan, default_threads, make_plan, total
+from agentkv_tasks.preflight import find_browser, tesseract_version
+from agentkv_tasks.report import write_report
+from agentkv_tasks.results import Results, refuse_other_settings
+from agentkv_tasks.runner import run
+from agentkv_tasks.suites import load_suite
+from agentkv_tasks.task import TaskError
+
+_WRITTEN = ("report.html", "traces", "logs")
+
+
+class OptionError(ValueError):
+    """An option of a run that cannot be used; the message says what can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A run that has passed all checks and may start."""
+
+    plan: Plan
+    notices: tuple[str, ...]
+    """What works less well than it could, and why."""
+    fresh: bool
+    retry_failures: bool
+
+
+def prepare(
+    settings: RunSettings,
+    *,
+    sites: Mapping[str, str],
+    scoring: Scoring,
+    step_timeout_s: float,
+    fresh: bool = False,
+    retry_failures: bool = False,
+) -> Campaign:
+    """Check everything that can be checked without starting anything.
+
+    Raises:
+        ValueError: an option, a task or a policy is wrong; the message says what can be used.
+        BrowserMissing: there is no browser.
+    """
+    suite = load_suite(settings.tasks, world_seed=settings.world_seed)
+    known = {site.placeholder: f"http://{site.name}.localhost" for site in SITES}
+    addresses = Addresses({**known, **sites}, {})
+    for task in suite.tasks[: settings.limit]:
+        missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
+        if missing:
+            raise TaskError(
+                f"{suite.name}: task {task.task_id} needs {', '.join(missing)}, and no site is "
+                f"known for it; known: {', '.join(sorted(addresses.placeholders))}"
+            )
+        if settings.model == "solution" and not task.solution:
+            raise OptionError(f"task {task.task_id} has no solution for the model 'solution'")
+        for url in task.start_urls:
+            if urlsplit(addresses.fill(url)).scheme not in ("http", "https"):
+                raise TaskError(f"{suite.name}: task {task.task_id}: start_url: '{url}' is no URL")
+    find_browser(settings.browser_path)
+    notices = []
+    if settings.ocr and tesseract_version() is None:
+        notices.append("no Tesseract: text inside images stays unread (install tesseract-ocr)")
+        settings = settings.model_copy(update={"ocr": False})
+    threads = default_threads(settings.workers, os.cpu_count() or 1)
+    plan = make_plan(
+        settings,
+        suite,
+        sites=sites,
+        scoring=scoring,
+        step_timeout_s=step_timeout_s,
+        threads=threads,
+    )
+    return Campaign(plan, tuple(notices), fresh, retry_failures)
+
+
+def conduct(campaign: Campaign, console: Console) -> Path:
+    """Run what is not done yet, show it, and return the path of the report.
+
+    Interrupted, it prints what there is and writes the report before it passes the interrupt on.
+
+    Raises:
+        ResultsError: the folder holds other results, or another run is writing there.
+        RunError: no worker can work.
+    """
+    plan, out = campaign.plan, campaign.plan.settings.out
+    with Results(out / "results.jsonl", fresh=campaign.fresh) as results:
+        if campaign.fresh:
+            _clear(out)
+        refuse_other_settings(results.rows, plan.row_settings, out)
+        wanted = {job.key for job in plan.jobs}
+        jobs = [
+            job
+            for job in plan.jobs
+            if not results.has(job.key, retry_failures=campaign.retry_failures)
+        ]
+        undone = {job.key for job in jobs}
+        done = [row for row in results.rows if row.key in wanted - undone]
+        for notice in campaign.notices:
+            console.print(Text(notice, style="yellow"), soft_wrap=True)
+        if done:
+            note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; going on"
+            console.print(Text(note), soft_wrap=True)
+        workers = min(plan.settings.workers, max(1, len(jobs)))
+        display = RunDisplay(
+            console, title=_title(plan), totals=total(plan.jobs), rows=done, workers=workers
+        )
+        try:
+            if jobs:
+                with display:
+                    run(plan, results, display, jobs=jobs)
+        finally:
+            path = _conclude(results, wanted, out, console)
+    assert path is not None, "a plan has at least one episode"
+    return path
+
+
+def _title(plan: Plan) -> str:
+    settings, suite = plan.settings, plan.suite
+    script = " (a script: nothing is measured)" if settings.model in SCRIPTED else ""
+    num = len(plan.jobs)
+    episodes = f"{num} episode{'s' * (num != 1)}"
+    return f"{suite.name}, world {suite.world_seed}, model {settings.model}{script}: {episodes}"
+
+
+def _conclude(results: Results, wanted: set[str], out: Path, console: Console) -> Path | None:
+    """The table so far and the report; None where there is no row yet."""
+    if not results.rows:
+        return None
+    rows = [row for row in results.rows if row.key in wanted]
+    if rows:
+        console.print()
+        console.print(result_table(rows))
+        for line in failure_lines(rows):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
+    path = write_report(out)
+    console.print(Text(f"report: {path}"), soft_wrap=True)
+    return path
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier run wrote beside its rows, and nothing else."""
+    for name in _WRITTEN:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

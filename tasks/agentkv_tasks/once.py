@@ -1,0 +1,62 @@
+"""One goal on one page, outside any suite: what `agentkv act` does."""
+
+import contextlib
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from agentkv.build import load_run_model, make_agent
+from agentkv.config import RunSettings
+from agentkv.trace import Episode, Step
+from agentkv_env.browser import Browser
+from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
+from agentkv_tasks.plan import resolved_parameters
+
+
+class UrlError(ValueError):
+    """An address no agent can be sent to."""
+
+
+def act_once(
+    settings: RunSettings, url: str, goal: str, *, on_step: Callable[[Step], None]
+) -> Episode:
+    """Pursue `goal` from `url` on, staying on its host, under the first policy of `settings`.
+
+    The embedded sites are started for an address of theirs, such as http://shop.localhost/.
+
+    Raises:
+        UrlError: `url` is no web address.
+        ValueError: an unknown policy or model.
+        BrowserMissing: there is no browser.
+        ActionFailed: the page did not load.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UrlError(f"'{url}' is no web address; expected http://host/...")
+    policy = settings.policies[0]
+    budget = resolved_parameters(settings, policy)["budget"]
+    settings = settings.model_copy(update={"budget": budget})
+    with contextlib.ExitStack() as stack:
+        hosts: tuple[str, ...] = (parts.hostname,)
+        addresses: dict[str, str] = {}
+        if parts.hostname.endswith(".localhost") and parts.port is None:
+            server = stack.enter_context(Server(World(settings.world_seed)))
+            hosts, addresses = server.hosts, server.addresses
+        model = load_run_model(settings)
+        agent = make_agent(settings, policy=policy, model=model)
+        path = settings.browser_path
+        browser = stack.enter_context(
+            Browser.launch(executable=str(path) if path else None, hosts=hosts)
+        )
+        session = stack.enter_context(
+            browser.session(hosts=hosts, addresses=addresses, ocr=Ocr.find(default_cache()))
+        )
+        session.open(url)
+        return agent.run(
+            session,
+            goal,
+            max_steps=settings.max_steps,
+            timeout_s=settings.timeout_s,
+            on_step=on_step,
+        )

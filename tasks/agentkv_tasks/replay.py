@@ -1,0 +1,108 @@
+"""Doing a recorded episode again, without its model: the same replies to a fresh world."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentkv.agent import Agent
+from agentkv.config import RunSettings
+from agentkv.models.model import Reply
+from agentkv.trace import Episode, Step, Trace, read_trace
+from agentkv_env.browser import Browser
+from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.page import Page
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate import Final, Score, evaluate
+from agentkv_tasks.task import Task
+
+
+class ReplayError(ValueError):
+    """There is no such trace, or it cannot be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A model that answers what a trace says."""
+
+    steps: tuple[Step, ...]
+    name: str = "replay"
+
+    def begin(self, goal: str, *, seed: int = 0) -> "RecordedConversation":
+        return RecordedConversation(self.steps)
+
+
+class RecordedConversation:
+    """One replay."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self._replies = iter(steps)
+
+    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        return Reply(text=next(self._replies).reply)
+
+
+def find_trace(place: Path, key: str | None) -> Path:
+    """The trace file `place`, or the one trace in the folder `place` that `key` begins.
+
+    Raises:
+        ReplayError: there is none, or there are several.
+    """
+    if place.is_file():
+        return place
+    folder = place / "traces"
+    found = sorted(folder.glob("*.jsonl"))
+    fitting = [path for path in found if key is None or path.stem.startswith(key)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not found:
+        raise ReplayError(f"{place}: neither a trace nor a folder with traces of a run")
+    names = ", ".join(path.stem for path in (fitting or found)[:6])
+    many = "several traces" if fitting else "no trace"
+    raise ReplayError(f"{folder}: {many} called '{key or ''}...'; give one of: {names}, ...")
+
+
+def replay(
+    path: Path, *, on_step: Callable[[Step, Step], None]
+) -> tuple[Trace, Episode, Score | None]:
+    """Do the episode of the trace at `path` again on the embedded world and score it.
+
+    Args:
+        path: a trace that `agentkv run` wrote.
+        on_step: called with each recorded step and what it came to now.
+
+    Raises:
+        ReplayError: the trace holds no task.
+        TraceError: it is none.
+        Unjudged: the task cannot be scored here.
+    """
+    trace = read_trace(path)
+    if "task" not in trace.head or not trace.steps:
+        raise ReplayError(f"{path}: not a trace of a task with at least one step")
+    task = Task.model_validate(trace.head["task"])
+    recorded = {step.index: step for step in trace.steps}
+    limits = RunSettings()
+    with (
+        Server(World(int(trace.head.get("world_seed", 0)))) as server,
+        Browser.launch() as browser,
+    ):
+        addresses = Addresses(server.placeholders, server.addresses)
+        size = task.viewport_size
+        with browser.session(
+            hosts=addresses.hosts(*task.start_urls),
+            addresses=server.addresses,
+            viewport=((size and size.width) or 1280, (size and size.height) or 1024),
+            ocr=Ocr.find(default_cache()),
+        ) as session:
+            session.open(*(addresses.fill(url) for url in task.start_urls))
+            episode = Agent(Recorded(trace.steps), max_repeats=limits.max_repeats).run(
+                session,
+                task.intent,
+                max_steps=len(trace.steps),
+                on_step=lambda step: on_step(recorded[step.index], step),
+            )
+            if episode.status == "env_error":
+                return trace, episode, None
+            final = Final.of(session.page, episode.answer, addresses)
+            return trace, episode, evaluate(task, final, page=session.page, addresses=addresses)
