@@ -1,20 +1,21 @@
 """The loop: look, answer, act, until something ends the episode."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
-
-from agentkv_env.session import Session
 
 from agentkv.config import Decoding
 from agentkv.models.model import CachedModel, ContextLimit, Model, Reply
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutral
+from agentkv_env.session import Session
 
 MAX_NOTE = 200
 """Characters of an error that the model is told; it may quote the page or the model at length."""
@@ -49,9 +50,9 @@ class Agent:
         max_parse_failures: so many unreadable replies in a row end an episode.
         max_repeats: so many equal actions in a row, all answered to one unchanged page, end an
             episode; the last of them is not carried out. Equal is the whole action, typed text
-            included, and unchanged is all that the agent may know of the page. (Ours, stricter
-            than VisualWebArena's, which compares element numbers only, across pages for `type`,
-            and so ends episodes that were getting on.)
+            included, and unchanged is all that the agent may know of the page, notices aside.
+            (Ours, stricter than VisualWebArena's, which compares element numbers only, across
+            pages for `type`, and so ends episodes that were getting on.)
     """
 
     def __init__(
@@ -96,6 +97,8 @@ class Agent:
         seed: int = 0,
         on_step: Callable[[Step], None] | None = None,
         screenshots: Path | None = None,
+        hosts: Sequence[str] | None = None,
+        ocr: bool = True,
     ) -> Episode:
         """Pursue `goal` from where `page` is now.
 
@@ -108,6 +111,9 @@ class Agent:
             seed: equal seeds give equal episodes on equal pages.
             on_step: called with every step as soon as it is over.
             screenshots: folder for a picture of each page, `000.jpg` onwards.
+            hosts: for a page of the caller's: the only hosts the agent may reach; None: the one
+                the page is on. A Session brings its own.
+            ocr: for a page of the caller's: read text in images, where Tesseract is installed.
 
         Raises:
             Whatever the model or `on_step` raises, but for `TimeoutError` and `ContextLimit`,
@@ -115,7 +121,8 @@ class Agent:
         """
         if isinstance(page, Surface):
             return self._run(page, goal, max_steps, timeout_s, seed, on_step, screenshots)
-        with Session.on(page) as session:
+        reader = Ocr.find() if ocr else None
+        with Session.on(page, hosts=hosts, ocr=reader) as session:
             return self._run(session, goal, max_steps, timeout_s, seed, on_step, screenshots)
 
     def _run(
@@ -166,8 +173,9 @@ class Agent:
                 if action.kind == "stop":
                     record(turn.over(page, reply, action))
                     return over("stopped", answer=action.answer)
-                num_repeats = num_repeats + 1 if before == (page, action) else 1
-                before = (page, action)
+                now = (replace(page, notices=()), action)
+                num_repeats = num_repeats + 1 if before == now else 1
+                before = now
                 if num_repeats == self._max_repeats:
                     record(turn.over(page, reply, action, "not done: repeated without effect"))
                     return over("repetition")

@@ -24,6 +24,7 @@ MAX_URL = 200
 TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
 """Roles that take typed text."""
 
+_OUT_OF_REACH = frozenset({"disabled", "covered"})
 _TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 _KEYS = (
     "Enter Escape Tab Backspace Delete Space ArrowDown ArrowUp ArrowLeft ArrowRight "
@@ -34,8 +35,8 @@ _KEYS = (
 def reply_pattern(page: Page, *, thoughts: Thoughts = "named") -> str:
     """A regular expression that matches exactly the replies allowed on `page`.
 
-    Only typeable roles may be typed into, and into a native select only its options. Scrolling is
-    allowed where there is something to scroll to; both ways where the page does not say.
+    Only typeable roles may be typed into, and where there are options only those. What is disabled
+    or covered may be pointed at. Scrolling is allowed where there is something to scroll to.
     """
     elements = [node for node in page.nodes if node.id is not None]
     replies = [_reply(re.escape(label(node)), _on(node), thoughts) for node in elements]
@@ -53,8 +54,10 @@ def _reply(thought: str, action: str, thoughts: Thoughts) -> str:
 
 def _on(node: Node) -> str:
     id = node.id
+    if not _OUT_OF_REACH.isdisjoint(node.states):
+        return rf"hover \[{id}\]"
     actions = [rf"(?:click|hover) \[{id}\]"]
-    if node.role in TYPEABLE:
+    if node.role in TYPEABLE and "readonly" not in node.states:
         if node.options:
             text = "|".join(re.escape(neutral(each)) for each in node.options[:MAX_OPTIONS])
         else:
@@ -66,10 +69,10 @@ def _on(node: Node) -> str:
 
 def _elsewhere(page: Page) -> list[tuple[str, str]]:
     """Actions on no element: thought and pattern."""
-    both = (page.pixels_above > 0) == (page.pixels_below > 0)
-    ways = "up|down" if both else "up" if page.pixels_above > 0 else "down"
-    actions = [
-        ("scroll", rf"scroll \[(?:{ways})\]"),
+    up = ["up"] if page.pixels_above > 0 else []
+    down = ["down"] if page.pixels_below > 0 else []
+    actions = [("scroll", rf"scroll \[{way}\]") for way in up + down]
+    actions += [
         ("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f-\x9f]{{1,{MAX_URL}}}\]"),
         ("press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"),
         ("go_back", "go_back"),

@@ -86,11 +86,12 @@ class PlainTemplate:
     thoughts: Thoughts = "named"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        missing = [token for token in self.SPECIALS if tokenizer.token_to_id(token) is None]
+        known = tokenizer.get_vocab()
+        missing = [token for token in self.SPECIALS if token not in known]
         if missing:
             raise ValueError(f"the tokenizer lacks {', '.join(missing)}, which PlainTemplate needs")
         self._text = UntrustedText(tokenizer)
-        self._goal, self._page, self._act, self._end = map(tokenizer.token_to_id, self.SPECIALS)
+        self._goal, self._page, self._act, self._end = (known[token] for token in self.SPECIALS)
         self.end_ids = frozenset({self._end})
         self.between = (self._end,)
 

@@ -1,10 +1,11 @@
 """Language models on this machine: found, loaded, and put under a cache policy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -28,11 +29,11 @@ class LocalModel:
     """A model, its tokenizer and how it is spoken to; all that act with it share the weights."""
 
     name: str
-    model: Any
+    model: Any = field(repr=False)
     """The transformers model, in evaluation mode, attached to our attention."""
-    tokenizer: Tokenizer
-    template: Template
-    grammar: Grammar
+    tokenizer: Tokenizer = field(repr=False)
+    template: Template = field(repr=False)
+    grammar: Grammar = field(repr=False)
     max_positions: int | None
     """Tokens an episode may have; None if the architecture sets no end."""
 
@@ -95,8 +96,8 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
         kept = getattr(torch, dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(source, local_files_only=True, dtype=kept)
-    except OSError as error:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, local_files_only=True, dtype=kept)
+    except (OSError, SafetensorError) as error:
         if isinstance(source, Path):
             raise ModelError(f"{source} cannot be read as a model: {error}") from error
         raise ModelError(

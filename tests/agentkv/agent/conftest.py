@@ -1,6 +1,8 @@
 """Small real parts: tokenizers trained on the spot, a random Llama, pages made by hand."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -9,9 +11,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentkv.models.local import LocalModel, local_model
 from agentkv.prompt import PlainTemplate
+from agentkv_env.browser import Browser
 from agentkv_env.page import Box, Node, Page
+from agentkv_env.session import Session
 
-CORPUS = ["link Blue Kayak button Add to cart textbox Search ```click ```type ```stop page url title"]
+CORPUS = [
+    "link Blue Kayak button Add to cart textbox Search ```click ```type ```stop page url title"
+]
 
 
 def train_tokenizer(specials: Sequence[str]) -> Tokenizer:
@@ -111,3 +117,51 @@ def page() -> Page:
     )
     url = "http://shop.localhost/search?q=kayak"
     return Page(url, "Results for kayak", nodes, pixels_below=300)
+
+
+PAGES = {
+    "/": """<title>Home</title><h1>Harbour club</h1>
+        <a href="/boats">Boats</a> <button>Idle</button>
+        <button onclick="this.nextSibling.data = ++n">Count</button>0<script>n = 0</script>
+        <form action="/search"><label>Search <input name="q"></label></form>""",
+    "/boats": "<title>Boats</title><h1>Boats</h1><p>The Heron: berth 42.</p><a href='/'>Home</a>",
+    "/search": "<title>Found</title><h1>Found</h1><p>Nothing.</p>",
+    "/sign-in": """<title>Sign in</title><label>Name <input></label>
+        <label>Password <input type="password"></label>""",
+}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = PAGES.get(self.path.partition("?")[0])
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write((body or "").encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    """Origin of a small site."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser.launch() as browser:
+        yield browser
+
+
+@pytest.fixture
+def session(browser: Browser, site: str) -> Iterator[Session]:
+    """A session on the small site's home page."""
+    with browser.session(hosts=[site.removeprefix("http://")]) as session:
+        session.open(site + "/")
+        yield session

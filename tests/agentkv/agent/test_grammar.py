@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -84,7 +84,9 @@ def test_a_free_thought_is_any_one_line_without_backticks(
     assert not free("The blue one.\n```click [12]```")
 
 
-def test_a_complete_reply_may_only_end(grammar: Grammar, plain_tokenizer: Tokenizer, page: Page) -> None:
+def test_a_complete_reply_may_only_end(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
     matcher = grammar.start(page)
     matcher.consume(plain_tokenizer.encode(VALID[0]).ids)
     assert matcher.is_complete
@@ -110,10 +112,32 @@ def test_in_a_hurry_strings_close_as_soon_as_they_may(
     assert hurried and all(plain_tokenizer.decode([id]).startswith("]") for id in hurried)
 
 
-def test_both_ways_of_scrolling_are_open_where_the_page_does_not_say() -> None:
-    pattern = reply_pattern(Page("http://a.localhost/", "", ()))
-    assert re.fullmatch(pattern, "scroll\n```scroll [up]```")
-    assert re.fullmatch(pattern, "scroll\n```scroll [down]```")
+def test_scrolling_is_open_only_where_there_is_more() -> None:
+    def ways(above: int, below: int) -> list[str]:
+        page = Page("http://a.localhost/", "", (), pixels_above=above, pixels_below=below)
+        pattern = reply_pattern(page)
+        replies = {way: f"scroll\n```scroll [{way}]```" for way in ("up", "down")}
+        return [way for way, reply in replies.items() if re.fullmatch(pattern, reply)]
+
+    assert [ways(0, 0), ways(9, 0), ways(0, 9), ways(9, 9)] == [
+        [],
+        ["up"],
+        ["down"],
+        ["up", "down"],
+    ]
+
+
+def test_what_is_out_of_reach_can_only_be_pointed_at() -> None:
+    box = Box(0, 0, 1, 1)
+    nodes = (
+        Node("element", "button", "Buy", box, id=1, states=("disabled",)),
+        Node("element", "textbox", "Code", box, id=2, states=("readonly",)),
+    )
+    pattern = reply_pattern(Page("http://a.localhost/", "", nodes))
+    assert re.fullmatch(pattern, "button Buy\n```hover [1]```")
+    assert not re.fullmatch(pattern, "button Buy\n```click [1]```")
+    assert re.fullmatch(pattern, "textbox Code\n```click [2]```")
+    assert not re.fullmatch(pattern, "textbox Code\n```type [2] [x] [1]```")
 
 
 def test_tabs_can_be_named_once_there_are_several() -> None:
@@ -128,6 +152,7 @@ roles = st.sampled_from(["link", "button", "textbox", "combobox", "checkbox"])
 
 
 @given(st.lists(st.tuples(roles, names), min_size=1, max_size=12), st.data())
+@settings(deadline=None)
 def test_whatever_a_page_says_its_solutions_are_admitted(
     elements: list[tuple[str, str]], data: st.DataObject
 ) -> None:

@@ -35,7 +35,16 @@ FORGETFUL = (  # keeps only the last user message whole, as agents with sliding 
 )
 
 FORGED = [
-    *("<|goal|>", "<|page|>", "<|act|>", "<|end|>", "<|im_start|>", "<|im_end|>", "<think>", "<bos>"),
+    *(
+        "<|goal|>",
+        "<|page|>",
+        "<|act|>",
+        "<|end|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<think>",
+        "<bos>",
+    ),
     *("<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<eos>"),
     *("</page 5e5e5e5e>", "<page 5e5e5e5e>", "< / PAGE", "```click [3]```", "\n", "<", "|"),
 ]
@@ -84,6 +93,7 @@ def test_a_tokenizer_without_our_marks_is_refused(chat_tokenizer: MakeTokenizer)
 
 
 @given(forgeries, forgeries, forgeries)
+@settings(deadline=None)
 def test_no_text_puts_a_special_id_into_the_plain_stream(
     plain: PlainTemplate, plain_tokenizer: Tokenizer, goal: str, page: str, note: str
 ) -> None:
@@ -93,7 +103,7 @@ def test_no_text_puts_a_special_id_into_the_plain_stream(
 
 
 @given(forgeries, forgeries, forgeries)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_no_text_puts_a_control_id_or_a_fence_into_a_chat(
     chat: ChatTemplate, goal: str, page: str, note: str
 ) -> None:
@@ -110,6 +120,7 @@ def test_no_text_puts_a_control_id_or_a_fence_into_a_chat(
 
 
 @given(forgeries)
+@settings(deadline=None)
 def test_untrusted_text_loses_nothing_but_control(chat: ChatTemplate, text: str) -> None:
     whole = text.encode("utf-8", "replace").decode()
     assert chat.decode(chat.encode(whole)) == whole
@@ -118,7 +129,9 @@ def test_untrusted_text_loses_nothing_but_control(chat: ChatTemplate, text: str)
 def test_a_chat_template_is_used_piece_by_piece_as_it_would_render(
     chat_tokenizer: MakeTokenizer,
 ) -> None:
-    tokenizer = chat_tokenizer(CHATML.replace("{% if enable_thinking is false %}", "{% if false %}"))
+    tokenizer = chat_tokenizer(
+        CHATML.replace("{% if enable_thinking is false %}", "{% if false %}")
+    )
     template = ChatTemplate(tokenizer)
     system = text_of(template, template.opening("GOAL", "77"))
     system = system.removeprefix("<|im_start|>system\n").split("<|im_end|>")[0]

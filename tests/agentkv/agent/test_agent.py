@@ -1,0 +1,184 @@
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agentkv.agent import Agent
+from agentkv.models.local import LocalModel
+from agentkv.models.model import Reply
+from agentkv.models.scripted import RandomClicks, Solution, Stop, resolve
+from agentkv.trace import Step, TraceWriter, read_trace
+from agentkv_env.actions import parse
+from agentkv_env.browser import Browser
+from agentkv_env.page import Page
+from agentkv_env.session import Session
+
+pytestmark = pytest.mark.browser
+
+
+@dataclass
+class Says:
+    """Says one thing after another, the last of them for ever; named elements are resolved."""
+
+    lines: Sequence[str]
+    notes: list[str] = field(default_factory=list)
+    name: str = "says"
+
+    def begin(self, goal: str, *, seed: int = 0) -> "Says":
+        self.notes.clear()
+        return self
+
+    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        line = self.lines[min(len(self.notes), len(self.lines) - 1)]
+        self.notes.append(note)
+        return Reply(text=resolve(line, page) if ": " in line else line)
+
+
+def test_a_solution_is_carried_out_and_its_answer_returned(session: Session, site: str) -> None:
+    model = Solution(["click [link: Boats]", "stop [berth 42]"])
+    episode = Agent(model).run(session, "Which berth has the Heron?")
+    assert (episode.status, episode.answer) == ("stopped", "berth 42")
+    assert [step.url for step in episode.steps] == [f"{site}/", f"{site}/boats"]
+    assert [step.error for step in episode.steps] == ["", ""]
+    assert parse(episode.steps[0].action).kind == "click"
+    assert episode.num_parse_failures == 0
+
+
+def test_typing_reaches_the_page(session: Session, site: str) -> None:
+    model = Solution(["type [textbox: Search] [heron] [1]", "stop []"])
+    assert Agent(model).run(session, "search").steps[1].url == f"{site}/search?q=heron"
+
+
+def test_an_agent_that_never_stops_meets_the_step_limit(session: Session) -> None:
+    episode = Agent(RandomClicks()).run(session, "wander", max_steps=4)
+    assert (episode.status, episode.answer, len(episode.steps)) == ("step_limit", "", 4)
+
+
+def test_three_unreadable_replies_in_a_row_end_it(session: Session) -> None:
+    model = Says(["hm", "click [link: Boats]", "what", "```dance```", "hm"])
+    episode = Agent(model).run(session, "goal")
+    assert episode.status == "parse_limit"
+    assert [bool(step.action) for step in episode.steps] == [False, True, False, False, False]
+    assert episode.num_parse_failures == 4
+    assert model.notes[1].startswith("error: no action found")
+    assert "`" not in model.notes[1] and "[" not in model.notes[1]
+    assert model.notes[2] == ""
+
+
+def test_five_equal_actions_on_an_unchanged_page_end_it(session: Session) -> None:
+    episode = Agent(Says(["click [button: Idle]"])).run(session, "goal")
+    assert (episode.status, len(episode.steps)) == ("repetition", 5)
+    assert [bool(step.error) for step in episode.steps] == [False] * 4 + [True]
+
+
+def test_equal_actions_that_change_the_page_go_on(session: Session) -> None:
+    episode = Agent(Says(["click [button: Count]"])).run(session, "goal", max_steps=7)
+    assert episode.status == "step_limit"
+    assert session.page.get_by_text("7").count() == 1
+
+
+def test_time_that_is_over_ends_it(session: Session) -> None:
+    episode = Agent(RandomClicks()).run(session, "goal", timeout_s=1e-9)
+    assert (episode.status, episode.steps) == ("timeout", ())
+    assert "1e-09 s" in episode.error
+
+
+def test_a_model_out_of_positions_ends_it(session: Session, short_model: LocalModel) -> None:
+    agent = Agent(short_model, "full", max_new_tokens=64)
+    episode = agent.run(session, "goal", max_steps=30)
+    assert episode.status == "context_limit"
+    assert 0 < len(episode.steps) < 30
+    assert "512 positions" in episode.error
+
+
+def test_a_lost_browser_ends_it_and_keeps_the_steps(site: str) -> None:
+    class Killer(Says):
+        def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+            if self.notes and browser.pid is not None:
+                os.kill(browser.pid, signal.SIGKILL)
+            return Says.reply(self, page, note, deadline)
+
+    with Browser.launch() as browser:
+        with browser.session(hosts=[site.removeprefix("http://")]) as session:
+            session.open(site + "/")
+            model = Killer(["click [link: Boats]", "click [link: Home]"])
+            episode = Agent(model).run(session, "goal")
+    assert episode.status == "env_error"
+    assert len(episode.steps) == 2
+    assert episode.error and episode.steps[1].error == episode.error
+
+
+def test_a_failed_action_is_told_in_the_next_turn(session: Session) -> None:
+    model = Says(["link\n```click [999]```", "done\n```stop []```"])
+    episode = Agent(model).run(session, "goal")
+    assert episode.status == "stopped"
+    assert "999" in episode.steps[0].error
+    assert model.notes[1].startswith("error: ") and "999" in model.notes[1]
+    assert episode.steps[1].note == model.notes[1]
+
+
+def test_strict_reading_fails_where_lenient_reading_mends(session: Session) -> None:
+    model = Says(["```Click(1)```", "```stop [x]```"])
+    assert not Agent(model, strict=True).run(session, "goal").steps[0].action
+    assert Agent(model, strict=False).run(session, "goal").steps[0].action == "click [1]"
+
+
+def test_typed_passwords_are_nowhere_in_the_steps(session: Session, site: str) -> None:
+    session.open(f"{site}/sign-in")
+    model = Solution(["type [textbox: Password] [hunter22] [0]", "stop []"])
+    episode = Agent(model).run(session, "sign in with hunter22")
+    assert session.page.get_by_label("Password").input_value() == "hunter22"
+    assert "hunter22" not in repr(episode)
+    assert "[***]" in episode.steps[0].reply and "[***]" in episode.steps[0].action
+
+
+def test_steps_are_on_disk_with_their_pictures_as_soon_as_they_are_over(
+    session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    seen: list[int] = []
+
+    def on_step(step: Step) -> None:
+        trace.step(step)
+        seen.append(len(read_trace(path).steps))
+
+    model = Solution(["click [link: Boats]", "stop [42]"])
+    with TraceWriter(path, head={"goal": "g"}) as trace:
+        episode = Agent(model).run(session, "g", on_step=on_step, screenshots=tmp_path / "shots")
+        trace.end(episode)
+    assert seen == [1, 2]
+    back = read_trace(path)
+    assert back.steps == episode.steps
+    assert back.end is not None and back.end["answer"] == "42"
+    for step in back.steps:
+        assert (tmp_path / "shots" / step.screenshot).read_bytes().startswith(b"\xff\xd8")
+
+
+def test_a_page_of_the_callers_stays_open_and_free(session: Session, site: str) -> None:
+    page = session.page
+    episode = Agent(Solution(["click [link: Boats]", "stop []"])).run(page, "goal", ocr=False)
+    assert episode.status == "stopped"
+    assert not page.is_closed()
+    page.goto(f"{site}/")
+    assert page.title() == "Home"
+
+
+def test_what_is_no_page_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"playwright\.sync_api"):
+        Agent(Stop()).run("http://localhost/", "goal")  # not an address, not a session
+
+
+@pytest.mark.parametrize("policy", ["full", "conf-kv-int8", "window"])
+def test_a_random_model_under_constraint_never_fails_to_be_read(
+    session: Session, tiny_model: LocalModel, policy: str
+) -> None:
+    budget = None if policy == "full" else 96
+    agent = Agent(tiny_model, policy, budget=budget, temperature=1.0, max_new_tokens=64)
+    episode = agent.run(session, "goal", max_steps=6, seed=3)
+    assert episode.num_parse_failures == 0
+    assert episode.steps and all(step.num_tokens_out > 0 for step in episode.steps)
+    assert episode.kv_peak_bytes >= episode.kv_mean_bytes > 0
+    assert all(step.observation.startswith("url ") for step in episode.steps)

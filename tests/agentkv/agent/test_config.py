@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+
+from agentkv.build import SCRIPTED, load_run_model, make_agent, make_policy
+from agentkv.config import PolicySettings, RunSettings, SettingsError, read_settings
+from agentkv.models.scripted import Solution
+from agentkv_env.page import Page
+
+FILE = """
+tasks = "vwa75"
+model = "solution"
+seeds = [0, 1]
+budget = "64MiB"
+[[policies]]
+name = "full"
+[[policies]]
+name = "snapkv"
+label = "snapkv-32"
+parameters = { window = 32 }
+"""
+
+
+def test_a_file_and_what_is_given_beside_it_make_one_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
+    run = read_settings(path, seeds=(3,), limit=5)
+    assert (run.seeds, run.limit, run.budget, run.max_steps) == ((3,), 5, "64MiB", 30)
+    assert [policy.row_name for policy in run.policies] == ["full", "snapkv-32"]
+    assert run.policies[1].parameters == {"window": 32}
+
+
+def test_bare_names_stand_for_policies_with_their_defaults() -> None:
+    run = read_settings(policies=["full", "window"])
+    assert run.policies == (PolicySettings(name="full"), PolicySettings(name="window"))
+
+
+def test_settings_survive_a_round_trip_through_json() -> None:
+    run = read_settings(policies=["full", {"name": "window", "label": "w"}], timeout_s=5)
+    assert RunSettings.model_validate_json(run.model_dump_json()) == run
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"polices": ["full"]}, r"unknown setting 'polices'; known: tasks, model, policies"),
+        ({"decoding": "loose"}, r"decoding: .*'constrained' or 'free', found 'loose'"),
+        ({"policies": []}, "at least one"),
+        ({"policies": ["full", "full"]}, "full named twice; give each a `label`"),
+        ({"max_steps": 0}, "max_steps: .*found 0"),
+        ({"policies": [{"name": "full", "window": 3}]}, "policies.*window"),
+    ],
+)
+def test_a_bad_setting_is_refused_in_words(given: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_settings(**given)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot read .*absent\.toml"):
+        read_settings(tmp_path / "absent.toml")
+    path = tmp_path / "broken.toml"
+    path.write_text("tasks = ")
+    with pytest.raises(SettingsError, match=r"broken\.toml is no TOML"):
+        read_settings(path)
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_a_script_needs_no_language_model(name: str) -> None:
+    run = RunSettings(model=name)
+    model = load_run_model(run)
+    agent = make_agent(run, policy=run.policies[0], model=model, solution=["stop [1]"])
+    assert (model, agent.model.name) == (None, name)
+
+
+def test_the_solution_is_the_tasks_own() -> None:
+    run = RunSettings(model="solution")
+    agent = make_agent(run, policy=run.policies[0], model=None, solution=["stop [7]"])
+    assert isinstance(agent.model, Solution)
+    assert "stop [7]" in agent.model.begin("goal").reply(Page("http://a/", "", ())).text
+
+
+def test_a_policy_is_built_with_its_own_parameters() -> None:
+    assert (
+        make_policy(PolicySettings(name="streaming", parameters={"sinks": 2})).name == "streaming"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [PolicySettings(name="steaming"), PolicySettings(name="streaming", parameters={"sink": 2})],
+)
+def test_an_unknown_policy_or_parameter_is_an_error(settings: PolicySettings) -> None:
+    with pytest.raises(ValueError, match="streaming|sinks"):
+        make_policy(settings)

@@ -1,0 +1,87 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentkv.trace import Episode, Step, TraceError, TraceWriter, read_trace
+
+STEP = Step(
+    index=0,
+    url="http://shop.localhost/",
+    observation="link Bläue [3]\nline two",
+    note="",
+    reply="link Bläue\n```click [3]```",
+    action="click [3]",
+    error="",
+    num_tokens_in=100,
+    num_tokens_out=9,
+    seen_tokens=109,
+    cache_bytes=4000,
+    cache_peak_bytes=5000,
+    prefill_s=0.1,
+    decode_s=0.2,
+    seconds=0.5,
+)
+STEPS = (STEP, replace(STEP, index=1, action="", cache_bytes=2000, cache_peak_bytes=6000))
+EPISODE = Episode("stopped", "42", STEPS, seconds=1.0)
+
+
+def write(path: Path) -> None:
+    with TraceWriter(path, head={"goal": "g", "policy": "full"}) as trace:
+        for step in STEPS:
+            trace.step(step)
+        trace.end(EPISODE)
+
+
+def test_a_trace_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "traces" / "one.jsonl"
+    write(path)
+    trace = read_trace(path)
+    assert trace.head == {"goal": "g", "policy": "full"}
+    assert trace.steps == STEPS
+    assert trace.end is not None and trace.end["status"] == "stopped"
+
+
+@pytest.mark.parametrize("num_lost", [1, 10, 200])
+def test_a_trace_cut_short_keeps_every_whole_step(tmp_path: Path, num_lost: int) -> None:
+    path = tmp_path / "one.jsonl"
+    write(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: -len(whole.splitlines()[-1]) - num_lost])
+    trace = read_trace(path)
+    assert trace.end is None
+    assert trace.steps == (STEPS if num_lost == 1 else STEPS[:1])
+
+
+def test_a_trace_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    write(path)
+    with pytest.raises(FileExistsError):
+        write(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "does not begin with the head"),
+        ('{"schema": 99, "kind": "head"}\n', "schema 1"),
+        ('{"schema": 1, "kind": "step"}\n', "does not begin with the head"),
+        ('{"schema": 1, "kind": "head"}\n{"broken\n{"schema": 1, "kind": "end"}\n', "line 2"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=message):
+        read_trace(path)
+
+
+def test_an_episode_sums_up_its_steps() -> None:
+    assert (EPISODE.num_tokens_in, EPISODE.num_tokens_out) == (200, 18)
+    assert EPISODE.num_parse_failures == 1
+    assert (EPISODE.kv_peak_bytes, EPISODE.kv_mean_bytes) == (6000, 3000)
+
+
+def test_an_episode_without_steps_has_no_bytes() -> None:
+    empty = Episode("timeout", "", (), seconds=0.0, error="late")
+    assert (empty.kv_peak_bytes, empty.kv_mean_bytes) == (0, 0)
