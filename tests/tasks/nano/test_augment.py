@@ -1,0 +1,106 @@
+"""Variants of an episode: goal, pages and replies change alike."""
+
+import random
+import re
+
+import pytest
+
+from agentkv.models.scripted import label
+from agentkv_env.actions import extract, parse
+from agentkv_env.page import Box, Node, Page
+from agentkv_env.sites.names import side_of_name
+from nano.augment import rename, renumber, thin, vary
+from nano.data import shorten
+from nano.drills import Drills
+from nano.episode import Episode, Turn, from_json, to_json
+
+BOX = Box(0, 0, 1, 1)
+PERSON = "Calan Fenzanell"
+
+
+def an_episode() -> Episode:
+    nodes = (
+        Node("element", "heading", "Towns", BOX),
+        Node("element", "link", PERSON, BOX, id=3),
+        Node("text", "text", "by calanfenzanell, 1832", BOX),
+        Node("element", "link", "Help", BOX, id=7),
+        Node("element", "combobox", "Sort", BOX, id=8, value="Name", options=("Name", PERSON)),
+    )
+    page = Page("http://wiki.localhost/wiki/Calan_Fenzanell", PERSON, nodes)
+    return Episode(
+        f"Open {PERSON} and say when.",
+        (
+            Turn(page, f"link {PERSON}\n```click [3]```"),
+            Turn(page, "done\n```stop [1832]```"),
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_variants_replies_still_fit_their_pages(seed: int) -> None:
+    rng = random.Random(seed)
+    for episode in (an_episode(), Drills(seed).walk(15)):
+        varied = vary(episode, rng)
+        for turn in varied.turns:
+            action = parse(extract(turn.reply))
+            if action.element_id is not None:
+                node = turn.page.element(action.element_id)
+                assert node is not None
+                assert turn.reply.startswith(label(node) + "\n")
+
+
+def test_a_name_is_renamed_everywhere_and_its_handle_with_it() -> None:
+    varied = rename(an_episode(), random.Random(1))
+    name = varied.turns[0].page.nodes[1].name
+    assert name != PERSON
+    assert name in varied.goal
+    assert varied.turns[0].page.url.endswith(name.replace(" ", "_"))
+    assert varied.turns[0].page.nodes[2].name.startswith(f"by {name.lower().replace(' ', '')},")
+    assert varied.turns[0].page.nodes[4].options == ("Name", name)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_full_name_of_the_training_side_stays_on_it(seed: int) -> None:
+    assert side_of_name(PERSON) == 1
+    assert side_of_name(rename(an_episode(), random.Random(seed)).turns[0].page.title) == 1
+
+
+def test_new_numbers_rise_in_reading_order() -> None:
+    page = renumber(an_episode(), random.Random(0)).turns[0].page
+    numbers = [node.id for node in page.nodes if node.id is not None]
+    assert numbers == sorted(numbers) and len(set(numbers)) == 3
+
+
+def test_thinning_keeps_what_goal_and_replies_speak_of() -> None:
+    filler = tuple(Node("element", "link", f"Filler {n}", BOX, id=100 + n) for n in range(30))
+    episode = an_episode()
+    page = episode.turns[0].page
+    page = Page(page.url, page.title, (*filler, *page.nodes, *filler))
+    episode = Episode(episode.goal, tuple(Turn(page, turn.reply) for turn in episode.turns))
+    thinned = thin(episode, random.Random(0), share=1.0).turns[0].page
+    assert len(thinned.nodes) < 20
+    assert {PERSON, "by calanfenzanell, 1832"} <= {node.name for node in thinned.nodes}
+
+
+def test_a_shortened_episode_keeps_the_page_its_answer_was_read_on() -> None:
+    page = Page("http://wiki.localhost/", "Main", (Node("element", "link", "Help", BOX, id=1),))
+    first = Turn(page, "link Help\n```click [1]```")
+    episode = an_episode()
+    episode = Episode(episode.goal, (first, *episode.turns, Turn(page, "done\n```stop [1832]```")))
+    rng = random.Random(0)
+    while (shorter := shorten(episode, rng)) is not None:
+        episode = shorter
+    emptied = [not turn.page.nodes for turn in episode.turns]
+    assert emptied == [True, False, False, False]
+    assert [turn.counts for turn in episode.turns] == [False, True, True, True]
+
+
+def test_episodes_come_back_from_json_as_they_were() -> None:
+    for episode in (an_episode(), Drills(0).walk(10)):
+        assert from_json(to_json(episode)) == episode
+
+
+def test_equal_generators_give_equal_variants() -> None:
+    assert vary(an_episode(), random.Random(5)) == vary(an_episode(), random.Random(5))
+    goals = {vary(an_episode(), random.Random(seed)).goal for seed in range(10)}
+    assert len(goals) > 5 and all(re.match(r"Open \w+ \w+ and say when\.", goal) for goal in goals)

@@ -1,0 +1,56 @@
+"""Drills: what they ask for is on the page, and what they answer is right."""
+
+import random
+
+import pytest
+
+from agentkv_env.actions import extract, parse
+from agentkv_env.page import Page
+from agentkv_env.sites.names import side_of_name
+from nano.drills import Drills, copying
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_reply_acts_on_an_element_that_the_page_shows_under_that_label(seed: int) -> None:
+    for _ in range(20):
+        for turn in Drills(seed).walk(12).turns:
+            action = parse(extract(turn.reply))
+            if action.element_id is not None:
+                node = turn.page.element(action.element_id)
+                assert node is not None
+                assert turn.reply.startswith(f"{node.role} {node.name}\n")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_text_typed_or_answered_stands_in_the_goal_or_on_the_page(seed: int) -> None:
+    drills = Drills(seed)
+    for _ in range(30):
+        episode = drills.walk(12)
+        for turn in episode.turns:
+            action = parse(extract(turn.reply))
+            if action.text or action.answer:
+                assert (action.text or action.answer) in episode.goal + _text(turn.page)
+
+
+def test_equal_seeds_give_equal_walks_and_others_others() -> None:
+    assert Drills(3).walk(10) == Drills(3).walk(10)
+    assert Drills(3).walk(10) != Drills(4).walk(10)
+
+
+def test_names_in_drills_are_of_the_training_side() -> None:
+    drills = Drills(0)
+    people = [drills._names.person("").name for _ in range(20)]
+    assert all(side_of_name(name) == 1 for name in people)
+
+
+def test_what_counts_in_a_copying_row_occurred_before() -> None:
+    row = copying(random.Random(0), list(range(1000)), 200)
+    pairs = list(zip(row.ids, row.ids[1:], strict=False))
+    for index, weight in enumerate(row.weights):
+        if weight:
+            assert pairs[index - 1] in pairs[: index - 1]
+    assert 0.3 < sum(row.weights) / 200 < 0.8
+
+
+def _text(page: Page) -> str:
+    return "\n".join(f"{node.name} {' '.join(node.options)}" for node in page.nodes)

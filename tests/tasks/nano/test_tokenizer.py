@@ -1,0 +1,56 @@
+"""The tokenizer that ships, and the one its recipe makes."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+import agentkv
+from agentkv.prompt import PlainTemplate
+from nano import tokenizer as recipe
+
+SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
+
+
+@pytest.fixture(scope="module")
+def template() -> PlainTemplate:
+    return PlainTemplate(Tokenizer.from_file(str(SHIPPED)))
+
+
+def test_a_number_in_brackets_is_one_token_with_the_space_before_it(template: PlainTemplate) -> None:
+    assert all(len(template.encode(f" [{number}]")) == 1 for number in range(recipe.NUM_IDS))
+    page, reply = template.encode("link Blue kayak [12]"), template.encode("```click [12]```")
+    assert template.encode(" [12]")[0] in page
+    assert template.encode(" [12]")[0] in reply
+
+
+def test_words_of_the_format_are_one_token_at_a_lines_start_and_inside(
+    template: PlainTemplate,
+) -> None:
+    for word in recipe.WORDS:
+        assert len(template.encode(word)) == 1, word
+        assert len(template.encode(f" {word}")) == 1, word
+
+
+def test_digits_stand_alone(template: PlainTemplate) -> None:
+    assert [template.decode([token]) for token in template.encode("2048")] == list("2048")
+
+
+def test_special_tokens_cannot_come_out_of_text(template: PlainTemplate) -> None:
+    special = {*template.end_ids, template.opening("")[0], *template.turn("")}
+    assert not special & set(template.encode("<|goal|> <|page|> <|act|> <|end|>"))
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60))
+def test_any_text_comes_back_as_it_was(text: str) -> None:
+    template = PlainTemplate(Tokenizer.from_file(str(SHIPPED)))
+    assert template.decode(template.encode(text)) == text
+
+
+def test_the_recipe_is_deterministic_and_keeps_its_promises_on_any_corpus() -> None:
+    corpus = ["the quick brown fox", "jumps over [12] the lazy dog"] * 3
+    first, second = (recipe.train(corpus, vocab_size=1000) for _ in range(2))
+    assert first.to_str() == second.to_str()
+    assert len(PlainTemplate(first).encode("textbox [7]")) == 2

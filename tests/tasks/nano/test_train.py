@@ -1,0 +1,120 @@
+"""Training at toy size: it learns, it resumes exactly, its arithmetic is transformers' own."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import agentkv
+from agentkv.prompt import PlainTemplate
+from nano.data import Recordings
+from nano.drills import Drills
+from nano.episode import Row, encode, save, stretch
+from nano.model import configure, export, hidden_states, initialise
+from nano.tokenizer import save as save_tokenizer
+from nano.train import Settings, Trainer, batches, losses
+
+SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
+TINY = Settings(
+    width=32, layers=2, inner=64, step_tokens=512, copy_to=16, tokens=6000, warmup_steps=5, rate=3e-3
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(SHIPPED))
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Recordings:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    drills = Drills(7)
+    save([drills.walk(8) for _ in range(5)], folder / "world-1000000.jsonl")
+    return Recordings(folder)
+
+
+def a_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Trainer:
+    trainer = Trainer(TINY, tokenizer, work, recordings)
+    trainer.progress.stage, trainer.progress.level = "episodes", 0
+    return trainer
+
+
+def test_a_few_steps_lower_the_loss(
+    tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
+) -> None:
+    trainer = a_trainer(tokenizer, tmp_path, recordings)
+    lost = [trainer.step()["loss"] for _ in range(8)]
+    assert lost[-1] < lost[0] - 0.3
+
+
+def test_an_interrupted_run_gives_the_weights_of_one_that_was_not(
+    tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
+) -> None:
+    whole = a_trainer(tokenizer, tmp_path / "whole", recordings)
+    whole.run(until=5000)
+    first = a_trainer(tokenizer, tmp_path / "halved", recordings)
+    first.run(until=2500)
+    second = Trainer(TINY, tokenizer, tmp_path / "halved", recordings)
+    second.resume()
+    second.run(until=5000)
+    assert second.progress.step == whole.progress.step
+    for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_of_another_shape_is_refused(
+    tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
+) -> None:
+    a_trainer(tokenizer, tmp_path, recordings).save()
+    wider = Trainer(replace(TINY, width=64), tokenizer, tmp_path, recordings)
+    with pytest.raises(ValueError, match="another shape"):
+        wider.resume()
+
+
+def test_the_training_pass_computes_what_transformers_computes(tokenizer: Tokenizer) -> None:
+    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ids = torch.randint(0, 500, (2, 33), generator=torch.Generator().manual_seed(0))
+    ours = hidden_states(model, ids, torch.arange(33).expand(2, -1))
+    theirs = model.model(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_padding_changes_no_loss(tokenizer: Tokenizer) -> None:
+    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+    template, drills = PlainTemplate(tokenizer), Drills(1)
+    rows = [encode(template, drills.walk(size)) for size in (3, 9, 5)]
+    together = losses(model, rows, torch.device("cpu"))[0].sum()
+    alone = sum(losses(model, [row], torch.device("cpu"))[0].sum() for row in rows)
+    torch.testing.assert_close(together, torch.as_tensor(alone), rtol=2e-2, atol=0)  # bfloat16
+
+
+def test_batches_hold_every_row_once() -> None:
+    rows = [Row([0] * length, [1.0] * length, list(range(length))) for length in range(1, 900, 7)]
+    grouped = list(batches(rows))
+    assert sorted(len(row.ids) for batch in grouped for row in batch) == list(range(1, 900, 7))
+    assert all(max(len(r.ids) for r in batch) * len(batch) <= 4096 for batch in grouped)
+
+
+def test_stretching_moves_pages_apart_and_nothing_else() -> None:
+    row = Row([5, 9, 1, 2, 9, 3], [0.0] * 6, list(range(6)))
+    assert stretch(row, 9, [10, 100]).positions == [0, 11, 12, 13, 114, 115]
+
+
+def test_an_exported_model_loads_with_transformers_and_says_the_same(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+    save_tokenizer(tokenizer, tmp_path)
+    export(model, tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = AutoTokenizer.from_pretrained(tmp_path)("link Blue kayak [12]", return_tensors="pt").input_ids
+    assert loaded.dtype == torch.float32
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=0.05, atol=0.05)

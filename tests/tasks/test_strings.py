@@ -1,0 +1,154 @@
+"""string_match: VisualWebArena's rules bit for bit, and what `mended` mends."""
+
+import pytest
+
+from agentkv_tasks.evaluate import Unjudged, string_match
+from agentkv_tasks.evaluate.words import words
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "score"),
+    [
+        ("Blue", "blue", 1.0),  # case does not matter
+        ("blue", "'Blue'", 1.0),  # one pair of outer quotes goes
+        ('"blue"', "blue", 1.0),  # on either side
+        ("blue", " blue", 0.0),  # white space stays
+        ("blue", "blue.", 0.0),
+        ("'blue\"", "blue", 0.0),  # quotes that do not match stay
+        ("café", "cafe\u0301", 0.0),  # no unicode folding
+        ("", "''", 1.0),
+        ("blue", "\"'blue'\"", 1.0),  # the answer is cleaned twice, as upstream does
+    ],
+)
+def test_exact_match_cleans_quotes_and_case_and_nothing_else(
+    reference: str, answer: str, score: float
+) -> None:
+    assert string_match({"exact_match": reference}, answer) == score
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "score"),
+    [
+        ("170", "000000170", 0.0),  # a one-word reference must be a word of the answer
+        ("170", "it is 170.", 1.0),
+        ("0", "10 pages", 0.0),
+        ("red", "a redder one", 0.0),
+        ("25.00", "$25.00", 1.0),  # the dollar sign is a word of its own
+        ("$25.00", "$25.00", 1.0),  # two words: substring
+        ("can", "cannot", 1.0),
+        ("blue kayak", "the Blue Kayaks", 1.0),  # several words: substring
+        ("blue kayak", "blue, kayak", 0.0),
+        ("red |OR| blue", "blue", 1.0),
+        ("red |OR| blue", "green", 0.0),
+        ("red|OR|blue", "blue", 0.0),  # without spaces it is no alternative
+        ("", "anything", 1.0),  # no word at all: substring
+    ],
+)
+def test_must_include_compares_words_for_one_word_and_substrings_for_more(
+    reference: str, answer: str, score: float
+) -> None:
+    assert string_match({"must_include": [reference]}, answer) == score
+
+
+def test_every_entry_of_must_include_must_hold() -> None:
+    references = {"must_include": ["red", "blue"]}
+    assert string_match(references, "red and blue") == 1.0
+    assert string_match(references, "red") == 0.0
+
+
+def test_must_exclude_is_the_same_rule_turned_round_without_alternatives() -> None:
+    assert string_match({"must_exclude": ["170"]}, "000000170") == 1.0
+    assert string_match({"must_exclude": ["170"]}, "170") == 0.0
+    assert string_match({"must_exclude": ["red |OR| blue"]}, "blue") == 1.0
+
+
+def test_one_of_takes_any_substring() -> None:
+    assert string_match({"one_of": ["Red", "blue"]}, "a redder one") == 1.0
+    assert string_match({"one_of": ["red", "blue"]}, "green") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "answer", "compat", "mended"),
+    [
+        ([">= 300"], "1,200", 1.0, 1.0),
+        ([">= 300", "< 500"], "400", 1.0, 1.0),
+        ([">= 300", "< 500"], "600", 0.0, 0.0),
+        (["== 5"], "5", 1.0, 1.0),
+        (["< 300"], "300", 1.0, 0.0),  # upstream's tolerance makes < into <=
+        (["> 300"], "300", 1.0, 0.0),
+        (["< 100 |OR| > 300"], "400", 1.0, 1.0),
+        ([">= 300"], "$400", 0.0, 1.0),  # upstream reads whole numbers only
+        ([">= 300"], "400.50", 0.0, 1.0),
+        ([">= 300"], "many", 0.0, 0.0),
+        ([">= -3"], "-2", 1.0, 1.0),
+    ],
+)
+def test_required_values_are_inequalities(
+    values: list[str], answer: str, compat: float, mended: float
+) -> None:
+    assert string_match({"required_values": values}, answer, scoring="compat") == compat
+    assert string_match({"required_values": values}, answer, scoring="mended") == mended
+
+
+def test_all_keys_must_hold() -> None:
+    references = {"must_include": ["blue"], "must_exclude": ["red"]}
+    assert string_match(references, "blue") == 1.0
+    assert string_match(references, "blue or red") == 0.0
+
+
+def test_not_applicable_is_right_without_a_judge_and_anything_else_needs_one() -> None:
+    assert string_match({"fuzzy_match": "N/A"}, "n/a") == 1.0
+    with pytest.raises(Unjudged):
+        string_match({"fuzzy_match": "N/A"}, "there is no such product")
+    assert string_match({"fuzzy_match": "N/A"}, "no such product", scoring="mended") == 0.0
+
+
+def test_a_comparison_of_meanings_is_unjudged_unless_something_else_failed_already() -> None:
+    with pytest.raises(Unjudged):
+        string_match({"fuzzy_match": ["a fine day"]}, "a nice day")
+    assert string_match({"exact_match": "x", "fuzzy_match": ["y"]}, "z") == 0.0
+
+
+def test_an_unknown_comparison_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown comparison 'includes'.*must_include"):
+        string_match({"includes": ["x"]}, "x")
+
+
+@pytest.mark.parametrize(
+    ("references", "answer"),
+    [
+        ({"exact_match": "blue"}, " Blue. "),
+        ({"exact_match": "1299"}, "$1,299.00"),
+        ({"must_include": ["170"]}, "000000170"),
+        ({"must_include": ["1,299.00"]}, "it costs $1299"),
+        ({"exact_match": "café"}, "cafe\u0301"),
+    ],
+)
+def test_mended_scoring_accepts_what_people_would(
+    references: dict[str, object], answer: str
+) -> None:
+    assert string_match(references, answer, scoring="compat") == 0.0
+    assert string_match(references, answer, scoring="mended") == 1.0
+
+
+def test_mended_scoring_still_refuses_what_is_wrong() -> None:
+    assert string_match({"exact_match": "1299"}, "1298", scoring="mended") == 0.0
+    assert string_match({"must_include": ["170"]}, "1700", scoring="mended") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [  # what NLTK 3.9.1 gives
+        ("it's $25.00, ok?", ["it", "'s", "$", "25.00", ",", "ok", "?"]),
+        ("e.g. 12:30 and 1,299 items.", ["e.g.", "12:30", "and", "1,299", "items", "."]),
+        ("cannot won't gonna", ["can", "not", "wo", "n't", "gon", "na"]),
+        ('say "hi" (now)', ["say", "``", "hi", "''", "(", "now", ")"]),
+        ("wait... -- done", ["wait", "...", "--", "done"]),
+        ("a/b c-d f@g", ["a/b", "c-d", "f", "@", "g"]),
+        ("first one. second one.", ["first", "one", ".", "second", "one", "."]),
+        ("mr. smith", ["mr.", "smith"]),
+        ("", []),
+    ],
+)
+def test_words_are_cut_as_nltk_cuts_them(text: str, expected: list[str]) -> None:
+    assert words(text) == expected

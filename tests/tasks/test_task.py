@@ -1,0 +1,117 @@
+"""The schema reads official tasks as they are, and says what is wrong with others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentkv_tasks.suites import load_suite
+from agentkv_tasks.task import Task, TaskError, read_tasks
+
+DATA = Path(__file__).parent / "data"
+# Official tasks (MIT, see LICENSE beside them), chosen so that every shape of field occurs.
+OFFICIAL = sorted((DATA / "visualwebarena").glob("*.json"))
+
+
+def written(tmp_path: Path, *tasks: dict[str, Any]) -> Path:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(list(tasks)))
+    return path
+
+
+def plain_task(**changes: Any) -> dict[str, Any]:
+    task = {
+        "sites": ["shopping"],
+        "task_id": 7,
+        "start_url": "__SHOPPING__",
+        "intent_template": "Go",
+        "intent_template_id": 0,
+        "intent": "Go",
+        "eval": {"eval_types": ["url_match"], "reference_url": "__SHOPPING__/"},
+    }
+    return {**task, **changes}
+
+
+@pytest.mark.parametrize("path", OFFICIAL, ids=lambda path: path.stem)
+def test_official_tasks_are_read_without_losing_or_adding_anything(path: Path) -> None:
+    tasks = read_tasks(path)
+    written_back = [json.loads(task.model_dump_json(exclude_unset=True)) for task in tasks]
+    assert written_back == json.loads(path.read_text())
+
+
+def test_official_files_load_as_suites_with_all_their_helper_calls() -> None:
+    suites = [load_suite(str(path), world_seed=0) for path in OFFICIAL]
+    assert [suite.name for suite in suites] == ["classifieds", "reddit", "shopping"]
+    assert all(suite.tasks for suite in suites)
+
+
+def test_several_start_urls_are_several_tabs() -> None:
+    task = Task.model_validate(plain_task(start_url="__SHOPPING__ |AND| __REDDIT__/f/x"))
+    assert task.start_urls == ("__SHOPPING__", "__REDDIT__/f/x")
+
+
+def test_a_misspelt_field_is_refused_with_file_task_and_field(tmp_path: Path) -> None:
+    path = written(tmp_path, plain_task(intention="Go"))
+    with pytest.raises(TaskError, match=r"mine\.json: task 7 \(number 0\): intention: "):
+        read_tasks(path)
+
+
+def test_a_misspelt_comparison_deep_in_the_evaluation_is_refused(tmp_path: Path) -> None:
+    check = {"url": "last", "locator": "", "required_contents": {"must_contain": ["x"]}}
+    task = plain_task(eval={"eval_types": ["program_html"], "program_html": [check]})
+    with pytest.raises(TaskError, match=r"eval\.program_html\.0\.required_contents\.must_contain"):
+        read_tasks(written(tmp_path, task))
+
+
+def test_an_evaluator_without_what_it_reads_is_refused(tmp_path: Path) -> None:
+    task = plain_task(eval={"eval_types": ["string_match"]})
+    with pytest.raises(TaskError, match="names string_match but reference_answers is empty"):
+        read_tasks(written(tmp_path, task))
+
+
+def test_a_task_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="task 7: task_id occurs twice"):
+        read_tasks(written(tmp_path, plain_task(), plain_task()))
+
+
+def test_a_task_that_reads_an_image_must_say_which_text_it_turns_on(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="turns_on"):
+        read_tasks(written(tmp_path, plain_task(reads_image=True)))
+
+
+def test_broken_json_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text('[\n{"sites": }\n]')
+    with pytest.raises(TaskError, match=r"broken\.json: line 2: not JSON"):
+        read_tasks(path)
+
+
+def test_a_helper_call_that_is_no_known_helper_is_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    check = {
+        "url": "last",
+        "locator": "func:__import__('os').system('true')",
+        "required_contents": {"exact_match": "x"},
+    }
+    task = plain_task(eval={"eval_types": ["program_html"], "program_html": [check]})
+    path = written(tmp_path, task)
+    with pytest.raises(TaskError, match=r"task 7: eval\.program_html\.0\.locator"):
+        load_suite(str(path), world_seed=0)
+
+
+def test_a_folder_of_files_is_one_suite(tmp_path: Path) -> None:
+    for number in (1, 2):
+        one = tmp_path / f"{number}.json"
+        one.write_text(json.dumps(plain_task(task_id=number)))
+    suite = load_suite(str(tmp_path), world_seed=0)
+    assert [task.task_id for task in suite.tasks] == [1, 2]
+
+
+def test_equal_tasks_have_equal_digests_and_other_tasks_others(tmp_path: Path) -> None:
+    path = written(tmp_path, plain_task())
+    before = load_suite(str(path), world_seed=0).digest
+    assert load_suite(str(path), world_seed=0).digest == before
+    written(tmp_path, plain_task(intent="Stop"))
+    assert load_suite(str(path), world_seed=0).digest != before

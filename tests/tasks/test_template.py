@@ -1,0 +1,70 @@
+"""Templates give the same tasks for the same seed, and different ones within a template."""
+
+import pytest
+
+from agentkv_env.sites.world import World
+from agentkv_tasks.template import Draft, Draw, Template, all_of, instantiate, reaches, says, shows
+
+
+def greet(draw: Draw) -> Draft:
+    name = draw.rng.choice(draw.world.people).name
+    return Draft(
+        intent="Say hello to {{name}}.",
+        values={"name": name},
+        start="__REDDIT__",
+        check=says(must_include=[name]),
+        solution=[f"stop [hello {name}]"],
+        difficulty="medium",
+    )
+
+
+def visit(draw: Draw) -> Draft:
+    return Draft(
+        intent="Go to the wiki.",
+        start="__HOMEPAGE__",
+        check=all_of(reaches("__WIKIPEDIA__/"), shows("last", must_include=["wiki"])),
+        solution=["goto [__WIKIPEDIA__/]", "stop []"],
+    )
+
+
+TEMPLATES = (Template(greet, 5), Template(visit, 1))
+
+
+def test_equal_seeds_give_equal_tasks_and_other_seeds_others() -> None:
+    world = World(3)
+    once, again = (instantiate(world, TEMPLATES, 3) for _ in range(2))
+    assert once == again
+    assert instantiate(World(4), TEMPLATES, 4) != once
+
+
+def test_tasks_are_numbered_in_order_and_share_their_templates_number() -> None:
+    tasks = instantiate(World(3), TEMPLATES, 3, first_id=10, first_template_id=4, category="form")
+    assert [task.task_id for task in tasks] == [10, 11, 12, 13, 14, 15]
+    assert [task.intent_template_id for task in tasks] == [4, 4, 4, 4, 4, 5]
+    assert {task.category for task in tasks} == {"form"}
+
+
+def test_instances_of_a_template_differ_and_keep_their_values() -> None:
+    tasks = instantiate(World(3), TEMPLATES, 3)[:5]
+    assert len({task.intent for task in tasks}) == 5
+    for task in tasks:
+        assert task.intent == f"Say hello to {task.instantiation_dict['name']}."
+        assert task.intent_template == "Say hello to {{name}}."
+
+
+def test_another_template_beside_it_changes_no_task_of_a_template() -> None:
+    world = World(3)
+    alone = instantiate(world, TEMPLATES[:1], 3)
+    beside = instantiate(world, (TEMPLATES[1], TEMPLATES[0]), 3)[1:]
+    assert [task.intent for task in alone] == [task.intent for task in beside]
+
+
+def test_sites_are_those_named_anywhere_in_the_task() -> None:
+    task = instantiate(World(3), (Template(visit),), 3)[0]
+    assert set(task.sites) == {"homepage", "wikipedia"}
+    assert task.eval.eval_types == ("url_match", "program_html")
+
+
+def test_more_instances_than_there_are_different_tasks_is_an_error_of_ours() -> None:
+    with pytest.raises(AssertionError, match="fewer different tasks"):
+        instantiate(World(3), (Template(visit, 2),), 3)
