@@ -1,26 +1,19 @@
 """Tasks that change something by filling in forms: threads, listings, letters, profiles."""
 
-from agentkv_env.sites.classifieds.content import Listing
-from agentkv_tasks.task import Evaluation
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
+from agentkv_tasks.vwa75 import listings
 from agentkv_tasks.vwa75.steps import (
     choose,
     done,
     find_article,
-    find_listing,
     find_product,
     find_thread,
     rewrite,
     write,
 )
 
-_COMMENTS = "document.querySelector('#comments').innerText"
-_THREAD_COMMENTS = "[...document.querySelectorAll('.comment-body')].map(e => e.innerText).join()"
-_QUESTIONS = (
-    "Is it still available?",
-    "Can I see it on Friday?",
-    "How old is it exactly?",
-    "Do you have the manual?",
+_THREAD_COMMENTS = (
+    "[...document.querySelectorAll('.comment-body')].map(e => e.innerText).join(' | ')"
 )
 _REMARKS = (
     "Thanks, I will try that.",
@@ -32,15 +25,6 @@ _REMARKS = (
 
 def _text(selector: str) -> str:
     return f"document.querySelector('{selector}').innerText"
-
-
-def _foreign(draw: Draw) -> list[Listing]:
-    me = draw.world.me.handle
-    return [listing for listing in draw.world.classifieds.listings if listing.seller != me]
-
-
-def _phone(draw: Draw) -> str:
-    return f"555 {draw.rng.randint(2222, 7999)}"
 
 
 def subscribe_to_a_board(draw: Draw) -> Draft:
@@ -89,15 +73,18 @@ def reply_with_the_code_of_a_poster(draw: Draw) -> Draft:
     """The code is only in the picture; the form is on the next page."""
     posters = [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
     thread, poster = draw.rng.choice(posters)
-    asker = draw.rng.choice(thread.comments).author
+    asked = draw.rng.choice(thread.comments)
     return Draft(
         intent="In the forum thread {{thread}}, reply to {{asker}} with the code on the poster.",
-        values={"thread": thread.title, "asker": asker},
+        values={"thread": thread.title, "asker": asked.author},
         start="__REDDIT__",
         check=shows(
-            f"__REDDIT__/thread/{thread.id}", _THREAD_COMMENTS, must_include=[poster.code]
+            f"__REDDIT__/thread/{thread.id}",
+            f"[...document.querySelectorAll('[data-parent=\"{asked.id}\"] .comment-body')]"
+            ".map(e => e.innerText).join(' | ')",
+            must_include=[poster.code],
         ),
-        solution=[*find_thread(thread.title), f"click [link: Reply to {asker}]",
+        solution=[*find_thread(thread.title), f"click [link: Reply to {asked.author}]",
                   write("Reply", poster.code), "click [button: Post reply]", done()],
         difficulty="medium",
         reads_image=True,
@@ -164,122 +151,87 @@ def submit_a_thread(draw: Draw) -> Draft:
     )  # fmt: skip
 
 
-def ask_a_seller(draw: Draw) -> Draft:
-    """A letter with a question and a phone number."""
-    listing = draw.rng.choice(_foreign(draw))
-    question, phone = draw.rng.choice(_QUESTIONS), _phone(draw)
+def change_my_phone_number_in_the_shop(draw: Draw) -> Draft:
+    """One field of the shop's profile."""
+    phone = f"555 {draw.rng.randint(2222, 7999)}"
     return Draft(
-        intent="Send the seller of the {{listing}} the message {{question}} "
-        "with my phone number {{phone}}.",
-        values={"listing": listing.title, "question": f'"{question}"', "phone": phone},
-        start="__CLASSIFIEDS__",
-        check=all_of(
-            _sent(listing, question),
-            shows("__CLASSIFIEDS__/messages", _text(".message-phone"), exact_match=phone),
-        ),
-        solution=[*find_listing(listing.title), "click [link: Contact seller]",
-                  write("Message", question), write("Your phone", phone),
-                  "click [button: Send message]", done()],
-        difficulty="medium",
+        intent="Change my phone number in the shop to {{phone}}.",
+        values={"phone": phone},
+        start="__SHOPPING__",
+        check=shows("__SHOPPING__/account", _text("#profile-phone"), exact_match=phone),
+        solution=["click [link: Account]", "click [link: Edit profile]", *rewrite("Phone", phone),
+                  "click [button: Save profile]", done()],
     )  # fmt: skip
 
 
-def tell_a_seller_the_serial_number(draw: Draw) -> Draft:
-    """The number is only in the photo; the form is on the next page."""
-    listing = draw.rng.choice([x for x in _foreign(draw) if x.photo.kind == "serial"])
-    serial = listing.photo.fact
-    return Draft(
-        intent="Send the seller of the {{listing}} the serial number in its photo as a message.",
-        values={"listing": listing.title},
-        start="__CLASSIFIEDS__",
-        check=_sent(listing, serial),
-        solution=[*find_listing(listing.title), "click [link: Contact seller]",
-                  write("Message", serial), "click [button: Send message]", done()],
-        difficulty="medium",
-        reads_image=True,
-        turns_on=serial,
-        memory_distance_pages=1,
+def review_a_product(draw: Draw) -> Draft:
+    """Stars, a title and a text for something the shop sells."""
+    product = draw.rng.choice(draw.world.shop.products)
+    stars = draw.rng.choice((2, 3, 4, 5))
+    title, text = draw.rng.choice(
+        (("As described", "Nothing to add."), ("A gift", "My sister liked it."),
+         ("For the price", "It does what it should."))
     )  # fmt: skip
-
-
-def _sent(listing: Listing, words: str) -> Evaluation:
-    """The newest letter is about `listing` and holds `words`."""
-    return all_of(
-        shows("__CLASSIFIEDS__/messages", _text(".about"), exact_match=listing.title),
-        shows("__CLASSIFIEDS__/messages", _text(".message-body"), must_include=[words]),
-    )
-
-
-def change_the_price_of_my_listing(draw: Draw) -> Draft:
-    """One field of an own listing."""
-    me = draw.world.me.handle
-    listing = draw.rng.choice([x for x in draw.world.classifieds.listings if x.seller == me])
-    price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
-        intent="Change the price of my {{listing}} on the classifieds to {{price}} dollars.",
-        values={"listing": listing.title, "price": price},
-        start="__CLASSIFIEDS__",
-        check=shows(f"__CLASSIFIEDS__/listing/{listing.id}", _text(".listing-price"),
-                    exact_match=f"${price}"),
-        solution=["click [link: My listings]", f"click [link: Edit {listing.title}]",
-                  *rewrite("Price in dollars", price), "click [button: Save changes]", done()],
-    )  # fmt: skip
-
-
-def delete_my_listing(draw: Draw) -> Draft:
-    """Gone for good; the others stay."""
-    me = draw.world.me.handle
-    mine = [x for x in draw.world.classifieds.listings if x.seller == me]
-    listing = draw.rng.choice(mine)
-    others = [other.title for other in mine if other is not listing]
-    table = _text(".mine")
-    return Draft(
-        intent="Delete my listing {{listing}} from the classifieds.",
-        values={"listing": listing.title},
-        start="__CLASSIFIEDS__",
-        check=all_of(
-            shows("__CLASSIFIEDS__/mine", table, must_exclude=[listing.title]),
-            shows("__CLASSIFIEDS__/mine", table, must_include=others),
-        ),
-        solution=["click [link: My listings]", f"click [link: Delete {listing.title}]",
-                  "click [button: Delete for good]", done()],
-    )  # fmt: skip
-
-
-def save_a_listing(draw: Draw) -> Draft:
-    """One button on the listing's page."""
-    saved = draw.world.classifieds.saved
-    listing = draw.rng.choice([x for x in _foreign(draw) if x.id not in saved])
-    return Draft(
-        intent="Save the listing {{listing}} on the classifieds.",
-        values={"listing": listing.title},
-        start="__CLASSIFIEDS__",
-        check=shows("__CLASSIFIEDS__/saved", _text(".rows"), must_include=[listing.title]),
-        solution=[*find_listing(listing.title), "click [button: Save listing]", done()],
-    )
-
-
-def comment_on_five_listings(draw: Draw) -> Draft:
-    """The same thing five times over, with nothing forgotten."""
-    listings = draw.rng.sample(_foreign(draw), 5)
-    question = draw.rng.choice(_QUESTIONS)
-    rounds: list[str] = []
-    for listing in listings:
-        rounds += [*find_listing(listing.title), write("Comment", question),
-                   "click [button: Post comment]"]  # fmt: skip
-    values = {f"listing{number}": listing.title for number, listing in enumerate(listings, 1)}
-    names = ", ".join(f"{{{{{key}}}}}" for key in values)
-    return Draft(
-        intent=f"Write the comment {{{{question}}}} under each of these listings: {names}.",
-        values={"question": f'"{question}"', **values},
-        start="__CLASSIFIEDS__",
+        intent="Review the {{product}} in the shop with {{stars}} stars, the title {{title}} "
+        "and the text {{text}}",
+        values={"product": product.name, "stars": stars, "title": f'"{title}"',
+                "text": f'"{text}"'},
+        start="__SHOPPING__",
         check=all_of(
             *(
-                shows(f"__CLASSIFIEDS__/listing/{x.id}", _COMMENTS,
-                      must_include=[f"{draw.world.me.handle}: {question}"])
-                for x in listings
+                shows(f"__SHOPPING__/product/{product.number}", _text(f".review-{part}"),
+                      exact_match=value)
+                for part, value in (("stars", str(stars)), ("title", title), ("text", text))
             )
         ),
-        solution=[*rounds, done()],
-        difficulty="hard",
+        solution=[*find_product(product.name), "click [link: Write a review]",
+                  choose("Rating", f"{stars} stars"), write("Title", title),
+                  write("Review", text), "click [button: Send review]", done()],
+        difficulty="medium",
     )  # fmt: skip
+
+
+def add_an_address_in_a_sellers_town(draw: Draw) -> Draft:
+    """The town is on the seller's page of the classifieds, in the other tab."""
+    content = draw.world.classifieds
+    seller = draw.rng.choice([s for s in content.sellers if s.handle != draw.world.me.handle])
+    street, code = f"{draw.rng.randint(2, 97)} Mill Lane", draw.rng.randint(10000, 99999)
+    me = draw.world.me.name
+    return Draft(
+        intent="Add an address to my account in the shop: label Friend, name {{me}}, street and "
+        "number {{street}}, postcode {{code}}, town: the home town of the seller in the other tab.",
+        values={"me": me, "street": street, "code": code},
+        start=f"__SHOPPING__ |AND| __CLASSIFIEDS__/seller/{seller.handle}",
+        check=shows("__SHOPPING__/account/addresses", _text("#addresses"),
+                    must_include=[f"{me}, {street}, {code} {seller.town}"]),
+        solution=["tab_focus [1]", "tab_focus [0]", "click [link: Account]",
+                  "click [link: Addresses]", "click [link: Add an address]",
+                  write("Label", "Friend"), write("Name", me), write("Street and number", street),
+                  write("Town", seller.town), write("Postcode", code),
+                  "click [button: Save address]", done()],
+        difficulty="hard",
+        memory_distance_pages=7,
+    )  # fmt: skip
+
+
+TEMPLATES: tuple[Template, ...] = (
+    Template(subscribe_to_a_board),
+    Template(vote_for_a_thread),
+    Template(comment_on_a_thread),
+    Template(reply_with_the_code_of_a_poster),
+    Template(change_the_bio),
+    Template(motto_as_bio),
+    Template(submit_a_thread),
+    Template(change_my_phone_number_in_the_shop),
+    Template(review_a_product),
+    Template(add_an_address_in_a_sellers_town),
+    Template(listings.ask_a_seller),
+    Template(listings.tell_a_seller_the_serial_number),
+    Template(listings.change_the_price_of_my_listing),
+    Template(listings.delete_my_listing),
+    Template(listings.save_a_listing),
+    Template(listings.post_a_listing),
+    Template(listings.sell_a_festival_ticket),
+    Template(listings.comment_on_five_listings),
+)
