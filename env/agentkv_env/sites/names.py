@@ -120,10 +120,10 @@ class Names:
         )
 
     def code(self, letters: int = 2, digits: int = 3) -> str:
-        """A model number such as "KV-204"; letters and digits that OCR confuses are left out."""
+        """A model number such as "KV-204"; what OCR confuses is left out."""
 
         def draw() -> str:
-            head = "".join(self.rng.choice("ACEFHKLMNPRTVWX") for _ in range(letters))
+            head = "".join(self.rng.choice("ACEHKMNPRWX") for _ in range(letters))
             return head + "-" + "".join(self.rng.choice("2345679") for _ in range(digits))
 
         return self.accept(draw)

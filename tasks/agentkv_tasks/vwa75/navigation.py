@@ -1,5 +1,332 @@
-"""Tasks of the category navigation."""
+"""Tasks that reach a page: the address, or what the last page shows, is what counts."""
 
-from agentkv_tasks.template import Template
+from agentkv_env.sites.shop.content import slug
+from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, shows
+from agentkv_tasks.vwa75.steps import (
+    choose,
+    done,
+    find_article,
+    find_listing,
+    find_product,
+    find_thread,
+)
 
-TEMPLATES: tuple[Template, ...] = ()
+
+def _article(title: str) -> str:
+    return f"__WIKIPEDIA__/wiki/{title.replace(' ', '_')}"
+
+
+# ---- the shop -------------------------------------------------------------------------------
+
+
+def category_of_the_shop(draw: Draw) -> Draft:
+    """From the home page through the shop's front page."""
+    category = draw.rng.choice(draw.world.shop.categories)
+    return Draft(
+        intent="Go to the shop and open the category {{category}}.",
+        values={"category": category},
+        start="__HOMEPAGE__",
+        check=reaches(f"__SHOPPING__/category/{slug(category)}"),
+        solution=["click [link: Shop]", f"click [link: {category}]", done()],
+    )
+
+
+def product_page(draw: Draw) -> Draft:
+    """Search and open."""
+    product = draw.rng.choice(draw.world.shop.products)
+    return Draft(
+        intent="Open the page of the {{product}}.",
+        values={"product": product.name},
+        start="__SHOPPING__",
+        check=reaches(f"__SHOPPING__/product/{product.number}"),
+        solution=[*find_product(product.name), done()],
+    )
+
+
+def page_of_the_account(draw: Draw) -> Draft:
+    """Two links that need no search."""
+    link, path = draw.rng.choice(
+        (("Addresses", "addresses"), ("Edit profile", "profile"), ("Messages", "messages"))
+    )
+    return Draft(
+        intent="In the shop, open the {{link}} page of my account.",
+        values={"link": link},
+        start="__SHOPPING__",
+        check=reaches(f"__SHOPPING__/account/{path}"),
+        solution=["click [link: Account]", f"click [link: {link}]", done()],
+    )
+
+
+def category_with_the_best_coupon(draw: Draw) -> Draft:
+    """Only in the pictures: the percentages on the posters."""
+    best = max(draw.world.shop.coupons, key=lambda coupon: coupon.percent)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open the category for which the shop's deals page gives the largest reduction.",
+                "Which category has the best coupon on the shop's deals page? Open it.",
+            )
+        ),
+        start="__SHOPPING__",
+        check=reaches(f"__SHOPPING__/category/{slug(best.category)}"),
+        solution=["click [link: Deals]", f"click [link: {best.category}]", done()],
+        reads_image=True,
+        turns_on=f"{best.percent} PERCENT OFF",
+    )
+
+
+def order_with_a_tracking_code(draw: Draw) -> Draft:
+    """Only in the picture: open the orders one by one until the parcel's label fits."""
+    wanted = draw.rng.choice(draw.world.shop.orders[:-1])
+    steps = ["click [link: Orders]"]
+    for order in reversed(draw.world.shop.orders):
+        steps.append(f"click [link: Order {order.number}]")
+        if order == wanted:
+            break
+        steps.append("go_back")
+    return Draft(
+        intent="Find the order whose parcel label says {{tracking}} and stay on its page.",
+        values={"tracking": wanted.tracking},
+        start="__SHOPPING__",
+        check=reaches(f"__SHOPPING__/order/{wanted.number}"),
+        solution=[*steps, done()],
+        difficulty="medium",
+        reads_image=True,
+        turns_on=wanted.tracking,
+    )
+
+
+def sorted_second_page(draw: Draw) -> Draft:
+    """Sort first, then turn the page."""
+    category = draw.rng.choice(draw.world.shop.categories)
+    return Draft(
+        intent="Show the second page of the category {{category}}, sorted by highest price.",
+        values={"category": category},
+        start="__SHOPPING__",
+        check=all_of(
+            shows("last", "document.querySelector('h1').innerText", exact_match=category),
+            shows("last", "document.querySelector('[name=sort]').value",
+                  exact_match="Highest price"),
+            shows("last", "document.querySelector('.pager span').innerText",
+                  exact_match="Page 2 of 2"),
+        ),
+        solution=[
+            f"click [link: {category}]",
+            choose("Sort by", "Highest price"),
+            "click [button: Apply]",
+            "click [link: Next page]",
+            done(),
+        ],
+        difficulty="medium",
+    )  # fmt: skip
+
+
+def cheapest_of_a_kind(draw: Draw) -> Draft:
+    """Search for a kind of thing and compare prices."""
+    kind = draw.rng.choice(draw.world.shop.products).kind
+    cheapest = min((one for one in draw.world.shop.products if one.kind == kind),
+                   key=lambda one: one.cents)  # fmt: skip
+    return Draft(
+        intent="Search the shop for {{kind}} and open the page of the cheapest {{kind}}.",
+        values={"kind": kind},
+        start="__SHOPPING__",
+        check=reaches(f"__SHOPPING__/product/{cheapest.number}"),
+        solution=[
+            f"type [textbox: Search] [{kind}] [1]",
+            choose("Sort by", "Lowest price"),
+            "click [button: Apply]",
+            f"click [link: {cheapest.name}]",
+            done(),
+        ],
+        difficulty="medium",
+    )
+
+
+def where_a_product_is_made(draw: Draw) -> Draft:
+    """A name read in the shop, searched for in the wiki."""
+    product = draw.rng.choice(draw.world.shop.products)
+    place = dict(product.facts)["Made in"]
+    return Draft(
+        intent="Open the wiki's article about the town in which the shop's {{product}} is made.",
+        values={"product": product.name},
+        start="__HOMEPAGE__",
+        check=reaches(_article(place)),
+        solution=[
+            "click [link: Shop]",
+            *find_product(product.name),
+            "click [link: All sites]",
+            "click [link: Wiki]",
+            find_article(place),
+            done(),
+        ],
+        difficulty="hard",
+        memory_distance_pages=2,
+    )
+
+
+# ---- the wiki -------------------------------------------------------------------------------
+
+
+def wiki_article(draw: Draw) -> Draft:
+    """One search."""
+    wiki = draw.world.wiki
+    titles = (wiki.towns, wiki.landmarks, wiki.rivers, wiki.festivals)[draw.instance % 4]
+    title = draw.rng.choice([each.name for each in titles])
+    return Draft(
+        intent="Find the article {{title}} in the wiki.",
+        values={"title": title},
+        start="__WIKIPEDIA__",
+        check=reaches(_article(title)),
+        solution=[find_article(title), done()],
+    )
+
+
+def article_of_a_mayor(draw: Draw) -> Draft:
+    """A search and a link in the text."""
+    town = draw.rng.choice(draw.world.wiki.towns)
+    return Draft(
+        intent="Open the wiki's article about the mayor of {{town}}.",
+        values={"town": town.name},
+        start="__WIKIPEDIA__",
+        check=reaches(_article(town.mayor)),
+        solution=[find_article(town.name), f"click [link: {town.mayor}]", done()],
+    )
+
+
+def birthplace_of_a_founder(draw: Draw) -> Draft:
+    """From the company to its founder to a town."""
+    wiki = draw.world.wiki
+    maker = draw.rng.choice(wiki.makers)
+    founder = wiki.figure(maker.founder)
+    return Draft(
+        intent="Open the wiki's article about the town in which the founder of {{maker}} was born.",
+        values={"maker": maker.name},
+        start="__WIKIPEDIA__",
+        check=reaches(_article(founder.birthplace)),
+        solution=[
+            find_article(maker.name),
+            f"click [link: {founder.name}]",
+            f"click [link: {founder.birthplace}]",
+            done(),
+        ],
+        difficulty="medium",
+    )
+
+
+# ---- the forum ------------------------------------------------------------------------------
+
+
+def board_of_the_forum(draw: Draw) -> Draft:
+    """From the home page by links."""
+    board = draw.rng.choice(draw.world.forum.boards)
+    return Draft(
+        intent="Take me to the board {{board}} of the forum.",
+        values={"board": board.name},
+        start="__HOMEPAGE__",
+        check=reaches(f"__REDDIT__/board/{board.name}"),
+        solution=[
+            "click [link: Forum]",
+            "click [link: Boards]",
+            f"click [link: {board.name}]",
+            done(),
+        ],
+    )
+
+
+def thread_page(draw: Draw) -> Draft:
+    """Search and open."""
+    thread = draw.rng.choice(draw.world.forum.threads)
+    return Draft(
+        intent="Open the forum thread {{thread}}.",
+        values={"thread": thread.title},
+        start="__REDDIT__",
+        check=reaches(f"__REDDIT__/thread/{thread.id}"),
+        solution=[*find_thread(thread.title), done()],
+    )
+
+
+def page_of_an_author(draw: Draw) -> Draft:
+    """From the thread to whoever wrote it."""
+    thread = draw.rng.choice(draw.world.forum.threads)
+    return Draft(
+        intent="Open the user page of the person who started the thread {{thread}}.",
+        values={"thread": thread.title},
+        start="__REDDIT__",
+        check=reaches(f"__REDDIT__/user/{thread.author}"),
+        solution=[*find_thread(thread.title), f"click [link: {thread.author}]", done()],
+    )
+
+
+def top_thread_of_a_board(draw: Draw) -> Draft:
+    """The board's order has to be changed first."""
+    board = draw.rng.choice(draw.world.forum.boards)
+    threads = [thread for thread in draw.world.forum.threads if thread.board == board.name]
+    top = max(threads, key=lambda thread: thread.score)
+    return Draft(
+        intent="Open the thread with the most points of all time on the forum's board {{board}}.",
+        values={"board": board.name},
+        start="__REDDIT__",
+        check=reaches(f"__REDDIT__/thread/{top.id}"),
+        solution=[
+            "click [link: Boards]",
+            f"click [link: {board.name}]",
+            "click [link: Top]",
+            f"click [link: {top.title}]",
+            done(),
+        ],
+        difficulty="medium",
+    )
+
+
+# ---- the classifieds ------------------------------------------------------------------------
+
+
+def listing_page(draw: Draw) -> Draft:
+    """Search and open."""
+    listing = draw.rng.choice(draw.world.classifieds.listings)
+    return Draft(
+        intent="Find the listing {{listing}} in the classifieds and open it.",
+        values={"listing": listing.title},
+        start="__CLASSIFIEDS__",
+        check=reaches(f"__CLASSIFIEDS__/listing/{listing.id}"),
+        solution=[*find_listing(listing.title), done()],
+    )
+
+
+def page_of_a_seller(draw: Draw) -> Draft:
+    """From the home page to the listing to whoever offers it."""
+    listing = draw.rng.choice(draw.world.classifieds.listings)
+    return Draft(
+        intent="Who sells the {{listing}} in the classifieds? Open the page of that seller.",
+        values={"listing": listing.title},
+        start="__HOMEPAGE__",
+        check=reaches(f"__CLASSIFIEDS__/seller/{listing.seller}"),
+        solution=[
+            "click [link: Classifieds]",
+            *find_listing(listing.title),
+            f"click [link: {listing.seller}]",
+            done(),
+        ],
+        difficulty="medium",
+    )
+
+
+TEMPLATES = (
+    Template(category_of_the_shop),
+    Template(product_page, 2),
+    Template(page_of_the_account),
+    Template(category_with_the_best_coupon),
+    Template(order_with_a_tracking_code),
+    Template(sorted_second_page),
+    Template(cheapest_of_a_kind),
+    Template(where_a_product_is_made),
+    Template(wiki_article, 2),
+    Template(article_of_a_mayor),
+    Template(birthplace_of_a_founder),
+    Template(board_of_the_forum),
+    Template(thread_page),
+    Template(page_of_an_author),
+    Template(top_thread_of_a_board),
+    Template(listing_page),
+    Template(page_of_a_seller),
+)

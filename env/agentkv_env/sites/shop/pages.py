@@ -50,7 +50,7 @@ async def brand(request: Request) -> Response:
     for name in shop(request).brands:
         if slug(name) == request.path_params["name"]:
             made = [product for product in shop(request).products if product.brand == name]
-            return _listing(request, f"Made by {name}", made, is_brand=True)
+            return _listing(request, f"Made by {name}", made, brand=name)
     raise missing()
 
 
@@ -67,7 +67,7 @@ def _listing(
     products: Sequence[Product],
     *,
     words: str = "",
-    is_brand: bool = False,
+    brand: str = "",
 ) -> Response:
     query = request.query_params
     chosen = filtered(products, query)
@@ -79,7 +79,8 @@ def _listing(
         "listing.html",
         title=title,
         words=words,
-        brands=[] if is_brand else sorted({product.brand for product in products}),
+        made_by=brand,
+        brands=[] if brand else sorted({product.brand for product in products}),
         orders=ORDERS,
         count=len(chosen),
         products=sorted_products[shown.start : shown.start + shown.size],
