@@ -20,7 +20,7 @@ class Bytes:
 
 
 def parse_budget(budget: int | str | None) -> int | Bytes | None:
-    """Tokens as they are; text such as "64MiB", "1.5 GB" or "4096 B" as bytes. Raises PolicyError."""
+    """Tokens as they are; text such as "64MiB" or "1.5 GB" as bytes. Raises PolicyError."""
     if not isinstance(budget, str):
         return budget
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)
@@ -37,22 +37,34 @@ def fit(policy: Policy, budget: int | Bytes | None, geometry: Geometry, batch: i
     """The policy fitted to a budget. Raises PolicyError where it does not fit."""
     if not isinstance(budget, Bytes):
         return policy.fitted(budget)
+    if policy.gate.ceiling is not None:
+        raise PolicyError(
+            f"this policy has its own budget of {policy.gate.ceiling} tokens; leave the other out"
+        )
+
+    def size(num_tokens: int) -> int:
+        try:
+            return resting_bytes(policy.fitted(num_tokens), geometry, batch)
+        except PolicyError:
+            return 0  # too few tokens for this policy: the search goes up
+
     low, high = 1, 2
-    while resting_bytes(policy.fitted(high), geometry, batch) <= budget.count and high < 1 << 40:
+    while size(high) <= budget.count and high < 1 << 32:
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if resting_bytes(policy.fitted(middle), geometry, batch) <= budget.count:
+        if size(middle) <= budget.count:
             low = middle
         else:
             high = middle
-    needed = resting_bytes(policy.fitted(low), geometry, batch)
+    fitted = policy.fitted(low)
+    needed = resting_bytes(fitted, geometry, batch)
     if needed > budget.count:
         raise PolicyError(
             f"a budget of {budget.count} bytes is less than one token in every layer takes "
-            f"({needed} bytes for this model and {batch} sequences)"
+            f"({needed} bytes for this model and {batch} sequences, with room to grow)"
         )
-    return policy.fitted(low)
+    return fitted
 
 
 def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:

@@ -1,6 +1,5 @@
 """The cache itself: what transformers is handed as `past_key_values`."""
 
-import inspect
 import weakref
 from typing import Any, Literal
 
@@ -13,16 +12,17 @@ from agentkv.cache.budget import Bytes, fit, parse_budget
 from agentkv.cache.hf import ATTENTION, Geometry, Handle, Layer, Misuse, describe, register
 from agentkv.cache.lanes import Meter
 from agentkv.cache.layer import LayerStore
-from agentkv.policies.gates import Confident, confidence
 from agentkv.policies.policy import Policy, PolicyError
 from agentkv.policies.registry import policy as named_policy
+
+OTHER_MODEL = "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
 
 
 def attach(model: PreTrainedModel) -> None:
     """Let `model` attend through agentkv, so that it can use a `Cache`.
 
-    Switches `attn_implementation`; the model works as before with other caches and with none. Doing it
-    twice does nothing more.
+    Switches `attn_implementation`; the model works as before with other caches and with none. Doing
+    it twice does nothing more.
 
     Raises:
         UnsupportedModel: a ValueError that names the supported families.
@@ -31,10 +31,9 @@ def attach(model: PreTrainedModel) -> None:
     register()
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
-    if not getattr(model.base_model, "_agentkv_attached", False):
-        # a hook, since it sees a forward whole and before any work: refusals leave the cache as it was
+    if _check_forward not in model.base_model._forward_pre_hooks.values():
+        # a hook sees a forward whole and before any work: refusals leave the cache as it was
         model.base_model.register_forward_pre_hook(_check_forward, with_kwargs=True)
-        model.base_model._agentkv_attached = True
 
 
 def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -50,8 +49,8 @@ def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 class Cache(TransformersCache):
     """Keys and values of one batch of token streams, kept small by a policy.
 
-    Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on using
-    it in the next turn. Feed every token once; positions are counted from the tokens seen.
+    Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on
+    using it in the next turn. Feed every token once; positions are counted from the tokens seen.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Cache(TransformersCache):
         """As it was asked for; `fitted` has its numbers filled in."""
         self.prefill, self.chunk = prefill, chunk
         self.confidences: list[float] | None = None
-        """Per sequence, at the last step the gate saw; None before, and for gates that need none."""
+        """Per sequence, at the last step a gate that needs logits was given them; else None."""
         self._budget = budget
         self._model = weakref.ref(model.base_model)
         self._modules = {id(module) for module in model.modules()}
@@ -76,7 +75,10 @@ class Cache(TransformersCache):
         self._batch: int | None = None
         # a budget in bytes is shared by the sequences, whose number is known at the first forward
         self.fitted = fit(policy, budget, self.geometry, batch=1)
-        super().__init__(layers=[Layer(store) for store in self._make_stores()])
+        self.stores: list[LayerStore] = []
+        """One per layer."""
+        super().__init__(layers=[])
+        self._make_layers()
 
     @classmethod
     def for_model(
@@ -92,12 +94,12 @@ class Cache(TransformersCache):
 
         Args:
             policy: a name, or a value from `agentkv.policy`.
-            budget: tokens per layer and KV head, protected ones included; or bytes for the whole cache
-                at rest, such as "64MiB". The budget of conf-kv is its loose one.
-            prefill: how `feed` takes a long input: in chunks with a gate after each, which bounds the
-                peak, or whole, which lets every token see all of it. A forward that arrives whole, as
-                from `generate`, is attended to whole and evicted layer by layer right after;
-                `generate(..., prefill_chunk_size=cache.chunk)` bounds that too.
+            budget: tokens per layer and KV head, protected ones included; or bytes for the whole
+                cache at rest, such as "64MiB". The budget of conf-kv is its loose one.
+            prefill: how `feed` takes a long input: in chunks with a gate after each, which bounds
+                the peak, or whole, which lets every token see all of it. A forward that arrives
+                whole, as from `generate`, is attended to whole and evicted layer by layer right
+                after; `generate(..., prefill_chunk_size=cache.chunk)` bounds that too.
             chunk: tokens per chunk.
 
         Raises:
@@ -112,14 +114,14 @@ class Cache(TransformersCache):
         attach(model)
         return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
 
-    def _make_stores(self) -> list[LayerStore]:
+    def _make_layers(self) -> None:
         acted_on = self.geometry.policy_layers
         ceiling = self.fitted.gate.ceiling
         shares: list[int | None] = [None] * len(acted_on)
         if ceiling is not None:
             shares = list(self.fitted.allocator.shares(ceiling, len(acted_on)))
         of_layer = dict(zip(acted_on, shares, strict=True))
-        return [
+        self.stores = [
             LayerStore(
                 shape,
                 policy=self.fitted if i in of_layer else None,
@@ -128,16 +130,12 @@ class Cache(TransformersCache):
             )
             for i, shape in enumerate(self.geometry.layers)
         ]
-
-    @property
-    def stores(self) -> list[LayerStore]:
-        """One per layer."""
-        return [layer.store for layer in self.layers]
+        self.layers = [Layer(store) for store in self.stores]
 
     @property
     def seen(self) -> int:
         """Tokens fed so far, in columns of the batch."""
-        return int(self.layers[0].store.seen)
+        return self.stores[0].seen
 
     @property
     def nbytes(self) -> int:
@@ -155,11 +153,9 @@ class Cache(TransformersCache):
         return -1 if self._batch is None else self._batch
 
     def kept(self, layer: int) -> list[list[Tensor]]:
-        """Original positions that `layer` still holds: per sequence and KV head, int64, ascending."""
-        store: LayerStore = self.layers[layer].store
-        return [
-            [lanes.positions.to(torch.int64)] * store.shape.num_heads for lanes in store.rows
-        ]
+        """Original positions `layer` still holds, per sequence and KV head: int64, ascending."""
+        store = self.stores[layer]
+        return [[lanes.positions.to(torch.int64)] * store.shape.num_heads for lanes in store.rows]
 
     def check(self) -> None:
         """Audit the whole structure. Raises AssertionError saying what is broken."""
@@ -172,8 +168,8 @@ class Cache(TransformersCache):
     def gate(self) -> "Gate":
         """A logits processor that tells the policy how sure the model is; put it first in the list.
 
-        In a loop of one's own, call it with the ids and the logits (B, V) of the last token after each
-        forward.
+        In a loop of one's own, call it with the ids and the logits (B, V) of the last token after
+        each forward.
         """
         return Gate(self)
 
@@ -184,9 +180,8 @@ class Cache(TransformersCache):
             return
         if logits.shape[0] != self._batch:
             raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
-        assert isinstance(gate, Confident)
         # the only point of a step that waits for the device
-        self.confidences = confidence(logits, gate.weights).tolist()
+        self.confidences = gate.confidence(logits).tolist()
         ceiling = gate.ceiling
         for row, sure in enumerate(self.confidences):
             budget = gate.budget(sure)
@@ -195,7 +190,7 @@ class Cache(TransformersCache):
             acted_on = self.geometry.policy_layers
             shares = self.fitted.allocator.shares(budget, len(acted_on))
             for i, share in zip(acted_on, shares, strict=True):
-                self.layers[i].store.evict(row, share)
+                self.stores[i].evict(row, share)
 
     @torch.no_grad()
     def feed(
@@ -236,9 +231,7 @@ class Cache(TransformersCache):
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
         """Refuse a forward that cannot work, before it starts. Raises Misuse (ValueError)."""
         if module is not self._model() and id(module) not in self._modules:
-            raise Misuse(
-                "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
-            )
+            raise Misuse(OTHER_MODEL)
         if self._batch is not None and batch != self._batch:
             raise Misuse(
                 f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
@@ -277,22 +270,20 @@ class Cache(TransformersCache):
     ) -> Tensor:
         """Called by the registered attention function; see `LayerStore.attend`."""
         if id(module) not in self._modules:
-            raise Misuse(
-                "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
-            )
+            raise Misuse(OTHER_MODEL)
         if mask is not None and mask.dim() != 2:
             raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
         keys, values = handle.keys.detach(), handle.values.detach()
         if self._batch is None:
             self._begin(keys)
-        store: LayerStore = self.layers[handle.layer_idx].store
+        store = self.stores[handle.layer_idx]
         return store.attend(query, keys, values, mask, scale=scale, sinks=sinks)
 
     def _begin(self, keys: Tensor) -> None:
         batch = keys.shape[0]
         if isinstance(self._budget, Bytes):
             self.fitted = fit(self.policy, self._budget, self.geometry, batch)
-            self.layers = [Layer(store) for store in self._make_stores()]
+            self._make_layers()
         self._batch = batch
         for store in self.stores:
             store.begin(batch, keys.dtype, keys.device)
@@ -325,12 +316,12 @@ class Cache(TransformersCache):
     def crop(self, *args: Any, **kwargs: Any) -> None:
         """Always refused."""
         raise Misuse(
-            "this cache cannot be rolled back: what was evicted, quantised and averaged since is gone. "
-            "Decode without an assistant model"
+            "this cache cannot be rolled back: what was evicted, quantised and averaged since is "
+            "gone. Decode without an assistant model"
         )
 
 
-class Gate(LogitsProcessor):  # type: ignore[misc]
+class Gate(LogitsProcessor):
     """Hands raw logits to a cache's policy and passes them on unchanged."""
 
     def __init__(self, cache: Cache) -> None:
@@ -339,8 +330,3 @@ class Gate(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
         self.cache.settle(scores)
         return scores
-
-
-def takes_logits_to_keep(model: PreTrainedModel) -> bool:
-    """Whether the model can be asked for the logits of the last token alone."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters

@@ -1,9 +1,9 @@
-"""The one place that knows transformers' versions (4.57 to 5.x): how it calls a cache, and how it is
-told of our attention and mask.
+"""The one place that knows transformers' versions (4.57 to 5.x): how it calls a cache, and how it
+is told of our attention and mask.
 
-Two names are registered. The attention takes the handle that `Cache.update` returns instead of keys;
-between the two no model code touches it. The mask hands the 2-D padding mask through, because the
-attention works out causality and windows from stored positions. No model code is patched.
+Two names are registered. The attention takes the handle that `Cache.update` returns instead of
+keys; between the two no model code touches it. The mask hands the 2-D padding mask through, because
+the attention works out causality and windows from stored positions. No model code is patched.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Geometry:
 
     @property
     def policy_layers(self) -> tuple[int, ...]:
-        """Layers a policy acts on: those that see everything. Where every layer has a window, all."""
+        """Layers a policy acts on: those without a window; all, if every layer has one."""
         full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)
         return full or tuple(range(len(self.layers)))
 
@@ -87,8 +87,8 @@ class Handle:
 
     def __getattr__(self, name: str) -> Any:
         raise Misuse(
-            "this model does not use agentkv's attention: call agentkv.attach(model), and do not set "
-            "another attn_implementation afterwards"
+            "this model does not use agentkv's attention: call agentkv.attach(model), and do not "
+            "set another attn_implementation afterwards"
         )
 
     @classmethod
@@ -96,7 +96,7 @@ class Handle:
         raise Misuse("this model does not use agentkv's attention: call agentkv.attach(model)")
 
 
-class Layer(CacheLayerMixin):
+class Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """The face of a `LayerStore` towards transformers."""
 
     is_compileable = False
@@ -104,7 +104,7 @@ class Layer(CacheLayerMixin):
     supports_early_init = False
 
     def __init__(self, store: LayerStore) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.store = store
         self.is_sliding = store.shape.window is not None
 

@@ -175,8 +175,8 @@ class Lanes:
 
         Args:
             keys, values: (H, t, D).
-            positions: (t,), ascending and after all stored ones, or the first of t in a row. New rows
-                have a mass of 0 until they are observed.
+            positions: (t,), ascending and after all stored ones, or the first of t in a row. New
+                rows have a mass of 0 until they are observed.
         """
         count = keys.shape[1]
         new = self._dense.extend(count)
@@ -324,5 +324,5 @@ class Lanes:
 
 
 def _most_blocks(num_rows: int) -> int:
-    # up to twice as many scales as full blocks need (our choice): merging less often rounds less often
+    # twice the scales that full blocks need (our choice): merging less often rounds less
     return 2 * -(-num_rows // BLOCK)

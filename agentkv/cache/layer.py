@@ -147,11 +147,9 @@ class LayerStore:
         if decay is not None:
             assert done.mass is not None
             num_averaged = min(num_new, MASS_QUERIES)
-            lanes.observe(
-                done.mass[0].mean(dim=0), num_new=num_new, weight=1 - decay**num_averaged
-            )
+            lanes.observe(done.mass[0].mean(dim=0), num_new=num_new, weight=1 - decay**num_averaged)
         if window is not None:
-            # the next token's window reaches back to seen - window + 1; without padding that is a count
+            # how far back the window of the next token reaches
             last = first + num_new if positions is None else int(positions[-1]) + 1
             self._drop_before(lanes, last - window + 1)
         self.evict(row, self.ceiling)
@@ -165,7 +163,7 @@ class LayerStore:
         self.has_evicted = True
 
     def evict(self, row: int, budget: int | None) -> None:
-        """Drop what the policy gives up to hold `budget` rows of sequence `row`, quantise the old."""
+        """Drop rows of a sequence down to `budget`, as the policy picks, and quantise the old."""
         policy = self.policy
         if policy is None:
             return
@@ -186,8 +184,6 @@ class LayerStore:
         copies = [self.rows[i].copy() for i in index]
         for lanes in self.rows:
             lanes.release()
-        for lanes in copies:
-            self.meter.add(lanes.nbytes)
         self.rows = copies
 
     def reset(self) -> None:
@@ -208,7 +204,7 @@ class LayerStore:
             if self.policy is not None:
                 recent = self.policy.precision.recent
                 if recent is None:
-                    assert not lanes.num_coded, "rows in 8 bits under a policy that keeps them whole"
+                    assert not lanes.num_coded, "rows in 8 bits that should be whole"
                 else:
                     assert lanes.num_dense < recent + 64, "rows that should be in 8 bits"
                 if self.ceiling is not None:

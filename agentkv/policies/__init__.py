@@ -1,1 +1,1 @@
-"""Which stored rows a cache keeps, and how precisely: every policy is a value made of five parts."""
+"""Which rows a cache keeps, and how precisely: every policy is a value of five parts."""

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from agentkv.policies.policy import PolicyError
@@ -19,11 +18,14 @@ class Unbounded:
 
     def fitted(self, budget: int | None) -> "Unbounded":
         if budget is not None:
-            raise PolicyError(f"this policy keeps every row, but a budget of {budget} was given")
+            raise PolicyError("this policy keeps every row; leave the budget out")
         return self
 
     def budget(self, confidence: float) -> None:
         return None
+
+    def confidence(self, logits: Tensor) -> Tensor:
+        return _sure(logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Fixed:
 
     def budget(self, confidence: float) -> int | None:
         return self.ceiling
+
+    def confidence(self, logits: Tensor) -> Tensor:
+        return _sure(logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,13 @@ class Confident:
     def budget(self, confidence: float) -> int | None:
         return self.tight if confidence >= self.threshold else self.loose
 
+    def confidence(self, logits: Tensor) -> Tensor:
+        return confidence(logits, self.weights)
+
+
+def _sure(logits: Tensor) -> Tensor:
+    return logits.new_ones(logits.shape[0])
+
 
 def require_rows(name: str, value: int) -> int:
     """`value`, if it is a number of rows. Raises PolicyError."""
@@ -93,9 +105,9 @@ def require_rows(name: str, value: int) -> int:
 def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
     """How sure the model is of its next token, in [0, 1): (B,) float32 from raw logits (B, V).
 
-    c = w_H * (1 - H / ln V) + w_m * sigmoid(m) + w_p * p1, with H the entropy, m the gap between the
-    two best log-probabilities and p1 the best probability. Sharper logits never lower it, and adding a
-    constant to all logits changes nothing. Temperature and truncation must come after.
+    c = w_H * (1 - H / ln V) + w_m * sigmoid(m) + w_p * p1, with H the entropy, m the gap between
+    the two best log-probabilities and p1 the best probability. Sharper logits never lower it, and
+    adding a constant to all logits changes nothing. Temperature and truncation must come after.
 
     Source: the three features are CONF-KV's; their combination is our choice.
     """

@@ -1,4 +1,4 @@
-"""The other four slots: how budgets are shared out, what rows are worth, which stay, how precisely."""
+"""The other slots: sharing budgets out, what rows are worth, which stay, how precisely."""
 
 from dataclasses import dataclass, replace
 

@@ -31,10 +31,10 @@ class Rows:
 
     num_rows: int
     positions: Tensor
-    """(T,) integers, ascending: the place of each row in the sequence. It is also the generation step
-    that recency goes by (our choice: each token of an observation is a step of its own)."""
+    """(T,) integers, ascending: the place of each row in the sequence. It is also the generation
+    step that recency goes by (our choice: each token of an observation is a step of its own)."""
     mass: Tensor | None
-    """(T,) float32: moving average of the attention each row drew; None if the scorer asked for none."""
+    """(T,) float32: moving average of the attention each row drew; None if nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Drop:
 
 
 Verdict = Drop | Tensor
-"""What a selector answers: one run of rows to drop, or the ascending numbers (n,) of rows to keep."""
+"""A selector's answer: one run of rows to drop, or the ascending numbers (n,) to keep."""
 
 
 class Gate(Protocol):
-    """How many rows each layer may hold on average, given how sure the model is of its next token."""
+    """How many rows a layer may hold on average, given how sure the model is."""
 
     @property
     def needs_logits(self) -> bool: ...
@@ -67,6 +67,10 @@ class Gate(Protocol):
 
     def fitted(self, budget: int | None) -> Self:
         """This gate with everything that depends on the budget filled in. Raises PolicyError."""
+        ...
+
+    def confidence(self, logits: Tensor) -> Tensor:
+        """(B,) how sure the model is, from raw logits (B, V)."""
         ...
 
     def budget(self, confidence: float) -> int | None:
@@ -115,7 +119,7 @@ class Precision(Protocol):
 
     @property
     def recent(self) -> int | None:
-        """The newest rows that stay in the model's dtype, older ones go to 8 bits; None: all stay."""
+        """Newest rows that stay in the model's dtype, older ones go to 8 bits; None: all stay."""
         ...
 
     def fitted(self, budget: int | None) -> Self: ...

@@ -1,4 +1,4 @@
-"""The named policies. Each is a value put together from parts; a name with its parameters gives it."""
+"""The named policies: a name with its parameters gives a value put together from parts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from agentkv.policies.gates import Confident, Fixed, Unbounded, require_rows
-from agentkv.policies.parts import AgedToInt8, AttentionAndRecency, Best, Native, Uniform
 from agentkv.policies.parts import Age as ByAge
+from agentkv.policies.parts import AgedToInt8, AttentionAndRecency, Best, Native, Uniform
 from agentkv.policies.policy import Policy, PolicyError
 
 
@@ -55,10 +55,12 @@ def conf_kv(
     """Confidence picks one of two budgets; attention and recency pick the rows.
 
     Args:
-        threshold: confidence from which the tight budget holds (paper: 0.7; 0.8 is its safer value).
+        threshold: confidence from which the tight budget holds (paper: 0.7; 0.8 is its safer
+            value).
         tight: rows while sure; None: half of loose (paper: 256 of 512).
         loose: rows otherwise; None: the cache's budget.
-        protected: newest rows that never go; None: an eighth of loose, at most 64 (paper: 64 of 512).
+        protected: newest rows that never go; None: an eighth of loose, at most 64 (paper: 64 of
+            512).
         mass_weight: attention's share of the score, recency has the rest (our choice: 0.5).
         decay: of the moving average of attention masses (our choice: 0.9).
         weights: of entropy, gap and top probability in the confidence (our choice).
@@ -66,18 +68,20 @@ def conf_kv(
 
     Source: CONF-KV (arXiv 2605.24786).
     """
-    share = tuple(float(w) for w in weights)
-    if len(share) != 3 or min(share) < 0 or abs(sum(share) - 1) > 1e-6:
+    shares = tuple(weights) if isinstance(weights, (tuple, list)) else ()
+    if len(shares) != 3 or not all(_is_share(w) for w in shares) or abs(sum(shares) - 1) > 1e-6:
         raise PolicyError(f"weights must be three shares that sum to 1; found {weights!r}")
-    if not 0 <= decay < 1:
+    if not _is_share(decay) or decay == 1:
         raise PolicyError(f"decay must be in [0, 1); found {decay!r}")
-    if not 0 <= mass_weight <= 1:
+    if not _is_share(mass_weight):
         raise PolicyError(f"mass_weight must be in [0, 1]; found {mass_weight!r}")
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+        raise PolicyError(f"threshold must be a number; found {threshold!r}")
     for name, value in (("tight", tight), ("loose", loose)):
         if value is not None:
             require_rows(name, value)
     gate = Confident(
-        float(threshold), (share[0], share[1], share[2]), tight, loose, _count("slack", slack)
+        float(threshold), (shares[0], shares[1], shares[2]), tight, loose, _count("slack", slack)
     )
     selector = Best(protected=None if protected is None else _count("protected", protected))
     scorer = AttentionAndRecency(float(mass_weight), float(decay))
@@ -132,7 +136,8 @@ def policy(name: str, **parameters: Any) -> Policy:
     """The named policy with its own parameters.
 
     Raises:
-        PolicyError: an unknown name, a parameter the policy does not have, or a value it cannot take.
+        PolicyError: an unknown name, a parameter the policy does not have, or a value it cannot
+        take.
     """
     make = NAMED.get(name)
     if make is None:
@@ -161,6 +166,10 @@ def policy(name: str, **parameters: Any) -> Policy:
 def parameters_of(name: str) -> dict[str, Any]:
     """The parameters of a named policy and their defaults."""
     return {p.name: p.default for p in inspect.signature(NAMED[name]).parameters.values()}
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _count(name: str, value: int) -> int:

@@ -16,7 +16,7 @@ from agentkv_kernels.reference import attend_at_once as _attend_at_once
 __all__ = ["BLOCK", "Attended", "Coded", "Dense", "attend", "dequantize", "merge", "quantize"]
 
 MAX_LOGITS_AT_ONCE = 1 << 22
-"""16 MiB of float32 logits (our choice): an observation of 512 tokens over 2,048 rows and 4 heads."""
+"""16 MiB of float32 (our choice): 512 new tokens over 2,048 rows in 4 heads."""
 
 
 def attend(

@@ -1,8 +1,8 @@
 """The 8-bit format: blocks of 64 rows, one power-of-two scale per block and channel.
 
 A channel is one place in a row: of keys or values, of a head, of the head's D numbers. Power-of-two
-scales let blocks be merged again and again without drift: codes whose exponent stays the same stay the
-same integers, the others take one rounding shift.
+scales let blocks be merged again and again without drift: codes whose exponent stays the same stay
+the same integers, the others take one rounding shift.
 
 Shapes: T rows, C stands for a row's own dimensions, such as (2, H, D); N blocks.
 """
@@ -45,7 +45,8 @@ def dequantize(codes: Tensor, exponents: Tensor, block_ids: Tensor) -> Tensor:
     """Rows (T, *C) float32, exactly code * 2**exponent.
 
     Args:
-        codes: (T, *C) int8.  exponents: (N, *C) int8.  block_ids: (T,) int32, whose scale a row has.
+        codes: (T, *C) int8.  exponents: (N, *C) int8.  block_ids: (T,) int32, whose scale a row
+            has.
     """
     by_row = F.embedding(block_ids, scales(exponents).flatten(1))  # (T, C)
     return by_row.mul_(codes.flatten(1)).view(codes.shape)
@@ -55,8 +56,8 @@ def merge(codes: Tensor, exponents: Tensor, block_ids: Tensor) -> tuple[Tensor, 
     """Pack surviving rows into as few blocks as they fill: new codes, exponents and block ids.
 
     Each new block takes 64 rows in order; its exponent per channel is the largest its rows came
-    with. Rows that came with it keep their integers; the others are shifted right once, rounding half
-    to even. Nothing is dequantised, so repeated merging does not drift.
+    with. Rows that came with it keep their integers; the others are shifted right once, rounding
+    half to even. Nothing is dequantised, so repeated merging does not drift.
 
     Args:
         codes: (T, *C) int8.  exponents: (N, *C) int8.  block_ids: (T,) int32.

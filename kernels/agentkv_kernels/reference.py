@@ -1,7 +1,8 @@
-"""The specification in plain torch: attention over rows of mixed precision. It is also the CPU path.
+"""The specification in plain torch: attention over rows of mixed precision. It is also the CPU
+path.
 
-Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new tokens, T stored rows,
-D head size, N blocks of rows that share one scale per (head, channel).
+Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new tokens, T stored
+rows, D head size, N blocks of rows that share one scale per (head, channel).
 """
 
 import math
@@ -82,7 +83,8 @@ class Attended:
     mass: Tensor | None
     """(B, H, T) float32: attention each row drew, as the mean over its group's query heads and over
     the last `num_mass_queries` queries, rows in the order of the parts. A row a query may not see
-    draws 0 from it; the share of a sink logit is left out, so a head's masses may sum to less than 1.
+    draws 0 from it; the share of a sink logit is left out, so a head's masses may sum to less than
+    1.
     """
 
 
@@ -100,8 +102,9 @@ def attend(
 ) -> Attended:
     """Softmax attention of new tokens over stored rows, one block of rows at a time.
 
-    Exact: a running maximum m and sum l are corrected as blocks arrive (online softmax), and the mass
-    is exp(logit - m) / l with the final m and l. Logits and sums are float32 whatever the dtypes.
+    Exact: a running maximum m and sum l are corrected as blocks arrive (online softmax), and the
+    mass is exp(logit - m) / l with the final m and l. Logits and sums are float32 whatever the
+    dtypes.
 
     Args:
         q: (B, H * G, Q, D), rotated; query head h * G + g reads key-value head h.
@@ -215,7 +218,8 @@ def attend_at_once(
     sinks: Tensor | None = None,
     num_mass_queries: int = 0,
 ) -> Attended:
-    """`attend` with all logits (B, H * G, Q, T) in memory: fewest calls, so fastest for a short step.
+    """`attend` with all logits (B, H * G, Q, T) in memory: fewest calls, so fastest for a short
+    step.
 
     Needs parts without padding, and queries that each see at least one row.
     """

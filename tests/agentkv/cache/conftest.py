@@ -1,0 +1,193 @@
+"""Tiny models of every family, and a judge: a full cache whose attention hides what it is told
+to."""
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import agentkv
+
+VOCAB = 96
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def make(family):
+    torch.manual_seed(0)
+    if family == "gpt2":
+        config = GPT2Config(
+            vocab_size=VOCAB, n_positions=160, n_embd=32, n_layer=4, n_head=4,
+            bos_token_id=None, eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        model = GPT2LMHeadModel(config)
+    elif family == "gpt_oss":
+        config = GptOssConfig(
+            **SIZES, num_local_experts=2, num_experts_per_tok=1, sliding_window=12
+        )
+        model = GptOssForCausalLM(config)
+    else:
+        made = {
+            "llama": (LlamaConfig, LlamaForCausalLM, {}),
+            "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+            "qwen3": (Qwen3Config, Qwen3ForCausalLM, {}),
+            "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+            "mistral-window": (MistralConfig, MistralForCausalLM, {"sliding_window": 24}),
+        }[family]
+        sizes = {k: v for k, v in SIZES.items() if family != "qwen2" or k != "head_dim"}
+        model = made[1](made[0](**sizes, **made[2]))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() >= 2 and "embed" not in name and "wte" not in name:
+                weight.mul_(6)  # else attention is flat and anything passes
+            if name.endswith("sinks"):
+                weight.normal_()
+    return model.eval()
+
+
+FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "mistral-window", "gpt2", "gpt_oss"]
+_made = {}
+
+
+def fresh(family):
+    """A model that nobody has attached yet; equal families give equal weights."""
+    if family not in _made:
+        _made[family] = make(family)
+    return copy.deepcopy(_made[family])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _registered():
+    AttentionInterface.register("judge", _judge)
+    AttentionMaskInterface.register("judge", lambda *a, attention_mask=None, **kw: attention_mask)
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def model_of():
+    return fresh
+
+
+@pytest.fixture
+def model(family):
+    return fresh(family)
+
+
+@pytest.fixture
+def llama():
+    return fresh("llama")
+
+
+@pytest.fixture
+def tokens():
+    """(batch, length) -> token ids, always the same; 0 is padding and is not among them."""
+
+    def draw(batch, length, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(1, VOCAB, (batch, length), generator=generator)
+
+    return draw
+
+
+class Judge:
+    """The same weights over transformers' own full cache, in which chosen entries are hidden."""
+
+    def __init__(self, family):
+        self.model = fresh(family)
+        self.model.set_attn_implementation("judge")
+        self.cache = DynamicCache()  # without a config every layer keeps everything
+
+    @torch.no_grad()
+    def logits(self, ids, kept, attention_mask=None, position_ids=None):
+        """Logits (B, n, V) of new ids when each layer's past is only what `kept` names.
+
+        kept: per layer, per row, the original positions still there; None for everything.
+        """
+        past = self.cache.get_seq_length()
+        _hidden.clear()
+        if kept is not None:
+            for layer, of_rows in enumerate(kept):
+                hidden = torch.ones(ids.shape[0], past + ids.shape[1], dtype=torch.bool)
+                hidden[:, past:] = False
+                for row, positions in enumerate(of_rows):
+                    hidden[row, positions] = False
+                _hidden[layer] = hidden
+        more = {} if position_ids is None else {"position_ids": position_ids}
+        out = self.model(
+            ids, past_key_values=self.cache, attention_mask=attention_mask, use_cache=True, **more
+        )
+        return out.logits
+
+
+_hidden = {}
+
+
+def _judge(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None, **kwargs):
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
+    scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
+    logits = torch.einsum("bhqd,bhtd->bhqt", q.double(), k) * scaling
+    num_q, num_kv = logits.shape[-2:]
+    behind = torch.arange(num_kv - num_q, num_kv)[:, None] - torch.arange(num_kv)
+    hidden = (behind < 0)[None]
+    if sliding_window is not None:
+        hidden = hidden | (behind >= sliding_window)
+    if mask is not None:
+        hidden = hidden | ~mask.bool()[:, None, :]
+    if module.layer_idx in _hidden:
+        hidden = hidden | _hidden[module.layer_idx][:, None, :]
+    logits = logits.masked_fill(hidden[:, None], -torch.inf)
+    if s_aux is not None:
+        column = s_aux.double().view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+        logits = torch.cat([logits, column], dim=-1)
+    p = logits.softmax(dim=-1).nan_to_num(0.0)[..., :num_kv]
+    return torch.einsum("bhqt,bhtd->bqhd", p, v).to(q.dtype), None
+
+
+@pytest.fixture
+def judge():
+    return Judge
+
+
+@pytest.fixture
+def kept_of():
+    """cache -> per layer, per row: positions, as `Judge.logits` takes them."""
+    return lambda cache: [
+        [heads[0] for heads in cache.kept(layer)] for layer in range(len(cache.layers))
+    ]
+
+
+@pytest.fixture
+def cache_for():
+    return agentkv.Cache.for_model

@@ -1,0 +1,303 @@
+"""What the cache promises beyond exactness: bytes, budgets, precision, refusals."""
+
+import gc
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+import agentkv
+from agentkv.cache.budget import resting_bytes, row_bytes
+
+
+@torch.no_grad()
+def run(model, cache, ids, num_decoded, start=None):
+    """Feed ids, then decode; the gate after each."""
+    logits, gate = cache.feed(model, ids), cache.gate()
+    for _ in range(num_decoded):
+        token = logits.argmax(-1, keepdim=True)
+        logits = model(token, past_key_values=cache).logits[:, -1]
+        gate(None, logits)
+        cache.check()
+    return logits
+
+
+def tensors_alive():
+    """Bytes of every tensor storage Python can reach."""
+    gc.collect()
+    found = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):  # isinstance wakes deprecated modules
+            storage = thing.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
+def test_bytes_are_those_of_the_arithmetic(llama, cache_for, tokens):
+    cache = cache_for(llama, policy=agentkv.policy("conf-kv-int8", recent=40), budget=150)
+    run(llama, cache, tokens(2, 200), 70)
+    width, total = 2 * 8, 0  # heads times head size
+    for layer in cache.layers:
+        for lanes in layer.store.rows:
+            dense, coded = lanes._dense.capacity, lanes._codes.capacity
+            scales, ids = lanes._exponents.num_rows, lanes._block_ids.capacity
+            metadata = 4 * (lanes._positions.capacity + lanes._mass.capacity)
+            total += dense * 2 * width * 4 + coded * 2 * width + scales * 2 * width
+            total += ids * 4 + metadata
+            assert lanes.num_coded > 0
+            assert dense - lanes.num_dense <= 64 and coded - lanes.num_coded <= 64
+    assert cache.nbytes == total
+
+
+def test_eviction_gives_memory_back(llama, cache_for, tokens):
+    baseline = tensors_alive()
+    cache = cache_for(llama, policy="window", budget=30)
+    cache.prefill = "whole"
+    cache.feed(llama, tokens(1, 900))
+    held = tensors_alive() - baseline
+    assert cache.nbytes <= held <= cache.nbytes + 20_000  # the ids themselves, and small change
+    most = row_bytes(
+        num_dense=30, num_coded=0, head_width=16, dtype=torch.float32, tracks_mass=False
+    )
+    assert cache.nbytes <= 4 * most
+    # layers evict one after another, so only one of four was ever whole
+    assert cache.peak_nbytes < 1000 * 2 * 16 * 4 * 1.5
+
+
+def test_chunks_bound_the_peak(llama, cache_for, tokens):
+    ids = tokens(1, 1500)
+    peaks = {}
+    for prefill in ("whole", "chunked"):
+        cache = cache_for(llama, policy="streaming", budget=64, prefill=prefill, chunk=100)
+        cache.feed(llama, ids)
+        assert cache.seen == 1500
+        peaks[prefill] = cache.peak_nbytes
+    assert peaks["chunked"] < peaks["whole"] / 2
+
+
+@pytest.mark.parametrize("name", ["window", "streaming", "conf-kv", "conf-kv-int8"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, name, batch):
+    cache = cache_for(llama, policy=name, budget="300KiB")
+    run(llama, cache, tokens(batch, 1200), 40)
+    assert cache.nbytes <= 300 * 1024
+    bigger = cache.policy.fitted(cache.fitted.gate.ceiling + 1)
+    assert resting_bytes(bigger, cache.geometry, batch) > 300 * 1024
+
+
+def test_kept_rows_are_the_budget_exactly(llama, cache_for, tokens):
+    ids = tokens(2, 300)
+    for policy, expected in [
+        (agentkv.policy("window"), list(range(260, 300))),
+        (agentkv.policy("streaming"), [0, 1, 2, 3, *range(264, 300)]),
+        (agentkv.policy("streaming", sinks=0), list(range(260, 300))),
+    ]:
+        cache = cache_for(llama, policy=policy, budget=40, chunk=77)
+        cache.feed(llama, ids)
+        for layer in range(4):
+            assert [[h.tolist() for h in row] for row in cache.kept(layer)] == [[expected] * 2] * 2
+    for threshold, kept in ((2.0, 40), (-1.0, 20)):  # never sure, always sure
+        policy = agentkv.policy("conf-kv", threshold=threshold)
+        cache = cache_for(llama, policy=policy, budget=40)
+        run(llama, cache, ids, 30)
+        assert {len(head) for i in range(4) for row in cache.kept(i) for head in row} == {kept}
+
+
+def test_recency_alone_keeps_a_window(llama, cache_for, tokens):
+    policy = agentkv.policy("conf-kv", mass_weight=0.0, threshold=2.0)
+    cache = cache_for(llama, policy=policy, budget=40)
+    run(llama, cache, tokens(1, 90), 25)
+    assert cache.kept(2)[0][0].tolist() == list(range(75, 115))
+
+
+def test_attention_keeps_rows_a_window_would_lose(llama, cache_for, tokens):
+    policy = agentkv.policy("conf-kv", mass_weight=1.0, threshold=2.0)
+    cache = cache_for(llama, policy=policy, budget=40)
+    run(llama, cache, tokens(1, 200), 25)
+    assert any(int(cache.kept(layer)[0][0][0]) < 150 for layer in range(4))
+    assert len({tuple(cache.kept(layer)[0][0].tolist()) for layer in range(4)}) > 1
+
+
+def test_rows_have_budgets_of_their_own(llama, cache_for, tokens):
+    cache = cache_for(llama, policy=agentkv.policy("conf-kv", threshold=0.5), budget=40)
+    cache.feed(llama, tokens(2, 100))
+    logits = torch.zeros(2, 96)
+    logits[1, 5] = 50.0  # the second sequence is sure
+    cache.settle(logits)
+    assert cache.confidences[0] < 0.5 < cache.confidences[1]
+    for layer in range(4):
+        assert [len(row[0]) for row in cache.kept(layer)] == [40, 20]
+    cache.check()
+    with torch.no_grad():
+        llama(tokens(2, 9, seed=3), past_key_values=cache)
+    assert [len(row[0]) for row in cache.kept(0)] == [40, 29]
+
+
+@torch.no_grad()
+def test_rows_in_8_bits_are_attended_for_as_long_as_they_live(
+    llama, model_of, judge, kept_of, cache_for, tokens
+):
+    policy = agentkv.policy("conf-kv-int8", threshold=2.0, recent=8, protected=8)
+    cache = cache_for(llama, policy=policy, budget=160)
+    reference, blind = judge("llama"), judge("llama")
+    ids = tokens(1, 200)
+    kept, num_checked = None, 0
+    start = 0
+    for num_tokens in [150, *[1] * 50]:
+        new = ids[:, start : start + num_tokens]
+        coded = [layer.store.rows[0].num_coded if start else 0 for layer in cache.layers]
+        found = llama(new, past_key_values=cache).logits[:, -1]
+        expected = reference.logits(new, kept)[:, -1]
+        without = None if kept is None else [
+            [row[0][n:]] for row, n in zip(kept, coded, strict=True)
+        ]  # fmt: skip
+        ignorant = blind.logits(new, without)[:, -1]
+        if start > 152:
+            assert min(coded) >= 64
+            assert (found - expected).norm() < 0.1 * (ignorant - expected).norm()
+            num_checked += 1
+        cache.settle(found)
+        kept = kept_of(cache)
+        start += num_tokens
+    assert num_checked > 40
+
+
+def test_a_gate_is_not_needed_to_stay_within_the_loose_budget(llama, cache_for, tokens):
+    cache = cache_for(llama, policy="conf-kv", budget=50)
+    llama.generate(tokens(1, 120), past_key_values=cache, max_new_tokens=20, do_sample=False)
+    assert {len(cache.kept(i)[0][0]) for i in range(4)} == {50}
+
+
+def test_sliding_layers_hold_their_window_and_full_layers_their_budget(model_of, cache_for, tokens):
+    model = model_of("gpt_oss")
+    cache = cache_for(model, policy="window", budget=30)
+    run(model, cache, tokens(1, 80), 10)
+    kept = [cache.kept(i)[0][0].tolist() for i in range(4)]
+    assert kept[0] == kept[2] == list(range(79, 90))  # the 12th is the next token itself
+    assert kept[1] == kept[3] == list(range(60, 90))
+
+
+def test_a_model_of_windows_alone_is_bounded_by_both(model_of, cache_for, tokens):
+    model = model_of("mistral-window")
+    for budget, expected in ((10, 10), (100, 23)):
+        cache = cache_for(model, policy="streaming", budget=budget)
+        run(model, cache, tokens(1, 80), 5)
+        assert len(cache.kept(1)[0][0]) == expected
+
+
+def test_gpt2_past_its_positions_is_refused_before_any_work(model_of, cache_for, tokens):
+    model = model_of("gpt2")
+    cache = cache_for(model, policy="window", budget=20)
+    with pytest.raises(ValueError, match="gpt2 has 160 positions"):
+        cache.feed(model, tokens(1, 161))
+    assert cache.seen == 0
+    cache.feed(model, tokens(1, 158))
+    kept = cache.kept(0)[0][0].tolist()
+    for refused in (lambda: cache.feed(model, tokens(1, 3)),
+                    lambda: model(tokens(1, 3), past_key_values=cache)):  # fmt: skip
+        with pytest.raises(ValueError, match="158 tokens were seen and 3 more"):
+            refused()
+        assert cache.seen == 158 and cache.kept(0)[0][0].tolist() == kept
+    run(model, cache, tokens(1, 1), 1)
+    with pytest.raises(ValueError, match="positions"):
+        model.generate(tokens(1, 150), max_new_tokens=40, do_sample=False,
+                       past_key_values=cache_for(model, policy="full"))  # fmt: skip
+
+
+def test_another_model_or_batch_is_refused_and_changes_nothing(model_of, cache_for, tokens):
+    model, other = model_of("llama"), model_of("llama")
+    agentkv.attach(other)
+    cache = cache_for(model, policy="window", budget=20)
+    cache.feed(model, tokens(2, 30))
+    before = cache.nbytes, cache.seen, [cache.kept(i)[1][0].tolist() for i in range(4)]
+    with torch.no_grad():
+        with pytest.raises(ValueError, match="another model"):
+            other(tokens(2, 3), past_key_values=cache)
+        with pytest.raises(ValueError, match="holds 2 sequences and was given 3"):
+            model(tokens(3, 3), past_key_values=cache)
+        with pytest.raises(ValueError, match="holds 2 sequences and was given 1"):
+            cache.feed(model, tokens(1, 3))
+        with pytest.raises(ValueError, match="another model"):
+            cache.feed(model_of("qwen3"), tokens(2, 3))
+        with pytest.raises(ValueError, match="attach"):
+            unattached = model_of("llama")
+            empty = cache_for(model, policy="full")
+            unattached(tokens(1, 3), past_key_values=empty)
+    with pytest.raises(ValueError, match="logits of 1 sequences"):
+        conf = cache_for(model, policy="conf-kv", budget=20)
+        conf.feed(model, tokens(2, 5))
+        conf.settle(torch.zeros(1, 96))
+    cache.check()
+    assert before == (cache.nbytes, cache.seen, [cache.kept(i)[1][0].tolist() for i in range(4)])
+
+
+def test_an_unsupported_family_is_refused_by_name():
+    bert = BertModel(BertConfig(hidden_size=16, num_attention_heads=2, num_hidden_layers=1,
+                                intermediate_size=16, vocab_size=20))  # fmt: skip
+    with pytest.raises(ValueError, match="'bert' is not supported; supported: gpt2, gpt_oss"):
+        agentkv.attach(bert)
+    with pytest.raises(ValueError, match="'bert'"):
+        agentkv.Cache.for_model(bert, policy="full")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "wndow", "budget": 9}, "unknown policy 'wndow'; known: conf-kv"),
+        ({"policy": "window"}, "needs a budget"),
+        ({"policy": "full", "budget": 9}, "keeps every row"),
+        ({"policy": "window", "budget": 0}, "at least 1"),
+        ({"policy": "window", "budget": "64 parsecs"}, "neither a number of tokens nor bytes"),
+        ({"policy": "window", "budget": "1KB"}, "less than one token"),
+        ({"policy": "full", "budget": "1MB"}, "keeps every row"),
+        ({"policy": "streaming", "budget": 3}, "4 sinks"),
+        ({"policy": "window", "budget": 9, "prefill": "some"}, "prefill must be"),
+        ({"policy": "window", "budget": 9, "chunk": 0}, "chunk must be"),
+    ],
+)
+def test_a_cache_that_cannot_be_says_why(llama, cache_for, settings, message):
+    with pytest.raises(ValueError, match=message):
+        cache_for(llama, **settings)
+
+
+def test_rolling_back_is_refused_with_the_reason(llama, cache_for, tokens):
+    cache = cache_for(llama, policy="full")
+    cache.feed(llama, tokens(1, 9))
+    assert not cache.is_croppable and not cache.is_compileable
+    with pytest.raises(ValueError, match="cannot be rolled back"):
+        cache.crop(-1)
+
+
+def test_rows_can_be_repeated_and_selected(llama, cache_for, tokens):
+    cache = cache_for(llama, policy="conf-kv-int8", budget=200)
+    cache.feed(llama, tokens(2, 150))
+    cache.batch_repeat_interleave(2)
+    assert cache.batch_size == 4
+    cache.batch_select_indices(torch.tensor([0, 3]))
+    cache.check()
+    ids = tokens(2, 4, seed=9)
+    fresh = cache_for(llama, policy="conf-kv-int8", budget=200)
+    fresh.feed(llama, tokens(2, 150))
+    torch.testing.assert_close(cache.feed(llama, ids), fresh.feed(llama, ids))
+
+
+def test_a_reset_cache_is_empty_and_can_serve_another_batch(llama, cache_for, tokens):
+    cache = cache_for(llama, policy="window", budget=20)
+    cache.feed(llama, tokens(1, 30))
+    peak = cache.peak_nbytes
+    cache.reset()
+    assert cache.seen == cache.nbytes == 0 and cache.peak_nbytes == peak
+    cache.feed(llama, tokens(3, 30))
+    cache.check()
+
+
+def test_half_precision_models_keep_their_dtype(tokens, cache_for):
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
+    model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    cache = cache_for(model, policy=agentkv.policy("conf-kv-int8", recent=8), budget=150)
+    logits = run(model, cache, tokens(1, 180), 12)
+    assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
+    lanes = cache.layers[0].store.rows[0]
+    assert lanes.num_coded >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
