@@ -155,8 +155,9 @@ class Browser:
             return
         self._closed = True
         try:
-            with self.watchdog.limit(10):
-                self._running.close()
+            if not self.watchdog.fired and self._running.is_connected():
+                with self.watchdog.limit(10):
+                    self._running.close()
         except Error:
             pass  # it is dead, which is what was asked for
         self.watchdog.stop()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytesseract
-from PIL import Image
+from PIL import Image, ImageOps
 
 VERSION = "1"
 """Of the settings below; what was read under other settings is not used."""
@@ -28,6 +28,8 @@ MOSAIC_AREA = 16_000_000  # pixels; more than that is read in several runs
 UPSCALED = 1000  # images with both sides at most this are doubled: 12-16 px text reads far better
 MIN_WORD_CONFIDENCE = 30  # percent, Tesseract's own; our choice, as is the next
 MIN_LINE_CONFIDENCE = 50
+DARK = 110  # mean grey level under which an image is turned light
+STRETCHED = 128  # images with fewer grey levels than this are spread over all of them
 FAINT = 70  # grey levels between dark and light; less, and a person would squint too
 TIMEOUT_S = 60
 
@@ -123,8 +125,8 @@ class Ocr:
             )
         grouped = _by_cell(words, cells)
         return {
-            key: tuple(_lines(grouped[index], cells[index], mosaic))
-            for index, (key, _) in enumerate(batch)
+            key: tuple(_lines(grouped[index], cells[index], image.convert("L")))
+            for index, (key, image) in enumerate(batch)
         }
 
     def _path(self, key: str) -> Path:
@@ -177,10 +179,16 @@ Word = tuple[tuple[int, int, int], str, float, int, int, int, int]  # line, text
 
 
 def _scaled(image: Image.Image) -> Image.Image:
+    """Grey, large enough, dark on light: the mosaic is binarised as a whole, so all must agree."""
     grey = image.convert("L")
-    if max(grey.size) > UPSCALED:
-        return grey
-    return grey.resize((grey.width * 2, grey.height * 2), Image.Resampling.LANCZOS)
+    if max(grey.size) <= UPSCALED:
+        grey = grey.resize((grey.width * 2, grey.height * 2), Image.Resampling.LANCZOS)
+    if grey.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0)) < DARK:  # type: ignore[operator]
+        grey = ImageOps.invert(grey)
+    low, high = grey.getextrema()
+    if high - low < STRETCHED:  # type: ignore[operator]
+        grey = ImageOps.autocontrast(grey)
+    return grey
 
 
 def _batches(images: Mapping[str, Image.Image]) -> Iterator[list[tuple[str, Image.Image]]]:
@@ -234,7 +242,7 @@ def _by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[
     return grouped
 
 
-def _lines(words: Sequence[Word], cell: Cell, mosaic: Image.Image) -> Iterator[Line]:
+def _lines(words: Sequence[Word], cell: Cell, grey: Image.Image) -> Iterator[Line]:
     rows: dict[tuple[int, int, int], list[Word]] = {}
     for word in words:
         rows.setdefault(word[0], []).append(word)
@@ -249,13 +257,16 @@ def _lines(words: Sequence[Word], cell: Cell, mosaic: Image.Image) -> Iterator[L
         right = max(word[3] + word[5] for word in row)
         bottom = max(word[4] + word[6] for word in row)
         x, y, width, height = cell
+        part = ((left - x) / width, (top - y) / height, (right - x) / width, (bottom - y) / height)
+        sides = zip(part, (grey.width, grey.height) * 2, strict=True)
+        seen = grey.crop(tuple(round(share * side) for share, side in sides))  # type: ignore[arg-type]
         yield Line(
             text,
-            x=(left - x) / width,
-            y=(top - y) / height,
-            width=(right - left) / width,
-            height=(bottom - top) / height,
-            faint=_contrast(mosaic.crop((left, top, right, bottom))) < FAINT,
+            x=part[0],
+            y=part[1],
+            width=part[2] - part[0],
+            height=part[3] - part[1],
+            faint=_contrast(seen) < FAINT,
         )
 
 

@@ -56,7 +56,8 @@ class Session:
         self._tabs: list[Tab] = []
         self._current = self._attach(page)
         self._context.on("page", self._on_page)
-        self._context.on("dialog", self._on_dialog)
+        if owns_context:
+            self._context.on("dialog", self._on_dialog)
         with self._current.guard():
             self._context.route(self._allow.refused, self._on_refused)
             self._context.route_web_socket(self._allow.refused, self._on_web_socket)
@@ -285,6 +286,8 @@ class Session:
             timeout_s=self._timeout_s,
         )
         page.on("download", self._on_download)
+        if not self._owns_context:
+            page.on("dialog", self._on_dialog)  # behind its owner's, who may answer first
         self._tabs.append(tab)
         return tab
 
@@ -413,13 +416,15 @@ class Session:
             return
         self._closed = True
         self._context.remove_listener("page", self._on_page)
-        self._context.remove_listener("dialog", self._on_dialog)
+        if not self._is_alive():
+            return  # Playwright would wait for an answer of the dead
         with self._letting_go():
             if self._owns_context:
                 self._context.close()
                 return
             for tab in self._tabs:
                 tab.page.remove_listener("download", self._on_download)
+                tab.page.remove_listener("dialog", self._on_dialog)
                 tab.detach()
             self._context.unroute(self._allow.refused, self._on_refused)
 

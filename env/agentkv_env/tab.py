@@ -93,6 +93,11 @@ class Tab:
 
     def _on_crash(self, _: PlaywrightPage) -> None:
         self._crashed = True
+        if self._watchdog.pid is not None:
+            try:
+                self.page.close()  # else a call under way would wait for the dead
+            except Error:
+                pass
 
     def _on_request(self, request: Request) -> None:
         if request.resource_type not in _UNCOUNTED:
