@@ -1,17 +1,22 @@
 """Settings to objects: the only place where a run is put together."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentkv.agent import Agent
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.config import PolicySettings, RunSettings, Slot, read_policy
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
+    from agentkv.policies.policy import Policy
 
 SCRIPTED = ("solution", "stop", "random")
 """Names that stand for a script in place of a language model."""
+
+PARTS = ("gate", "allocator", "scorer", "selector", "precision")
+"""What a policy is made of."""
 
 
 def load_run_model(settings: RunSettings) -> "LocalModel | None":
@@ -27,15 +32,43 @@ def load_run_model(settings: RunSettings) -> "LocalModel | None":
     return load_model(settings.model, device=settings.device, dtype=settings.dtype)
 
 
-def make_policy(settings: PolicySettings) -> Any:
-    """The cache policy that `settings` names.
+def make_policy(settings: PolicySettings) -> "Policy":
+    """The cache policy that `settings` names, or that its file composes.
 
     Raises:
-        ValueError: no such policy or parameter; the message names the known ones.
+        ValueError: no such policy, parameter or file; the message names the known ones.
     """
-    import agentkv
+    from agentkv.policies.policy import Policy, PolicyError
+    from agentkv.policies.registry import policy
 
-    return agentkv.policy(settings.name, **settings.parameters)
+    if not settings.is_file:
+        return policy(settings.name, **settings.parameters)
+    if settings.parameters:
+        raise PolicyError(
+            f"{settings.name} holds its parameters itself; found {settings.parameters}"
+        )
+    composed = read_policy(Path(settings.name))
+    base = policy(composed.base.of, **composed.base.parameters)
+    parts = {part: getattr(base, part) for part in PARTS}
+    used = {"base": composed.base.of, **base.parameters}
+    for part in PARTS:
+        slot: Slot | None = getattr(composed, part)
+        if slot is not None:
+            other = policy(slot.of, **slot.parameters)
+            parts[part] = getattr(other, part)
+            used[part] = {"of": slot.of, **other.parameters}
+    return Policy(composed.name, **parts, parameters=used)
+
+
+def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
+    """The run's budget, if `policy` needs one; None for those that keep all or bring their own."""
+    from agentkv.policies.policy import PolicyError
+
+    try:
+        policy.fitted(None)
+    except PolicyError:
+        return settings.budget
+    return None
 
 
 def make_agent(
@@ -60,9 +93,10 @@ def make_agent(
     }
     if model is None:
         return Agent(_script(settings, solution), **limits)  # type: ignore[arg-type]
+    made = make_policy(policy)
     acting = model.under(
-        make_policy(policy),
-        budget=settings.budget,
+        made,
+        budget=budget_for(settings, made),
         decoding=settings.decoding,
         temperature=settings.temperature,
         max_new_tokens=settings.max_new_tokens,

@@ -4,7 +4,6 @@
 """
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,7 +32,43 @@ class PolicySettings(_Settings):
 
     @property
     def row_name(self) -> str:
-        return self.label or self.name
+        return self.label or (Path(self.name).stem if self.is_file else self.name)
+
+    @property
+    def is_file(self) -> bool:
+        return self.name.endswith(".toml")
+
+
+class Slot(_Settings):
+    """One of a policy's five parts, taken from a named policy."""
+
+    of: str
+    """The named policy that has the part."""
+    parameters: dict[str, Any] = {}
+    """That policy's parameters, as far as the part reads them."""
+
+
+class ComposedPolicy(_Settings):
+    """A policy of one's own, put together from parts of named ones.
+
+    name = "mine"
+    base = { of = "conf-kv-int8", parameters = { threshold = 0.8 } }
+    selector = { of = "streaming", parameters = { sinks = 8 } }
+    """
+
+    name: str
+    base: Slot
+    """Gives every part that is not named below."""
+    gate: Slot | None = None
+    """How much may stay."""
+    allocator: Slot | None = None
+    """How that is shared out."""
+    scorer: Slot | None = None
+    """What each entry is worth."""
+    selector: Slot | None = None
+    """Which entries stay."""
+    precision: Slot | None = None
+    """How they are stored."""
 
 
 def _named(policy: object) -> object:
@@ -127,26 +162,37 @@ def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
     Raises:
         SettingsError: no such file, no TOML, a bad value, an unknown key (the known are named).
     """
-    values: Mapping[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path} is no TOML: {error}") from error
+    values = {} if path is None else _read(path)
     try:
         return RunSettings(**{**values, **given})
     except ValidationError as error:
-        raise SettingsError(_explain(error, path)) from error
+        raise SettingsError(_explain(error, path, RunSettings)) from error
 
 
-def _explain(error: ValidationError, path: Path | None) -> str:
+def read_policy(path: Path) -> ComposedPolicy:
+    """A policy of a person's own from its TOML file. Raises SettingsError, as `read_settings`."""
+    try:
+        return ComposedPolicy(**_read(path))
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path, ComposedPolicy)) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is no TOML: {error}") from error
+
+
+def _explain(error: ValidationError, path: Path | None, schema: type[BaseModel]) -> str:
     lines = []
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"unknown setting {where!r}; known: {', '.join(RunSettings.model_fields)}")
+            known = f"; known: {', '.join(schema.model_fields)}" if "." not in where else ""
+            lines.append(f"unknown setting {where!r}{known}")
         else:
             lines.append(f"{where}: {problem['msg']}, found {problem['input']!r}")
     return f"{path}: " * (path is not None) + "; ".join(lines)

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv.build import SCRIPTED
+from agentkv.build import SCRIPTED, budget_for, make_policy
 from agentkv.config import PolicySettings, RunSettings
-from agentkv.policies.policy import Policy, PolicyError
-from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite
@@ -98,18 +96,10 @@ def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[s
     Raises:
         ValueError: no such policy or parameter; the message names the known ones.
     """
-    made = named_policy(policy.name, **policy.parameters)
-    budget = settings.budget if _takes_budget(made) and settings.model not in SCRIPTED else None
+    made = make_policy(policy)
+    budget = None if settings.model in SCRIPTED else budget_for(settings, made)
     chosen = {**made.parameters, "budget": budget}
     return dict(json.loads(json.dumps(chosen)))  # tuples as a row will have them
-
-
-def _takes_budget(policy: Policy) -> bool:
-    """Whether the policy can be given a budget; those that keep everything refuse one."""
-    try:
-        return policy.gate.fitted(None).ceiling is not None
-    except PolicyError:
-        return True
 
 
 def _job(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkv.build import SCRIPTED, load_run_model, make_agent, make_policy
+from agentkv.build import SCRIPTED, budget_for, load_run_model, make_agent, make_policy
 from agentkv.config import PolicySettings, RunSettings, SettingsError, read_settings
 from agentkv.models.scripted import Solution
 from agentkv_env.page import Page
@@ -93,3 +93,53 @@ def test_a_policy_is_built_with_its_own_parameters() -> None:
 def test_an_unknown_policy_or_parameter_is_an_error(settings: PolicySettings) -> None:
     with pytest.raises(ValueError, match="streaming|sinks"):
         make_policy(settings)
+
+
+MINE = """
+name = "mine"
+base = { of = "conf-kv-int8", parameters = { threshold = 0.9 } }
+selector = { of = "streaming", parameters = { sinks = 3 } }
+"""
+
+
+def test_a_policy_of_ones_own_takes_its_parts_from_named_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    settings = PolicySettings(name=str(path))
+    made = make_policy(settings)
+    base = make_policy(PolicySettings(name="conf-kv-int8", parameters={"threshold": 0.9}))
+    other = make_policy(PolicySettings(name="streaming", parameters={"sinks": 3}))
+    assert (settings.row_name, made.name) == ("mine", "mine")
+    assert (made.gate, made.precision) == (base.gate, base.precision)
+    assert made.selector == other.selector != base.selector
+    assert made.parameters["threshold"] == 0.9
+    assert made.parameters["selector"] == {"of": "streaming", **other.parameters}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MINE + "selektor = 3", "unknown setting 'selektor'; known: name, base, gate"),
+        (MINE.replace("streaming", "steaming"), "unknown policy 'steaming'"),
+        (MINE.replace("sinks", "sink"), "no parameter 'sink'"),
+        ("name = 'mine'", "base: "),
+    ],
+)
+def test_a_composed_policy_with_a_mistake_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        make_policy(PolicySettings(name=str(path)))
+
+
+def test_the_runs_budget_goes_to_those_that_need_one() -> None:
+    run = RunSettings(budget=512)
+
+    def budget(name: str, **parameters: object) -> int | str | None:
+        return budget_for(run, make_policy(PolicySettings(name=name, parameters=parameters)))
+
+    assert budget("full") is None
+    assert budget("window") == budget("conf-kv-int8") == 512
+    assert budget("conf-kv", loose=256) is None
