@@ -2,21 +2,20 @@
 
 from agentkv_env.sites.shop.content import slug
 from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, shows
-from agentkv_tasks.vwa75.steps import (
-    choose,
-    done,
-    find_article,
-    find_listing,
-    find_product,
-    find_thread,
+from agentkv_tasks.vwa75.elsewhere import (
+    article,
+    article_of_a_mayor,
+    birthplace_of_a_founder,
+    board_of_the_forum,
+    listing_page,
+    page_of_a_seller,
+    page_of_an_author,
+    thread_page,
+    top_thread_of_a_board,
+    wiki_article,
 )
-
-
-def _article(title: str) -> str:
-    return f"__WIKIPEDIA__/wiki/{title.replace(' ', '_')}"
-
-
-# ---- the shop -------------------------------------------------------------------------------
+from agentkv_tasks.vwa75.shop import look_for_order
+from agentkv_tasks.vwa75.steps import choose, done, find_article, find_product
 
 
 def category_of_the_shop(draw: Draw) -> Draft:
@@ -78,18 +77,12 @@ def category_with_the_best_coupon(draw: Draw) -> Draft:
 def order_with_a_tracking_code(draw: Draw) -> Draft:
     """Only in the picture: open the orders one by one until the parcel's label fits."""
     wanted = draw.rng.choice(draw.world.shop.orders[:-1])
-    steps = ["click [link: Orders]"]
-    for order in reversed(draw.world.shop.orders):
-        steps.append(f"click [link: Order {order.number}]")
-        if order == wanted:
-            break
-        steps.append("go_back")
     return Draft(
         intent="Find the order whose parcel label says {{tracking}} and stay on its page.",
         values={"tracking": wanted.tracking},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/order/{wanted.number}"),
-        solution=[*steps, done()],
+        solution=[*look_for_order(draw, wanted), done()],
         difficulty="medium",
         reads_image=True,
         turns_on=wanted.tracking,
@@ -150,7 +143,7 @@ def where_a_product_is_made(draw: Draw) -> Draft:
         intent="Open the wiki's article about the town in which the shop's {{product}} is made.",
         values={"product": product.name},
         start="__HOMEPAGE__",
-        check=reaches(_article(place)),
+        check=reaches(article(place)),
         solution=[
             "click [link: Shop]",
             *find_product(product.name),
@@ -161,153 +154,6 @@ def where_a_product_is_made(draw: Draw) -> Draft:
         ],
         difficulty="hard",
         memory_distance_pages=2,
-    )
-
-
-# ---- the wiki -------------------------------------------------------------------------------
-
-
-def wiki_article(draw: Draw) -> Draft:
-    """One search."""
-    wiki = draw.world.wiki
-    titles = (wiki.towns, wiki.landmarks, wiki.rivers, wiki.festivals)[draw.instance % 4]
-    title = draw.rng.choice([each.name for each in titles])
-    return Draft(
-        intent="Find the article {{title}} in the wiki.",
-        values={"title": title},
-        start="__WIKIPEDIA__",
-        check=reaches(_article(title)),
-        solution=[find_article(title), done()],
-    )
-
-
-def article_of_a_mayor(draw: Draw) -> Draft:
-    """A search and a link in the text."""
-    town = draw.rng.choice(draw.world.wiki.towns)
-    return Draft(
-        intent="Open the wiki's article about the mayor of {{town}}.",
-        values={"town": town.name},
-        start="__WIKIPEDIA__",
-        check=reaches(_article(town.mayor)),
-        solution=[find_article(town.name), f"click [link: {town.mayor}]", done()],
-    )
-
-
-def birthplace_of_a_founder(draw: Draw) -> Draft:
-    """From the company to its founder to a town."""
-    wiki = draw.world.wiki
-    maker = draw.rng.choice(wiki.makers)
-    founder = wiki.figure(maker.founder)
-    return Draft(
-        intent="Open the wiki's article about the town in which the founder of {{maker}} was born.",
-        values={"maker": maker.name},
-        start="__WIKIPEDIA__",
-        check=reaches(_article(founder.birthplace)),
-        solution=[
-            find_article(maker.name),
-            f"click [link: {founder.name}]",
-            f"click [link: {founder.birthplace}]",
-            done(),
-        ],
-        difficulty="medium",
-    )
-
-
-# ---- the forum ------------------------------------------------------------------------------
-
-
-def board_of_the_forum(draw: Draw) -> Draft:
-    """From the home page by links."""
-    board = draw.rng.choice(draw.world.forum.boards)
-    return Draft(
-        intent="Take me to the board {{board}} of the forum.",
-        values={"board": board.name},
-        start="__HOMEPAGE__",
-        check=reaches(f"__REDDIT__/board/{board.name}"),
-        solution=[
-            "click [link: Forum]",
-            "click [link: Boards]",
-            f"click [link: {board.name}]",
-            done(),
-        ],
-    )
-
-
-def thread_page(draw: Draw) -> Draft:
-    """Search and open."""
-    thread = draw.rng.choice(draw.world.forum.threads)
-    return Draft(
-        intent="Open the forum thread {{thread}}.",
-        values={"thread": thread.title},
-        start="__REDDIT__",
-        check=reaches(f"__REDDIT__/thread/{thread.id}"),
-        solution=[*find_thread(thread.title), done()],
-    )
-
-
-def page_of_an_author(draw: Draw) -> Draft:
-    """From the thread to whoever wrote it."""
-    thread = draw.rng.choice(draw.world.forum.threads)
-    return Draft(
-        intent="Open the user page of the person who started the thread {{thread}}.",
-        values={"thread": thread.title},
-        start="__REDDIT__",
-        check=reaches(f"__REDDIT__/user/{thread.author}"),
-        solution=[*find_thread(thread.title), f"click [link: {thread.author}]", done()],
-    )
-
-
-def top_thread_of_a_board(draw: Draw) -> Draft:
-    """The board's order has to be changed first."""
-    board = draw.rng.choice(draw.world.forum.boards)
-    threads = [thread for thread in draw.world.forum.threads if thread.board == board.name]
-    top = max(threads, key=lambda thread: thread.score)
-    return Draft(
-        intent="Open the thread with the most points of all time on the forum's board {{board}}.",
-        values={"board": board.name},
-        start="__REDDIT__",
-        check=reaches(f"__REDDIT__/thread/{top.id}"),
-        solution=[
-            "click [link: Boards]",
-            f"click [link: {board.name}]",
-            "click [link: Top]",
-            f"click [link: {top.title}]",
-            done(),
-        ],
-        difficulty="medium",
-    )
-
-
-# ---- the classifieds ------------------------------------------------------------------------
-
-
-def listing_page(draw: Draw) -> Draft:
-    """Search and open."""
-    listing = draw.rng.choice(draw.world.classifieds.listings)
-    return Draft(
-        intent="Find the listing {{listing}} in the classifieds and open it.",
-        values={"listing": listing.title},
-        start="__CLASSIFIEDS__",
-        check=reaches(f"__CLASSIFIEDS__/listing/{listing.id}"),
-        solution=[*find_listing(listing.title), done()],
-    )
-
-
-def page_of_a_seller(draw: Draw) -> Draft:
-    """From the home page to the listing to whoever offers it."""
-    listing = draw.rng.choice(draw.world.classifieds.listings)
-    return Draft(
-        intent="Who sells the {{listing}} in the classifieds? Open the page of that seller.",
-        values={"listing": listing.title},
-        start="__HOMEPAGE__",
-        check=reaches(f"__CLASSIFIEDS__/seller/{listing.seller}"),
-        solution=[
-            "click [link: Classifieds]",
-            *find_listing(listing.title),
-            f"click [link: {listing.seller}]",
-            done(),
-        ],
-        difficulty="medium",
     )
 
 

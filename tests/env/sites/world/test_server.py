@@ -137,3 +137,10 @@ def test_the_server_listens_on_loopback_only(served: Server) -> None:
     assert connection.getresponse().read()
     assert connection.sock.getpeername()[0] == "127.0.0.1"
     connection.close()
+
+
+def test_a_failing_page_is_in_the_site_s_own_style(served: Server, visitor) -> None:
+    served.db.execute("DROP TABLE shop_cart")
+    answer = visitor.get("http://shop.localhost/cart")
+    assert answer.status == 500
+    assert "Something went wrong" in answer.text and served.world.shop.name in answer.text
