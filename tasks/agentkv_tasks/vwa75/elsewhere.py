@@ -18,7 +18,13 @@ def wiki_article(draw: Draw) -> Draft:
     titles = (wiki.towns, wiki.landmarks, wiki.rivers, wiki.festivals)[draw.instance % 4]
     title = draw.rng.choice([each.name for each in titles])
     return Draft(
-        intent="Find the article {{title}} in the wiki.",
+        intent=draw.rng.choice(
+            (
+                "Find the article {{title}} in the wiki.",
+                "Open the wiki page about {{title}}.",
+                "Look up {{title}} in the wiki.",
+            )
+        ),
         values={"title": title},
         start="__WIKIPEDIA__",
         check=reaches(article(title)),
@@ -30,7 +36,12 @@ def article_of_a_mayor(draw: Draw) -> Draft:
     """A search and a link in the text."""
     town = draw.rng.choice(draw.world.wiki.towns)
     return Draft(
-        intent="Open the wiki's article about the mayor of {{town}}.",
+        intent=draw.rng.choice(
+            (
+                "Open the wiki's article about the mayor of {{town}}.",
+                "Who is the mayor of {{town}}? Open the article about that person.",
+            )
+        ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=reaches(article(town.mayor)),
@@ -82,7 +93,12 @@ def thread_page(draw: Draw) -> Draft:
     """Search and open."""
     thread = draw.rng.choice(draw.world.forum.threads)
     return Draft(
-        intent="Open the forum thread {{thread}}.",
+        intent=draw.rng.choice(
+            (
+                "Open the forum thread {{thread}}.",
+                "Find the thread {{thread}} on the forum and open it.",
+            )
+        ),
         values={"thread": thread.title},
         start="__REDDIT__",
         check=reaches(f"__REDDIT__/thread/{thread.id}"),
@@ -104,17 +120,17 @@ def page_of_an_author(draw: Draw) -> Draft:
 
 def top_thread_of_a_board(draw: Draw) -> Draft:
     """The board's order has to be changed first."""
-    board = draw.rng.choice(draw.world.forum.boards)
-    threads = [thread for thread in draw.world.forum.threads if thread.board == board.name]
+    board = draw.rng.choice(draw.world.forum.threads).board
+    threads = [thread for thread in draw.world.forum.threads if thread.board == board]
     top = max(threads, key=lambda thread: thread.score)
     return Draft(
         intent="Open the thread with the most points of all time on the forum's board {{board}}.",
-        values={"board": board.name},
+        values={"board": board},
         start="__REDDIT__",
         check=reaches(f"__REDDIT__/thread/{top.id}"),
         solution=[
             "click [link: Boards]",
-            f"click [link: {board.name}]",
+            f"click [link: {board}]",
             "click [link: Top]",
             f"click [link: {top.title}]",
             done(),
@@ -130,7 +146,13 @@ def listing_page(draw: Draw) -> Draft:
     """Search and open."""
     listing = draw.rng.choice(draw.world.classifieds.listings)
     return Draft(
-        intent="Find the listing {{listing}} in the classifieds and open it.",
+        intent=draw.rng.choice(
+            (
+                "Find the listing {{listing}} in the classifieds and open it.",
+                "Open the listing {{listing}}.",
+                "Somebody sells a {{listing}}. Open that listing.",
+            )
+        ),
         values={"listing": listing.title},
         start="__CLASSIFIEDS__",
         check=reaches(f"__CLASSIFIEDS__/listing/{listing.id}"),

@@ -22,7 +22,12 @@ def category_of_the_shop(draw: Draw) -> Draft:
     """From the home page through the shop's front page."""
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
-        intent="Go to the shop and open the category {{category}}.",
+        intent=draw.rng.choice(
+            (
+                "Go to the shop and open the category {{category}}.",
+                "Take me to the {{category}} section of the shop.",
+            )
+        ),
         values={"category": category},
         start="__HOMEPAGE__",
         check=reaches(f"__SHOPPING__/category/{slug(category)}"),
@@ -34,7 +39,13 @@ def product_page(draw: Draw) -> Draft:
     """Search and open."""
     product = draw.rng.choice(draw.world.shop.products)
     return Draft(
-        intent="Open the page of the {{product}}.",
+        intent=draw.rng.choice(
+            (
+                "Open the page of the {{product}}.",
+                "Find the {{product}} in the shop and open its page.",
+                "Show me the {{product}}.",
+            )
+        ),
         values={"product": product.name},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/product/{product.number}"),
@@ -48,7 +59,12 @@ def page_of_the_account(draw: Draw) -> Draft:
         (("Addresses", "addresses"), ("Edit profile", "profile"), ("Messages", "messages"))
     )
     return Draft(
-        intent="In the shop, open the {{link}} page of my account.",
+        intent=draw.rng.choice(
+            (
+                "In the shop, open the {{link}} page of my account.",
+                "Open {{link}} in my shop account.",
+            )
+        ),
         values={"link": link},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/account/{path}"),

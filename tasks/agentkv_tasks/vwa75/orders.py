@@ -41,7 +41,13 @@ def order_a_product(draw: Draw) -> Draft:
     """From the search box to the order."""
     product = any_product(draw)
     return Draft(
-        intent="Order one {{product}} for me.",
+        intent=draw.rng.choice(
+            (
+                "Order one {{product}} for me.",
+                "Buy the {{product}} in the shop; standard shipping is fine.",
+                "Go to the shop and place an order for one {{product}}.",
+            )
+        ),
         values={"product": product.name},
         start="__HOMEPAGE__",
         check=all_of(*ordered(draw, product)),

@@ -19,7 +19,13 @@ def add_to_cart(draw: Draw) -> Draft:
     """Search, open, add."""
     product = any_product(draw)
     return Draft(
-        intent="Put the {{product}} into the cart.",
+        intent=draw.rng.choice(
+            (
+                "Put the {{product}} into the cart.",
+                "Please add one {{product}} to my cart.",
+                "I need the {{product}}: find it in the shop and put it into the cart.",
+            )
+        ),
         values={"product": product.name},
         start="__SHOPPING__",
         check=in_cart(product),
@@ -31,7 +37,11 @@ def add_to_wishlist(draw: Draw) -> Draft:
     """Search, open, keep."""
     product = any_product(draw)
     return Draft(
-        intent="Add the {{product}} to my wishlist.",
+        intent=draw.rng.choice((
+            "Add the {{product}} to my wishlist.",
+            "Find the {{product}} and keep it on the wishlist for later.",
+            "Save the {{product}} on my wishlist, please.",
+        )),
         values={"product": product.name},
         start="__SHOPPING__",
         check=shows("__SHOPPING__/wishlist", "document.querySelector('#wishlist').innerText",
@@ -46,7 +56,13 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
     assert product.club_cents is not None
     price = money(product.club_cents)
     return Draft(
-        intent="Put the {{product}} into the cart at the club price on the tag in its photo.",
+        intent=draw.rng.choice(
+            (
+                "Put the {{product}} into the cart at the club price on the tag in its photo.",
+                "The tag in the photo of the {{product}} shows a club price. Buy at that price: "
+                "put it into the cart.",
+            )
+        ),
         values={"product": product.name},
         start="__SHOPPING__",
         check=all_of(
@@ -68,7 +84,10 @@ def several_pieces(draw: Draw) -> Draft:
     product, pieces = any_product(draw), draw.rng.randint(2, 9)
     quantity = f"document.querySelector('#cart [data-product=\"{product.number}\"] .quantity')"
     return Draft(
-        intent="Put {{pieces}} pieces of the {{product}} into the cart.",
+        intent=draw.rng.choice((
+            "Put {{pieces}} pieces of the {{product}} into the cart.",
+            "We need {{pieces}} of the {{product}}. Put them into the cart.",
+        )),
         values={"pieces": pieces, "product": product.name},
         start="__SHOPPING__",
         check=all_of(
@@ -88,7 +107,10 @@ def in_a_colour(draw: Draw) -> Draft:
     product = draw.rng.choice([one for one in draw.world.shop.products if len(one.colours) > 1])
     colour = draw.rng.choice(product.colours[1:])
     return Draft(
-        intent="Put the {{product}} into the cart in {{colour}}.",
+        intent=draw.rng.choice((
+            "Put the {{product}} into the cart in {{colour}}.",
+            "Add a {{product}} to the cart and choose the colour {{colour}}.",
+        )),
         values={"product": product.name, "colour": colour},
         start="__SHOPPING__",
         check=all_of(
@@ -110,7 +132,12 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
     category = draw.rng.choice(draw.world.shop.categories)
     product = min(draw.world.shop.in_category(category), key=lambda one: one.cents)
     return Draft(
-        intent="Put the cheapest product of the category {{category}} into the cart.",
+        intent=draw.rng.choice(
+            (
+                "Put the cheapest product of the category {{category}} into the cart.",
+                "Find out what costs least in the category {{category}} and put it into the cart.",
+            )
+        ),
         values={"category": category},
         start="__SHOPPING__",
         check=in_cart(product),
@@ -154,7 +181,10 @@ def compare_two(draw: Draw) -> Draft:
     one, other = of_one_kind(draw)
     keep = "click [button: Add to comparison]"
     return Draft(
-        intent="Put the {{one}} and the {{other}} next to each other on the comparison page.",
+        intent=draw.rng.choice((
+            "Put the {{one}} and the {{other}} next to each other on the comparison page.",
+            "Add the {{one}} and the {{other}} to the comparison.",
+        )),
         values={"one": one.name, "other": other.name},
         start="__SHOPPING__",
         check=shows("__SHOPPING__/compare", "document.querySelector('#compare').innerText",
