@@ -100,7 +100,7 @@ _TITLES = {
     "travel": ("A {adjective} weekend in {place}", "The {adjective} train to {place}"),
 }  # fmt: skip
 _ADJECTIVES = (
-    "big bright cheap early famous fine good great green late little long new old quiet red round "
+    "big bright cheap famous fine good great green late little long new plain quiet red round "
     "short slow small strange wet"
 ).split()
 _BODIES = (
@@ -168,7 +168,7 @@ def generate(names: Names, town: Town) -> Content:
             poster = _poster(names, _EVENTS[event])
             body = "Everything is on the poster."
         else:
-            board = _BOARDS[number % len(_BOARDS)].name
+            board = _BOARDS[number * 3 // 4 % len(_BOARDS)].name
             title = _thread_title(names, town, board)
             body = names.pick(_BODIES)
         author, *others = names.sample(handles[1:], 6)
