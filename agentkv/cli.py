@@ -71,6 +71,7 @@ def _main(
 
 @cli.command()
 def run(
+    context: typer.Context,
     tasks: Annotated[
         str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
     ] = "vwa75",
@@ -158,7 +159,7 @@ def run(
             "browser_path": browser_path,
         }
         if config is not None:
-            given = typed_only(given)
+            given = typed_only(given, context)
         if chosen:
             given["policies"] = tuple(split("--policies", chosen))
         settings = read_settings(config, **given)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -73,15 +72,14 @@ def sites_elsewhere(given: list[str]) -> dict[str, str]:
     return sites
 
 
-def typed_only(given: dict[str, Any]) -> dict[str, Any]:
+def typed_only(given: dict[str, Any], context: typer.Context) -> dict[str, Any]:
     """What was typed: beside a settings file, defaults of options must not override it."""
-    context = click.get_current_context()
-    names = {"timeout_s": "timeout"}
+    options = {"timeout_s": "timeout"}
+    sources = {name: context.get_parameter_source(options.get(name, name)) for name in given}
     return {
-        key: value
-        for key, value in given.items()
-        if (source := context.get_parameter_source(names.get(key, key))) is not None
-        and source is not click.core.ParameterSource.DEFAULT
+        name: value
+        for name, value in given.items()
+        if (source := sources[name]) is not None and source.name != "DEFAULT"
     }
 
 

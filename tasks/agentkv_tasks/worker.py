@@ -21,7 +21,7 @@ from playwright.sync_api import Error as PlaywrightError
 from agentkv.build import load_run_model, make_agent
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
-from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
@@ -202,7 +202,7 @@ class Station:
                 row = self._episode(job, row, trace, on_step, path.with_suffix(""))
             except Unjudged as error:
                 row = replace(row, status="unjudged", score=None, error=str(error))
-            except (BrowserGone, PlaywrightError) as error:
+            except (ActionFailed, BrowserGone, PlaywrightError) as error:
                 row = replace(row, status="env_error", error=_first_line(error))
             except Exception as error:  # the episode's edge: one bad episode must not end the run
                 traceback.print_exc()

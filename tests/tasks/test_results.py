@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_tasks.results import Results, ResultsError, Row, read_rows, refuse_other_settings
@@ -22,6 +22,7 @@ def test_rows_read_back_as_they_were_written(tmp_path: Path, row: MakeRow) -> No
     assert read_rows(path) == rows
 
 
+@settings(deadline=None, max_examples=30)  # fsync takes what it takes
 @given(cut=st.integers(min_value=0, max_value=3000))
 def test_a_file_cut_anywhere_keeps_its_complete_rows_and_can_be_continued(
     row: MakeRow, cut: int

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -14,12 +14,17 @@ from nano import tokenizer as recipe
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
 
 
-@pytest.fixture(scope="module")
+TEMPLATE = PlainTemplate(Tokenizer.from_file(str(SHIPPED)))
+
+
+@pytest.fixture
 def template() -> PlainTemplate:
-    return PlainTemplate(Tokenizer.from_file(str(SHIPPED)))
+    return TEMPLATE
 
 
-def test_a_number_in_brackets_is_one_token_with_the_space_before_it(template: PlainTemplate) -> None:
+def test_a_number_in_brackets_is_one_token_with_the_space_before_it(
+    template: PlainTemplate,
+) -> None:
     assert all(len(template.encode(f" [{number}]")) == 1 for number in range(recipe.NUM_IDS))
     page, reply = template.encode("link Blue kayak [12]"), template.encode("```click [12]```")
     assert template.encode(" [12]")[0] in page
@@ -43,10 +48,10 @@ def test_special_tokens_cannot_come_out_of_text(template: PlainTemplate) -> None
     assert not special & set(template.encode("<|goal|> <|page|> <|act|> <|end|>"))
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60))
 def test_any_text_comes_back_as_it_was(text: str) -> None:
-    template = PlainTemplate(Tokenizer.from_file(str(SHIPPED)))
-    assert template.decode(template.encode(text)) == text
+    assert TEMPLATE.decode(TEMPLATE.encode(text)) == text
 
 
 def test_the_recipe_is_deterministic_and_keeps_its_promises_on_any_corpus() -> None:

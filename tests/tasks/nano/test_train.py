@@ -20,7 +20,14 @@ from nano.train import Settings, Trainer, batches, losses
 
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
 TINY = Settings(
-    width=32, layers=2, inner=64, step_tokens=512, copy_to=16, tokens=6000, warmup_steps=5, rate=3e-3
+    width=32,
+    layers=2,
+    inner=64,
+    step_tokens=512,
+    copy_to=16,
+    tokens=6000,
+    warmup_steps=5,
+    rate=3e-3,
 )
 
 
@@ -114,7 +121,9 @@ def test_an_exported_model_loads_with_transformers_and_says_the_same(
     save_tokenizer(tokenizer, tmp_path)
     export(model, tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    ids = AutoTokenizer.from_pretrained(tmp_path)("link Blue kayak [12]", return_tensors="pt").input_ids
+    ids = AutoTokenizer.from_pretrained(tmp_path)(
+        "link Blue kayak [12]", return_tensors="pt"
+    ).input_ids
     assert loaded.dtype == torch.float32
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=0.05, atol=0.05)

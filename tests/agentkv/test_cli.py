@@ -1,0 +1,111 @@
+"""The command line: help, lists, and mistakes that are answered in one line with exit code 2."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from agentkv.cli import cli
+
+SMALL = Path(__file__).parents[1] / "tasks" / "data" / "small.json"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_help_names_all_commands_and_fits_80_columns() -> None:
+    said = call("--help").output
+    for command in ("run", "report", "policies", "tasks", "sites", "act", "replay", "doctor"):
+        assert command in said
+        assert all(len(line) <= 80 for line in call(command, "--help").output.splitlines())
+
+
+def test_help_loads_neither_torch_nor_the_browser() -> None:
+    code = "import sys, agentkv.cli; sys.exit(bool({'torch', 'playwright'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=SMALL.parents[3]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: vwa75"),
+        (["run", "--policies", "full,gatd"], "unknown policy 'gatd'; known: "),
+        (["run", "--policies", "full,,window"], "has an empty name"),
+        (["run", "--policies", "full,full"], "named twice"),
+        (["run", "--seeds", "one"], "--seeds 'one': expected whole numbers"),
+        (["run", "--decoding", "magic"], "'magic' is unknown; known: constrained, free"),
+        (["run", "--scoring", "kind"], "'kind' is unknown; known: compat, mended"),
+        (["run", "--limit", "0"], "--limit"),
+        (["run", "--workers", "0"], "--workers"),
+        (["run", "--world-seed", "-1"], "--world-seed"),
+        (["run", "--site", "SHOPPING"], "expected NAME=http://host"),
+        (["run", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["run", "--browser-path", "/nowhere/chromium"], "/nowhere/chromium"),
+        (["run", "--no-such-option"], "--no-such-option"),
+        (["tasks", "vwa76"], "unknown suite or file 'vwa76'"),
+        (["report", "nowhere"], "nowhere/results.jsonl: cannot be read"),
+        (["replay", "nowhere"], "neither a trace nor a folder"),
+        (["act", "--url", "shop", "--goal", "buy"], "'shop' is no web address"),
+        (["act", "--url", "http://a.test", "--goal", "buy", "--policy", "gatd"], "unknown policy"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_is_known_before_anything_starts(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] == "run" and "--tasks" not in arguments:
+        arguments = [*arguments, "--tasks", str(SMALL), "--model", "stop"]
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_task_file_with_a_misspelt_field_is_refused_by_name(tmp_path: Path) -> None:
+    tasks = json.loads(SMALL.read_text())
+    tasks[1]["intnet"] = "oops"
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(tasks))
+    result = call("run", "--tasks", str(path), "--model", "stop", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "mine.json: task 1 (number 1): intnet" in result.output
+
+
+def test_a_placeholder_without_a_site_is_refused(tmp_path: Path) -> None:
+    tasks = json.loads(SMALL.read_text())
+    tasks[0]["start_url"] = "__GITLAB__/x"
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(tasks))
+    result = call("run", "--tasks", str(path), "--model", "stop", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert "task 0 needs __GITLAB__" in result.output and "__SHOPPING__" in result.output
+
+
+def test_policies_are_listed_with_their_parameters() -> None:
+    said = call("policies").output
+    assert "conf-kv-int8" in said and "threshold=0.7" in said
+
+
+def test_tasks_are_listed_and_printed_in_the_schema_they_are_read_in(tmp_path: Path) -> None:
+    listed = call("tasks", str(SMALL)).output
+    assert "Stay on the home page." in listed
+    path = tmp_path / "again.json"
+    path.write_text(call("tasks", str(SMALL), "--json").output)
+    assert call("tasks", str(path), "--json").output == path.read_text()
+
+
+def test_a_settings_file_counts_where_no_option_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / "run.toml"
+    settings.write_text(f'tasks = "{SMALL}"\nmodel = "stop"\npolicies = ["gatd"]\n')
+    assert "unknown policy 'gatd'" in call("run", "--config", str(settings)).output
+    said = call("run", "--config", str(settings), "--policies", "gate").output
+    assert "unknown policy 'gate'" in said

@@ -1,0 +1,176 @@
+"""Whole runs in real processes: killed, resumed, and with workers that die or hang."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from agentkv_tasks.results import Row, read_rows
+
+pytestmark = pytest.mark.browser
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = Path(__file__).parent / "data" / "small.json"
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "agentkv", "run", "--tasks", str(SMALL), "--out", str(out)),
+        *("--no-screenshots", "--no-ocr", *more),
+    ]
+
+
+def start(out: Path, *more: str) -> "subprocess.Popen[str]":
+    path = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command(out, *more),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that Ctrl-C of a test reaches the run alone
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=120)
+    return said
+
+
+def complete_rows(out: Path) -> list[Row]:
+    path = out / "results.jsonl"
+    return read_rows(path) if path.exists() else []
+
+
+def wait_for_rows(out: Path, count: int) -> None:
+    end = time.monotonic() + 90
+    while len(complete_rows(out)) < count:
+        assert time.monotonic() < end, f"{count} rows did not come"
+        time.sleep(0.05)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Process ids of all descendants of `pid`."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry.parent.name)] = int(fields[1])
+    found = [child for child, parent in parents.items() if parent == pid]
+    return found + [deeper for child in found for deeper in workers_of(child)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    end = time.monotonic() + 30
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < end, "processes of a killed run live on"
+        time.sleep(0.1)
+
+
+def test_a_run_killed_in_the_middle_leaves_nothing_behind_and_is_finished_by_the_next(
+    tmp_path: Path,
+) -> None:
+    options = ("--model", "solution", "--policies", "full,window", "--seeds", "0,1")
+    process = start(tmp_path, *options)
+    wait_for_rows(tmp_path, 3)
+    family = workers_of(process.pid)
+    assert len(family) > 4  # workers, drivers, browsers
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+    wait_until_gone(family)
+    before = complete_rows(tmp_path)
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"suite": "small", "torn')  # as a power cut would leave it
+
+    said = finish(start(tmp_path, *options))
+
+    assert f"{len(before)} of 16 episodes are done" in said
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    keys = Counter(Row(**json.loads(line)).key for line in lines)
+    assert len(keys) == 16 and set(keys.values()) == {1}
+    rows = complete_rows(tmp_path)
+    assert rows[: len(before)] == before
+    assert all(row.success and row.status == "stopped" for row in rows)
+    assert all(row.rss_peak_bytes and row.versions["playwright"] for row in rows)
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_worker_that_is_killed_costs_one_episode_and_is_replaced(tmp_path: Path) -> None:
+    process = start(tmp_path, "--model", "random", "--max-steps", "12", "--workers", "1")
+    trace = tmp_path / "traces"
+    end = time.monotonic() + 60
+    while not (trace.exists() and any(trace.glob("000-*.jsonl"))):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    worker = next(
+        pid
+        for pid in workers_of(process.pid)
+        if os.getpgid(pid) == pid and os.getsid(pid) == pid and pid != process.pid
+    )
+    os.kill(worker, signal.SIGKILL)
+    finish(process)
+    rows = complete_rows(tmp_path)
+    assert [row.task_id for row in rows] == [0, 1, 2, 3]
+    assert rows[0].status == "crash" and "SIGKILL" in rows[0].error and not rows[0].success
+    assert [row.status for row in rows[1:]].count("crash") == 0
+
+
+def test_an_interrupt_leaves_complete_rows_the_table_so_far_and_a_report(tmp_path: Path) -> None:
+    process = start(tmp_path, "--model", "stop", "--seeds", "0,1,2,3,4,5,6,7", "--workers", "1")
+    wait_for_rows(tmp_path, 2)
+    family = workers_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    said = finish(process)
+    assert process.returncode == 130
+    assert "success" in said and "report.html" in said and "Traceback" not in said
+    assert (tmp_path / "report.html").exists()
+    assert 2 <= len(complete_rows(tmp_path)) < 32
+    wait_until_gone(family)
+
+
+def test_a_page_that_hangs_or_does_not_load_is_an_error_of_the_environment(tmp_path: Path) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
+    task = json.loads(SMALL.read_text())[0]
+    hanging = {**task, "start_url": f"http://127.0.0.1:{silent.getsockname()[1]}/"}
+    refused = {**task, "task_id": 1, "start_url": "http://127.0.0.1:9/"}
+    path = tmp_path / "outside.json"
+    path.write_text(json.dumps([hanging, refused]))
+    options = ("--model", "stop", "--tasks", str(path), "--step-timeout", "3", "--workers", "1")
+    with silent:
+        said = finish(start(tmp_path / "out", *options))
+    killed, unloaded = complete_rows(tmp_path / "out")
+    assert killed.status == "timeout" and "no step was finished in 3 s" in killed.error
+    assert unloaded.status == "env_error" and "127.0.0.1:9" in unloaded.error
+    assert "1 env_error, 1 timeout (counted as failures)" in said
+
+
+def test_the_stop_model_fails_what_the_solution_solves(tmp_path: Path) -> None:
+    finish(start(tmp_path, "--model", "stop", "--limit", "2", "--workers", "1"))
+    rows = {row.task_id: row for row in complete_rows(tmp_path)}
+    assert rows[0].success  # the task to stay where one is
+    assert not rows[1].success and "42" in rows[1].reason
+
+
+def test_options_that_make_no_sense_start_nothing(tmp_path: Path) -> None:
+    process = start(tmp_path, "--model", "stop", "--policies", "full,gatd")
+    assert "unknown policy 'gatd'" in finish(process)
+    assert process.returncode == 2
+    assert not (tmp_path / "results.jsonl").exists()

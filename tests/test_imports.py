@@ -1,0 +1,116 @@
+"""Who may import whom: the floors of the house, held by reading the source."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "agentkv": ROOT,
+    "agentkv_env": ROOT / "env",
+    "agentkv_kernels": ROOT / "kernels",
+    "agentkv_tasks": ROOT / "tasks",
+}
+ALLOWED = {
+    "agentkv_kernels": {"agentkv_kernels"},
+    "agentkv_env": {"agentkv_env"},
+    "agentkv": {"agentkv", "agentkv_env", "agentkv_kernels"},
+    "agentkv_tasks": set(ROOMS),
+}
+# Inside agentkv a floor may import itself and the floors below it.
+FLOORS = ("agentkv.policies", "agentkv.cache", "agentkv.models", "agentkv.agent")
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package, root in ROOMS.items():
+        for path in (root / package).rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module of ours that the code names, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"relative import in line {node.lineno}"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in names)
+
+
+def at_import(tree: ast.Module) -> ast.Module:
+    """The statements that run when the module is imported; not functions, not type checking."""
+    kept: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        kept.append(node)
+    return ast.Module(kept, [])
+
+
+def ours(names: Iterator[str]) -> set[str]:
+    return {name for name in names if name.partition(".")[0] in ROOMS}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_room_imports_only_what_it_may(module: str) -> None:
+    room = module.partition(".")[0]
+    allowed = set(ROOMS) if module == "agentkv.cli" else ALLOWED[room]
+    named = ours(imports(ast.parse(MODULES[module].read_text(encoding="utf-8"))))
+    assert {name for name in named if name.partition(".")[0] not in allowed} == set()
+
+
+@pytest.mark.parametrize("module", sorted(name for name in MODULES if name.startswith("agentkv.")))
+def test_inside_the_runtime_imports_point_down(module: str) -> None:
+    floor = next((number for number, name in enumerate(FLOORS) if module.startswith(name)), None)
+    if floor is None:
+        return
+    above = FLOORS[floor + 1 :]
+    named = ours(imports(ast.parse(MODULES[module].read_text(encoding="utf-8"))))
+    assert {name for name in named if name.startswith(above)} == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {}
+    for module, path in MODULES.items():
+        tree = at_import(ast.parse(path.read_text(encoding="utf-8")))
+        graph[module] = ours(imports(tree)) & set(MODULES) - {module}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join([*trail[trail.index(module) :], module])
+        if module not in done:
+            for needed in sorted(graph[module]):
+                visit(needed, (*trail, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+def test_only_the_command_line_opens_the_measurements() -> None:
+    named = {
+        module
+        for module, path in MODULES.items()
+        if module.partition(".")[0] == "agentkv"
+        and any(
+            name.partition(".")[0] == "agentkv_tasks"
+            for name in imports(ast.parse(path.read_text(encoding="utf-8")))
+        )
+    }
+    assert named == {"agentkv.cli"}
+
+
+@pytest.mark.parametrize("room", ["env", "kernels", "tasks"])
+def test_the_workspaces_are_no_packages_themselves(room: str) -> None:
+    assert not (ROOT / room / "__init__.py").exists()
