@@ -64,7 +64,6 @@ def test_three_unreadable_replies_in_a_row_end_it(session: Session) -> None:
     assert [bool(step.action) for step in episode.steps] == [False, True, False, False, False]
     assert episode.num_parse_failures == 4
     assert model.notes[1].startswith("error: no action found")
-    assert "`" not in model.notes[1] and "[" not in model.notes[1]
     assert model.notes[2] == ""
 
 
@@ -116,6 +115,7 @@ def test_a_failed_action_is_told_in_the_next_turn(session: Session) -> None:
     episode = Agent(model).run(session, "goal")
     assert episode.status == "stopped"
     assert "999" in episode.steps[0].error
+    assert "[" not in model.notes[1] and "`" not in model.notes[1]
     assert model.notes[1].startswith("error: ") and "999" in model.notes[1]
     assert episode.steps[1].note == model.notes[1]
 
@@ -128,10 +128,10 @@ def test_strict_reading_fails_where_lenient_reading_mends(session: Session) -> N
 
 def test_typed_passwords_are_nowhere_in_the_steps(session: Session, site: str) -> None:
     session.open(f"{site}/sign-in")
-    model = Solution(["type [textbox: Password] [hunter22] [0]", "stop []"])
+    model = Solution(["type [textbox: Password] [hunter22] [0]", "stop [I typed hunter22]"])
     episode = Agent(model).run(session, "sign in with hunter22")
     assert session.page.get_by_label("Password").input_value() == "hunter22"
-    assert "hunter22" not in repr(episode)
+    assert "hunter22" not in repr(episode.steps)
     assert "[***]" in episode.steps[0].reply and "[***]" in episode.steps[0].action
 
 
@@ -168,7 +168,7 @@ def test_a_page_of_the_callers_stays_open_and_free(session: Session, site: str) 
 
 def test_what_is_no_page_is_refused() -> None:
     with pytest.raises(TypeError, match=r"playwright\.sync_api"):
-        Agent(Stop()).run("http://localhost/", "goal")  # not an address, not a session
+        Agent(Stop()).run("http://localhost/", "goal")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["full", "conf-kv-int8", "window"])
