@@ -385,7 +385,8 @@
       if (style.display === "none") return;
       if (style.display !== "contents" && !el.checkVisibility()) return;
       const control = CONTROLS.has(tag);
-      if (style.opacity === "0" && !control) return;
+      const custom = control && ["checkbox", "radio", "file"].includes(el.type);
+      if (style.opacity === "0" && !custom) return;
       const position = style.position;
       const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
       s = { ...s, clip, hidden: style.visibility !== "visible",
@@ -458,10 +459,10 @@
       if (!inline) flush();
     }
 
-    element(document.documentElement, { at, clip: view, absolute: view, window: view,
+    if (document.documentElement) element(document.documentElement, { at, clip: view, absolute: view, window: view,
       inside: false, hidden: false, pre: false });
     flush();
-    const moving = scroller();
+    const moving = scroller() || { scrollTop: 0, scrollHeight: 0, clientHeight: 0 };
     return JSON.stringify({ token, url: location.href, title: document.title, nodes: out, nextId,
       above: Math.round(moving.scrollTop),
       below: Math.max(0, Math.round(moving.scrollHeight - moving.clientHeight - moving.scrollTop)) });

@@ -1,0 +1,145 @@
+"""A real browser for the module's tests, and small pages on loopback under any name."""
+
+import http.server
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Self
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from agentkv_env.actions import Action, parse
+from agentkv_env.browser import Browser
+from agentkv_env.page import Node, Page
+from agentkv_env.session import Session
+
+
+class Pages:
+    """Serves HTML and PNG by path; `{port}` in a page is replaced; a tuple redirects."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, str | bytes | tuple[str]] = {}
+        self.asked: list[str] = []
+        """Host and path of every request."""
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            do_POST = do_GET
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        host, path = request.headers["Host"].split(":")[0], request.path.split("?")[0]
+        self.asked.append(host + request.path)
+        if length := int(request.headers.get("Content-Length", 0)):
+            request.rfile.read(length)
+        found = self.content.get(path)
+        body, headers = b"", {"Content-Type": "text/html; charset=utf-8"}
+        if isinstance(found, tuple):
+            headers["Location"] = found[0].replace("{port}", str(self.port))
+        elif isinstance(found, bytes):
+            body, headers["Content-Type"] = found, "image/png"
+            if path.endswith(".bin"):
+                headers |= {
+                    "Content-Type": "application/octet-stream",
+                    "Content-Disposition": "attachment; filename=file.bin",
+                }
+        elif found is not None:
+            body = found.replace("{port}", str(self.port)).encode()
+        request.send_response(404 if found is None else 302 if "Location" in headers else 200)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(body)
+
+    def set(self, content: Mapping[str, str | bytes | tuple[str]]) -> None:
+        self.content = dict(content)
+        self.asked.clear()
+
+    def origin(self, name: str = "shop") -> str:
+        return f"http://{name}.localhost:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class Visit:
+    """A session on the served pages, with short ways to say what tests say often."""
+
+    def __init__(self, session: Session, pages: Pages) -> None:
+        self.session = session
+        self.pages = pages
+
+    def show(self, html: str, **others: str | bytes | tuple[str]) -> Page:
+        """Serve `html` at / (and others at /name), open it, read it."""
+        self.pages.set({"/": html, **{f"/{name}": page for name, page in others.items()}})
+        self.session.open(self.pages.origin() + "/")
+        return self.session.observe()
+
+    def act(self, text: str, **named: str) -> Page:
+        """Do the action; `{name}` in it is the number of the element called so."""
+        page = self.session.observe()
+        numbers = {key: element(page, name).id for key, name in named.items()}
+        self.session.act(parse(text.format(**numbers), strict=False))
+        return self.session.observe()
+
+    def do(self, action: Action) -> Page:
+        self.session.act(action)
+        return self.session.observe()
+
+
+def element(page: Page, name: str) -> Node:
+    return next(node for node in page.nodes if node.id is not None and node.name == name)
+
+
+@pytest.fixture(scope="session")
+def pages() -> Iterator[Pages]:
+    with Pages() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser.launch() as running:
+        yield running
+
+
+@pytest.fixture
+def visit(browser: Browser, pages: Pages) -> Iterator[Visit]:
+    hosts = ["shop.localhost", "partner.localhost"]
+    with browser.session(hosts=hosts, viewport=(800, 600)) as session:
+        yield Visit(session, pages)
+
+
+@pytest.fixture(scope="session")
+def poster() -> Callable[..., bytes]:
+    """Draws text on a PNG."""
+
+    def draw(
+        text: str, ink: str = "black", paper: str = "white", size: tuple[int, int] = (320, 80)
+    ) -> bytes:
+        image = Image.new("RGB", size, paper)
+        font = ImageFont.truetype("DejaVuSans.ttf", 24)
+        ImageDraw.Draw(image).multiline_text((12, 20), text, fill=ink, font=font)
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        return file.getvalue()
+
+    return draw

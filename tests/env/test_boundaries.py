@@ -1,0 +1,245 @@
+"""Staying on the allowed hosts, and surviving pages that do not behave."""
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from playwright.async_api import Page as AsyncPage
+
+from agentkv_env.actions import parse
+from agentkv_env.allow import Addresses, AllowList
+from agentkv_env.browser import Browser, find_executable
+from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing, PageHung
+from agentkv_env.session import Session
+
+if TYPE_CHECKING:
+    from conftest import Pages, Visit
+
+browsing = pytest.mark.browser
+
+
+def test_an_allow_list_reads_hosts_ports_and_names_below() -> None:
+    allow = AllowList(["shop.localhost", "127.0.0.1:8080", "*.example.org"])
+    for url in (
+        *("http://shop.localhost/a", "https://SHOP.localhost:99/", "http://127.0.0.1:8080"),
+        *("http://www.example.org/?q", "about:blank"),
+    ):
+        assert allow.allows(url) and not allow.refused.match(url)
+    for url in (
+        *("http://evil.localhost/", "http://127.0.0.1:8081/", "http://example.org/"),
+        *(
+            "http://shop.localhost.evil.com/",
+            "http://evil.com/shop.localhost",
+            "ftp://shop.localhost",
+        ),
+        *("file:///etc/passwd", "http://shop.localhost@evil.com/", "http://shop.localhost:x/"),
+        *("javascript:alert(1)", "chrome://version", "view-source:http://shop.localhost"),
+    ):
+        assert not allow.allows(url)
+        assert allow.refused.match(url)
+    assert not allow.allows("data:text/html,x")
+
+
+def test_a_host_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"http://shop"):
+        AllowList(["http://shop.localhost/"])
+    assert not AllowList([]).allows("http://localhost/")
+
+
+@given(st.text("shop.localhostevil:/@?#\\[]0189", max_size=30))
+def test_both_locks_agree_on_every_address(rest: str) -> None:
+    allow = AllowList(["shop.localhost"])
+    url = "http://" + rest
+    if allow.allows(url):
+        assert not allow.refused.match(url)
+
+
+def test_addresses_map_only_whole_origins() -> None:
+    addresses = Addresses({"http://shop.localhost": "http://shop.localhost:4123"})
+    assert addresses.to_real("http://shop.localhost/a?b") == "http://shop.localhost:4123/a?b"
+    assert addresses.to_real("shop.localhost") == "http://shop.localhost:4123"
+    assert addresses.to_real("shop.localhost:4123/a") == "http://shop.localhost:4123/a"
+    assert addresses.to_real("http://shop.localhost.evil/") == "http://shop.localhost.evil/"
+    assert addresses.to_public("http://shop.localhost:4123/a") == "http://shop.localhost/a"
+    assert addresses.to_public("http://shop.localhost:41234/") == "http://shop.localhost:41234/"
+
+
+LEAVING = {
+    "link": "<a href='http://evil.localhost:{port}/bad'>Go</a>",
+    "script": "<button onclick=\"location='http://evil.localhost:{port}/bad'\">Go</button>",
+    "redirect": "<a href=/hop>Go</a>",
+    "far redirect": "<a href=/hophop>Go</a>",
+    "form": "<form method=post action='http://evil.localhost:{port}/bad'><button>Go</button></form>",
+    "window": "<a target=_blank href='http://evil.localhost:{port}/bad'>Go</a>",
+    "opened": "<button onclick=\"open('http://evil.localhost:{port}/bad')\">Go</button>",
+    "name": "<a href='http://example.com/'>Go</a>",
+    "address": "<a href='http://127.0.0.1:{port}/bad'>Go</a>",
+}
+
+
+@browsing
+@pytest.mark.parametrize("way", LEAVING)
+def test_no_way_leads_off_the_allowed_hosts(visit: "Visit", way: str) -> None:
+    visit.show(
+        "<title>Home</title>" + LEAVING[way],
+        hop=("http://evil.localhost:{port}/bad",),
+        hophop=("/hop",),
+        bad="<title>Bad</title>",
+    )
+    page = visit.act("click [{go}]", go="Go")
+    assert not any("evil" in asked or "127.0.0.1" in asked for asked in visit.pages.asked)
+    assert any("refused" in notice for notice in page.notices)
+    if page.title != "Home":
+        page = visit.act("tab_focus [0]")
+    assert page.title == "Home" and [node.name for node in page.nodes] == ["Go"]
+
+
+@browsing
+def test_frames_and_images_of_other_hosts_are_not_fetched(visit: "Visit") -> None:
+    visit.show(
+        """<iframe src="http://evil.localhost:{port}/bad"></iframe><iframe src=/hop></iframe>
+        <img src="http://evil.localhost:{port}/i.png"><img src=/hop>
+        <script>fetch('http://evil.localhost:{port}/f').catch(() => 0);
+        fetch('/hop').catch(() => 0); new WebSocket('ws://evil.localhost:{port}/w')</script>
+        <iframe src="data:text/html,inline"></iframe><p>here</p>""",
+        hop=("http://evil.localhost:{port}/bad",),
+        bad="<p>bad",
+    )
+    page = visit.session.observe()
+    assert "here" in [node.name for node in page.nodes]
+    assert "bad" not in [node.name for node in page.nodes]
+    assert not any("evil" in asked for asked in visit.pages.asked)
+
+
+@browsing
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://evil.localhost/", "file:///etc/passwd", "data:text/html,x", "chrome://version"),
+        *("javascript:alert(1)", "ftp://shop.localhost/", "view-source:http://shop.localhost/"),
+    ],
+)
+def test_goto_refuses_every_other_address(visit: "Visit", url: str) -> None:
+    visit.show("<title>Home</title>")
+    with pytest.raises(ActionFailed, match="not on the allowed hosts"):
+        visit.session.act(parse(f"goto [{url}]"))
+    assert visit.session.observe().title == "Home"
+
+
+@browsing
+def test_a_page_cannot_move_itself_to_an_address_of_its_own_making(visit: "Visit") -> None:
+    visit.show("""<title>Home</title><button onclick="location =
+        URL.createObjectURL(new Blob(['<title>Blob</title>'], {type: 'text/html'}))">Go</button>""")
+    assert visit.act("click [1]").title != "Blob"
+    assert visit.session.observe().title != "Blob"
+
+
+@browsing
+def test_a_server_that_is_down_is_told_to_the_model(visit: "Visit") -> None:
+    visit.show("<title>Home</title>")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(ActionFailed, match="did not load: net::ERR_CONNECTION_REFUSED"):
+        visit.session.act(parse(f"goto [http://shop.localhost:{port}/]"))
+    visit.session.observe()
+
+
+@browsing
+@pytest.mark.parametrize("script", ["for(;;){}", "setTimeout(() => { for(;;){} }, 1)"])
+def test_a_page_that_never_answers_ends_in_bounded_time(pages: "Pages", script: str) -> None:
+    pages.set({"/": f"<button onclick='{script}'>Loop</button>"})
+    with Browser.launch() as browser:
+        session = browser.session(hosts=["shop.localhost"], timeout_s=0.5)
+        session.open(pages.origin() + "/")
+        session.observe()
+        with pytest.raises(PageHung):
+            session.act(parse("click [1]"))
+            session.observe()
+        assert not browser.is_alive
+        with pytest.raises(BrowserGone):
+            session.observe()
+        with pytest.raises(BrowserGone):
+            browser.session(hosts=[])
+        session.close()
+    with Browser.launch() as browser, browser.session(hosts=["shop.localhost"]) as session:
+        session.open(pages.origin() + "/")
+        assert session.observe().nodes[0].name == "Loop"
+
+
+@browsing
+def test_a_crashed_renderer_is_told_and_the_browser_serves_on(pages: "Pages") -> None:
+    pages.set({"/": "<p>fine"})
+    with Browser.launch() as browser:
+        with browser.session(hosts=["shop.localhost"], timeout_s=2) as session:
+            session.open(pages.origin() + "/")
+            assert session.page.context.browser is not None
+            wire = session.page.context.browser.new_browser_cdp_session()
+            for process in wire.send("SystemInfo.getProcessInfo")["processInfo"]:
+                if process["type"] == "renderer":
+                    os.kill(process["id"], signal.SIGKILL)
+            with pytest.raises(BrowserGone):
+                session.observe()
+        with browser.session(hosts=["shop.localhost"]) as session:
+            session.open(pages.origin() + "/")
+            assert session.observe().nodes[0].name == "fine"
+
+
+@browsing
+def test_a_killed_browser_is_told(pages: "Pages") -> None:
+    pages.set({"/": "<p>fine"})
+    with Browser.launch() as browser:
+        session = browser.session(hosts=["shop.localhost"])
+        session.open(pages.origin() + "/")
+        assert browser.pid is not None
+        os.kill(browser.pid, signal.SIGKILL)
+        with pytest.raises(BrowserGone):
+            session.observe()
+        session.close()
+
+
+@browsing
+def test_a_page_of_the_callers_own_is_left_as_it_was_found(
+    browser: Browser, pages: "Pages"
+) -> None:
+    pages.set({"/": "<title>Mine</title><button onclick='alert(1)'>A</button>"})
+    owner = browser.session(hosts=["shop.localhost"])  # stands for the caller's own set-up
+    context = owner.page.context.browser.new_context()  # type: ignore[union-attr]
+    page = context.new_page()
+    heard: list[str] = []
+    page.on("dialog", lambda dialog: (heard.append(dialog.message), dialog.accept()))
+    page.goto(pages.origin() + "/")
+    with Session.on(page) as session:
+        assert session.observe().title == "Mine"
+        session.act(parse("click [1]"))
+        with pytest.raises(ActionFailed):
+            session.act(parse(f"goto [{pages.origin('evil')}/]"))
+        page.evaluate(f"location = '{pages.origin('evil')}/'")
+        assert any("refused" in notice for notice in session.observe().notices)
+    assert heard == ["1"]
+    page.evaluate("alert(2)")
+    assert heard == ["1", "2"]
+    page.goto(pages.origin("evil") + "/")
+    assert page.title() == "Mine"
+    context.close()
+    owner.close()
+
+
+def test_a_page_of_the_asynchronous_api_is_refused_by_name() -> None:
+    page = AsyncPage.__new__(AsyncPage)
+    with pytest.raises(TypeError, match=r"playwright\.async_api.*sync_playwright"):
+        Session.on(page)  # type: ignore[arg-type]
+
+
+def test_a_missing_browser_is_told_with_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("AGENTKV_BROWSER", f"{tmp_path}/none")
+    with pytest.raises(BrowserMissing, match="AGENTKV_BROWSER"):
+        find_executable()
+    monkeypatch.delenv("AGENTKV_BROWSER")
+    with pytest.raises(BrowserMissing, match="install chromium-headless-shell"):
+        Browser.launch(executable=f"{tmp_path}/none")

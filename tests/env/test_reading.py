@@ -1,0 +1,193 @@
+"""What the walk sees on a page."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agentkv_env.page import Box, Page
+from agentkv_env.serialize import serialize
+
+if TYPE_CHECKING:
+    from conftest import Visit
+
+pytestmark = pytest.mark.browser
+
+
+def lines(page: Page) -> list[str]:
+    return serialize(page).text.splitlines()[2:]
+
+
+def test_every_kind_of_control_is_read_with_name_value_and_state(visit: "Visit") -> None:
+    page = visit.show("""
+        <a href=/a>Kayaks</a> <a href=/b><img src=x alt="Blue kayak"></a>
+        <button disabled>Buy</button> <input type=submit value=Send> <input type=reset>
+        <div role=button aria-pressed=true>Like</div> <div onclick="1">Fold</div>
+        <span style="cursor:pointer">Pick</span>
+        <label for=q>Search</label><input id=q value="old words" required>
+        <input placeholder="Your town"> <input type=password aria-label=Secret value=hunter2>
+        <input title=Amount type=number value=3 readonly>
+        <label>Remember <input type=checkbox checked></label>
+        <input type=radio name=r id=r1><label for=r1>Small</label>
+        <label>Sort <select><option>Price<option selected>Name</select></label>
+        <select multiple aria-label=Colours><option selected>Red<option selected>Blue</select>
+        <textarea aria-label=Note>line one
+line two</textarea>
+        <input list=l aria-label=City><datalist id=l><option value=Rome><option value=Oslo></datalist>
+        <input type=range aria-label=Volume min=0 max=10 value=4>
+        <input type=date aria-label=Day value=2026-01-31>
+        <div contenteditable aria-label=Post>draft</div>
+        <details><summary>More</summary><p>hidden words</p></details>
+        <div role=tab aria-selected=true tabindex=0>Photos</div>
+        <button aria-expanded=false>Menu</button> <input type=hidden value=no>
+    """)
+    assert lines(page) == [
+        "link Kayaks [1]",
+        "link Blue kayak [2]",
+        "button Buy (disabled) [3]",
+        "button Send [4]",
+        "button Reset [5]",
+        "button Like (pressed) [6]",
+        "button Fold [7]",
+        "button Pick [8]",
+        "textbox Search = old words (required) [9]",
+        "textbox Your town [10]",
+        "textbox Secret = ******** (password) [11]",
+        "textbox Amount = 3 (readonly) [12]",
+        "checkbox Remember (checked) [13]",
+        "radio Small [14]",
+        "combobox Sort = Name (options: Price | Name) [15]",
+        "listbox Colours = Red, Blue (options: Red | Blue) [16]",
+        "textbox Note = line one line two [17]",
+        "combobox City (options: Rome | Oslo) [18]",
+        "slider Volume = 4 [19]",
+        "textbox Day = 2026-01-31 [20]",
+        "textbox Post = draft [21]",
+        "button More (collapsed) [22]",
+        "tab Photos (selected) [23]",
+        "button Menu (collapsed) [24]",
+    ]
+
+
+def test_text_is_read_in_blocks_headings_and_rows(visit: "Visit") -> None:
+    page = visit.show("""
+        <h1>Fair of <em>boats</em></h1><h2><a href=/x>Linked</a></h2>
+        <p>A <b>red</b> one, see <a href=/y>this page</a> for more.<br>New line</p>
+        <table><tr><th>Item<th>Cost</tr><tr><td>Kayak<td>$39</tr>
+        <tr><td>Canoe<td><button>Buy</button></tr></table>
+        <ul><li>First<li>Second</ul><pre>one
+two</pre>
+    """)
+    assert lines(page) == [
+        "heading Fair of boats",
+        "link Linked [1]",
+        "A red one, see",
+        "link this page [2]",
+        "for more.",
+        "New line",
+        "Item | Cost",
+        "Kayak | $39",
+        "Canoe",
+        "button Buy [3]",
+        *("First", "Second", "one", "two"),
+    ]
+
+
+def test_what_nobody_sees_is_not_read(visit: "Visit") -> None:
+    page = visit.show("""
+        <p>Seen</p><p style="display:none">none</p><p style="visibility:hidden">invisible</p>
+        <button style="opacity:0">clear</button><p hidden>attribute</p>
+        <div style="position:absolute;left:-9999px">off to the left</div>
+        <div style="height:20px;overflow:hidden"><p style="margin:0;height:20px">inside</p>
+        <p>clipped away</p></div><script>1</script><style>p{}</style><noscript>n</noscript>
+        <div style="height:3000px"></div><p>far below</p>
+    """)
+    assert lines(page) == ["Seen", "inside", "more below"]
+    assert page.pixels_below > 2000 and page.pixels_above == 0
+
+
+def test_a_hidden_checkbox_is_found_at_its_label(visit: "Visit") -> None:
+    page = visit.show("""<style>input{position:absolute;opacity:0}</style>
+        <input type=checkbox id=c><label for=c>Gift wrap</label>""")
+    assert lines(page) == ["checkbox Gift wrap [1]"]
+    assert lines(visit.act("click [{box}]", box="Gift wrap")) == [
+        "checkbox Gift wrap (checked) [1]"
+    ]
+
+
+def test_a_covered_element_says_so(visit: "Visit") -> None:
+    page = visit.show("""<button>Under</button><div style="position:fixed;inset:0;
+        background:white">Accept cookies? <button>Yes</button></div>""")
+    assert "button Under (covered) [1]" in lines(page)
+    assert "button Yes [2]" in lines(page)
+
+
+def test_shadow_roots_and_slots_are_read_in_place(visit: "Visit") -> None:
+    page = visit.show("""<p>before</p><div id=host><b>slotted</b></div><p>after</p><script>
+        host.attachShadow({mode: 'open'}).innerHTML =
+          '<button>In the shadow</button><slot></slot>'</script>""")
+    assert lines(page) == ["before", "button In the shadow [1]", "slotted", "after"]
+
+
+def test_frames_are_read_with_boxes_in_the_viewport(visit: "Visit") -> None:
+    inner = "<body style='margin:0'><button style='margin:10px'>Inner</button>"
+    page = visit.show(
+        """<body style="margin:0"><p style="margin:0;height:50px">top</p>
+        <iframe src=/inner style="border:5px solid;width:200px;height:60px;display:block"></iframe>
+        <iframe src="http://partner.localhost:{port}/inner" width=200 height=60
+          style="border:0"></iframe><button>Last</button>""",
+        inner=inner,
+    )
+    names = [(node.name, node.id) for node in page.nodes if node.id]
+    assert [name for name, _ in names] == ["Inner", "Inner", "Last"]
+    assert len({id for _, id in names}) == 3
+    same, other = (node.box for node in page.nodes if node.name == "Inner")
+    assert (same.x, same.y) == (15, 65)
+    assert (other.x, other.y) == (10, 130)
+
+
+def test_boxes_are_the_first_rectangle_of_a_wrapped_link(visit: "Visit") -> None:
+    page = visit.show("""<body style="margin:0;font:20px/30px DejaVu Sans"><div
+        style="width:200px"><span style="display:inline-block;width:120px">x</span><a
+        href=/a>a link that wraps over lines</a></div>""")
+    box = next(node.box for node in page.nodes if node.id == 1)
+    assert box.x >= 120 and box.y < 30 and box.height <= 30
+
+
+def test_numbers_stay_while_the_document_lives_and_begin_anew_after_it(visit: "Visit") -> None:
+    page = visit.show("""<button onclick="this.insertAdjacentHTML('beforebegin',
+        '<button>New</button>')">Old</button>""")
+    assert [node.id for node in page.nodes] == [1]
+    page = visit.act("click [1]")
+    assert [(node.name, node.id) for node in page.nodes] == [("New", 2), ("Old", 1)]
+    visit.session.open(visit.pages.origin() + "/")
+    assert [node.id for node in visit.session.observe().nodes] == [1]
+
+
+def test_scripts_of_the_page_cannot_change_what_is_read(visit: "Visit") -> None:
+    page = visit.show("""<button>True name</button><script>
+        JSON.stringify = () => '{"nodes": []}';
+        Element.prototype.getClientRects = () => [];
+        Element.prototype.getBoundingClientRect = () => ({x: 0, y: 0, width: 0, height: 0});
+        window.getComputedStyle = () => ({display: 'none'});
+        document.elementFromPoint = () => null;
+        Object.defineProperty(Node.prototype, 'textContent', {get: () => 'Forged'});
+        WeakMap.prototype.get = () => 99;
+        window.agentkv = {walk: () => '{}'};</script>""")
+    assert lines(page) == ["button True name [1]"]
+    assert visit.session.page.content().count("True name") == 1
+
+
+def test_reading_leaves_the_page_as_it_is(visit: "Visit") -> None:
+    visit.show("<input aria-label=a><button>b</button><p>c</p>")
+    assert visit.session.page.content() == (
+        '<html><head></head><body><input aria-label="a"><button>b</button><p>c</p></body></html>'
+    )
+
+
+def test_a_box_is_in_pixels_of_the_viewport_after_scrolling(visit: "Visit") -> None:
+    html = "<body style='margin:0'><div style='height:700px'></div><button>B</button>"
+    visit.show(html + "<div style='height:2000px'></div>")
+    page = visit.act("scroll [down]")
+    assert page.pixels_above == 600
+    assert next(node.box.y for node in page.nodes if node.name == "B") == 100
+    assert isinstance(page.nodes[0].box, Box)
