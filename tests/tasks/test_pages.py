@@ -1,0 +1,216 @@
+"""program_html on real pages: locators, helper calls, off-page checks, and what they cannot do."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.sync_api import Page
+
+from agentkv_env.browser import Browser
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate import Final, Scoring, Unjudged, evaluate
+from agentkv_tasks.evaluate.calls import parse_call
+from agentkv_tasks.task import Task
+from agentkv_tasks.template import all_of, reaches, says, shows
+
+pytestmark = pytest.mark.browser
+
+PAGES = {
+    "/": "<title>Start</title><p class=price>$12.50</p><a href='/cart'>cart</a>",
+    "/cart": "<title>Cart</title><p id=count>3</p><ul><li>Blue Kayak</li></ul>",
+    "/script": "<title>Script</title><script>setInterval(() => location = '/', 1)</script>",
+    "/f/boats/12/": """<div id=main><article><a class=fg-inherit>ann</a>
+        <p class=comment__content>post</p>
+        <div class=comment data-level=1><a class=fg-inherit>bob</a><p class=comment__content>old</p>
+          <article class=comment__main><header><h1><span><time datetime="2024-01-01T00:00:00Z">
+          </time></span></h1></header></article>
+          <div class=comment data-level=2><a class=fg-inherit>cy</a>
+          <p class=comment__content>new</p><article class=comment__main><header><h1><span>
+          <time datetime="2024-02-01T00:00:00Z"></time></span></h1></header></article></div>
+        </div></article></div>""",
+    "/order": """<table id=my-orders-table><tbody><tr><td class="col name">Bars<dl><dt>Size</dt>
+        <dd>Large</dd></dl></td><td class="col sku">B00</td><td class="col qty">Ordered2</td></tr>
+        </tbody></table>""",
+}
+
+
+class Site(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = PAGES.get(self.path)
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write((body or "missing").encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def page(origin: str) -> Iterator[Page]:
+    with Browser.launch() as browser, browser.session(hosts=["127.0.0.1"]) as session:
+        yield session.page
+
+
+@pytest.fixture
+def addresses(origin: str) -> Addresses:
+    return Addresses({"__SHOPPING__": "http://shop.test"}, {"http://shop.test": origin})
+
+
+def score(
+    page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
+) -> float:
+    task = Task(
+        sites=("shopping",),
+        task_id=0,
+        start_url="__SHOPPING__",
+        intent_template="",
+        intent_template_id=0,
+        intent="",
+        eval=check,  # type: ignore[arg-type]
+    )
+    final = Final.of(page, answer, addresses)
+    return evaluate(task, final, page=page, addresses=addresses, scoring=scoring).value
+
+
+@pytest.mark.parametrize(
+    ("locator", "wanted", "expected"),
+    [
+        ("", "$12.50", 1.0),
+        ("", "http://shop.test", 0.0),
+        ("document.querySelector('.price').innerText", "12.50", 1.0),
+        ("document.querySelector('.prize').innerText", "12.50", 0.0),  # throws: empty
+        ("[...document.querySelectorAll('p')].length", "1", 1.0),
+        ("lambda:() => document.title", "start", 1.0),
+        ("lambda:() => ''", "", 0.0),  # nothing found is never right
+        ("lambda:() => { throw 1 }", "", 0.0),
+        ("func:get_query_text(__page__, '.price')", "12.50", 1.0),
+        ('func:get_query_text(__page__, ".pr\'ice")', "12.50", 0.0),
+        ("func:get_query_text_lowercase(__page__, 'title')", "start", 1.0),
+    ],
+)
+def test_locators_pick_a_part_of_the_last_page(
+    page: Page, origin: str, addresses: Addresses, locator: str, wanted: str, expected: float
+) -> None:
+    page.goto(origin)
+    assert score(page, addresses, shows("last", locator, must_include=[wanted])) == expected
+
+
+def test_other_pages_are_looked_at_without_moving_the_last_one(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(origin)
+    num_tabs = len(page.context.pages)
+    check = all_of(
+        shows("__SHOPPING__/cart", "document.title", exact_match="Cart"),
+        shows("last", "document.title", exact_match="Start"),
+        reaches("__SHOPPING__/"),
+    )
+    assert score(page, addresses, check) == 1.0
+    assert page.url == f"{origin}/"
+    assert len(page.context.pages) == num_tabs
+
+
+def test_an_address_may_come_from_a_helper_call_on_the_last_address(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(f"{origin}/f/boats/12/")
+    newest = "func:reddit_get_latest_comment_content_by_username(__page__, 'cy')"
+    parent = "func:reddit_get_parent_comment_username_of_latest_comment_by_username(__page__, 'cy')"
+    place = "func:reddit_get_post_url('__last_url__')"
+    check = all_of(
+        shows(place, newest, exact_match="new"), shows("last", parent, exact_match="bob")
+    )
+    assert score(page, addresses, check) == 1.0
+
+
+def test_an_order_is_read_by_sku(page: Page, origin: str, addresses: Addresses) -> None:
+    page.goto(f"{origin}/order")
+    amount = "func:shopping_get_order_product_quantity(__page__, 'A00 |OR| B00')"
+    option = "func:shopping_get_order_product_option(__page__, 'B00', 'Size')"
+    check = all_of(
+        shows("last", amount, required_values=["== 2"]), shows("last", option, exact_match="Large")
+    )
+    assert score(page, addresses, check) == 1.0
+
+
+def test_only_the_first_comparison_counts_as_in_visualwebarena_unless_mended(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(f"{origin}/cart")
+    check = shows("last", "", must_include=["kayak"], must_exclude=["blue"])
+    assert score(page, addresses, check, scoring="compat") == 1.0
+    assert score(page, addresses, check, scoring="mended") == 0.0
+
+
+def test_a_number_on_a_page_satisfies_inequalities(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(f"{origin}/cart")
+    count = "document.querySelector('#count').innerText"
+    assert score(page, addresses, shows("last", count, required_values=[">= 3", "< 5"])) == 1.0
+    assert score(page, addresses, shows("last", count, required_values=["> 4"])) == 0.0
+
+
+def test_the_page_is_taken_before_checks_so_that_its_scripts_cannot_run_away_with_it(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(origin)
+    final = Final.of(page, "", addresses)
+    page.goto(f"{origin}/cart")
+    task_check = shows("last", "", must_include=["12.50"])
+    task = Task(
+        sites=(),
+        task_id=0,
+        start_url="x",
+        intent_template="",
+        intent_template_id=0,
+        intent="",
+        eval=task_check,
+    )
+    assert evaluate(task, final, page=page, addresses=addresses).value == 1.0
+
+
+def test_a_page_that_is_not_there_scores_nothing_and_says_where(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(origin)
+    assert score(page, addresses, shows("http://127.0.0.1:9/", "", must_include=["x"])) == 0.0
+
+
+def test_a_judge_is_asked_for_only_if_nothing_else_has_failed(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(origin)
+    newest = shows("func:shopping_get_latest_order_url()", "", must_include=["x"])
+    assert score(page, addresses, all_of(newest, says(exact_match="no")), answer="yes") == 0.0
+    with pytest.raises(Unjudged, match="Magento"):
+        score(page, addresses, all_of(newest, says(exact_match="yes")), answer="yes")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "get_query_text(__page__, open('/etc/passwd').read())",
+        "get_query_text(__page__, selector='x')",
+        "get_query_text",
+        "eval('1')",
+        "(lambda: 1)()",
+        "get_query_text(__page__, 'x'",
+    ],
+)
+def test_helper_calls_are_names_from_a_table_with_literal_arguments(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_call(text)
