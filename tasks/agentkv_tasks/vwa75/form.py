@@ -32,7 +32,12 @@ def subscribe_to_a_board(draw: Draw) -> Draft:
     forum = draw.world.forum
     board = draw.rng.choice([b.name for b in forum.boards if b.name not in forum.subscribed])
     return Draft(
-        intent="Subscribe to the board {{board}} on the forum.",
+        intent=draw.rng.choice(
+            (
+                "Subscribe to the board {{board}} on the forum.",
+                "I want to follow the forum board {{board}}: subscribe to it.",
+            )
+        ),
         values={"board": board},
         start="__REDDIT__",
         check=shows("__REDDIT__/boards", _text(f"#board-{board} .state"), exact_match="subscribed"),
@@ -60,7 +65,12 @@ def comment_on_a_thread(draw: Draw) -> Draft:
     thread = draw.rng.choice(draw.world.forum.threads)
     remark = draw.rng.choice(_REMARKS)
     return Draft(
-        intent="Write the comment {{remark}} in the forum thread {{thread}}.",
+        intent=draw.rng.choice(
+            (
+                "Write the comment {{remark}} in the forum thread {{thread}}.",
+                "Comment {{remark}} on the thread {{thread}}.",
+            )
+        ),
         values={"remark": f'"{remark}"', "thread": thread.title},
         start="__REDDIT__",
         check=shows(f"__REDDIT__/thread/{thread.id}", _THREAD_COMMENTS, must_include=[remark]),
@@ -98,7 +108,12 @@ def change_the_bio(draw: Draw) -> Draft:
     hobby, other = draw.rng.sample(("bread", "canoes", "old maps", "owls", "stamps", "tea"), 2)
     bio = f"I collect {hobby} and {other}."
     return Draft(
-        intent="Change my bio on the forum to: {{bio}}",
+        intent=draw.rng.choice(
+            (
+                "Change my bio on the forum to: {{bio}}",
+                "On the forum, my bio should read: {{bio}}",
+            )
+        ),
         values={"bio": bio},
         start="__REDDIT__",
         check=shows(f"__REDDIT__/user/{draw.world.me.handle}", _text(".bio"), exact_match=bio),
@@ -155,7 +170,12 @@ def change_my_phone_number_in_the_shop(draw: Draw) -> Draft:
     """One field of the shop's profile."""
     phone = f"555 {draw.rng.randint(2222, 7999)}"
     return Draft(
-        intent="Change my phone number in the shop to {{phone}}.",
+        intent=draw.rng.choice(
+            (
+                "Change my phone number in the shop to {{phone}}.",
+                "My new phone number is {{phone}}. Update my profile in the shop.",
+            )
+        ),
         values={"phone": phone},
         start="__SHOPPING__",
         check=shows("__SHOPPING__/account", _text("#profile-phone"), exact_match=phone),

@@ -1,14 +1,8 @@
 """Tasks that ask for something: the answer is what counts, not the page the agent ends on."""
 
 from agentkv_tasks.template import Draft, Draw, Template, says
-from agentkv_tasks.vwa75.steps import (
-    choose,
-    done,
-    find_article,
-    find_listing,
-    find_product,
-    find_thread,
-)
+from agentkv_tasks.vwa75 import questions
+from agentkv_tasks.vwa75.steps import done, find_article, find_product
 
 
 def fact_of_a_town(draw: Draw) -> Draft:
@@ -36,7 +30,12 @@ def birth_year_of_a_mayor(draw: Draw) -> Draft:
     town = draw.rng.choice(draw.world.wiki.towns)
     born = draw.world.wiki.figure(town.mayor).born
     return Draft(
-        intent="In which year was the mayor of {{town}} born? Look it up in the wiki.",
+        intent=draw.rng.choice(
+            (
+                "In which year was the mayor of {{town}} born? Look it up in the wiki.",
+                "Find the birth year of the mayor of {{town}} in the wiki.",
+            )
+        ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=says(must_include=[str(born)]),
@@ -51,7 +50,12 @@ def hobby_of_the_mayor_of_a_twin_town(draw: Draw) -> Draft:
     twin = wiki.town(town.twin)
     hobby = wiki.figure(twin.mayor).hobby
     return Draft(
-        intent="What is the hobby of the mayor of the twin town of {{town}}?",
+        intent=draw.rng.choice(
+            (
+                "What is the hobby of the mayor of the twin town of {{town}}?",
+                "{{town}} has a twin town. Which hobby does the mayor of the twin town have?",
+            )
+        ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=says(must_include=[hobby]),
@@ -69,7 +73,12 @@ def motto_of_a_town(draw: Draw) -> Draft:
     """Only in the picture: the coat of arms."""
     town = draw.rng.choice(draw.world.wiki.towns)
     return Draft(
-        intent="What is the motto on the coat of arms of {{town}}?",
+        intent=draw.rng.choice(
+            (
+                "What is the motto on the coat of arms of {{town}}?",
+                "Which words are the motto of {{town}}? Look at its coat of arms.",
+            )
+        ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=says(must_include=[town.motto]),
@@ -97,7 +106,12 @@ def steps_of_a_landmark_by_its_architect(draw: Draw) -> Draft:
     """From the architect to the building, then only in the picture: the plaque."""
     landmark = draw.rng.choice(draw.world.wiki.landmarks)
     return Draft(
-        intent="How many steps has the landmark that {{architect}} built? Read its plaque.",
+        intent=draw.rng.choice(
+            (
+                "How many steps has the landmark that {{architect}} built? Read its plaque.",
+                "{{architect}} built a landmark. How many steps does its plaque mention?",
+            )
+        ),
         values={"architect": landmark.architect},
         start="__WIKIPEDIA__",
         check=says(must_include=[str(landmark.steps)]),
@@ -119,7 +133,6 @@ def most_visited_festival(draw: Draw) -> Draft:
     rounds: list[str] = []
     for festival in festivals:
         rounds += [f"click [link: {festival.name}]", "go_back"]
-    distance = 2 * (len(festivals) - festivals.index(best)) - 1
     return Draft(
         intent="Which festival in the wiki has the most visitors, and how many? "
         "Look at all articles in the category Festivals.",
@@ -131,7 +144,7 @@ def most_visited_festival(draw: Draw) -> Draft:
             done(f"{best.name}, {best.visitors:,}"),
         ],
         difficulty="hard",
-        memory_distance_pages=max(0, distance - 1),
+        memory_distance_pages=2 * (len(festivals) - 1),
     )
 
 
@@ -148,107 +161,6 @@ def larger_of_two_towns(draw: Draw) -> Draft:
         solution=[find_article(one.name), find_article(other.name), done(larger.name)],
         difficulty="medium",
         memory_distance_pages=1,
-    )
-
-
-def fact_in_a_photo(draw: Draw) -> Draft:
-    """Only in the picture: what is written on a card in a listing's photo."""
-    kind, words = (("serial", "serial number"), ("phone", "phone number"))[draw.instance % 2]
-    listings = draw.world.classifieds.listings
-    listing = draw.rng.choice([x for x in listings if x.photo.kind == kind])
-    return Draft(
-        intent="What is the {{words}} in the photo of the {{listing}} on the classifieds?",
-        values={"words": words, "listing": listing.title},
-        start="__CLASSIFIEDS__",
-        check=says(must_include=[listing.photo.fact]),
-        solution=[*find_listing(listing.title), done(listing.photo.fact)],
-        reads_image=True,
-        turns_on=listing.photo.fact,
-    )
-
-
-def cheapest_in_a_category(draw: Draw) -> Draft:
-    """Browse, sort, read the first line."""
-    content = draw.world.classifieds
-    category = draw.rng.choice(content.categories)
-    inside = [listing for listing in content.listings if listing.category == category.slug]
-    cheapest = min(inside, key=lambda listing: listing.price)
-    return Draft(
-        intent="How many dollars is the cheapest listing in the category {{category}} "
-        "on the classifieds?",
-        values={"category": category.name},
-        start="__CLASSIFIEDS__",
-        check=says(must_include=[str(cheapest.price)]),
-        solution=[
-            f"click [link: {category.name}]",
-            choose("Sort by", "Price: low to high"),
-            "click [button: Apply]",
-            done(cheapest.price),
-        ],
-        difficulty="medium",
-    )
-
-
-def home_town_of_a_seller(draw: Draw) -> Draft:
-    """From the listing to its seller, who lives elsewhere than the thing is."""
-    content = draw.world.classifieds
-    me = draw.world.me.handle
-    listing = draw.rng.choice(
-        [x for x in content.listings if x.seller != me and content.seller(x.seller).town != x.town]
-    )
-    town = content.seller(listing.seller).town
-    return Draft(
-        intent="What is the home town of the seller of the {{listing}}?",
-        values={"listing": listing.title},
-        start="__CLASSIFIEDS__",
-        check=says(must_include=[town]),
-        solution=[
-            *find_listing(listing.title),
-            f"click [link: {listing.seller}]",
-            done(town),
-        ],
-        difficulty="medium",
-    )
-
-
-def code_on_a_poster(draw: Draw) -> Draft:
-    """Only in the picture: the poster of a thread."""
-    posters = [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
-    thread, poster = draw.rng.choice(posters)
-    return Draft(
-        intent="Which code is on the poster in the forum thread {{thread}}?",
-        values={"thread": thread.title},
-        start="__REDDIT__",
-        check=says(must_include=[poster.code]),
-        solution=[*find_thread(thread.title), done(poster.code)],
-        reads_image=True,
-        turns_on=f"CODE {poster.code}",
-    )
-
-
-def how_long_an_author_is_a_member(draw: Draw) -> Draft:
-    """From the thread to its author's page."""
-    thread = draw.rng.choice(draw.world.forum.threads)
-    joined = draw.world.forum.member(thread.author).joined
-    return Draft(
-        intent="Since which year is the author of the thread {{thread}} a member of the forum?",
-        values={"thread": thread.title},
-        start="__REDDIT__",
-        check=says(must_include=[str(joined)]),
-        solution=[*find_thread(thread.title), f"click [link: {thread.author}]", done(joined)],
-    )
-
-
-def warranty_of_a_product(draw: Draw) -> Draft:
-    """One line of a product's table."""
-    product = draw.rng.choice(draw.world.shop.products)
-    years = dict(product.facts)["Warranty"]
-    return Draft(
-        intent="How long is the warranty of the {{product}} in the shop?",
-        values={"product": product.name},
-        start="__SHOPPING__",
-        check=says(must_include=[years]),
-        solution=[*find_product(product.name), done(years)],
     )
 
 
@@ -273,26 +185,16 @@ def elevation_of_where_a_product_is_made(draw: Draw) -> Draft:
     )
 
 
-def listing_that_does_not_exist(draw: Draw) -> Draft:
-    """Nothing of that kind is sold in that colour by anybody: the answer is N/A."""
-    brand = draw.rng.choice(draw.world.town.brands)
-    thing = draw.rng.choice(("canoe", "piano", "ladder", "desk", "toaster"))
-    title = f"Purple {brand} {thing}"
-    return Draft(
-        intent="How many dollars is the {{listing}} on the classifieds? "
-        "Answer N/A if there is none.",
-        values={"listing": title},
-        start="__CLASSIFIEDS__",
-        check=says(fuzzy_match="N/A"),
-        solution=[f"type [textbox: Search listings] [{title}] [1]", done("N/A")],
-    )
-
-
 def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
     """The article is there, the fact is not: the answer is N/A."""
     figure = draw.rng.choice(draw.world.wiki.figures)
     return Draft(
-        intent="What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
+        intent=draw.rng.choice(
+            (
+                "What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
+                "Look up the phone number of {{figure}} in the wiki. Answer N/A if there is none.",
+            )
+        ),
         values={"figure": figure.name},
         start="__WIKIPEDIA__",
         check=says(fuzzy_match="N/A"),
@@ -309,13 +211,13 @@ TEMPLATES: tuple[Template, ...] = (
     Template(steps_of_a_landmark_by_its_architect),
     Template(most_visited_festival),
     Template(larger_of_two_towns),
-    Template(fact_in_a_photo, 2),
-    Template(cheapest_in_a_category),
-    Template(home_town_of_a_seller),
-    Template(code_on_a_poster),
-    Template(how_long_an_author_is_a_member),
-    Template(warranty_of_a_product),
+    Template(questions.fact_in_a_photo, 2),
+    Template(questions.cheapest_in_a_category),
+    Template(questions.home_town_of_a_seller),
+    Template(questions.code_on_a_poster),
+    Template(questions.how_long_an_author_is_a_member),
+    Template(questions.warranty_of_a_product),
     Template(elevation_of_where_a_product_is_made),
-    Template(listing_that_does_not_exist),
+    Template(questions.listing_that_does_not_exist),
     Template(fact_the_wiki_does_not_have),
 )

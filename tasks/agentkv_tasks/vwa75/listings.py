@@ -48,7 +48,13 @@ def tell_a_seller_the_serial_number(draw: Draw) -> Draft:
     listing = draw.rng.choice([x for x in _foreign(draw) if x.photo.kind == "serial"])
     serial = listing.photo.fact
     return Draft(
-        intent="Send the seller of the {{listing}} the serial number in its photo as a message.",
+        intent=draw.rng.choice(
+            (
+                "Send the seller of the {{listing}} the serial number in its photo as a message.",
+                "Write to the seller of the {{listing}}: the message is the serial "
+                "number in its photo.",
+            )
+        ),
         values={"listing": listing.title},
         start="__CLASSIFIEDS__",
         check=_sent(listing, serial),
@@ -75,7 +81,12 @@ def change_the_price_of_my_listing(draw: Draw) -> Draft:
     listing = draw.rng.choice([x for x in draw.world.classifieds.listings if x.seller == me])
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
-        intent="Change the price of my {{listing}} on the classifieds to {{price}} dollars.",
+        intent=draw.rng.choice(
+            (
+                "Change the price of my {{listing}} on the classifieds to {{price}} dollars.",
+                "My {{listing}} should now cost {{price}} dollars. Edit the listing.",
+            )
+        ),
         values={"listing": listing.title, "price": price},
         start="__CLASSIFIEDS__",
         check=shows(f"__CLASSIFIEDS__/listing/{listing.id}", _text(".listing-price"),
@@ -93,7 +104,12 @@ def delete_my_listing(draw: Draw) -> Draft:
     others = [other.title for other in mine if other is not listing]
     table = _text(".mine")
     return Draft(
-        intent="Delete my listing {{listing}} from the classifieds.",
+        intent=draw.rng.choice(
+            (
+                "Delete my listing {{listing}} from the classifieds.",
+                "My {{listing}} is sold. Delete the listing.",
+            )
+        ),
         values={"listing": listing.title},
         start="__CLASSIFIEDS__",
         check=all_of(
@@ -110,7 +126,12 @@ def save_a_listing(draw: Draw) -> Draft:
     saved = draw.world.classifieds.saved
     listing = draw.rng.choice([x for x in _foreign(draw) if x.id not in saved])
     return Draft(
-        intent="Save the listing {{listing}} on the classifieds.",
+        intent=draw.rng.choice(
+            (
+                "Save the listing {{listing}} on the classifieds.",
+                "Put the {{listing}} on my list of saved listings.",
+            )
+        ),
         values={"listing": listing.title},
         start="__CLASSIFIEDS__",
         check=shows("__CLASSIFIEDS__/saved", _text(".rows"), must_include=[listing.title]),
