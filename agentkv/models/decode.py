@@ -136,7 +136,10 @@ class LocalConversation:
     def _choose(self, logits: torch.Tensor, allowed: torch.Tensor | None = None) -> int:
         logits = logits[0]  # (vocabulary,)
         if allowed is not None:
-            logits = logits[: len(allowed)].masked_fill(~allowed.to(logits.device), -torch.inf)
+            # Checkpoints are padded beyond the tokenizer, and tokenizers outgrow checkpoints.
+            num_ids = min(len(logits), len(allowed))
+            forbidden = ~allowed[:num_ids].to(logits.device)
+            logits = logits[:num_ids].masked_fill(forbidden, -torch.inf)
         if self._acting.temperature == 0:
             return int(logits.argmax())
         chances = torch.softmax(logits.to(torch.float32) / self._acting.temperature, dim=-1)
