@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentkv.cache.attach import attach as attach
     from agentkv.cache.cache import Cache as Cache
-    from agentkv.cache.cache import attach as attach
     from agentkv.policies.policy import Policy as Policy
     from agentkv.policies.policy import PolicyError as PolicyError
     from agentkv.policies.registry import policy as policy
@@ -18,7 +18,7 @@ _HOMES = {
     "Cache": "agentkv.cache.cache",
     "Policy": "agentkv.policies.policy",
     "PolicyError": "agentkv.policies.policy",
-    "attach": "agentkv.cache.cache",
+    "attach": "agentkv.cache.attach",
     "load_model": "agentkv.models.local",
     "policy": "agentkv.policies.registry",
 }

@@ -5,48 +5,22 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache as TransformersCache
-from transformers import LogitsProcessor, PreTrainedModel
+from transformers import PreTrainedModel
 
+from agentkv.cache.attach import CheckedCache, Gate, attach
 from agentkv.cache.budget import Bytes, fit, parse_budget
-from agentkv.cache.hf import ATTENTION, Geometry, Handle, Layer, Misuse, describe, register
-from agentkv.cache.lanes import Meter
+from agentkv.cache.hf import Geometry, Handle, Layer, Misuse, describe
 from agentkv.cache.layer import LayerStore
+from agentkv.cache.strip import Meter
 from agentkv.policies.policy import Policy, PolicyError
 from agentkv.policies.registry import policy as named_policy
+
+__all__ = ["Cache", "attach"]
 
 OTHER_MODEL = "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
 
 
-def attach(model: PreTrainedModel) -> None:
-    """Let `model` attend through agentkv, so that it can use a `Cache`.
-
-    Switches `attn_implementation`; the model works as before with other caches and with none. Doing
-    it twice does nothing more.
-
-    Raises:
-        UnsupportedModel: a ValueError that names the supported families.
-    """
-    describe(model)
-    register()
-    if model.config._attn_implementation != ATTENTION:
-        model.set_attn_implementation(ATTENTION)
-    if _check_forward not in model.base_model._forward_pre_hooks.values():
-        # a hook sees a forward whole and before any work: refusals leave the cache as it was
-        model.base_model.register_forward_pre_hook(_check_forward, with_kwargs=True)
-
-
-def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    cache = kwargs.get("past_key_values")
-    if isinstance(cache, Cache):
-        tokens = kwargs.get("input_ids")
-        if tokens is None:
-            tokens = kwargs.get("inputs_embeds") if not args else args[0]
-        if isinstance(tokens, Tensor):
-            cache.check_input(module, tokens.shape[0], tokens.shape[1])
-
-
-class Cache(TransformersCache):
+class Cache(CheckedCache):
     """Keys and values of one batch of token streams, kept small by a policy.
 
     Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on
@@ -319,14 +293,3 @@ class Cache(TransformersCache):
             "this cache cannot be rolled back: what was evicted, quantised and averaged since is "
             "gone. Decode without an assistant model"
         )
-
-
-class Gate(LogitsProcessor):
-    """Hands raw logits to a cache's policy and passes them on unchanged."""
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-
-    def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
-        self.cache.settle(scores)
-        return scores

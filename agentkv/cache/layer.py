@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentkv.cache.lanes import Lanes, Meter
+from agentkv.cache.lanes import Lanes
+from agentkv.cache.strip import Meter
 from agentkv.policies.policy import Drop, Policy, Rows
 from agentkv_kernels.ops import attend
 

@@ -32,16 +32,14 @@ class Dense:
     def num_rows(self) -> int:
         return self.keys.shape[2]
 
+    def whole(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H, T, D) in `dtype`."""
+        return self.keys.to(dtype), self.values.to(dtype)
+
     def rows(self, start: int, stop: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values (B, H, t, D) in `dtype` and positions (B, t) of rows start..stop."""
-        if start == 0 and stop >= self.num_rows:
-            return self.keys.to(dtype), self.values.to(dtype), self.positions
-        part = slice(start, stop)
-        return (
-            self.keys[:, :, part].to(dtype),
-            self.values[:, :, part].to(dtype),
-            self.positions[:, part],
-        )
+        keys, values = self.keys[:, :, start:stop], self.values[:, :, start:stop]
+        return keys.to(dtype), values.to(dtype), self.positions[:, start:stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,21 @@ class Coded:
     def num_rows(self) -> int:
         return self.codes.shape[1]
 
+    def whole(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H, T, D) in `dtype`."""
+        if self.codes.shape[0] == 1:
+            both = dequantize(self.codes[0], self.exponents[0], self.block_ids[0])[None]
+        else:
+            rows = zip(self.codes, self.exponents, self.block_ids, strict=True)
+            both = torch.stack([dequantize(*row) for row in rows])  # (B, T, 2, H, D)
+        keys, values = both.to(dtype).permute(2, 0, 3, 1, 4).unbind()
+        return keys, values
+
     def rows(self, start: int, stop: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values (B, H, t, D) in `dtype` and positions (B, t) of rows start..stop."""
-        pairs = zip(self.codes, self.exponents, self.block_ids, strict=True)
-        each = [dequantize(c[start:stop], e, ids[start:stop]) for c, e, ids in pairs]
-        both = each[0][None] if len(each) == 1 else torch.stack(each)  # (B, t, 2, H, D)
-        keys, values = both.to(dtype).permute(2, 0, 3, 1, 4).unbind()
-        return keys, values, self.positions[:, start:stop]
+        codes, block_ids = self.codes[:, start:stop], self.block_ids[:, start:stop]
+        positions = self.positions[:, start:stop]
+        return *Coded(codes, self.exponents, block_ids, positions).whole(dtype), positions
 
 
 Part = Dense | Coded
@@ -224,14 +230,14 @@ def attend_at_once(
     Needs parts without padding, and queries that each see at least one row.
     """
     batch, num_q_heads, num_q, head_dim = q.shape
-    rows = [part.rows(0, part.num_rows, q.dtype) for part in parts]
+    rows = [part.whole(q.dtype) for part in parts]
     num_heads = rows[0][0].shape[1]
     group = num_q_heads // num_heads
     grouped = (q * scale).reshape(batch * num_heads, group * num_q, head_dim)
-    pieces = [torch.bmm(grouped, k.flatten(0, 1).mT) for k, _, _ in rows]
+    pieces = [torch.bmm(grouped, k.flatten(0, 1).mT) for k, _ in rows]
     logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)  # (B H, G Q, T)
     if q_positions is not None:
-        positions = [p for _, _, p in rows]
+        positions = [part.positions for part in parts]
         kv_positions = positions[0] if len(positions) == 1 else torch.cat(positions, dim=-1)
         hidden = hidden_from(q_positions, kv_positions, window, False)
         assert hidden is not None
@@ -246,7 +252,7 @@ def attend_at_once(
     weights = p.to(q.dtype)
     start = rows[0][0].shape[2]
     out = torch.bmm(weights[..., :start] if len(rows) > 1 else weights, rows[0][1].flatten(0, 1))
-    for k, v, _ in rows[1:]:
+    for k, v in rows[1:]:
         stop = start + k.shape[2]
         out = torch.baddbmm(out, weights[..., start:stop], v.flatten(0, 1))
         start = stop

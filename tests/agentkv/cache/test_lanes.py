@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agentkv.cache.lanes import Lanes, Meter
+from agentkv.cache.lanes import Lanes
+from agentkv.cache.strip import Meter
 from agentkv_kernels.quantize import scales
 
 HEADS, DIM = 2, 3
