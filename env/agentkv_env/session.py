@@ -52,6 +52,7 @@ class Session:
         self._told_no_ocr = False
         self._opening = False  # a tab of our own is being opened
         self._num_arriving = 0  # windows that pages opened, not attached yet
+        self._num_refused_windows = 0
         self._closed = False
         self._tabs: list[Tab] = []
         self._current = self._attach(page)
@@ -335,8 +336,16 @@ class Session:
                 break
             tab.page.wait_for_timeout(4)
         tab.expects_popup = False
-        if self._current is not tab and not self._current.page.is_closed():
-            self._current.settle()
+        popup = self._current
+        if popup is tab or popup.page.is_closed():
+            return
+        if self._num_refused_windows and popup.page.url in ("", "about:blank"):
+            popup.page.close()  # a window to nowhere
+            self._drop_closed()
+        else:
+            popup.page.wait_for_load_state("domcontentloaded", timeout=POPUP_S * 1000)
+            popup.settle()
+        self._num_refused_windows = 0
 
     def _on_page(self, page: PlaywrightPage) -> None:
         if self._opening:
@@ -378,13 +387,16 @@ class Session:
             if request.resource_type != "document":
                 route.abort("blockedbyclient")
                 return
+            if request.frame.page not in self.pages:
+                self._num_refused_windows += 1
             if request.frame.parent_frame is None:
                 self._tell(
                     f"navigation to {request.url[:200]} refused; allowed hosts: {self._hosts()}"
                 )
             route.fulfill(status=204)
         except Error:
-            # A popup has no frame yet when its first request comes.
+            # A window has no frame yet when its first request comes.
+            self._num_refused_windows += 1
             self._tell(f"a new window to {request.url[:200]} was refused")
             route.fulfill(status=204)
 

@@ -265,7 +265,7 @@
 
   function scroller() {
     const root = document.scrollingElement || document.documentElement;
-    if (root.scrollHeight > innerHeight + 1 || !document.body) return root;
+    if (!root || !document.body || root.scrollHeight > innerHeight + 1) return root;
     let best = root, area = (innerWidth * innerHeight) / 4; // a quarter of the window, or no scroller
     for (const el of document.body.querySelectorAll("*")) {
       if (el.scrollHeight <= el.clientHeight + 1 || el.clientHeight < 100) continue;
@@ -562,7 +562,8 @@
   }
 
   function scroll(sign) {
-    const moving = scroller(), before = moving.scrollTop;
+    const moving = scroller(), before = moving?.scrollTop;
+    if (!moving) return false;
     const height = moving === document.scrollingElement ? innerHeight : moving.clientHeight;
     moving.scrollBy({ top: sign * height, behavior: "instant" });
     return moving.scrollTop !== before;

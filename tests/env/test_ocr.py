@@ -80,8 +80,9 @@ def test_lines_stand_after_their_image_in_viewport_pixels(
         {
             "/": """<body style="margin:0"><p style="margin:0;height:30px">Before</p>
             <img src=/a alt=Poster style="display:block;width:640px">
-            <a href=/x style="display:block"><img src=/b alt=Receipt></a><div style="width:320px;height:80px;background:url(/c)">
-            </div><canvas id=k width=320 height=60 style="display:block"></canvas><p>After</p>
+            <a href=/x style="display:block"><img src=/b alt=Receipt></a>
+            <div style="width:320px;height:80px;background:url(/c)"></div>
+            <canvas id=k width=320 height=60 style="display:block"></canvas><p>After</p>
             <img src=/a width=30 height=10><script>const pen = k.getContext('2d');
             pen.font = '24px DejaVu Sans'; pen.fillText('Drawn by script', 10, 40)</script>""",
             "/a": poster("CODE SAVE15"),

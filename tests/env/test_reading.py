@@ -32,7 +32,8 @@ def test_every_kind_of_control_is_read_with_name_value_and_state(visit: "Visit")
         <select multiple aria-label=Colours><option selected>Red<option selected>Blue</select>
         <textarea aria-label=Note>line one
 line two</textarea>
-        <input list=l aria-label=City><datalist id=l><option value=Rome><option value=Oslo></datalist>
+        <input list=l aria-label=City>
+        <datalist id=l><option value=Rome><option value=Oslo></datalist>
         <input type=range aria-label=Volume min=0 max=10 value=4>
         <input type=date aria-label=Day value=2026-01-31>
         <div contenteditable aria-label=Post>draft</div>
