@@ -237,6 +237,10 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
         template = "missing.html" if error.status_code == 404 else "failed.html"
         return render(request, template, status=error.status_code, code=error.status_code)
 
+    async def on_overflow(request: Request, error: Exception) -> Response:
+        # A number in the address that is larger than any in the database: there is no such thing.
+        return render(request, "missing.html", status=404, code=404)
+
     async def on_failure(request: Request, error: Exception) -> Response:
         return render(request, "failed.html", status=500, code=500)
 
@@ -247,7 +251,11 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
             Route("/image/{key}.png", picture),
             *site.routes(world),
         ],
-        exception_handlers={HTTPException: on_http_error, 500: on_failure},
+        exception_handlers={
+            HTTPException: on_http_error,
+            OverflowError: on_overflow,
+            500: on_failure,
+        },
     )
     result.state.world = world
     result.state.site = site

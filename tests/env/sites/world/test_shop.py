@@ -189,7 +189,8 @@ def test_after_signing_out_the_account_asks_to_sign_in(world: World, visitor) ->
 
 
 @pytest.mark.parametrize("path", ["/product/9999", "/category/none", "/brand/none", "/order/1",
-                                  "/image/label-0.png", "/image/tag-9999.png",
+                                  "/order/99999999999999999999", "/image/label-0.png",
+                                  "/image/tag-9999.png",
                                   "/account/addresses/99"])  # fmt: skip
 def test_what_does_not_exist_is_missing(path: str, visitor) -> None:
     assert visitor.get(SHOP + path).status == 404
