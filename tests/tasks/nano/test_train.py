@@ -14,9 +14,10 @@ from agentkv.prompt import PlainTemplate
 from nano.data import Recordings
 from nano.drills import Drills
 from nano.episode import Row, encode, save, stretch
+from nano.loss import batches, losses
 from nano.model import configure, export, hidden_states, initialise
 from nano.tokenizer import save as save_tokenizer
-from nano.train import Settings, Trainer, batches, losses
+from nano.train import Settings, Trainer
 
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
 TINY = Settings(

@@ -1,0 +1,188 @@
+"""One recorded episode into many: other names, other numbers in brackets, fewer elements.
+
+Everything is changed alike in goal, pages and replies, so that a reply stays right for its page.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from agentkv_env.page import Node, Page
+from agentkv_env.sites import names
+from nano.episode import Episode, Turn
+
+_SYLLABLE = "|".join(names._SYLLABLES)
+_ENDING = "|".join(
+    sorted(
+        {*names._FIRST_ENDINGS, *names._LAST_ENDINGS, *names._PLACE_ENDINGS, *names._BRAND_ENDINGS},
+        key=len,
+        reverse=True,
+    )
+)
+# The shape of every invented word; a few English words have it too, and may as well be renamed.
+_INVENTED = re.compile(rf"(?P<stem>(?:{_SYLLABLE}){{1,2}})(?P<ending>{_ENDING})")
+_WORD = re.compile(r"[A-Za-z]+")
+_RUN = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
+_ID = re.compile(r"```(?P<verb>click|type|hover|clear) \[(?P<id>\d+)\]")
+_TRIES = 400
+
+
+def vary(episode: Episode, rng: random.Random) -> Episode:
+    """A variant of `episode`: renamed at most times, renumbered and thinned out at some."""
+    if rng.random() < 0.7:
+        episode = rename(episode, rng)
+    if rng.random() < 0.3:
+        episode = thin(episode, rng, share=rng.uniform(0.1, 0.6))
+    if rng.random() < 0.3:
+        episode = renumber(episode, rng)
+    return episode
+
+
+# ---- names ----------------------------------------------------------------------------------
+
+
+def rename(episode: Episode, rng: random.Random) -> Episode:
+    """`episode` with its invented words replaced by others of the same shape, consistently.
+
+    A full name that was of the training side stays on it: what no training world may say, a variant
+    does not say either.
+    """
+    text = "\n".join(_texts(episode))
+    runs = {run for run in _RUN.findall(text) if names.side_of_name(run) == 1}
+    words = dict.fromkeys(word for word in _WORD.findall(text) if word.istitle())
+    table: dict[str, str] = {}
+    for word in words:
+        match = _INVENTED.fullmatch(word.lower())
+        if match is not None:
+            mine = [run for run in runs if word in run.split()]
+            new = _other(match, mine, table, rng)
+            if new is not None:
+                table[word.lower()] = new
+    for run in _RUN.findall(text):  # handles: both names of a person, run together
+        parts = run.lower().split()
+        if len(parts) == 2 and all(part in table for part in parts):
+            table["".join(parts)] = "".join(table[part] for part in parts)
+
+    def swap(match: re.Match[str]) -> str:
+        word = match[0]
+        new = table.get(word.lower())
+        if new is None:
+            return word
+        return new.capitalize() if word[0].isupper() else new
+
+    return _mapped(episode, lambda text: _WORD.sub(swap, text))
+
+
+def _other(
+    match: re.Match[str], runs: list[str], table: dict[str, str], rng: random.Random
+) -> str | None:
+    """A new word for the one matched, such that its `runs` stay on the training side; or None."""
+    old = match[0]
+    count = len(re.findall(_SYLLABLE, match["stem"]))
+    for _ in range(_TRIES):
+        new = "".join(rng.choice(names._SYLLABLES) for _ in range(count)) + match["ending"]
+        known = {**table, old: new}
+        changed = (
+            " ".join(known.get(word.lower(), word.lower()).capitalize() for word in run.split())
+            for run in runs
+        )
+        if new not in table.values() and all(names.side_of_name(run) == 1 for run in changed):
+            return new
+    return None
+
+
+def _texts(episode: Episode) -> list[str]:
+    texts: list[str] = []
+
+    def keep(text: str) -> str:
+        texts.append(text)
+        return text
+
+    _mapped(episode, keep)
+    return texts
+
+
+def _mapped(episode: Episode, change: Callable[[str], str]) -> Episode:
+    """`episode` with `change` applied to every text in it."""
+
+    def node(old: Node) -> Node:
+        return replace(
+            old,
+            name=change(old.name),
+            value=change(old.value),
+            options=tuple(map(change, old.options)),
+        )
+
+    def page(old: Page) -> Page:
+        return replace(
+            old,
+            url=change(old.url),
+            title=change(old.title),
+            nodes=tuple(map(node, old.nodes)),
+            tabs=tuple(map(change, old.tabs)),
+            notices=tuple(map(change, old.notices)),
+        )
+
+    turns = tuple(
+        replace(turn, page=page(turn.page), reply=change(turn.reply), note=change(turn.note))
+        for turn in episode.turns
+    )
+    return replace(episode, goal=change(episode.goal), turns=turns)
+
+
+# ---- numbers --------------------------------------------------------------------------------
+
+
+def renumber(episode: Episode, rng: random.Random) -> Episode:
+    """`episode` with other numbers on the elements of each page, still rising in reading order."""
+
+    def turn(old: Turn) -> Turn:
+        numbers = sorted({node.id for node in old.page.nodes if node.id is not None})
+        room = max(200, len(numbers) + 1)
+        new = dict(zip(numbers, sorted(rng.sample(range(1, room), len(numbers))), strict=True))
+        nodes = tuple(
+            node if node.id is None else replace(node, id=new[node.id]) for node in old.page.nodes
+        )
+
+        def number(match: re.Match[str]) -> str:
+            return f"```{match['verb']} [{new[int(match['id'])]}]"
+
+        return replace(old, page=replace(old.page, nodes=nodes), reply=_ID.sub(number, old.reply))
+
+    return replace(episode, turns=tuple(map(turn, episode.turns)))
+
+
+# ---- elements -------------------------------------------------------------------------------
+
+
+def thin(episode: Episode, rng: random.Random, *, share: float) -> Episode:
+    """`episode` with about `share` of those nodes gone that neither goal nor replies speak of.
+
+    Neighbours of what is spoken of stay: they may say what it is.
+    """
+    spoken = "\n".join([episode.goal, *(turn.reply for turn in episode.turns)])
+    words = {word for word in re.findall(r"\w{3,}|\d+", spoken.lower())} - _COMMON
+
+    def turn(old: Turn) -> Turn:
+        nodes = old.page.nodes
+        acted = _ID.search(old.reply)
+        named = [
+            index
+            for index, node in enumerate(nodes)
+            if (acted and node.id == int(acted["id"]))
+            or words & set(re.findall(r"\w{3,}|\d+", f"{node.name} {node.value}".lower()))
+        ]
+        safe = {near for index in named for near in range(index - 2, index + 4)}
+        kept = tuple(
+            node for index, node in enumerate(nodes) if index in safe or rng.random() >= share
+        )
+        return replace(old, page=replace(old.page, nodes=kept))
+
+    return replace(episode, turns=tuple(map(turn, episode.turns)))
+
+
+_COMMON = set(
+    "link button textbox combobox checkbox click type stop done the and its for with that this "
+    "are".split()
+)

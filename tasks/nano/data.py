@@ -1,0 +1,72 @@
+"""Recorded episodes, as rows: drawn, varied, and cut to a length."""
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agentkv.prompt import PlainTemplate
+from nano.augment import vary
+from nano.episode import Episode, Row, encode, load
+
+STROLLS = 0.2
+"""Share of strolls among the rows, once there are tasks too."""
+
+
+class Recordings:
+    """All episodes in a folder's `*.jsonl`, by file name. False when there is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tasks: list[Episode] = []
+        self.strolls: list[Episode] = []
+        digest = hashlib.sha256()
+        for path in sorted(folder.glob("*.jsonl")):
+            digest.update(path.read_bytes())
+            into = self.strolls if path.name.startswith("stroll") else self.tasks
+            into += load(path)
+        self.digest = digest.hexdigest()
+        """SHA-256 of the files' bytes."""
+
+    def __len__(self) -> int:
+        return len(self.tasks) + len(self.strolls)
+
+    def row(self, rng: random.Random, template: PlainTemplate, *, max_tokens: int) -> Row:
+        """A variant of one episode, of at most about `max_tokens` tokens."""
+        strolls = self.strolls and (not self.tasks or rng.random() < STROLLS)
+        episode = vary(rng.choice(self.strolls if strolls else self.tasks), rng)
+        row = encode(template, episode)
+        while len(row.ids) > max_tokens and (shorter := shorten(episode, rng)) is not None:
+            episode = shorter
+            row = encode(template, episode)
+        return row
+
+
+def shorten(episode: Episode, rng: random.Random) -> Episode | None:
+    """`episode` with one page emptied that no later reply needs; None when there is none left."""
+    said = [_copied(episode.goal, turn.reply) for turn in episode.turns]
+    free = [
+        index
+        for index, turn in enumerate(episode.turns[:-1])
+        if turn.page.nodes and not _holds(turn.page.nodes, said[index + 1 :])
+    ]
+    if not free:
+        return None
+    chosen = rng.choice(free)
+    turns = list(episode.turns)
+    # Its reply names what can no longer be seen, so it is not learnt from.
+    page = replace(turns[chosen].page, nodes=())
+    turns[chosen] = replace(turns[chosen], page=page, counts=False)
+    return replace(episode, turns=tuple(turns))
+
+
+def _copied(goal: str, reply: str) -> str:
+    """What `reply` types or answers that the goal does not say; empty for none."""
+    match = re.search(r"```(?:type \[\d+\]|stop) \[(.*)\](?: \[[01]\])?```", reply)
+    return match[1] if match and match[1] not in goal else ""
+
+
+def _holds(nodes: Sequence[object], texts: Sequence[str]) -> bool:
+    names = [getattr(node, "name", "") for node in nodes]
+    return any(text and any(text in name or name in text for name in names) for text in texts)

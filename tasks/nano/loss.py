@@ -1,0 +1,58 @@
+"""Rows to losses: what a model gets right of what counts."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from nano.episode import Row
+from nano.model import hidden_states, pad
+
+MAX_PADDED = 4096  # tokens of one forward pass; more only for a single long row
+
+
+def batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """`rows` by length, in groups that waste little padding."""
+    group: list[Row] = []
+    for row in sorted(rows, key=lambda row: len(row.ids)):
+        short = group and len(group[0].ids) < 0.75 * len(row.ids)
+        if group and (short or len(row.ids) * (len(group) + 1) > MAX_PADDED):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def losses(
+    model: LlamaForCausalLM, rows: Sequence[Row], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every token that counts, row by row: its loss, whether it was predicted, its weight."""
+    ids = pad([row.ids for row in rows], 0).to(device)  # (B, T)
+    weights = pad([row.weights for row in rows], 0).to(device, torch.float32)
+    positions = pad([row.positions for row in rows], 0).to(device)
+    counted = weights[:, 1:] > 0
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        hidden = hidden_states(model, ids[:, :-1], positions[:, :-1])
+        logits = model.lm_head(hidden[counted])  # (tokens that count, V)
+    target, weight = ids[:, 1:][counted], weights[:, 1:][counted]
+    loss = F.cross_entropy(logits.to(torch.float32), target, reduction="none")
+    return loss * weight, logits.argmax(-1) == target, weight
+
+
+def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[bool]:
+    """For each run of tokens of weight 1: whether all were predicted."""
+    hits = iter(correct.tolist())
+    for row in rows:
+        whole: bool | None = None
+        for weight in row.weights[1:]:
+            hit = next(hits) if weight > 0 else None
+            if weight == 1:
+                whole = hit if whole is None else whole and bool(hit)
+            elif whole is not None:
+                yield whole
+                whole = None
+        if whole is not None:
+            yield whole
