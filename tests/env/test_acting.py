@@ -139,7 +139,7 @@ def test_history_goes_back_and_forward_but_not_before_the_first_page(visit: "Vis
 def test_a_new_window_becomes_the_current_tab(visit: "Visit") -> None:
     visit.show(
         "<title>One</title><a href=/two target=_blank>Link</a>"
-        "<button onclick=\"open('/two')\">Script</button>",
+        "<button onclick=\"window.open('/two')\">Script</button>",
         two="<title>Two</title><button onclick='close()'>Close</button>",
     )
     page = visit.act("click [{l}]", l="Link")

@@ -75,7 +75,7 @@ LEAVING = {
     "far redirect": "<a href=/hophop>Go</a>",
     "form": "<form method=post action='http://evil.localhost:{port}/bad'><button>Go</button></form>",
     "window": "<a target=_blank href='http://evil.localhost:{port}/bad'>Go</a>",
-    "opened": "<button onclick=\"open('http://evil.localhost:{port}/bad')\">Go</button>",
+    "opened": "<button onclick=\"window.open('http://evil.localhost:{port}/bad')\">Go</button>",
     "name": "<a href='http://example.com/'>Go</a>",
     "address": "<a href='http://127.0.0.1:{port}/bad'>Go</a>",
 }
