@@ -28,7 +28,8 @@ TINY = Settings(
     copy_to=16,
     tokens=6000,
     warmup_steps=5,
-    rate=3e-3,
+    rate=1e-2,
+    decay_tokens=1,
 )
 
 

@@ -1,0 +1,143 @@
+"""The suite: its make-up, that every task can be solved, and that none is solved for free."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agentkv.config import read_settings
+from agentkv.models.scripted import Solution
+from agentkv_env.actions import extract, parse
+from agentkv_env.browser import Browser
+from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.page import Page
+from agentkv_env.serialize import neutral
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import DEFAULT_SEED, World
+from agentkv_tasks import vwa75
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.plan import Job, make_plan
+from agentkv_tasks.results import Results, Row
+from agentkv_tasks.runner import run
+from agentkv_tasks.suites import Suite, load_suite
+from agentkv_tasks.task import Task
+from agentkv_tasks.worker import Stepped
+
+OTHER_SEED = 4711
+
+
+@pytest.fixture(scope="module")
+def suite() -> Suite:
+    return load_suite("vwa75", world_seed=DEFAULT_SEED)
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def started(self, job: Job) -> None: ...
+
+    def stepped(self, job: Job, step: Stepped) -> None: ...
+
+    def finished(self, job: Job, row: Row) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+def play(suite: Suite, model: str, out: Path) -> list[Row]:
+    """Every task of `suite` once, by two workers."""
+    settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
+    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
+    with Results(out / "results.jsonl") as results:
+        run(plan, results, Silent(), jobs=plan.jobs)
+        return sorted(results.rows, key=lambda row: row.task_id)
+
+
+def test_it_has_75_tasks_in_four_categories(suite: Suite) -> None:
+    assert [task.task_id for task in suite.tasks] == list(range(75))
+    assert Counter(task.category for task in suite.tasks) == vwa75.QUOTAS
+
+
+def test_at_least_twelve_tasks_turn_on_text_inside_an_image(suite: Suite) -> None:
+    assert sum(task.reads_image for task in suite.tasks) >= 12
+
+
+def test_lengths_reach_from_two_steps_to_over_twenty_and_some_tasks_need_memory(
+    suite: Suite,
+) -> None:
+    lengths = [len(task.solution) for task in suite.tasks]
+    assert min(lengths) <= 3 and 20 <= max(lengths) <= 30
+    assert all(len(task.solution) <= task.max_steps for task in suite.tasks)
+    assert sum(task.memory_distance_pages >= 1 for task in suite.tasks) >= 10
+
+
+def test_no_two_tasks_say_the_same_and_all_end_by_stopping(suite: Suite) -> None:
+    assert len({task.intent for task in suite.tasks}) == 75
+    assert all(task.solution[-1].startswith("stop [") for task in suite.tasks)
+
+
+def test_the_same_seed_gives_the_same_suite_and_another_seed_another(suite: Suite) -> None:
+    assert load_suite("vwa75", world_seed=DEFAULT_SEED).digest == suite.digest
+    other = load_suite("vwa75", world_seed=OTHER_SEED)
+    assert Counter(task.category for task in other.tasks) == vwa75.QUOTAS
+    shared = {task.intent for task in suite.tasks} & {task.intent for task in other.tasks}
+    assert len(shared) < 15
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("seed", [DEFAULT_SEED, OTHER_SEED])
+def test_every_task_is_solved_by_its_own_solution(seed: int, tmp_path: Path) -> None:
+    rows = play(load_suite("vwa75", world_seed=seed), "solution", tmp_path)
+    unsolved = {row.task_id: row.reason or row.error for row in rows if row.score != 1.0}
+    assert unsolved == {}
+    assert {row.status for row in rows} == {"stopped"}
+
+
+@pytest.mark.browser
+def test_an_agent_that_stops_at_once_solves_nothing(suite: Suite, tmp_path: Path) -> None:
+    rows = play(suite, "stop", tmp_path)
+    assert {row.task_id for row in rows if row.score != 0.0} == set()
+    assert {row.status for row in rows} == {"stopped"}
+
+
+@contextmanager
+def walk(task: Task, browser: Browser, server: Server, ocr: Ocr) -> Iterator[Iterator[Page]]:
+    """The pages that the solution of `task` passes, as the agent sees them."""
+    server.reset()
+    addresses = Addresses(server.placeholders, server.addresses)
+    with browser.session(hosts=server.hosts, addresses=server.addresses, ocr=ocr) as session:
+        session.open(*(addresses.fill(url) for url in task.start_urls))
+        steps = [addresses.fill(line) for line in task.solution]
+
+        def pages() -> Iterator[Page]:
+            conversation = Solution(steps).begin(task.intent)
+            for _ in steps:
+                page = session.observe()
+                yield page
+                action = parse(extract(conversation.reply(page).text))
+                if action.kind != "stop":
+                    session.act(action)
+
+        yield pages()
+
+
+@pytest.mark.browser
+def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
+    suite: Suite,
+) -> None:
+    ocr = Ocr(default_cache())
+    tasks = [task for task in suite.tasks if task.reads_image]
+    with Server(World(DEFAULT_SEED)) as server, Browser.launch() as browser:
+        for task in tasks:
+            wanted = neutral(task.turns_on).lower()
+            was_read = False
+            with walk(task, browser, server, ocr) as pages:
+                for page in pages:
+                    for node in page.nodes:
+                        holds = wanted in neutral(f"{node.name} {node.value}").lower()
+                        was_read |= holds and node.kind == "ocr"
+                        assert was_read or node.kind == "ocr" or not holds, (
+                            f"task {task.task_id}: {page.url} says {wanted!r} outside the image"
+                        )
+            assert was_read, f"task {task.task_id}: OCR never read {wanted!r}"
