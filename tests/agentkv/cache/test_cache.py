@@ -301,3 +301,27 @@ def test_half_precision_models_keep_their_dtype(tokens, cache_for):
     assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
     lanes = cache.layers[0].store.rows[0]
     assert lanes.num_coded >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
+
+
+def test_generates_own_prefill_chunks_bound_the_peak_too(llama, cache_for, tokens):
+    ids, peaks = tokens(1, 1200), []
+    for chunking in ({}, {"prefill_chunk_size": 100}):
+        cache = cache_for(llama, policy="window", budget=64)
+        llama.generate(ids, past_key_values=cache, max_new_tokens=3, do_sample=False, **chunking)
+        cache.check()
+        assert cache.kept(0)[0][0].tolist() == list(range(1138, 1202))
+        peaks.append(cache.peak_nbytes)
+    assert peaks[1] < peaks[0] / 2
+
+
+def test_a_sequence_of_padding_alone_holds_nothing_until_its_first_token(llama, cache_for, tokens):
+    cache = cache_for(llama, policy="conf-kv", budget=64)
+    ids, mask = tokens(2, 40), torch.ones(2, 40, dtype=torch.long)
+    mask[0, :30] = 0
+    assert cache.feed(llama, ids[:, :30], mask[:, :30]).isfinite().all()
+    assert [len(row[0]) for row in cache.kept(0)] == [0, 30]
+    logits = cache.feed(llama, ids[:, 30:], mask)
+    cache.check()
+    assert [len(row[0]) for row in cache.kept(0)] == [10, 40]
+    alone = cache_for(llama, policy="conf-kv", budget=64)
+    torch.testing.assert_close(alone.feed(llama, ids[:1, 30:]), logits[:1], atol=1e-4, rtol=1e-4)
