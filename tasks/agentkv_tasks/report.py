@@ -99,6 +99,7 @@ def _report(
         is_script=models[0] in SCRIPTED,
         models=models,
         facts=_facts(rows, models),
+        settings=_settings(rows[0]),
         summaries=summaries,
         paired_summaries=[summary for summary in summaries if summary.against is not None],
         baseline=baseline,
@@ -111,21 +112,27 @@ def _report(
 
 def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
     """The header: what the figures depend on."""
-    first = rows[0]
     facts = [
         ("model", ", ".join(models)),
         ("world seed", _several(str(row.world_seed) for row in rows)),
         ("seeds", _several(str(row.seed) for row in rows)),
         ("device", _several(row.device for row in rows)),
         ("commit", _several(row.commit for row in rows)),
-    ]
-    facts += [(name, value) for name, value in first.versions.items()]
-    facts += [
-        (name.replace("_", " "), json.dumps(value) if not isinstance(value, str) else value)
-        for name, value in first.settings.items()
-        if value not in (None, {}, "")
+        ("agentkv", _several(row.versions.get("agentkv", "") for row in rows)),
+        ("scoring", _several(str(row.settings.get("scoring", "")) for row in rows)),
+        ("decoding", _several(str(row.settings.get("decoding", "")) for row in rows)),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _settings(row: Row) -> list[tuple[str, str]]:
+    """What all rows share besides: settings, then versions."""
+    shown = [
+        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+        for name, value in row.settings.items()
+        if value not in (None, {}, "")
+    ]
+    return [*shown, *row.versions.items()]
 
 
 def _several(values: Iterable[str]) -> str:
