@@ -1,0 +1,79 @@
+"""A visitor without a browser: fetches pages of the embedded sites and sends their forms."""
+
+import http.client
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a site answered, redirects followed; `text` is the page's text on one line."""
+
+    status: int
+    path: str
+    body: bytes
+
+    @property
+    def html(self) -> str:
+        return self.body.decode()
+
+    @property
+    def text(self) -> str:
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", self.html)).split())
+
+    @property
+    def links(self) -> list[str]:
+        """Paths on the same site."""
+        return [unescape(path) for path in re.findall(r'<a\b[^>]*href="(/[^"]*)"', self.html)]
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """One site of a served world."""
+
+    server: Server
+    site: str
+
+    @property
+    def world(self) -> World:
+        return self.server.world
+
+    def get(self, path: str) -> Answer:
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, **fields: object) -> Answer:
+        return self._ask("POST", path, urlencode(fields))
+
+    def _ask(self, method: str, path: str, body: str | None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        headers = {"Host": f"{self.site}.localhost"}
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        connection.request(method, path.split("#")[0], body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        if response.status == 303:
+            return self._ask("GET", response.headers["Location"], None)
+        return Answer(response.status, path, content)
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Server]:
+    with Server(World(75)) as server:
+        yield server
+
+
+@pytest.fixture
+def visit(served: Server) -> Callable[[str], Visitor]:
+    """Fresh state, then `visit("forum")` for a visitor of that site."""
+    served.reset()
+    return lambda site: Visitor(served, site)
