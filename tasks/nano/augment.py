@@ -28,12 +28,17 @@ _ID = re.compile(r"```(?P<verb>click|type|hover|clear) \[(?P<id>\d+)\]")
 _TRIES = 400
 
 
-def vary(episode: Episode, rng: random.Random) -> Episode:
-    """A variant of `episode`: renamed at most times, renumbered and thinned out at some."""
+def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episode:
+    """A variant of `episode`: mostly renamed, at times renumbered.
+
+    Args:
+        thinned: how often its pages lose elements. Short pages teach what to do sooner, so training
+            begins with many of them.
+    """
     if rng.random() < 0.7:
         episode = rename(episode, rng)
-    if rng.random() < 0.3:
-        episode = thin(episode, rng, share=rng.uniform(0.1, 0.6))
+    if rng.random() < thinned:
+        episode = thin(episode, rng, share=rng.uniform(0.2, 1.0))
     if rng.random() < 0.3:
         episode = renumber(episode, rng)
     return episode

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentkv.prompt import PlainTemplate
+from agentkv_env.page import Page
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
 
@@ -32,15 +33,23 @@ class Recordings:
     def __len__(self) -> int:
         return len(self.tasks) + len(self.strolls)
 
-    def row(self, rng: random.Random, template: PlainTemplate, *, max_tokens: int) -> Row:
+    def row(
+        self, rng: random.Random, template: PlainTemplate, *, max_tokens: int, thinned: float
+    ) -> Row:
         """A variant of one episode, of at most about `max_tokens` tokens."""
         strolls = self.strolls and (not self.tasks or rng.random() < STROLLS)
-        episode = vary(rng.choice(self.strolls if strolls else self.tasks), rng)
+        drawn = rng.choice(self.strolls if strolls else self.tasks)
+        episode = vary(drawn, rng, thinned=thinned)
         row = encode(template, episode)
         while len(row.ids) > max_tokens and (shorter := shorten(episode, rng)) is not None:
             episode = shorter
             row = encode(template, episode)
         return row
+
+    def page(self, rng: random.Random) -> tuple[str, Page]:
+        """The goal and one page of a variant of some episode."""
+        episode = vary(rng.choice(self.tasks or self.strolls), rng, thinned=0.0)
+        return episode.goal, rng.choice(episode.turns).page
 
 
 def shorten(episode: Episode, rng: random.Random) -> Episode | None:

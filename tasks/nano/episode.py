@@ -60,12 +60,19 @@ def encode(
     ids = template.opening(episode.goal)
     weights = [page_weight] * len(ids)
     for turn in episode.turns:
-        text = serialize(turn.page, layout="after", budget=budget, count=template.count).text
-        seen = template.turn(text, turn.note)
+        seen = encode_page(template, turn.page, note=turn.note, budget=budget)
         said = template.reply(turn.reply)
         ids += seen + said
         weights += [page_weight] * len(seen) + [float(turn.counts)] * len(said)
     return Row(ids, weights, list(range(len(ids))))
+
+
+def encode_page(
+    template: PlainTemplate, page: Page, *, note: str = "", budget: int | None = None
+) -> list[int]:
+    """The ids of one page, up to where a reply begins."""
+    text = serialize(page, layout="after", budget=budget, count=template.count).text
+    return template.turn(text, note)
 
 
 def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:

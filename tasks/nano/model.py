@@ -3,6 +3,7 @@
 Shapes: B rows, T tokens, D width, H query heads, K key-value heads, E head size, V vocabulary.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,8 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
         eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id
     )
     copy.save_pretrained(folder, state_dict=state)
+    path = folder / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["rope_theta"] = ROPE_THETA  # where transformers before 5 looks for it
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "model.safetensors").chmod(0o644)  # it is written for its owner alone

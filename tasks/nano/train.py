@@ -23,6 +23,7 @@ from nano.drills import Drills, copying
 from nano.episode import Row, encode, stretch
 from nano.loss import batches, losses, per_reply
 from nano.model import configure, export, initialise
+from nano.quoting import quoting
 from nano.tokenizer import save as save_tokenizer
 
 HERE = Path(__file__).parent
@@ -154,18 +155,24 @@ class Trainer:
         roll = rng.random()
         if progress.stage == "copy":
             return copying(rng, self.plain_tokens, progress.level)
-        if roll < 0.03:
-            return copying(rng, self.plain_tokens, rng.choice((64, 256, 1024)))
+        if roll < 0.01:
+            return copying(rng, self.plain_tokens, rng.choice((64, 128, 256)))
+        if roll < 0.26 and self.recordings:
+            goal, page = self.recordings.page(rng)
+            return quoting(rng, self.template, goal, page, count=12, weight=0.5)
         drilling = progress.stage == "drill"
-        if roll < (0.5 if drilling else 0.2) or not self.recordings:
+        if roll < (0.6 if drilling else 0.38) or not self.recordings:
             elements = progress.level if drilling else rng.randint(4, settings.drill_to)
             if rng.random() < 0.3:
                 elements = rng.randint(1, elements)
             row = encode(self.template, drills.walk(elements))
         else:
-            row = self.recordings.row(rng, self.template, max_tokens=settings.max_tokens)
-        if rng.random() < 0.3:
-            most = rng.choice((64, 512, 2048))
+            thinned = 0.9 - 0.7 * min(1.0, progress.tokens / settings.tokens)
+            row = self.recordings.row(
+                rng, self.template, max_tokens=settings.max_tokens, thinned=thinned
+            )
+        if rng.random() < 0.1:
+            most = rng.choice((64, 512))
             row = stretch(row, self.page_id, [rng.randint(0, most) for _ in range(12)])
         return row
 
