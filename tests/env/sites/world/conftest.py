@@ -74,6 +74,12 @@ def visiting(server: Server) -> Iterator[Visitor]:
     walking.connection.close()
 
 
+@pytest.fixture(scope="session")
+def served() -> Iterator[Server]:
+    with Server(World(75)) as server:
+        yield server
+
+
 @pytest.fixture
 def visitor(served: Server) -> Iterator[Visitor]:
     """All sites in their fresh state."""
