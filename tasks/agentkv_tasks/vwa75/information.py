@@ -197,7 +197,7 @@ def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
         ),
         values={"figure": figure.name},
         start="__WIKIPEDIA__",
-        check=says(fuzzy_match="N/A"),
+        check=says(exact_match="N/A"),
         solution=[find_article(figure.name), done("N/A")],
     )
 
