@@ -18,7 +18,8 @@ class AllowList:
             if not re.fullmatch(r"(\*\.)?[\w.\-]+(:\d+)?|\[[0-9a-f:.]+\](:\d+)?", host):
                 raise ValueError(f"host {host!r} is no host name; expected such as shop.localhost")
         names = "|".join(map(_pattern, self.hosts)) or r"(?!)"
-        # The same rule twice: on parsed addresses, and as the pattern of what to stop.
+        # The same rule twice: on parsed addresses, and as the pattern of what to stop, which is
+        # all that Playwright's routes take.
         self._host = re.compile(rf"(?:{names})", re.IGNORECASE)
         self.refused = re.compile(
             rf"^(?!(?:https?|wss?)://(?:{names})(?:[/?#]|$))(?!data:|blob:|about:)", re.IGNORECASE
@@ -43,10 +44,14 @@ class AllowList:
         return ", ".join(self.hosts)
 
 
+def split_port(host: str) -> tuple[str, str]:
+    """Name and port of a host; the port is empty if it has none."""
+    found = re.search(r":(\d+)$", host)  # an address of version 6 ends in a bracket
+    return (host[: found.start()], found[1]) if found else (host, "")
+
+
 def _pattern(host: str) -> str:
-    name, port = host, ""
-    if (found := re.search(r":(\d+)$", host)) and not host.endswith("]"):
-        name, port = host[: found.start()], found[1]
+    name, port = split_port(host)
     label = r"(?:[\w\-]+\.)+" if name.startswith("*.") else ""
     return label + re.escape(name.removeprefix("*.")) + (f":{port}" if port else r"(?::\d+)?")
 

@@ -10,6 +10,7 @@ from typing import Self
 from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error, Playwright, sync_playwright
 
+from agentkv_env.allow import split_port
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.ocr import Ocr
 from agentkv_env.session import Session
@@ -77,7 +78,7 @@ class Browser:
         path = executable or find_executable()
         owns = playwright is None
         driver = playwright or _acquire()
-        names = ["localhost", "*.localhost", "127.0.0.1", *(host.split(":")[0] for host in hosts)]
+        names = ["localhost", "*.localhost", "127.0.0.1", *(split_port(host)[0] for host in hosts)]
         rules = " , ".join(["MAP * ~NOTFOUND", *(f"EXCLUDE {name}" for name in names)])
         try:
             running = driver.chromium.launch(
@@ -177,6 +178,7 @@ class Browser:
 
 
 def _pid(running: PlaywrightBrowser) -> int | None:
+    """The browser's process, which Playwright does not tell."""
     connection = running.new_browser_cdp_session()
     processes = connection.send("SystemInfo.getProcessInfo")["processInfo"]
     connection.detach()
@@ -184,7 +186,7 @@ def _pid(running: PlaywrightBrowser) -> int | None:
 
 
 def _acquire() -> Playwright:
-    if getattr(_driver, "users", 0) == 0:
+    if not hasattr(_driver, "playwright"):
         _driver.playwright = sync_playwright().start()
         _driver.users = 0
     _driver.users += 1

@@ -111,9 +111,7 @@ class Ocr:
             self._save(key, found[key])
         return found
 
-    def _read_batch(
-        self, batch: "Sequence[tuple[str, Image.Image]]"
-    ) -> dict[str, tuple[Line, ...]]:
+    def _read_batch(self, batch: Sequence[tuple[str, Image.Image]]) -> dict[str, tuple[Line, ...]]:
         mosaic, cells = _mosaic([image for _, image in batch])
         self.num_runs += 1
         with _one_thread():
@@ -175,7 +173,18 @@ def _one_thread() -> Iterator[None]:
 
 
 Cell = tuple[int, int, int, int]  # x, y, width, height on the mosaic
-Word = tuple[tuple[int, int, int], str, float, int, int, int, int]  # line, text, confidence, box
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    row: tuple[int, int, int]
+    """Tesseract's block, paragraph and line."""
+    text: str
+    confidence: float
+    left: int
+    top: int
+    right: int
+    bottom: int
 
 
 def _scaled(image: Image.Image) -> Image.Image:
@@ -224,50 +233,53 @@ def _mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
     return mosaic, cells
 
 
-def _by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[Word]]:
-    grouped: list[list[Word]] = [[] for _ in cells]
-    for index, text in enumerate(words["text"]):
-        confidence = float(words["conf"][index])
-        if not str(text).strip() or confidence < MIN_WORD_CONFIDENCE:
+def _by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[_Word]]:
+    grouped: list[list[_Word]] = [[] for _ in cells]
+    columns = (
+        *("text", "conf", "block_num", "par_num", "line_num"),
+        *("left", "top", "width", "height"),
+    )
+    for found in zip(*(words[name] for name in columns), strict=True):
+        text, confidence = str(found[0]).strip(), float(found[1])
+        block, paragraph, line, left, top, width, height = map(int, found[2:])
+        if not text or confidence < MIN_WORD_CONFIDENCE:
             continue
-        box = tuple(int(words[side][index]) for side in ("left", "top", "width", "height"))
-        middle = (box[0] + box[2] / 2, box[1] + box[3] / 2)
-        line = tuple(int(words[name][index]) for name in ("block_num", "par_num", "line_num"))
-        for number, (x, y, width, height) in enumerate(cells):
-            if x <= middle[0] < x + width and y <= middle[1] < y + height:
-                grouped[number].append(
-                    ((line[0], line[1], line[2]), str(text).strip(), confidence, *box)  # type: ignore[arg-type]
-                )
+        word = _Word(
+            (block, paragraph, line), text, confidence, left, top, left + width, top + height
+        )
+        x, y = left + width / 2, top + height / 2
+        for number, cell in enumerate(cells):
+            if cell[0] <= x < cell[0] + cell[2] and cell[1] <= y < cell[1] + cell[3]:
+                grouped[number].append(word)
                 break
     return grouped
 
 
-def _lines(words: Sequence[Word], cell: Cell, grey: Image.Image) -> Iterator[Line]:
-    rows: dict[tuple[int, int, int], list[Word]] = {}
+def _lines(words: Sequence[_Word], cell: Cell, grey: Image.Image) -> Iterator[Line]:
+    rows: dict[tuple[int, int, int], list[_Word]] = {}
     for word in words:
-        rows.setdefault(word[0], []).append(word)
-    for row in sorted(rows.values(), key=lambda row: (min(word[4] for word in row), row[0][3])):
-        text = " ".join(word[1] for word in sorted(row, key=lambda word: word[3]))
-        confidence = sum(word[2] for word in row) / len(row)
+        rows.setdefault(word.row, []).append(word)
+    for row in sorted(rows.values(), key=lambda row: (min(word.top for word in row), row[0].left)):
+        text = " ".join(word.text for word in sorted(row, key=lambda word: word.left))
+        confidence = sum(word.confidence for word in row) / len(row)
         if confidence < MIN_LINE_CONFIDENCE or not any(letter.isalnum() for letter in text):
             continue
         if len(text) == 1 and confidence < 80:
             continue  # texture read as a letter
-        left, top = min(word[3] for word in row), min(word[4] for word in row)
-        right = max(word[3] + word[5] for word in row)
-        bottom = max(word[4] + word[6] for word in row)
         x, y, width, height = cell
-        part = ((left - x) / width, (top - y) / height, (right - x) / width, (bottom - y) / height)
-        sides = zip(part, (grey.width, grey.height) * 2, strict=True)
-        seen = grey.crop(tuple(round(share * side) for share, side in sides))  # type: ignore[arg-type]
-        yield Line(
-            text,
-            x=part[0],
-            y=part[1],
-            width=part[2] - part[0],
-            height=part[3] - part[1],
-            faint=_contrast(seen) < FAINT,
+        left = (min(word.left for word in row) - x) / width
+        top = (min(word.top for word in row) - y) / height
+        right = (max(word.right for word in row) - x) / width
+        bottom = (max(word.bottom for word in row) - y) / height
+        seen = grey.crop(
+            (
+                round(left * grey.width),
+                round(top * grey.height),
+                round(right * grey.width),
+                round(bottom * grey.height),
+            )
         )
+        yield Line(text, left, top, right - left, bottom - top, faint=_contrast(seen) < FAINT)
 
 
 def _contrast(grey: Image.Image) -> int:

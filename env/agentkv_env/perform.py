@@ -21,31 +21,45 @@ FORMATS = {
 }
 
 
-def click(tab: Tab, id: int, *, strict: bool) -> None:
-    """Press the left button in the middle of the element."""
+def perform(tab: Tab, action: Action, *, strict: bool) -> None:
+    """Do `action`, one of those on a page's content: click, hover, type, clear, press, scroll.
+
+    With `strict` nothing is refused beforehand, and text goes where the click left the cursor, as
+    VisualWebArena's executor does it.
+
+    Raises:
+        ActionFailed: it could not be done; the message is for the model.
+    """
+    match action.kind, action.element_id:
+        case "press", _:
+            _press(tab, action.key, strict=strict)
+        case "scroll", _:
+            _scroll(tab, action.direction)
+        case "click", int(id):
+            _click(tab, id, strict=strict)
+        case "hover", int(id):
+            place = _place(tab, id, strict=strict)
+            tab.page.mouse.move(place["x"], place["y"])
+        case "type", int(id):
+            _type(tab, id, action, strict=strict)
+        case "clear", int(id):
+            _clear(tab, id, strict=strict)
+        case _:
+            raise ActionFailed(f"{action.kind} needs the number of an element")
+
+
+def _click(tab: Tab, id: int, *, strict: bool) -> None:
     place = _place(tab, id, strict=strict)
     if not strict:
-        if place["tag"] == "select":
-            raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
+        _refuse_list(place, id)
         if place["disabled"]:
             raise ActionFailed(f"{_called(place, id)} is disabled")
     tab.page.mouse.click(place["x"], place["y"])
 
 
-def hover(tab: Tab, id: int, *, strict: bool) -> None:
-    """Move the mouse over the element."""
-    place = _place(tab, id, strict=strict)
-    tab.page.mouse.move(place["x"], place["y"])
-
-
-def type_text(tab: Tab, action: Action, *, strict: bool) -> None:
-    """Type into a field, or choose from a native list.
-
-    What the field held is replaced, which is our choice; with `strict` text is put where the
-    click left the cursor, as VisualWebArena does.
-    """
-    assert action.element_id is not None
-    id, text = action.element_id, action.text
+def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
+    """Type into a field (what it held is replaced, our choice), or choose from a native list."""
+    text = action.text
     place = _place(tab, id, strict=strict)
     if place["tag"] == "select":
         answer = tab.ask(id, "choose", text)
@@ -76,13 +90,11 @@ def type_text(tab: Tab, action: Action, *, strict: bool) -> None:
         tab.page.keyboard.press("Enter")
 
 
-def clear(tab: Tab, id: int, *, strict: bool) -> None:
-    """Empty a field."""
+def _clear(tab: Tab, id: int, *, strict: bool) -> None:
     place = _place(tab, id, strict=strict)
     if not strict and place["role"] not in ("textbox", "combobox"):
         raise ActionFailed(f"{_called(place, id)} holds no text to clear")
-    if place["tag"] == "select":
-        raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
+    _refuse_list(place, id)
     if place["type"] in FORMATS:
         tab.ask(id, "assign", "")
         return
@@ -94,8 +106,7 @@ def clear(tab: Tab, id: int, *, strict: bool) -> None:
         _replace(tab, id, "")
 
 
-def press(tab: Tab, key: str, *, strict: bool) -> None:
-    """Press a key or a combination."""
+def _press(tab: Tab, key: str, *, strict: bool) -> None:
     try:
         tab.page.keyboard.press(normalize(key, strict=strict))
     except Error as error:
@@ -104,9 +115,8 @@ def press(tab: Tab, key: str, *, strict: bool) -> None:
         raise ActionFailed(f"unknown key {key!r}; such as Enter, Escape, Control+a") from error
 
 
-def scroll(tab: Tab, direction: str) -> None:
-    """Scroll by one window height."""
-    if not tab.call(f"agentkv.scroll({1 if direction == 'down' else -1})"):
+def _scroll(tab: Tab, direction: str) -> None:
+    if not tab.call("scroll", 1 if direction == "down" else -1):
         raise ActionFailed(f"the page cannot be scrolled further {direction}")
 
 
@@ -124,12 +134,18 @@ def _replace(tab: Tab, id: int, text: str) -> None:
 
 
 def _place(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
+    """Where to press for the element, and what it is; scrolls it into view."""
     place: dict[str, Any] = tab.ask(id, "locate")
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if place["covered"] and not strict:
         raise ActionFailed(f"{_called(place, id)} is covered by {place['covered']}")
     return place
+
+
+def _refuse_list(place: dict[str, Any], id: int) -> None:
+    if place["tag"] == "select":
+        raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
 
 
 def _called(place: dict[str, Any], id: int) -> str:

@@ -10,7 +10,7 @@ from PIL import Image
 from agentkv_env.ocr import Line, Ocr, key_of
 from agentkv_env.page import Box, Node
 
-Found = Mapping[str, Any]  # one node as walk.js writes it
+Found = Mapping[str, Any]  # one node as walk/walk.js writes it
 
 
 class Pictures:
@@ -38,17 +38,16 @@ class Pictures:
             screenshot: PNG of the viewport; asked for at most once.
             viewport: its width and height.
         """
-        wanted: dict[tuple[str, int], str] = {}
-        images: dict[str, Image.Image] = {}
+        keys: dict[tuple[str, int], str] = {}
+        images: dict[str, Image.Image] = {}  # those to be read now
         shot: Image.Image | None = None
         for node in nodes:
             if "p" not in node:
                 continue
-            place = (node["frame"], node["p"])
+            picture = (node["frame"], node["p"])
             key = node["h"]
-            if key and self._ocr.recall(key) is None and key not in images:
-                data = pixels(*place)
-                if data:
+            if key and key not in images and self._ocr.recall(key) is None:
+                if data := pixels(*picture):
                     images[key] = _decoded(data)
                 else:
                     key = ""
@@ -56,18 +55,18 @@ class Pictures:
                 box = _visible(node["b"], viewport)
                 if box[2] - box[0] < 2 or box[3] - box[1] < 2:
                     continue
-                known = self._crops.get((document, *place, *node["b"]))
-                if known is None:
+                place = (document, *picture, *node["b"])
+                if place not in self._crops:
                     shot = shot or Image.open(io.BytesIO(screenshot()))
                     crop = _whole(shot.crop(box), box, node["b"])
-                    known = self._crops[(document, *place, *node["b"])] = key_of(crop)
-                    images[known] = crop
-                key = known
-            wanted[place] = key
+                    self._crops[place] = key_of(crop)
+                    images[self._crops[place]] = crop
+                key = self._crops[place]
+            keys[picture] = key
         new = self._ocr.read(images)
         return {
-            place: new[key] if key in new else self._ocr.recall(key) or ()
-            for place, key in wanted.items()
+            picture: new[key] if key in new else self._ocr.recall(key) or ()
+            for picture, key in keys.items()
         }
 
 
@@ -76,6 +75,7 @@ def _decoded(url: str) -> Image.Image:
 
 
 def _visible(box: Sequence[int], viewport: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the part of `box` that is in the viewport."""
     x, y, width, height = box
     return max(0, x), max(0, y), min(viewport[0], x + width), min(viewport[1], y + height)
 

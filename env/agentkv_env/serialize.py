@@ -84,20 +84,14 @@ def serialize(
     def fits(candidate: Sequence[str]) -> bool:
         return count("\n".join(candidate)) <= budget
 
-    low, high = 0, len(lines)  # lines[:low] fits, lines[:high] is not known to
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(lines[:middle] + tail):
-            low = middle
-        else:
-            high = middle - 1
-    kept = lines[:low]
+    num_kept = _most(len(lines), lambda num: fits(lines[:num] + tail))
+    kept = lines[:num_kept]
     if not fits(kept + tail):
         tail = []
-    shown = max(0, low - len(head))
-    if len(head) <= low < len(lines) and body[shown][1].role == "text":
-        kept = kept + _part(lines[low], lambda line: fits([*kept, line, *tail]))
-    marker = f"cut: {len(lines) - low} more lines"
+    shown = max(0, num_kept - len(head))
+    if len(head) <= num_kept < len(lines) and body[shown][1].role == "text":
+        kept = kept + _part(lines[num_kept], lambda line: fits([*kept, line, *tail]))
+    marker = f"cut: {len(lines) - num_kept} more lines"
     return Observation(
         "\n".join([*kept, *tail, marker]), num_shown=shown, num_cut=len(body) - shown
     )
@@ -106,14 +100,20 @@ def serialize(
 def _part(line: str, fits: Callable[[str], bool]) -> list[str]:
     """As many words of `line` as fit, with an ellipsis; nothing if that is hardly any."""
     words = line.split(" ")
-    low, high = 0, len(words) - 1
+    num_kept = _most(len(words) - 1, lambda num: fits(" ".join(words[:num]) + " ..."))
+    return [" ".join(words[:num_kept]) + " ..."] if num_kept >= 4 else []
+
+
+def _most(high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from 1 to `high` that fits, by halving; 0 if none does."""
+    low = 0
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(" ".join(words[:middle]) + " ..."):
+        if fits(middle):
             low = middle
         else:
             high = middle - 1
-    return [" ".join(words[:low]) + " ..."] if low >= 4 else []
+    return low
 
 
 def _head(page: Page) -> list[str]:

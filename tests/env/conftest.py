@@ -1,4 +1,4 @@
-"""A real browser for the module's tests, and small pages on loopback under any name."""
+"""A real browser, and small pages on loopback under any name."""
 
 import http.server
 import io
@@ -115,8 +115,9 @@ def pages() -> Iterator[Pages]:
         yield served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    """The one browser of all tests but those that kill theirs."""
     with Browser.launch() as running:
         yield running
 

@@ -153,7 +153,8 @@ def test_a_server_that_is_down_is_told_to_the_model(visit: "Visit") -> None:
 def test_a_page_that_never_answers_ends_in_bounded_time(pages: "Pages", script: str) -> None:
     pages.set({"/": f"<button onclick='{script}'>Loop</button>"})
     with Browser.launch() as browser:
-        session = browser.session(hosts=["shop.localhost"], timeout_s=0.5)
+        # Twice this many seconds end the test; less, and a busy machine could not open the page.
+        session = browser.session(hosts=["shop.localhost"], timeout_s=2)
         session.open(pages.origin() + "/")
         session.observe()
         with pytest.raises(PageHung):
@@ -165,16 +166,15 @@ def test_a_page_that_never_answers_ends_in_bounded_time(pages: "Pages", script: 
         with pytest.raises(BrowserGone):
             browser.session(hosts=[])
         session.close()
-    with Browser.launch() as browser, browser.session(hosts=["shop.localhost"]) as session:
-        session.open(pages.origin() + "/")
-        assert session.observe().nodes[0].name == "Loop"
 
 
 @browsing
-def test_a_crashed_renderer_is_told_and_the_browser_serves_on(pages: "Pages") -> None:
+def test_a_crashed_renderer_is_told_the_browser_serves_on_and_its_own_end_is_told_too(
+    pages: "Pages",
+) -> None:
     pages.set({"/": "<p>fine"})
     with Browser.launch() as browser:
-        with browser.session(hosts=["shop.localhost"], timeout_s=2) as session:
+        with browser.session(hosts=["shop.localhost"]) as session:
             session.open(pages.origin() + "/")
             assert session.page.context.browser is not None
             wire = session.page.context.browser.new_browser_cdp_session()
@@ -186,19 +186,10 @@ def test_a_crashed_renderer_is_told_and_the_browser_serves_on(pages: "Pages") ->
         with browser.session(hosts=["shop.localhost"]) as session:
             session.open(pages.origin() + "/")
             assert session.observe().nodes[0].name == "fine"
-
-
-@browsing
-def test_a_killed_browser_is_told(pages: "Pages") -> None:
-    pages.set({"/": "<p>fine"})
-    with Browser.launch() as browser:
-        session = browser.session(hosts=["shop.localhost"])
-        session.open(pages.origin() + "/")
-        assert browser.pid is not None
-        os.kill(browser.pid, signal.SIGKILL)
-        with pytest.raises(BrowserGone):
-            session.observe()
-        session.close()
+            assert browser.pid is not None
+            os.kill(browser.pid, signal.SIGKILL)
+            with pytest.raises(BrowserGone):
+                session.observe()
 
 
 @browsing

@@ -1,0 +1,131 @@
+"""The tabs of one session: opened, focused, closed, and joined by the windows pages open."""
+
+import time
+
+from playwright.sync_api import Error
+from playwright.sync_api import Page as PlaywrightPage
+
+from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.gate import Gate
+from agentkv_env.tab import Tab
+from agentkv_env.watchdog import Watchdog
+
+POPUP_S = 2.0  # how long a window that was asked for may take to appear
+POLL_MS = 4
+
+
+class Tabs:
+    """All tabs in order, one of them current; there is always at least one."""
+
+    def __init__(
+        self, page: PlaywrightPage, *, gate: Gate, watchdog: Watchdog, timeout_s: float
+    ) -> None:
+        """Begin with `page`; pages its context already has beside it are left alone."""
+        self._context = page.context
+        self._gate = gate
+        self._watchdog = watchdog
+        self._timeout_s = timeout_s
+        self._opening = False  # a tab of our own is being opened
+        self._num_arriving = 0  # windows that pages opened, not attached yet
+        self._popup: Tab | None = None  # the last such window, until it was followed
+        self.all: list[Tab] = []
+        self.current = self._attach(page)
+        self._context.on("page", self._on_page)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether their browser still runs."""
+        browser = self._context.browser
+        return not self._watchdog.fired and (browser is None or browser.is_connected())
+
+    def open(self) -> None:
+        """Open an empty tab and make it current."""
+        self._opening = True
+        try:
+            page = self._context.new_page()
+        finally:
+            self._opening = False
+        self.current = self._attach(page)
+
+    def focus(self, index: int) -> None:
+        """Make a tab current.
+
+        Raises:
+            ActionFailed: there is no such tab.
+        """
+        if not 0 <= index < len(self.all):
+            raise ActionFailed(f"there is no tab {index}; tabs are 0 to {len(self.all) - 1}")
+        self.current = self.all[index]
+        self.current.page.bring_to_front()
+
+    def close_current(self) -> None:
+        """Close the current tab; in place of the last one an empty one is opened."""
+        closing = self.current
+        if len(self.all) == 1:
+            self.open()
+        closing.page.close()
+        self.drop_closed()
+
+    def drop_closed(self) -> None:
+        """Forget tabs that are closed; the last of the others becomes current if it has to.
+
+        Raises:
+            BrowserGone: they are all closed because the browser is dead.
+        """
+        self.all = [tab for tab in self.all if not tab.page.is_closed()]
+        if not self.all:
+            if not self.is_alive:
+                raise BrowserGone("the browser is gone")
+            self.open()
+        if self.current not in self.all:
+            self.focus(len(self.all) - 1)
+
+    def follow_popup(self, opener: Tab) -> None:
+        """Wait for the window that `opener` asked for, if it did; it is current once it is there.
+
+        A window whose address was refused is closed again.
+        """
+        started = time.monotonic()
+        while (opener.expects_popup or self._num_arriving) and not opener.page.is_closed():
+            if time.monotonic() > started + POPUP_S:
+                break
+            opener.page.wait_for_timeout(POLL_MS)
+        opener.expects_popup = False
+        num_refused, self._gate.num_refused_windows = self._gate.num_refused_windows, 0
+        popup, self._popup = self._popup, None
+        if popup is None or popup.page.is_closed():
+            return
+        if num_refused and popup.page.url in ("", "about:blank"):
+            popup.page.close()
+            self.drop_closed()
+        else:
+            popup.page.wait_for_load_state("domcontentloaded", timeout=POPUP_S * 1000)
+            popup.settle()
+
+    def ignore_new(self) -> None:
+        """Windows that open from now on are nobody's tabs."""
+        self._context.remove_listener("page", self._on_page)
+
+    def detach(self) -> None:
+        """Take our hands off all of them, leaving them open."""
+        for tab in self.all:
+            tab.detach()
+
+    def _attach(self, page: PlaywrightPage) -> Tab:
+        tab = Tab(page, gate=self._gate, watchdog=self._watchdog, timeout_s=self._timeout_s)
+        self._gate.watch(page)
+        self.all.append(tab)
+        return tab
+
+    def _on_page(self, page: PlaywrightPage) -> None:
+        if self._opening:
+            return
+        self._num_arriving += 1
+        for tab in self.all:
+            tab.expects_popup = False
+        try:
+            self.current = self._popup = self._attach(page)
+        except (Error, BrowserGone):
+            pass  # it is closed again already
+        finally:
+            self._num_arriving -= 1

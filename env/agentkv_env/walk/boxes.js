@@ -1,0 +1,90 @@
+// Where things are: rectangles, what lies under a point, what scrolls.
+//
+// The files of this folder are joined into one script with one scope (tab.py), which runs in an
+// isolated world: the page's scripts can neither see these names nor patch what they call. Nothing
+// here writes to the page's DOM; an element's number lives in a WeakMap of this world.
+// All boxes are in pixels of the page's viewport.
+
+const MIN_OVERLAP = 2; // pixels; less is a border or a rounding error
+
+const squeeze = (text) => text.replace(/\s+/g, " ").trim();
+const styleOf = (el) => el.ownerDocument.defaultView.getComputedStyle(el);
+
+function cut(rect, clip) {
+  const x = Math.max(rect.x, clip.x), y = Math.max(rect.y, clip.y);
+  const right = Math.min(rect.x + rect.width, clip.x + clip.width);
+  const bottom = Math.min(rect.y + rect.height, clip.y + clip.height);
+  return { x, y, width: Math.max(0, right - x), height: Math.max(0, bottom - y) };
+}
+const shift = (rect, at) =>
+  ({ x: rect.x + at.x, y: rect.y + at.y, width: rect.width, height: rect.height });
+const seen = (rect, clip) => {
+  const part = cut(rect, clip);
+  return part.width >= Math.min(MIN_OVERLAP, rect.width) && part.width > 0 &&
+    part.height >= Math.min(MIN_OVERLAP, rect.height) && part.height > 0 &&
+    rect.width > 1 && rect.height > 1;
+};
+const numbers = (rect) => {
+  const x = Math.round(rect.x), y = Math.round(rect.y);
+  return [x, y, Math.round(rect.x + rect.width) - x, Math.round(rect.y + rect.height) - y];
+};
+
+// The rectangles of an element; of its content where it has none of its own (a link around a float).
+function rectsOf(el) {
+  const rects = [...el.getClientRects()].filter((rect) => rect.width > 1 && rect.height > 1);
+  if (rects.length || !el.firstElementChild) return rects;
+  for (const child of el.children) {
+    const inner = rectsOf(child);
+    if (inner.length) return inner;
+  }
+  return [];
+}
+
+// The nodes an element shows as its own: those of its shadow root, or those put into its slot.
+const childrenOf = (el) => el.shadowRoot ? el.shadowRoot.childNodes
+  : el.localName === "slot" && el.assignedNodes().length ? el.assignedNodes() : el.childNodes;
+
+// The rectangle inside a frame's border and padding, in pixels of the document around it.
+function insideOf(frame) {
+  const style = styleOf(frame), outer = frame.getBoundingClientRect();
+  const left = frame.clientLeft + parseFloat(style.paddingLeft);
+  const top = frame.clientTop + parseFloat(style.paddingTop);
+  return { x: outer.x + left, y: outer.y + top,
+    width: outer.width - 2 * left, height: outer.height - 2 * top };
+}
+
+function deepest(doc, x, y) {
+  let hit = doc.elementFromPoint(x, y);
+  while (hit?.shadowRoot) {
+    const inner = hit.shadowRoot.elementFromPoint(x, y);
+    if (!inner || inner === hit) break;
+    hit = inner;
+  }
+  return hit;
+}
+const parentOf = (node) => node.assignedSlot || node.parentNode || node.host || null;
+const within = (node, ancestor) => {
+  for (; node; node = parentOf(node)) if (node === ancestor) return true;
+  return false;
+};
+// Whether a press at x, y of the element's own viewport reaches it, its label or a box around it.
+function reaches(el, x, y) {
+  const hit = deepest(el.ownerDocument, x, y);
+  if (!hit) return false;
+  if (within(hit, el) || within(el, hit)) return true;
+  return [...(el.labels || [])].some((label) => within(hit, label));
+}
+
+function scroller() {
+  const root = document.scrollingElement || document.documentElement;
+  if (!root || !document.body || root.scrollHeight > innerHeight + 1) return root;
+  let best = root, area = (innerWidth * innerHeight) / 4; // a quarter of the window, or no scroller
+  for (const el of document.body.querySelectorAll("*")) {
+    if (el.scrollHeight <= el.clientHeight + 1 || el.clientHeight < 100) continue;
+    if (el.clientWidth * el.clientHeight <= area) continue;
+    if (!/auto|scroll|overlay/.test(styleOf(el).overflowY)) continue;
+    best = el;
+    area = el.clientWidth * el.clientHeight;
+  }
+  return best;
+}

@@ -1,0 +1,104 @@
+// What is done to elements, and the names under which Python calls this script.
+
+const find = (id) => {
+  const el = elements.get(id)?.deref();
+  return el && el.isConnected ? el : null;
+};
+
+// Where to press for element `id`, in pixels of this frame's page viewport.
+function locate(id) {
+  const el = find(id);
+  if (!el) return { error: "gone" };
+  const target = hiddenBehindLabel(el)
+    ? [...el.labels].find((label) => rectsOf(label).length) || el : el;
+  const view = el.ownerDocument.defaultView;
+  const middles = () => rectsOf(target).map((r) => [r.x + r.width / 2, r.y + r.height / 2]);
+  const inView = ([x, y]) => x >= 0 && y >= 0 && x < view.innerWidth && y < view.innerHeight;
+  let points = middles();
+  if (!points.length) return { error: "invisible" };
+  if (!points.some((point) => inView(point) && reaches(target, ...point))) {
+    target.scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
+    points = middles();
+  }
+  const finer = rectsOf(target).flatMap((r) => [[0.25, 0.5], [0.75, 0.5], [0.5, 0.2], [0.5, 0.8]]
+    .map(([u, v]) => [r.x + u * r.width, r.y + v * r.height]));
+  const point = [...points, ...finer].find((p) => inView(p) && reaches(target, ...p));
+  const [px, py] = point || points[0];
+  let x = px, y = py;
+  for (let w = view; w.frameElement; w = w.parent) {
+    const corner = insideOf(w.frameElement);
+    x += corner.x;
+    y += corner.y;
+  }
+  const over = point ? null : deepest(el.ownerDocument, px, py);
+  const role = roleOf(el, styleOf(el));
+  const cover = over ? `${over.localName} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
+  return { x, y, role, name: nameOf(el, role), tag: el.localName,
+    type: el.localName === "input" ? el.type : "",
+    disabled: el.matches(":disabled"), readonly: el.readOnly === true,
+    covered: point ? "" : cover };
+}
+
+// Focus a field; with `all`, select what it holds, so that typing replaces it.
+function focus(id, all) {
+  const el = find(id);
+  if (!el) return false;
+  if (!within(deepActive(el), el)) el.focus();
+  if (!all) return true;
+  if (typeof el.select === "function") el.select();
+  else el.ownerDocument.defaultView.getSelection().selectAllChildren(el);
+  return true;
+}
+function deepActive(el) {
+  let active = el.ownerDocument.activeElement;
+  while (active?.shadowRoot?.activeElement) active = active.shadowRoot.activeElement;
+  return active;
+}
+
+function announce(el) {
+  el.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
+  el.dispatchEvent(new Event("change", { bubbles: true }));
+}
+
+// Choose an option of a native select by its label: as written, then in any case, then in part.
+function choose(id, label) {
+  const el = find(id), wanted = squeeze(label), low = wanted.toLowerCase();
+  const options = [...el.options].filter((option) => !option.disabled);
+  const test = (way) => options.find((option) => way(squeeze(option.label), option.value));
+  const option = test((text) => text === wanted) || test((text) => text.toLowerCase() === low) ||
+    test((_, value) => value === label) || test((text) => text.toLowerCase().startsWith(low)) ||
+    test((text) => text.toLowerCase().includes(low));
+  if (!option || !wanted) return { error: options.map((o) => squeeze(o.label)) };
+  el.focus();
+  if (el.multiple) for (const other of el.options) other.selected = other === option;
+  else option.selected = true;
+  announce(el);
+  return { chosen: squeeze(option.label) };
+}
+
+// Dates, times, colours and sliders take a whole value; keys would depend on the locale.
+function assign(id, value) {
+  const el = find(id), before = el.value;
+  el.focus();
+  el.value = value;
+  if (value && el.value === "") { el.value = before; return false; }
+  announce(el);
+  return true;
+}
+
+function scroll(sign) {
+  const moving = scroller(), before = moving?.scrollTop;
+  if (!moving) return false;
+  const height = moving === document.scrollingElement ? innerHeight : moving.clientHeight;
+  moving.scrollBy({ top: sign * height, behavior: "instant" });
+  return moving.scrollTop !== before;
+}
+
+// Resolves when the page has had one frame and one task to react in.
+const turn = () => Promise.race([
+  new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
+  new Promise((done) => setTimeout(done, 50)), // a tab in the background draws no frames
+]);
+
+globalThis.agentkv = { walk, turn, locate, focus, choose, assign, scroll, pixels,
+  frame: (index) => frames[index] };
