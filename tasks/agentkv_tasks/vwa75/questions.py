@@ -135,6 +135,6 @@ def listing_that_does_not_exist(draw: Draw) -> Draft:
         "Answer N/A if there is none.",
         values={"listing": title},
         start="__CLASSIFIEDS__",
-        check=says(fuzzy_match="N/A"),
+        check=says(exact_match="N/A"),
         solution=[f"type [textbox: Search listings] [{title}] [1]", done("N/A")],
     )
