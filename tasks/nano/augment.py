@@ -38,7 +38,7 @@ def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episo
     if rng.random() < 0.7:
         episode = rename(episode, rng)
     if rng.random() < thinned:
-        episode = thin(episode, rng, share=rng.uniform(0.2, 1.0))
+        episode = thin(episode, rng, share=rng.uniform(0.5, 1.0))
     if rng.random() < 0.3:
         episode = renumber(episode, rng)
     return episode

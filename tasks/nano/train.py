@@ -40,7 +40,7 @@ class Settings:
     inner: int = 704
     rate: float = 1e-3
     warmup_steps: int = 200
-    decay_tokens: int = 3_000_000
+    decay_tokens: int = 2_500_000
     """The learning rate falls linearly to a twentieth over the last so many tokens."""
     step_tokens: int = 6144
     copy_to: int = 512
@@ -140,10 +140,9 @@ class Trainer:
         rng = random.Random(f"{settings.seed}/{progress.step}")
         drills = Drills(rng.randrange(1 << 30))
         rows: list[Row] = []
-        total = 0
-        budget = (
-            min(settings.step_tokens, 4096) if progress.stage == "copy" else settings.step_tokens
-        )
+        total, budget = 0, settings.step_tokens
+        if progress.stage == "copy":
+            budget = min(budget, 4096)
         while total < budget:
             row = self._row(rng, drills)
             rows.append(row)
@@ -157,17 +156,18 @@ class Trainer:
             return copying(rng, self.plain_tokens, progress.level)
         if roll < 0.01:
             return copying(rng, self.plain_tokens, rng.choice((64, 128, 256)))
-        if roll < 0.26 and self.recordings:
+        if roll < 0.16 and self.recordings:
             goal, page = self.recordings.page(rng)
             return quoting(rng, self.template, goal, page, count=12, weight=0.5)
         drilling = progress.stage == "drill"
-        if roll < (0.6 if drilling else 0.38) or not self.recordings:
+        if roll < (0.6 if drilling else 0.25) or not self.recordings:
             elements = progress.level if drilling else rng.randint(4, settings.drill_to)
             if rng.random() < 0.3:
                 elements = rng.randint(1, elements)
             row = encode(self.template, drills.walk(elements))
         else:
-            thinned = 0.9 - 0.7 * min(1.0, progress.tokens / settings.tokens)
+            left = 1.0 - progress.tokens / settings.tokens
+            thinned = max(0.1, min(0.85, 2.5 * left))
             row = self.recordings.row(
                 rng, self.template, max_tokens=settings.max_tokens, thinned=thinned
             )
@@ -283,12 +283,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train nano; goes on where the last run stopped.")
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--tokens", type=int, default=Settings().tokens)
-    parser.add_argument(
-        "--until", type=int, help="stop here, without counting on it in the schedule"
-    )
-    parser.add_argument(
-        "--export", action="store_true", help=f"write the checkpoint to {MODEL.name}"
-    )
+    parser.add_argument("--until", type=int, help="stop here; the schedule does not know")
+    parser.add_argument("--export", action="store_true", help="write the checkpoint to the model")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
