@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from playwright.async_api import Page as AsyncPage
 
 from agentkv_env.actions import parse
-from agentkv_env.allow import Addresses, AllowList
+from agentkv_env.allow import Addresses, AllowList, split_port
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing, PageHung
 from agentkv_env.session import Session
@@ -48,6 +48,9 @@ def test_a_host_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"http://shop"):
         AllowList(["http://shop.localhost/"])
     assert not AllowList([]).allows("http://localhost/")
+    assert [*map(split_port, ["a.b", "a.b:80", "[::1]", "[::1]:80"])] == [
+        *(("a.b", ""), ("a.b", "80"), ("[::1]", ""), ("[::1]", "80")),
+    ]
 
 
 @given(st.text("shop.localhostevil:/@?#\\[]0189", max_size=30))
@@ -96,6 +99,15 @@ def test_no_way_leads_off_the_allowed_hosts(visit: "Visit", way: str) -> None:
     if page.title != "Home":
         page = visit.act("tab_focus [0]")
     assert page.title == "Home" and [node.name for node in page.nodes] == ["Go"]
+
+
+@browsing
+def test_a_window_refused_between_actions_takes_no_later_tab_with_it(visit: "Visit") -> None:
+    visit.show("<title>Home</title>")
+    visit.session.page.evaluate(f"window.open('{visit.pages.origin('evil')}/bad') && 0")
+    assert any("refused" in notice for notice in visit.session.observe().notices)
+    page = visit.act("new_tab")
+    assert (page.tabs, page.tab) == (("Home", "about:blank"), 1)
 
 
 @browsing
