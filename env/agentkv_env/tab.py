@@ -230,7 +230,7 @@ class Tab:
         described = self._wire.send("DOM.describeNode", {"objectId": handle["objectId"]})
         frame = described["node"].get("frameId")
         if frame is None:
-            return  # an element that is a frame by name only
+            return  # the page took the element out since the walk
         x, y, _, _ = node["b"]
         view = dict(zip(("x", "y", "width", "height"), node["c"], strict=True))
         found = self._walk(frame, None, {"x": x, "y": y}, view)

@@ -146,12 +146,6 @@ def test_frames_are_read_with_boxes_in_the_viewport(visit: "Visit") -> None:
     assert (other.x, other.y) == (10, 130)
 
 
-def test_a_frame_without_a_document_is_passed_over(visit: "Visit") -> None:
-    page = visit.show("""<p>before</p><p id=p>after</p><script>
-        p.before(document.createElement('frame'))</script>""")
-    assert lines(page) == ["before", "after"]
-
-
 def test_boxes_are_the_first_rectangle_of_a_wrapped_link(visit: "Visit") -> None:
     page = visit.show("""<body style="margin:0;font:20px/30px DejaVu Sans"><div
         style="width:200px"><span style="display:inline-block;width:120px">x</span><a
