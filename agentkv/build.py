@@ -19,6 +19,22 @@ PARTS = ("gate", "allocator", "scorer", "selector", "precision")
 """What a policy is made of."""
 
 
+def check_model(settings: RunSettings) -> None:
+    """Raise what `load_run_model` would for a model that is not there, without loading one.
+
+    Raises:
+        ValueError: no such model; the message names the known ones, scripts among them.
+    """
+    if settings.model in SCRIPTED:
+        return
+    from agentkv.models.find import ModelError, find_model
+
+    try:
+        find_model(settings.model)
+    except ModelError as error:
+        raise ModelError(f"{error}; scripts: {', '.join(SCRIPTED)}") from None
+
+
 def load_run_model(settings: RunSettings) -> "LocalModel | None":
     """The language model of a run, loaded; None if the run uses a script. Load once per process.
 

@@ -88,6 +88,7 @@ class RunSettings(_Settings):
     """`nano`, a hub id, a folder, or a script: `solution`, `stop`, `random`."""
     policies: tuple[Policy, ...] = (
         PolicySettings(name="full"),
+        PolicySettings(name="window"),
         PolicySettings(name="conf-kv-int8"),
     )
     """Every task is run under each of these."""
@@ -117,7 +118,7 @@ class RunSettings(_Settings):
     """Tokens a reply may have."""
     observation_tokens: int | None = Field(default=3840, ge=64)
     """Tokens of a page that are shown; the rest is cut with a marker. VisualWebArena's figure."""
-    device: str = "auto"
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     """`auto` takes CUDA when there is one; `cpu`, `cuda`, `cuda:1` ..."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the checkpoint's own on CUDA, float32 on a CPU."""

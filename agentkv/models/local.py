@@ -14,14 +14,8 @@ from agentkv.chat import ChatTemplate
 from agentkv.config import Decoding
 from agentkv.grammar import Grammar
 from agentkv.models.decode import ActingModel
+from agentkv.models.find import ModelError, find_model, not_here
 from agentkv.prompt import PlainTemplate, Template
-
-NANO = Path(__file__).parent / "nano"
-"""The model that ships with the package."""
-
-
-class ModelError(ValueError):
-    """A name or folder that gives no model; the message says what is missing and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +81,13 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
     Raises:
         ModelError: no such model, or one with parts missing.
     """
-    source = _folder(name)
+    source = find_model(name)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(
+            f"device {device!r}: torch {torch.__version__} sees no GPU; use auto or cpu"
+        )
     if dtype == "auto":
         kept = "auto" if device.startswith("cuda") else torch.float32
     else:
@@ -100,10 +98,7 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
     except (OSError, SafetensorError) as error:
         if isinstance(source, Path):
             raise ModelError(f"{source} cannot be read as a model: {error}") from error
-        raise ModelError(
-            f"{name!r} is not on this machine, and nothing is downloaded at run time; "
-            f"fetch it once with `hf download {name}`, or give a folder, or `nano`"
-        ) from error
+        raise not_here(source) from error
     return local_model(model.to(device).eval(), tokenizer, name=str(name))
 
 
@@ -138,31 +133,3 @@ def local_model(model: Any, tokenizer: Any, *, name: str) -> LocalModel:
 def _end_ids(model: Any) -> list[int]:
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return [ends] if isinstance(ends, int) else list(ends or ())
-
-
-def _folder(name: str | Path) -> Path | str:
-    """The folder that `name` means, checked for its parts; or `name` itself if it is a hub id."""
-    if name == "nano":
-        folder = NANO
-    elif Path(name).expanduser().is_dir():
-        folder = Path(name).expanduser()
-    elif isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~":
-        return name
-    else:
-        raise ModelError(
-            f"unknown model {str(name)!r}: no such folder, and no hub id (owner/name); "
-            "known by name: nano"
-        )
-    missing = [
-        part
-        for part, patterns in {
-            "config.json": ["config.json"],
-            "tokenizer.json": ["tokenizer.json"],
-            "weights (*.safetensors)": ["*.safetensors"],
-        }.items()
-        if not any(any(folder.glob(pattern)) for pattern in patterns)
-    ]
-    if missing:
-        found = ", ".join(sorted(path.name for path in folder.glob("*"))[:8]) or "nothing"
-        raise ModelError(f"{folder} is no model: {', '.join(missing)} missing; found: {found}")
-    return folder

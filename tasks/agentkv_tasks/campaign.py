@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.text import Text
 
-from agentkv.build import SCRIPTED
+from agentkv.build import SCRIPTED, check_model
 from agentkv.config import RunSettings
 from agentkv_env.sites.registry import SITES
 from agentkv_tasks.addresses import Addresses
@@ -72,6 +72,7 @@ def prepare(
         for url in task.start_urls:
             if urlsplit(addresses.fill(url)).scheme not in ("http", "https"):
                 raise TaskError(f"{suite.name}: task {task.task_id}: start_url: '{url}' is no URL")
+    check_model(settings)
     find_browser(settings.browser_path)
     notices = []
     if settings.ocr and tesseract_version() is None:

@@ -107,7 +107,8 @@ def _compute() -> Iterator[Finding]:
 def _model(name: str) -> Finding:
     if name in SCRIPTED:
         return Finding("model", "ok", f"the script '{name}'")
-    from agentkv.models.local import ModelError, load_model
+    from agentkv.models.find import ModelError
+    from agentkv.models.local import load_model
 
     try:
         model = load_model(name)

@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from agentkv.agent import Agent
 from agentkv.models.decode import LocalConversation
-from agentkv.models.local import LocalModel, ModelError, load_model, local_model
+from agentkv.models.find import ModelError
+from agentkv.models.local import LocalModel, load_model, local_model
 from agentkv.models.model import ContextLimit
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.page import Box, Node, Page
