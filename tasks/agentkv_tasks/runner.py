@@ -20,7 +20,8 @@ from typing import Protocol
 from agentkv_tasks.plan import Job, Plan
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import Results, Row
-from agentkv_tasks.worker import Finished, Message, Ready, Stepped, Unable, blank_row, serve
+from agentkv_tasks.station import blank_row
+from agentkv_tasks.worker import Finished, Message, Ready, Stepped, Unable, serve
 
 GRACE_S = 90.0
 """What an episode may take beyond its own limit, for start, scoring and a slow machine."""

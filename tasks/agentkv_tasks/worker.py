@@ -1,44 +1,20 @@
-"""One worker process: a browser, the sites and the model of its own, and one episode at a time."""
+"""One worker process: it takes one job at a time and tells its parent how each goes."""
 
 import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
-import shutil
 import signal
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import Error as PlaywrightError
-
-from agentkv.build import load_run_model, make_agent
-from agentkv.trace import Episode, Step, TraceWriter
-from agentkv_env.browser import Browser
-from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing
-from agentkv_env.ocr import Ocr, default_cache
-from agentkv_env.session import Session
-from agentkv_env.sites.server import Server
-from agentkv_env.sites.world import World
-from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Unjudged, evaluate
-from agentkv_tasks.memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
-from agentkv_tasks.plan import Job, Plan, trace_path
-from agentkv_tasks.provenance import processor
+from agentkv.trace import Step
+from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_tasks.plan import Plan
 from agentkv_tasks.results import Row
-
-if TYPE_CHECKING:
-    from agentkv.models.local import LocalModel
-
-_OUTSIDE_SETTLE_S = 3.0  # VisualWebArena's own wait before it reads a page it has opened
-
-_EVALUATION_S = 60.0
+from agentkv_tasks.station import Station
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +54,10 @@ def serve(connection: "multiprocessing.connection.Connection", plan: Plan, log: 
     The process leads a group of its own, so that Ctrl-C reaches only its parent and the parent can
     kill it together with its browser; and it ends as soon as its parent does.
     """
+
+    def tell(step: Step) -> None:
+        connection.send(Stepped(step.index + 1, step.cache_bytes, step.cache_peak_bytes))
+
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -91,7 +71,7 @@ def serve(connection: "multiprocessing.connection.Connection", plan: Plan, log: 
                 return
             connection.send(Ready())
             while (job := connection.recv()) is not None:
-                connection.send(Finished(station.run(job, lambda step: connection.send(step))))
+                connection.send(Finished(station.run(job, tell)))
     except (EOFError, BrokenPipeError):
         os._exit(1)  # the parent is gone; nothing is left to tidy for
 
@@ -112,244 +92,3 @@ def _write_to(log: Path) -> None:
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)
-
-
-@dataclass
-class _Progress:
-    """What is known of an episode so far."""
-
-    steps: list[Step] = field(default_factory=list)
-
-
-class Station:
-    """The things an episode needs, kept from one to the next: model, sites, browser.
-
-    A context manager; after the browser was lost it is launched anew for the next episode.
-
-    Raises:
-        ValueError: the model, the browser or a port cannot be had; the message says what to do.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._settings = plan.settings
-        self._stack = contextlib.ExitStack()
-        self._browser_stack = contextlib.ExitStack()
-        self._browser: Browser | None = None
-        self._model: LocalModel | None = None
-        self._server: Server | None = None
-        self._ocr: Ocr | None = None
-        self.addresses = Addresses({}, {})
-
-    def __enter__(self) -> "Station":
-        try:
-            self._model = load_run_model(self._settings)
-            if self._model is not None:
-                import torch
-
-                torch.set_num_threads(self._plan.threads)
-            self._server = self._stack.enter_context(Server(World(self._plan.suite.world_seed)))
-            self.addresses = _addresses(self._server, self._plan)
-            self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
-            self._launch()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._browser_stack.close()
-        self._stack.close()
-
-    @property
-    def device(self) -> str:
-        """Where the model computes: the GPU's name, or the processor's."""
-        if self._model is None:
-            return processor()
-        import torch
-
-        device = torch.device(self._model.model.device)
-        return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-
-    def run(self, job: Job, report: Callable[[Stepped], None]) -> Row:
-        """One episode of `job`; whatever goes wrong inside becomes the row's status and error."""
-        path = trace_path(self._settings.out, job.stem)
-        path.unlink(missing_ok=True)  # left by a run that was killed in the middle
-        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-        progress = _Progress()
-        row = self._blank(job)
-        started = time.monotonic()
-        reset_peaks()
-
-        def on_step(step: Step) -> None:
-            trace.step(step)
-            progress.steps.append(step)
-            report(Stepped(len(progress.steps), step.cache_bytes, step.cache_peak_bytes))
-
-        head = {
-            "key": job.key,
-            "goal": job.task.intent,
-            "task": job.task.model_dump(mode="json"),
-            "policy": job.policy.row_name,
-            "policy_parameters": dict(job.policy_parameters),
-            "model": self._settings.model,
-            "seed": job.seed,
-            "suite": self._plan.suite.name,
-            "world_seed": self._plan.suite.world_seed,
-        }
-        with TraceWriter(path, head=head) as trace:
-            try:
-                row = self._episode(job, row, trace, on_step, path.with_suffix(""))
-            except Unjudged as error:
-                row = replace(row, status="unjudged", score=None, error=str(error))
-            except (ActionFailed, BrowserGone, PlaywrightError) as error:
-                row = replace(row, status="env_error", error=_first_line(error))
-            except Exception as error:  # the episode's edge: one bad episode must not end the run
-                traceback.print_exc()
-                kind = type(error).__name__
-                row = replace(row, status="crash", error=f"{kind}: {_first_line(error)}")
-        if row.status == "env_error":
-            self._close_browser()
-        return replace(
-            row,
-            **_costs(progress.steps),
-            seconds=round(time.monotonic() - started, 3),
-            allocator_peak_bytes=peak_allocator_bytes(),
-            rss_peak_bytes=peak_rss_bytes(),
-            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-
-    def _episode(
-        self,
-        job: Job,
-        row: Row,
-        trace: TraceWriter,
-        on_step: Callable[[Step], None],
-        pictures: Path,
-    ) -> Row:
-        task = job.task
-        # A policy that keeps everything is given no budget, whatever the run's is.
-        settings = self._settings.model_copy(update={"budget": job.policy_parameters["budget"]})
-        assert self._server is not None and self._browser is not None
-        self._server.reset()
-        if not self._browser.is_alive:
-            self._launch()
-        with self._session(task.start_urls, task) as session:
-            session.open(*(self.addresses.fill(url) for url in task.start_urls))
-            solution = [self.addresses.fill(line) for line in task.solution]
-            agent = make_agent(settings, policy=job.policy, model=self._model, solution=solution)
-            episode = agent.run(
-                session,
-                task.intent,
-                max_steps=min(task.max_steps, settings.max_steps),
-                timeout_s=settings.timeout_s,
-                seed=job.seed,
-                on_step=on_step,
-                screenshots=pictures if settings.screenshots else None,
-            )
-            trace.end(episode)
-            row = replace(row, status=episode.status, answer=episode.answer, error=episode.error)
-            if episode.status in ("env_error", "timeout"):
-                return row
-            return self._scored(task, row, episode, session)
-
-    def _scored(self, task: Any, row: Row, episode: Episode, session: Session) -> Row:
-        assert self._browser is not None
-        with self._browser.watchdog.limit(_EVALUATION_S):  # a check runs scripts of the page's
-            final = Final.of(session.page, episode.answer, self.addresses)
-            score = evaluate(
-                task,
-                final,
-                page=session.page,
-                addresses=self.addresses,
-                scoring=self._plan.scoring,
-            )
-        return replace(
-            row, score=score.value, success=score.value == 1.0, reason=_short(score.reason)
-        )
-
-    def _session(self, urls: tuple[str, ...], task: Any) -> Session:
-        assert self._browser is not None
-        size = task.viewport_size
-        width = (size and size.width) or 1280
-        height = (size and size.height) or 1024
-        return self._browser.session(
-            hosts=self.addresses.hosts(*urls),
-            addresses=dict(self.addresses.origins),
-            viewport=(width, height),
-            ocr=self._ocr,
-        )
-
-    def _launch(self) -> None:
-        path = self._settings.browser_path
-        urls = [url for task in self._plan.suite.tasks for url in task.start_urls]
-        launched = Browser.launch(
-            executable=str(path) if path else None, hosts=self.addresses.hosts(*urls)
-        )
-        self._browser = self._browser_stack.enter_context(launched)
-
-    def _close_browser(self) -> None:
-        """Let the browser go; the next episode launches another."""
-        try:
-            self._browser_stack.close()
-        except (BrowserGone, PlaywrightError):
-            pass  # what is gone cannot be closed
-        self._browser_stack = contextlib.ExitStack()
-
-    def _blank(self, job: Job) -> Row:
-        return blank_row(self._plan, job, device=self.device)
-
-
-def blank_row(plan: Plan, job: Job, *, device: str = "") -> Row:
-    """The row of an episode of which nothing is known yet."""
-    return Row(
-        suite=plan.suite.name,
-        world_seed=plan.suite.world_seed,
-        task_id=job.task.task_id,
-        category=job.task.category or "",
-        policy=job.policy.row_name,
-        policy_parameters=job.policy_parameters,
-        model=plan.settings.model,
-        seed=job.seed,
-        status="crash",
-        success=False,
-        score=0.0,
-        trace=f"traces/{job.stem}.jsonl",
-        settings=plan.row_settings,
-        device=device,
-    )
-
-
-def _addresses(server: Server, plan: Plan) -> Addresses:
-    placeholders = {**server.placeholders, **plan.sites}
-    settle = _OUTSIDE_SETTLE_S if plan.sites else 0.0
-    return Addresses(placeholders, server.addresses, settle_s=settle)
-
-
-def _costs(steps: list[Step]) -> dict[str, Any]:
-    """The figures of a row that add up over steps; None where the model has no cache."""
-    cached = [step for step in steps if step.seen_tokens]
-    costs: dict[str, Any] = {
-        "steps": len(steps),
-        "parse_failures": sum(not step.action for step in steps),
-        "action_failures": sum(bool(step.action and step.error) for step in steps),
-    }
-    if cached:
-        costs |= {
-            "tokens_in": sum(step.num_tokens_in for step in steps),
-            "tokens_out": sum(step.num_tokens_out for step in steps),
-            "kv_peak_bytes": max(step.cache_peak_bytes for step in cached),
-            "kv_mean_bytes": round(sum(step.cache_bytes for step in cached) / len(cached)),
-            "kv_seen_tokens": cached[-1].seen_tokens,
-            "prefill_s": round(sum(step.prefill_s for step in steps), 4),
-            "decode_s": round(sum(step.decode_s for step in steps), 4),
-        }
-    return costs
-
-
-def _first_line(error: BaseException) -> str:
-    return _short(str(error).strip().partition("\n")[0] or type(error).__name__)
-
-
-def _short(text: str, limit: int = 400) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
