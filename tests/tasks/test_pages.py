@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Scoring, Unjudged, evaluate
+from agentkv_tasks.evaluate import Final, Score, Scoring, Unjudged, evaluate
 from agentkv_tasks.evaluate.calls import parse_call
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import all_of, reaches, says, shows
@@ -68,9 +68,9 @@ def addresses(origin: str) -> Addresses:
     return Addresses({"__SHOPPING__": "http://shop.test"}, {"http://shop.test": origin})
 
 
-def score(
+def judged(
     page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
-) -> float:
+) -> Score:
     task = Task(
         sites=("shopping",),
         task_id=0,
@@ -81,7 +81,13 @@ def score(
         eval=check,  # type: ignore[arg-type]
     )
     final = Final.of(page, answer, addresses)
-    return evaluate(task, final, page=page, addresses=addresses, scoring=scoring).value
+    return evaluate(task, final, page=page, addresses=addresses, scoring=scoring)
+
+
+def score(
+    page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
+) -> float:
+    return judged(page, addresses, check, answer, scoring).value
 
 
 @pytest.mark.parametrize(
@@ -161,6 +167,27 @@ def test_a_number_on_a_page_satisfies_inequalities(
     count = "document.querySelector('#count').innerText"
     assert score(page, addresses, shows("last", count, required_values=[">= 3", "< 5"])) == 1.0
     assert score(page, addresses, shows("last", count, required_values=["> 4"])) == 0.0
+
+
+def test_the_reason_of_a_failure_is_a_sentence(
+    page: Page, origin: str, addresses: Addresses
+) -> None:
+    page.goto(f"{origin}/cart")
+    count = "document.querySelector('#count').innerText"
+    for check, said in (
+        (
+            shows("last", "", must_include=["Red Kayak"]),
+            'the last page, http://shop.test/cart, should include "Red Kayak"',
+        ),
+        (
+            shows("__SHOPPING__/cart", count, exact_match="4"),
+            f'{count} at http://shop.test/cart should be "4"; it is "3"',
+        ),
+    ):
+        assert judged(page, addresses, check).reason == f"program_html[0]: {said}"
+    assert judged(page, addresses, says(must_include=["red", "blue"]), "grey").reason == (
+        'string_match: the answer "grey" should include "red" and "blue"'
+    )
 
 
 def test_the_page_is_taken_before_checks_so_that_its_scripts_cannot_run_away_with_it(

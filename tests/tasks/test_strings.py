@@ -3,6 +3,7 @@
 import pytest
 
 from agentkv_tasks.evaluate import Unjudged, string_match
+from agentkv_tasks.evaluate.strings import wording
 from agentkv_tasks.evaluate.words import words
 
 
@@ -152,3 +153,19 @@ def test_mended_scoring_still_refuses_what_is_wrong() -> None:
 )
 def test_words_are_cut_as_nltk_cuts_them(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("way", "reference", "said"),
+    [
+        ("exact_match", "42", 'should be "42"'),
+        ("must_include", ["red |OR| blue"], 'should include "red" or "blue"'),
+        ("must_include", ("red", "blue"), 'should include "red" and "blue"'),
+        ("must_exclude", ("red", "blue"), 'should not include "red" or "blue"'),
+        ("one_of", ("red", "blue"), 'should include "red" or "blue"'),
+        ("required_values", (">= 3", "< 9"), "should be a number >= 3 and < 9"),
+        ("fuzzy_match", "a boat", 'should mean "a boat"'),
+    ],
+)
+def test_what_a_comparison_asks_is_said_in_words(way: str, reference: object, said: str) -> None:
+    assert wording(way, reference) == said

@@ -11,10 +11,11 @@ from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.calls import parse_call
-from agentkv_tasks.evaluate.strings import Scoring, compare
+from agentkv_tasks.evaluate.strings import Scoring, compare, wording
 from agentkv_tasks.task import PageCheck, References, Task, TaskError
 
 _CHECK_TIMEOUT_MS = 20_000
+_SHORT = 80  # characters that a reason may quote of what was found
 
 
 def program_html(
@@ -51,11 +52,14 @@ def program_html(
                 selected = _visit(tab, target, place, addresses)
             finally:
                 tab.close()
+        place = f"the last page, {url}," if place == "last" else place
+        meant = f"{target.locator} at {place}" if target.locator else place
         if selected is None:
-            return 0.0, f"{where}: nothing found for '{target.locator}' at {place}"
+            return 0.0, f"{where}: {meant} gave nothing"
         failed = _failed(target.required_contents, selected, scoring)
         if failed:
-            return 0.0, f"{where}: {failed} does not hold for '{target.locator}' at {place}"
+            found = f'; it is "{selected}"' if len(str(selected)) <= _SHORT else ""
+            return 0.0, f"{where}: {meant} {failed}{found}"
     return 1.0, ""
 
 
@@ -124,12 +128,12 @@ def _run(page: Page, script: str) -> object:
 
 
 def _failed(contents: References, selected: str | int | float, scoring: Scoring) -> str:
-    """The comparison that does not hold, or nothing; `compat` looks at the first one only."""
+    """What should hold and does not, or nothing; `compat` looks at the first one only."""
     ways = [way for way in References.ways() if getattr(contents, way) is not None]
     for way in ways[:1] if scoring == "compat" else ways:
         reference = getattr(contents, way)
         if way == "exact_match" and scoring == "mended":
             selected = str(selected).strip()
         if not compare(way, reference, str(selected), scoring=scoring):
-            return f"{way} {reference!r}"
+            return wording(way, reference)
     return ""

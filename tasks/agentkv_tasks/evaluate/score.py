@@ -6,7 +6,7 @@ from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.pages import program_html
-from agentkv_tasks.evaluate.strings import Scoring, Unjudged, string_match
+from agentkv_tasks.evaluate.strings import Scoring, Unjudged, string_match, wording
 from agentkv_tasks.evaluate.urls import url_match
 from agentkv_tasks.task import References, Task
 
@@ -71,8 +71,11 @@ def _one(
             assert references is not None, "the schema asks for them"
             filled = _filled(references, addresses)
             value = string_match(filled, final.answer, scoring=scoring)
-            wanted = references.model_dump(exclude_none=True)
-            return value, f"string_match: the answer {final.answer!r} does not fit {wanted}"
+            wanted = ", ".join(
+                wording(way, reference)
+                for way, reference in filled.model_dump(exclude_none=True).items()
+            )
+            return value, f'string_match: the answer "{final.answer}" {wanted}'
         case "url_match":
             assert check.reference_url is not None, "the schema asks for it"
             wanted_url = addresses.fill(check.reference_url)

@@ -87,6 +87,26 @@ def compare(way: str, reference: object, text: str, *, scoring: Scoring) -> floa
     return float(holds)
 
 
+def wording(way: str, reference: object) -> str:
+    """What `compare` asks of a text, for a person: `should include "Blue Kayak"`."""
+    entries = [reference] if isinstance(reference, str) else _strings(reference)
+    quoted = [" or ".join(f'"{one}"' for one in entry.split(" |OR| ")) for entry in entries]
+    match way:
+        case "must_include":
+            return f"should include {' and '.join(quoted)}"
+        case "must_exclude":
+            return f"should not include {' or '.join(quoted)}"
+        case "one_of":
+            return f"should include {' or '.join(quoted)}"
+        case "required_values":
+            bounds = " and ".join(entry.replace(" |OR| ", " or ") for entry in entries)
+            return f"should be a number {bounds}"
+        case "fuzzy_match":
+            return f"should mean {' and '.join(quoted)}"
+        case _:
+            return f'should be "{reference}"'
+
+
 def clean(text: str, scoring: Scoring) -> str:
     """`text` without one pair of outer quotes, in lower case; `mended` also trims and folds."""
     if scoring == "mended":
