@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from agentkv.options import (
-    default_out,
-    for_people,
-    read_budget,
-    read_numbers,
-    require,
-    sites_elsewhere,
-    split,
-    typed_only,
-)
+from agentkv import options
 
 if TYPE_CHECKING:
     from agentkv.trace import Step
@@ -37,25 +28,6 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-_POLICIES = "full,window,conf-kv-int8"
-_BUDGET = "512"
-
-ModelOption = Annotated[
-    str,
-    typer.Option(help="nano, a folder, a hub id, or a script: solution, stop, random."),
-]
-BudgetOption = Annotated[
-    str,
-    typer.Option(help="What a cache may keep: tokens per layer and KV head, or bytes (64MiB)."),
-]
-DecodingOption = Annotated[
-    str, typer.Option(help="constrained: only actions the page allows; free: whatever is written.")
-]
-WorldOption = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
-BrowserOption = Annotated[
-    Path | None, typer.Option(help="A Chromium to use instead of the one found.")
-]
 
 
 @cli.callback(invoke_without_command=True)
@@ -72,78 +44,53 @@ def _main(
 @cli.command()
 def run(
     context: typer.Context,
-    tasks: Annotated[
-        str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
-    ] = "vwa75",
-    policies: Annotated[
-        str | None,
-        typer.Option(help=f"Cache policies, by commas. [default: {_POLICIES}; full for scripts]"),
-    ] = None,
-    model: ModelOption = "nano",
-    seeds: Annotated[str, typer.Option(help="Seeds, by commas; each task once per seed.")] = "0",
-    world_seed: WorldOption = 75,
-    budget: BudgetOption = _BUDGET,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes. [default: 2, or 1 on a single core]")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for rows, traces, report. [default: below runs/]")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Begin anew, or go on where --out stands.")
-    ] = False,
-    retry_failures: Annotated[
-        bool, typer.Option(help="Run crashes, timeouts and browser errors of --out again.")
-    ] = False,
-    decoding: DecodingOption = "constrained",
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 0.0,
-    max_steps: Annotated[int, typer.Option(min=1, help="Actions per episode.")] = 30,
-    max_new_tokens: Annotated[int, typer.Option(min=8, help="Tokens per reply.")] = 256,
-    observation_tokens: Annotated[
-        int, typer.Option(min=64, help="Tokens of a page that are shown.")
-    ] = 3840,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds an episode may take.")] = 900.0,
-    step_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds without a step until the worker is killed.")
-    ] = 300.0,
-    scoring: Annotated[
-        str,
-        typer.Option(help="compat: as VisualWebArena does; mended: its traps repaired."),
-    ] = "compat",
-    strict: Annotated[
-        bool, typer.Option("--strict/--lenient", help="Read actions as VisualWebArena, or kindly.")
-    ] = False,
-    ocr: Annotated[bool, typer.Option(help="Read text inside images.")] = True,
-    screenshots: Annotated[bool, typer.Option(help="Keep a picture of every page.")] = True,
-    site: Annotated[
-        list[str] | None,
-        typer.Option(help="A site that stands elsewhere: SHOPPING=http://host:7770. Repeatable."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML with the settings, also policies with parameters.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
-    browser_path: BrowserOption = None,
+    tasks: options.Suite = "vwa75",
+    policies: options.Policies = None,
+    model: options.Model = "nano",
+    seeds: options.Seeds = "0",
+    world_seed: options.World = 75,
+    budget: options.Budget = options.DEFAULT_BUDGET,
+    limit: options.Limit = None,
+    workers: options.Workers = None,
+    out: options.Out = None,
+    fresh: options.Fresh = False,
+    retry_failures: options.Retry = False,
+    decoding: options.Decoding = "constrained",
+    temperature: options.Temperature = 0.0,
+    max_steps: options.Steps = 30,
+    max_new_tokens: options.ReplyTokens = 256,
+    observation_tokens: options.PageTokens = 3840,
+    timeout: options.Timeout = 900.0,
+    step_timeout: options.StepTimeout = 300.0,
+    scoring: options.Scoring = "compat",
+    strict: options.Strict = False,
+    ocr: options.Ocr = True,
+    screenshots: options.Screenshots = True,
+    site: options.Sites = None,
+    config: options.Config = None,
+    device: options.Device = "auto",
+    browser_path: options.Browser = None,
 ) -> None:
     """Run tasks under several cache policies, compare them, and write a report.
 
     A run that was stopped goes on where it was when it is started again with the same options.
     """
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv.build import SCRIPTED
         from agentkv.config import read_settings
         from agentkv_tasks.campaign import conduct, prepare
 
-        require("--decoding", decoding, ("constrained", "free"))
-        require("--scoring", scoring, ("compat", "mended"))
-        chosen = policies or (("full" if model in SCRIPTED else _POLICIES) if not config else None)
+        options.require("--decoding", decoding, ("constrained", "free"))
+        options.require("--scoring", scoring, ("compat", "mended"))
+        chosen = policies or (
+            ("full" if model in SCRIPTED else options.DEFAULT_POLICIES) if not config else None
+        )
         given: dict[str, Any] = {
             "tasks": tasks,
             "model": model,
-            "seeds": read_numbers("--seeds", seeds),
+            "seeds": options.read_numbers("--seeds", seeds),
             "world_seed": world_seed,
-            "budget": read_budget(budget),
+            "budget": options.read_budget(budget),
             "limit": limit,
             "workers": workers or min(2, os.cpu_count() or 1),
             "decoding": decoding,
@@ -159,16 +106,16 @@ def run(
             "browser_path": browser_path,
         }
         if config is not None:
-            given = typed_only(given, context)
+            given = options.typed_only(given, context)
         if chosen:
-            given["policies"] = tuple(split("--policies", chosen))
+            given["policies"] = tuple(options.split("--policies", chosen))
         settings = read_settings(config, **given)
         if out or config is None or "out" not in settings.model_fields_set:
-            where = out or default_out(settings.tasks, settings.world_seed, settings.model)
+            where = out or options.default_out(settings.tasks, settings.world_seed, settings.model)
             settings = settings.model_copy(update={"out": where})
         campaign = prepare(
             settings,
-            sites=sites_elsewhere(site or []),
+            sites=options.sites_elsewhere(site or []),
             scoring="mended" if scoring == "mended" else "compat",
             step_timeout_s=step_timeout,
             fresh=fresh,
@@ -182,7 +129,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="The --out of a run.", metavar="DIR")],
 ) -> None:
     """Print the table of a run and write its report.html anew."""
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv_tasks.display import failure_lines, result_table
         from agentkv_tasks.report import write_report
         from agentkv_tasks.results import read_rows
@@ -198,27 +145,32 @@ def report(
 @cli.command()
 def policies() -> None:
     """List the cache policies and their parameters."""
-    with for_people() as console:
-        from agentkv.policies.registry import NAMED, parameters_of
+    with options.for_people() as console:
+        from agentkv.build import PARTS
+        from agentkv.policies.registry import NAMED, parameters_of, policy
 
+        console.print(f"{' / '.join(PARTS)}, then parameters")
         for name, make in NAMED.items():
             about = (make.__doc__ or "").strip().partition("\n")[0]
-            console.print(f"[bold]{name}[/bold]  {escape(about)}", soft_wrap=True)
-            parameters = ", ".join(f"{key}={value}" for key, value in parameters_of(name).items())
-            if parameters:
-                console.print(Text(f"    {parameters}", style="dim"))
+            parts = " / ".join(type(getattr(policy(name), part)).__name__ for part in PARTS)
+            parameters = ", ".join(
+                f"{key}={value}".replace(", ", ",") for key, value in parameters_of(name).items()
+            )
+            console.print(Text(f"\n{name}", style="bold"))
+            for line in (about, parts, parameters or "(no parameters)"):
+                console.print(Padding(Text(line), (0, 0, 0, 4)))
 
 
 @cli.command()
 def tasks(
     suite: Annotated[str, typer.Argument(help="A suite, a JSON file or a folder.")] = "vwa75",
-    world_seed: WorldOption = 75,
+    world_seed: options.World = 75,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print them in VisualWebArena's schema.")
     ] = False,
 ) -> None:
     """List the tasks of a suite."""
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv_tasks.suites import SUITES, load_suite
 
         loaded = load_suite(suite, world_seed=world_seed)
@@ -243,11 +195,11 @@ def tasks(
 
 @cli.command()
 def sites(
-    world_seed: WorldOption = 75,
+    world_seed: options.World = 75,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8075,
 ) -> None:
     """Serve the embedded sites for a person to click in, until Ctrl-C."""
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv_env.sites.server import Server
         from agentkv_env.sites.world import World
 
@@ -264,22 +216,22 @@ def act(
     url: Annotated[str, typer.Option(help="Where to begin; the agent stays on this host.")],
     goal: Annotated[str, typer.Option(help="What to do, in plain words.")],
     policy: Annotated[str, typer.Option(help="A cache policy, see `agentkv policies`.")] = "full",
-    model: ModelOption = "nano",
-    budget: BudgetOption = _BUDGET,
-    decoding: DecodingOption = "constrained",
+    model: options.Model = "nano",
+    budget: options.Budget = options.DEFAULT_BUDGET,
+    decoding: options.Decoding = "constrained",
     max_steps: Annotated[int, typer.Option(min=1, help="Actions at most.")] = 30,
-    browser_path: BrowserOption = None,
+    browser_path: options.Browser = None,
 ) -> None:
     """Let the agent pursue one goal on one site, and print what it does."""
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv.config import read_settings
         from agentkv_tasks.once import act_once
 
-        require("--decoding", decoding, ("constrained", "free"))
+        options.require("--decoding", decoding, ("constrained", "free"))
         settings = read_settings(
             model=model,
             policies=(policy,),
-            budget=read_budget(budget),
+            budget=options.read_budget(budget),
             decoding=decoding,
             max_steps=max_steps,
             browser_path=browser_path,
@@ -300,7 +252,7 @@ def replay(
     ] = None,
 ) -> None:
     """Do a recorded episode again without its model, and score it again."""
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv_tasks.replay import find_trace
         from agentkv_tasks.replay import replay as do_again
 
@@ -317,9 +269,9 @@ def replay(
 
 
 @cli.command()
-def doctor(model: ModelOption = "nano", browser_path: BrowserOption = None) -> None:
+def doctor(model: options.Model = "nano", browser_path: options.Browser = None) -> None:
     """Look at everything a run needs and say what is there."""
-    with for_people() as console:
+    with options.for_people() as console:
         from agentkv_tasks.preflight import examine
 
         colours = {"ok": "green", "degraded": "yellow", "missing": "red"}

@@ -1,15 +1,78 @@
-"""What people type after `agentkv`, read and refused in words."""
+"""What people may type after `agentkv`: options with their help; read, and refused in words."""
 
 import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
+
+DEFAULT_POLICIES = "full,window,conf-kv-int8"
+DEFAULT_BUDGET = "512"
+
+Suite = Annotated[
+    str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
+]
+Policies = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Cache policies, by commas. [default: {DEFAULT_POLICIES}; full for scripts]"
+    ),
+]
+Model = Annotated[
+    str, typer.Option(help="nano, a folder, a hub id, or a script: solution, stop, random.")
+]
+Seeds = Annotated[str, typer.Option(help="Seeds, by commas; each task once per seed.")]
+World = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
+Budget = Annotated[
+    str,
+    typer.Option(help="What a cache may keep: tokens per layer and KV head, or bytes (64MiB)."),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes. [default: 2, or 1 on a single core]")
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for rows, traces, report. [default: below runs/]")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh/--resume", help="Begin anew, or go on where --out stands.")
+]
+Retry = Annotated[
+    bool, typer.Option(help="Run crashes, timeouts and browser errors of --out again.")
+]
+Decoding = Annotated[
+    str, typer.Option(help="constrained: only actions the page allows; free: whatever is written.")
+]
+Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
+Steps = Annotated[int, typer.Option(min=1, help="Actions per episode.")]
+ReplyTokens = Annotated[int, typer.Option(min=8, help="Tokens per reply.")]
+PageTokens = Annotated[int, typer.Option(min=64, help="Tokens of a page that are shown.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds an episode may take.")]
+StepTimeout = Annotated[
+    float, typer.Option(min=1, help="Seconds without a step until the worker is killed.")
+]
+Scoring = Annotated[
+    str, typer.Option(help="compat: as VisualWebArena does; mended: its traps repaired.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict/--lenient", help="Read actions as VisualWebArena, or kindly.")
+]
+Ocr = Annotated[bool, typer.Option(help="Read text inside images.")]
+Screenshots = Annotated[bool, typer.Option(help="Keep a picture of every page.")]
+Sites = Annotated[
+    list[str] | None,
+    typer.Option(help="A site that stands elsewhere: SHOPPING=http://host:7770. Repeatable."),
+]
+Config = Annotated[
+    Path | None, typer.Option(help="TOML with the settings, also policies with parameters.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+Browser = Annotated[Path | None, typer.Option(help="A Chromium to use instead of the one found.")]
 
 
 class OptionError(ValueError):

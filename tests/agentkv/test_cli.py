@@ -87,9 +87,14 @@ def test_a_placeholder_without_a_site_is_refused(tmp_path: Path) -> None:
     assert "task 0 needs __GITLAB__" in result.output and "__SHOPPING__" in result.output
 
 
-def test_policies_are_listed_with_their_parameters() -> None:
-    said = call("policies").output
-    assert "conf-kv-int8" in said and "threshold=0.7" in said
+def test_policies_are_listed_with_their_parts_and_parameters_within_80_columns() -> None:
+    lines = [line.rstrip() for line in call("policies").output.splitlines()]
+    about = lines[lines.index("conf-kv-int8") :]
+    assert "    Confident / Uniform / AttentionAndRecency / Best / AgedToInt8" in map(
+        str.rstrip, about
+    )
+    assert any("threshold=0.7" in line for line in about)
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_tasks_are_listed_and_printed_in_the_schema_they_are_read_in(tmp_path: Path) -> None:
