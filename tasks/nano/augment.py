@@ -39,7 +39,7 @@ def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episo
         episode = rename(episode, rng)
     if rng.random() < thinned:
         episode = thin(episode, rng, share=rng.uniform(0.5, 1.0))
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         episode = renumber(episode, rng)
     return episode
 

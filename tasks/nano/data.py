@@ -12,7 +12,7 @@ from agentkv_env.page import Page
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
 
-STROLLS = 0.2
+STROLLS = 0.08
 """Share of strolls among the rows, once there are tasks too."""
 
 

@@ -40,7 +40,7 @@ class Settings:
     inner: int = 704
     rate: float = 1e-3
     warmup_steps: int = 200
-    decay_tokens: int = 2_500_000
+    decay_tokens: int = 3_500_000
     """The learning rate falls linearly to a twentieth over the last so many tokens."""
     step_tokens: int = 6144
     copy_to: int = 512
@@ -156,11 +156,11 @@ class Trainer:
             return copying(rng, self.plain_tokens, progress.level)
         if roll < 0.01:
             return copying(rng, self.plain_tokens, rng.choice((64, 128, 256)))
-        if roll < 0.16 and self.recordings:
+        if roll < 0.14 and self.recordings:
             goal, page = self.recordings.page(rng)
             return quoting(rng, self.template, goal, page, count=12, weight=0.5)
         drilling = progress.stage == "drill"
-        if roll < (0.6 if drilling else 0.25) or not self.recordings:
+        if roll < (0.6 if drilling else 0.2) or not self.recordings:
             elements = progress.level if drilling else rng.randint(4, settings.drill_to)
             if rng.random() < 0.3:
                 elements = rng.randint(1, elements)
