@@ -201,8 +201,7 @@ class Trainer:
         progress.tokens += count
         progress.stage_tokens += count
         progress.seconds += time.perf_counter() - started
-        share = exact / replies if replies and progress.stage != "copy" else right
-        self._advance(share)
+        self._advance(exact / replies if replies and progress.stage != "copy" else right)
         return {"loss": loss, "right": right, "exact": exact / max(1, replies)}
 
     def rate(self) -> float:
@@ -242,9 +241,11 @@ class Trainer:
         _forget(path, after=self.progress.step)
         with path.open("a", encoding="utf-8") as log:
             sums: dict[str, float] = {}
+            num_summed = 0
             while self.progress.tokens < until:
                 for name, value in self.step().items():
                     sums[name] = sums.get(name, 0.0) + value
+                num_summed += 1
                 if self.progress.step % 20 == 0:
                     line: dict[str, Any] = {
                         "step": self.progress.step,
@@ -252,12 +253,12 @@ class Trainer:
                         "seconds": round(self.progress.seconds, 1),
                         "stage": self.progress.stage,
                         "level": self.progress.level,
-                        **{name: round(value / 20, 4) for name, value in sums.items()},
+                        **{name: round(value / num_summed, 4) for name, value in sums.items()},
                         "data": self.recordings.digest[:12],
                     }
                     log.write(json.dumps(line) + "\n")
                     log.flush()
-                    sums = {}
+                    sums, num_summed = {}, 0
                 if self.progress.step % save_every == 0:
                     self.save()
         self.save()
@@ -266,9 +267,8 @@ class Trainer:
 def _forget(path: Path, *, after: int) -> None:
     """Drop the lines of steps that no checkpoint kept: they are taken again."""
     if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if json.loads(line)["step"] <= after]
-        path.write_text("".join(kept), encoding="utf-8")
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if json.loads(line)["step"] <= after))
 
 
 def trainer_for(work: Path, settings: Settings | None = None) -> Trainer:
