@@ -97,7 +97,8 @@ def conduct(campaign: Campaign, console: Console) -> Path:
 
     Raises:
         ResultsError: the folder holds other results, or another run is writing there.
-        RunError: no worker can work.
+        CannotStart: no worker can work as asked; the message says what to mend.
+        RunError: workers die; the message says why.
     """
     plan, out = campaign.plan, campaign.plan.settings.out
     with Results(out / "results.jsonl", fresh=campaign.fresh) as results:

@@ -35,6 +35,10 @@ class RunError(RuntimeError):
     """The run cannot go on; what was done so far is in the results."""
 
 
+class CannotStart(ValueError):
+    """No worker can work as the run was asked for; the message says what to mend. Nothing was run."""
+
+
 class Display(Protocol):
     """Shows a run while it goes on."""
 
@@ -77,7 +81,8 @@ def run(plan: Plan, results: Results, display: Display, *, jobs: Sequence[Job]) 
     """Run `jobs`, a part of the plan, appending a row for each.
 
     Raises:
-        RunError: no worker can start; the message says why.
+        CannotStart: the model, a policy, the browser or a port cannot be had as asked.
+        RunError: workers die; the message says why.
         KeyboardInterrupt: passed on after all workers were ended; finished rows are on disk.
     """
     if jobs:
@@ -161,7 +166,7 @@ class _Pool:
             case Finished():
                 self._keep(slot, message.row)
             case Unable():
-                raise RunError(message.message)
+                raise CannotStart(message.message)
 
     def _check_limits(self, slot: _Slot) -> None:
         now = time.monotonic()

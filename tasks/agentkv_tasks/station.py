@@ -62,6 +62,8 @@ class Station:
                 import torch
 
                 torch.set_num_threads(self._plan.threads)
+                for policy in self._settings.policies:  # a budget no cache can keep is an error now
+                    make_agent(self._settings, policy=policy, model=self._model)
             self._server = self._stack.enter_context(Server(World(self._plan.suite.world_seed)))
             self.addresses = _addresses(self._server, self._plan)
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
