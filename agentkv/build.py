@@ -43,8 +43,12 @@ def load_run_model(settings: RunSettings) -> "LocalModel | None":
     """
     if settings.model in SCRIPTED:
         return None
-    from agentkv.models.local import load_model  # seconds of imports, which no script needs
+    from transformers.utils import logging  # seconds of imports, which no script needs
 
+    from agentkv.models.local import load_model
+
+    # A bar belongs to no worker's log, and its lock would outlive a worker that is killed.
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return load_model(settings.model, device=settings.device, dtype=settings.dtype)
 
 

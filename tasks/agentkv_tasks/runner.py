@@ -36,7 +36,7 @@ class RunError(RuntimeError):
 
 
 class CannotStart(ValueError):
-    """No worker can work as the run was asked for; the message says what to mend. Nothing was run."""
+    """No worker can work as was asked; the message says what to mend. Nothing was run."""
 
 
 class Display(Protocol):
