@@ -141,13 +141,31 @@ class RunDisplay:
         return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
 
 
+_LEGEND = (
+    "95 %: bootstrap over tasks. won/lost: episodes that only this policy or only {baseline} "
+    "solved; p: exact McNemar. cache peak: mean over episodes; less: {baseline}'s over this one's."
+)
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def result_table(rows: Sequence[Row]) -> Table:
     """Success and cache by policy, compared in pairs with the baseline; fits 80 columns."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    summaries = summarise(rows)
+    baseline = next((summary.label for summary in summaries if summary.against is None), "")
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        caption=_LEGEND.format(baseline=baseline),
+        caption_justify="left",
+    )
     table.add_column("policy", overflow="fold", max_width=18)
     for name in ("success", "95 %", "won/lost", "p", "cache peak", "less", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
-    for summary in summarise(rows):
+    for summary in summaries:
         against = summary.against
         low, high = summary.interval
         table.add_row(
@@ -156,7 +174,7 @@ def result_table(rows: Sequence[Row]) -> Table:
             f"{100 * summary.success.value:.0f} %",
             f"{100 * low:.0f}-{100 * high:.0f}",
             "-" if against is None else f"{against.only_second}/{against.only_first}",
-            "-" if against is None else f"{against.p_value:.2f}",
+            "-" if against is None else _p_value(against.p_value),
             human_bytes(summary.kv_peak_bytes),
             "-" if summary.peak_ratio is None else f"{summary.peak_ratio:.1f}x",
             f"{summary.mean_steps:.1f}",
