@@ -55,9 +55,9 @@ lint: setup
 test: lint
 	$(BIN)/pytest -q
 
-# The default model's whole recipe, hours on two cores; each part goes on where it was stopped.
+# The default model's whole recipe, hours on two cores; world 1000011 stays held out; each part goes on where it was stopped.
 nano: setup
-	PYTHONPATH=tasks $(BIN)/python -m nano.record --first 1000000 --worlds 12
+	PYTHONPATH=tasks $(BIN)/python -m nano.record --first 1000000 --worlds 11
 	PYTHONPATH=tasks $(BIN)/python -m nano.stroll --first 1100000 --worlds 3
 	PYTHONPATH=tasks $(BIN)/python -m nano.train
 	PYTHONPATH=tasks $(BIN)/python -m nano.train --export
