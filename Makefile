@@ -6,8 +6,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 RUN_ARGS ?=
+PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run test lint nano clean
+.PHONY: setup system run test test-peers lint nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -36,8 +38,7 @@ system:
 	  echo "could not install $${need[*]}; run as root: $$line (on Ubuntu use chromium-browser for the browser)" >&2; exit 1; }
 
 .venv/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON_IS_NEW_ENOUGH)
 	@echo "setting up .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' \
@@ -55,6 +56,18 @@ lint: setup
 test: lint
 	$(BIN)/pytest -q
 
+# Against NVIDIA's kvpress, which cannot share .venv: it stops at transformers 5.2. agentkv itself is not installed there.
+test-peers: .venv-peers/installed
+	.venv-peers/bin/pytest -q tests/peers
+
+.venv-peers/installed: constraints-peers.txt
+	@$(PYTHON_IS_NEW_ENOUGH)
+	@echo "setting up .venv-peers (about a minute)"
+	@$(PYTHON) -m venv --clear .venv-peers
+	@.venv-peers/bin/pip install -qq --disable-pip-version-check -c constraints-peers.txt torch kvpress pytest \
+	  || { echo "pip could not install kvpress: its reason stands above; mend it and run make test-peers again" >&2; exit 1; }
+	@touch $@
+
 # The default model's whole recipe, hours on two cores; world 1000011 stays held out; each part goes on where it was stopped.
 nano: setup
 	PYTHONPATH=tasks $(BIN)/python -m nano.record --first 1000000 --worlds 11
@@ -63,4 +76,4 @@ nano: setup
 	PYTHONPATH=tasks $(BIN)/python -m nano.train --export
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
