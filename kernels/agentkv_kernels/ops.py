@@ -8,12 +8,25 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from agentkv_kernels.quantize import BLOCK, dequantize, merge, quantize
-from agentkv_kernels.reference import Attended, Coded, Dense, Part
+from agentkv_kernels.formats import BLOCK, FORMATS, Format, format_of, merge
+from agentkv_kernels.parts import Coded, Dense, Part
+from agentkv_kernels.reference import Attended, weights
 from agentkv_kernels.reference import attend as _attend_in_blocks
 from agentkv_kernels.reference import attend_at_once as _attend_at_once
 
-__all__ = ["BLOCK", "Attended", "Coded", "Dense", "attend", "dequantize", "merge", "quantize"]
+__all__ = [
+    "BLOCK",
+    "FORMATS",
+    "Attended",
+    "Coded",
+    "Dense",
+    "Format",
+    "Part",
+    "attend",
+    "format_of",
+    "merge",
+    "weights",
+]
 
 MAX_LOGITS_AT_ONCE = 1 << 22
 """16 MiB of float32 (our choice): 512 new tokens over 2,048 rows in 4 heads."""

@@ -2,7 +2,7 @@
 path.
 
 Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new tokens, T stored
-rows, D head size, N blocks of rows that share one scale per (head, channel).
+rows, D head size.
 """
 
 import math
@@ -12,72 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentkv_kernels.quantize import dequantize
-
-
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """Rows in the model's own dtype."""
-
-    keys: Tensor
-    """(B, H, T, D), already rotated."""
-    values: Tensor
-    """(B, H, T, D)."""
-    positions: Tensor
-    """(B, T) integers, the place of each row in its sequence; -1 marks a row that is not there."""
-    is_padded: bool = False
-    """Whether any position is -1. Rows that are not there may hold anything, NaN included."""
-
-    @property
-    def num_rows(self) -> int:
-        return self.keys.shape[2]
-
-    def whole(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, T, D) in `dtype`."""
-        return self.keys.to(dtype), self.values.to(dtype)
-
-    def rows(self, start: int, stop: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values (B, H, t, D) in `dtype` and positions (B, t) of rows start..stop."""
-        keys, values = self.keys[:, :, start:stop], self.values[:, :, start:stop]
-        return keys.to(dtype), values.to(dtype), self.positions[:, start:stop]
-
-
-@dataclass(frozen=True, slots=True)
-class Coded:
-    """Rows in 8 bits: codes times a power of two that each block has per channel (`quantize`)."""
-
-    codes: Tensor
-    """(B, T, 2, H, D) int8; keys first, then values."""
-    exponents: Tensor
-    """(B, N, 2, H, D) int8: the scale is 2 ** exponent."""
-    block_ids: Tensor
-    """(B, T) int32: which block's scale a row was quantised with."""
-    positions: Tensor
-    """(B, T), as in `Dense`."""
-    is_padded: bool = False
-
-    @property
-    def num_rows(self) -> int:
-        return self.codes.shape[1]
-
-    def whole(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, H, T, D) in `dtype`."""
-        if self.codes.shape[0] == 1:
-            both = dequantize(self.codes[0], self.exponents[0], self.block_ids[0])[None]
-        else:
-            rows = zip(self.codes, self.exponents, self.block_ids, strict=True)
-            both = torch.stack([dequantize(*row) for row in rows])  # (B, T, 2, H, D)
-        keys, values = both.to(dtype).permute(2, 0, 3, 1, 4).unbind()
-        return keys, values
-
-    def rows(self, start: int, stop: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values (B, H, t, D) in `dtype` and positions (B, t) of rows start..stop."""
-        codes, block_ids = self.codes[:, start:stop], self.block_ids[:, start:stop]
-        positions = self.positions[:, start:stop]
-        return *Coded(codes, self.exponents, block_ids, positions).whole(dtype), positions
-
-
-Part = Dense | Coded
+from agentkv_kernels.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +110,7 @@ def _attend_block(
     num_watched: int,
 ) -> tuple[Tensor, Tensor | None]:
     batch, num_q_heads, num_q, head_dim = q.shape
-    num_heads = like.keys.shape[1] if isinstance(like, Dense) else like.codes.shape[3]
+    num_heads = like.keys.shape[1]
     group = num_q_heads // num_heads
     grouped = q.reshape(batch, num_heads, group * num_q, head_dim)
     shape = (batch, num_heads, group, num_q)
@@ -263,6 +198,51 @@ def attend_at_once(
         return Attended(output, p.view(batch, num_heads, group, -1).mean(dim=2))
     last = p.view(batch, num_heads, group, num_q, -1)[:, :, :, -num_mass_queries:]
     return Attended(output, last.mean(dim=(2, 3)))
+
+
+def weights(
+    q: Tensor,
+    parts: Sequence[Part],
+    *,
+    scale: float,
+    q_positions: Tensor | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    block: int = 4096,
+) -> Tensor:
+    """The softmax weights themselves, of a few queries: (B, H, G, Q, T) float32.
+
+    Logits are float32 whatever the dtypes, so that near rows do not tie. Rows are in the order of
+    the parts; one that a query may not see, or that is not there, has weight 0; a sink logit takes
+    its share and is left out. Keys are read `block` rows at a time. Other arguments as in `attend`.
+
+    Source: the window attention of SnapKV (arXiv 2404.14469), section 3.
+    """
+    assert parts and (window is None or q_positions is not None)
+    batch, num_q_heads, num_q, head_dim = q.shape
+    num_heads = parts[0].keys.shape[1]
+    shape = (batch, num_heads, num_q_heads // num_heads, num_q)
+    grouped = (q.to(torch.float32) * scale).reshape(batch, num_heads, -1, head_dim)
+    pieces = [
+        grouped @ part.some_keys(start, min(start + block, part.num_rows)).mT
+        for part in parts
+        for start in range(0, part.num_rows, block)
+    ]
+    num_rows = sum(part.num_rows for part in parts)
+    logits = torch.cat(pieces, dim=-1) if pieces else grouped.new_empty(*grouped.shape[:3], 0)
+    logits = logits.view(*shape, num_rows)
+    positions = torch.cat([part.positions for part in parts], dim=-1)
+    is_padded = any(part.is_padded for part in parts)
+    hidden = hidden_from(q_positions, positions, window, is_padded)
+    if hidden is not None:
+        hidden = hidden[:, None, None]  # (B, 1, 1, Q or 1, T)
+        logits = logits.masked_fill(hidden, -math.inf)
+    if sinks is not None:
+        column = sinks.to(torch.float32).view(1, *shape[1:3], 1, 1).expand(*shape, 1)
+        logits = torch.cat([logits, column], dim=-1)
+    p = logits.softmax(dim=-1)[..., :num_rows]
+    # a query that sees nothing at all has NaN here
+    return p if hidden is None else p.masked_fill(hidden, 0)
 
 
 def hidden_from(

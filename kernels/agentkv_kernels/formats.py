@@ -1,0 +1,296 @@
+"""How rows are kept in 8 or 4 bits: int8 in blocks of rows, fp8, int4 and nf4 row by row.
+
+All four round once, when a row is stored. Encoding what was decoded gives the same codes and
+scales, and a gather of stored rows changes no number in them.
+
+Shapes: H key-value heads, T rows, D head size; C codes and S scales per row and head; N blocks of
+rows that share their scales.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 64
+"""Rows per block when it is made (our choice; the exponents then cost 1/64 of the codes)."""
+
+GROUP = 32
+"""Channels of a row that share one 4-bit scale (our choice)."""
+
+MIN_EXPONENT, MAX_EXPONENT = -126, 127
+"""What a normal float32 can hold; zeros get the smallest."""
+
+
+class Format(Protocol):
+    """A way to keep rows in fewer bits, for keys or values alike."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def by_block(self) -> bool:
+        """Whether scales belong to blocks of 64 rows, found by block id; else each row has its
+        own."""
+        ...
+
+    @property
+    def code_dtype(self) -> torch.dtype:
+        """int8 or uint8."""
+        ...
+
+    @property
+    def scale_dtype(self) -> torch.dtype: ...
+
+    def code_size(self, head_dim: int) -> int:
+        """C: codes per row and head. Raises ValueError for a head size it cannot store."""
+        ...
+
+    def scale_size(self, head_dim: int) -> int:
+        """S: scales per head, and per block or row."""
+        ...
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (H, T, C) and scales of finite rows `x` (H, T, D), any float dtype.
+
+        Scales are (H, ceil(T / 64), S) if `by_block`, row t being of block t // 64; else (H, T, S).
+        """
+        ...
+
+    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
+        """Rows (..., H, T, D) float32.
+
+        Args:
+            codes: (..., H, T, C).
+            scales: (..., H, N, S) if `by_block`, else (..., H, T, S).
+            block_ids: (..., T) int32, whose scale each row has, 0 <= id < N even for rows that are
+                not there; not looked at, and may be None, where each row has its own.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """Integers -127..127 times a power of two that each block of 64 rows has per head and channel.
+
+    D bytes per row and head, and D for every block: D + D / 64. The exponent is the smallest e with
+    max |x| <= 127 * 2**e over the block's channel; codes are x / 2**e rounded half to even. So
+    |x - code * 2**e| <= 2**e / 2. Powers of two let blocks be merged again and again without drift
+    (`merge`).
+
+    Source: symmetric, per head and channel: CONF-KV; blocks and powers of two: our choice.
+    """
+
+    name: ClassVar[str] = "int8"
+    by_block: ClassVar[bool] = True
+    code_dtype: ClassVar[torch.dtype] = torch.int8
+    scale_dtype: ClassVar[torch.dtype] = torch.int8
+
+    def code_size(self, head_dim: int) -> int:
+        return head_dim
+
+    def scale_size(self, head_dim: int) -> int:
+        return head_dim
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        num_heads, num_rows, head_dim = x.shape
+        blocks = _in_blocks(x.to(torch.float32), 0.0)
+        # 127 = 0.9921875 * 2**7
+        exponents = _smallest_exponent(blocks.abs().amax(dim=2), 0.9921875, 7, MAX_EXPONENT)
+        codes = (blocks / powers(exponents).unsqueeze(2)).round_().clamp_(-127, 127)
+        flat = codes.to(torch.int8).view(num_heads, blocks.shape[1] * BLOCK, head_dim)
+        return flat[:, :num_rows], exponents
+
+    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
+        assert block_ids is not None
+        scale = powers(scales)
+        if codes.dim() == 3:
+            return scale.index_select(1, block_ids).mul_(codes)
+        if codes.shape[:-3].numel() == 1:
+            by_row = scale.flatten(0, -3).index_select(1, block_ids.flatten())
+            return by_row.view(codes.shape).mul_(codes)
+        # all heads of all sequences in one table: head number * N + block id
+        num_blocks = scales.shape[-2]
+        first = torch.arange(scales.shape[:-2].numel(), device=codes.device, dtype=torch.int32)
+        ids = first.mul_(num_blocks).view(*scales.shape[:-2], 1) + block_ids.unsqueeze(-2)
+        return F.embedding(ids, scale.flatten(0, -2)).mul_(codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    """Floats of 8 bits, e4m3 (1, 4, 3 bits; largest 448), times a power of two per row and head.
+
+    D + 1 bytes per row and head. The exponent is the smallest e for which the row's largest |x|,
+    rounded to e4m3, is at most 448 * 2**e; what still lies over 448 * 2**e is then stored as that.
+    So the error is at most 2**-4 of |x| where |x| >= 2**(e - 6), and 2**(e - 10) below.
+
+    Source: ARKV, whose scale is the row's largest over 448. A power of two, and one for each head:
+    our choice; dividing by it is exact, so stored rows stay what they are.
+    """
+
+    name: ClassVar[str] = "fp8"
+    by_block: ClassVar[bool] = False
+    code_dtype: ClassVar[torch.dtype] = torch.uint8
+    scale_dtype: ClassVar[torch.dtype] = torch.int8
+
+    def code_size(self, head_dim: int) -> int:
+        return head_dim
+
+    def scale_size(self, head_dim: int) -> int:
+        return 1
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.to(torch.float32)
+        # up to 464, halfway to what would come next, rounds to 448; 464 = 0.90625 * 2**9.
+        # `decode` takes 2**8 more than this into the scale: 119 is the largest that fits float32
+        exponents = _smallest_exponent(x.abs().amax(dim=-1, keepdim=True), 0.90625, 9, 119)
+        codes = (x / powers(exponents)).clamp_(-448, 448).to(torch.float8_e4m3fn)
+        return codes.view(torch.uint8), exponents
+
+    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
+        # e4m3 is a float16 with fewer bits: sign to its place, exponent and fraction to theirs (the
+        # sign's copy in between cleared), exponent bias 15 for 7. Much faster than torch's own cast
+        bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(7).bitwise_and_(~0x4000)
+        return bits.view(torch.float16).to(torch.float32).mul_(powers(scales).mul_(256))
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """One of 16 levels in 4 bits, times the largest |x| of 32 channels of a row and head.
+
+    D / 2 + 2 * ceil(D / 32) bytes per row and head; D must be even. The scale is the largest |x| in
+    bfloat16, which keeps 8 bits of it and has the range of float32 (our choice); each number goes
+    to the nearest level. Rows are never encoded again.
+    """
+
+    name: str
+    levels: tuple[float, ...]
+    """16, ascending, 0, -1 and 1 among them. Those above 1 are never stored."""
+
+    by_block: ClassVar[bool] = False
+    code_dtype: ClassVar[torch.dtype] = torch.uint8
+    scale_dtype: ClassVar[torch.dtype] = torch.bfloat16
+
+    def code_size(self, head_dim: int) -> int:
+        if head_dim % 2:
+            raise ValueError(
+                f"format {self.name!r} packs two numbers in a byte, so it needs an even head size; "
+                f"this model's is {head_dim}: take int8 or fp8"
+            )
+        return head_dim // 2
+
+    def scale_size(self, head_dim: int) -> int:
+        return -(-head_dim // GROUP)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        num_heads, num_rows, head_dim = x.shape
+        size, num_groups = self.code_size(head_dim), self.scale_size(head_dim)
+        x = F.pad(x.to(torch.float32), (0, num_groups * GROUP - head_dim))
+        groups = x.view(num_heads, num_rows, num_groups, GROUP)
+        limits = torch.finfo(torch.bfloat16)
+        scales = groups.abs().amax(dim=-1).clamp_(limits.tiny, limits.max).to(torch.bfloat16)
+        used = torch.tensor([level for level in self.levels if level <= 1], device=x.device)
+        between = (used[1:] + used[:-1]) / 2
+        index = torch.bucketize(groups / scales.unsqueeze(-1), between, out_int32=True)
+        index = index.view(num_heads, num_rows, -1)[..., :head_dim].to(torch.uint8)
+        pairs = index.view(num_heads, num_rows, size, 2)
+        return pairs[..., 0] | pairs[..., 1] << 4, scales
+
+    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
+        pairs = F.embedding(codes.to(torch.int32), _pairs(self.levels, codes.device))
+        rows = pairs.flatten(-2)  # (..., H, T, D)
+        by_channel = scales.to(torch.float32).repeat_interleave(GROUP, dim=-1)
+        return rows.mul_(by_channel[..., : rows.shape[-1]])
+
+
+INT4 = tuple((number - 7) / 7 for number in range(16))
+"""Integers -7..7 over 7, symmetric; the sixteenth is not used."""
+
+NF4 = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+"""Quantiles of a normal distribution with an exact 0: NF4, QLoRA (arXiv 2305.14314), appendix E."""
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {"int8": Int8(), "fp8": Fp8(), "int4": Levels("int4", INT4), "nf4": Levels("nf4", NF4)}
+)
+"""All formats by name."""
+
+
+def format_of(name: str) -> Format:
+    """The format of that name. Raises ValueError."""
+    if name not in FORMATS:
+        raise ValueError(f"unknown format {name!r}; known: {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def powers(exponents: Tensor) -> Tensor:
+    """2 ** exponents as float32, exact for every int8 exponent (a test goes through all)."""
+    return torch.exp2(exponents)
+
+
+def merge(codes: Tensor, scales: Tensor, block_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pack surviving int8 rows into as few blocks as they fill: new codes, exponents and block ids.
+
+    Each new block takes 64 rows in order; its exponent per channel is the largest its rows came
+    with. Rows that came with it keep their integers; the others are shifted right once, rounding
+    half to even. Nothing is decoded, so repeated merging does not drift.
+
+    Args:
+        codes: (H, T, D) int8.  scales: (H, N, D) int8.  block_ids: (T,) int32.
+    """
+    num_rows = codes.shape[1]
+    own = scales.index_select(1, block_ids)  # (H, T, D)
+    merged = _in_blocks(own, MIN_EXPONENT).amax(dim=2)
+    ids = torch.arange(num_rows, device=codes.device, dtype=torch.int32) // BLOCK
+    # a shift of 8 or more leaves at most a rounding of 127 / 256, which is 0
+    shift = (own.int() - merged.index_select(1, ids).int()).clamp_(min=-9)
+    shifted = (codes.float() * powers(shift.to(torch.int8))).round_()
+    return shifted.to(torch.int8), merged, ids
+
+
+def _smallest_exponent(top: Tensor, fraction: float, shift: int, largest: int) -> Tensor:
+    """The smallest e with top <= fraction * 2**(shift + e), int8; `fraction` in [0.5, 1)."""
+    mantissa, exponent = torch.frexp(top)  # top = mantissa * 2**exponent, mantissa in [0.5, 1)
+    smallest = exponent - shift + (mantissa > fraction)
+    smallest = smallest.masked_fill(mantissa == 0, MIN_EXPONENT)
+    return smallest.clamp_(MIN_EXPONENT, largest).to(torch.int8)
+
+
+def _in_blocks(x: Tensor, filler: float) -> Tensor:
+    """(H, T, D) -> (H, N, 64, D), the last block filled up."""
+    num_heads, num_rows, head_dim = x.shape
+    num_blocks = -(-num_rows // BLOCK)
+    missing = num_blocks * BLOCK - num_rows
+    if missing:
+        x = torch.cat([x, x.new_full((num_heads, missing, head_dim), filler)], dim=1)
+    return x.reshape(num_heads, num_blocks, BLOCK, head_dim)
+
+
+@cache
+def _pairs(levels: tuple[float, ...], device: torch.device) -> Tensor:
+    """(256, 2) float32: the two levels of every byte, low half first."""
+    with torch.inference_mode(False):
+        table = torch.tensor(levels)
+        byte = torch.arange(256)
+        return torch.stack([table[byte & 15], table[byte >> 4]], dim=1).to(device)
