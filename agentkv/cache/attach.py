@@ -1,20 +1,46 @@
 """Where a model meets a cache: its attention switched, its forwards checked, its logits read."""
 
+import inspect
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import Cache as TransformersCache
 from transformers import LogitsProcessor, PreTrainedModel
 
-from agentkv.cache.hf import ATTENTION, describe, register
+from agentkv.cache.families import describe
+from agentkv.cache.hf import ATTENTION, Misuse, register
 
 
 class CheckedCache(TransformersCache):
     """A cache that looks at each forward of an attached model before it starts."""
 
+    @property
+    def turn_window(self) -> int:
+        """Over how many of a forward's last tokens `note_turn` wants the mean; 0 for no calls.
+
+        Asked in every layer of every forward of a model watched by `watch_turns`.
+        """
+        return 0
+
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
         """Raise ValueError for a forward that cannot work; nothing has changed yet."""
         raise NotImplementedError
+
+    def note_ids(self, ids: Tensor | None) -> None:
+        """Take in the tokens of the forward that now starts; it has been checked.
+
+        Args:
+            ids: (B, n) int32, padding included, on the device they came on (no waiting for it) and
+                shared with nobody; None for a forward that was given embeddings.
+        """
+
+    def note_turn(self, layer_idx: int, turn: Tensor) -> None:
+        """Take in how far a layer's attention turned the stream; see `watch_turns`.
+
+        Args:
+            turn: (B,) float32, on the layer's device; NaN for a sequence without a new token.
+        """
 
     def settle(self, logits: Tensor) -> None:
         """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
@@ -40,13 +66,23 @@ def attach(model: PreTrainedModel) -> None:
 
 
 def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    cache = kwargs.get("past_key_values")
-    if isinstance(cache, CheckedCache):
-        tokens = kwargs.get("input_ids")
-        if tokens is None:
-            tokens = kwargs.get("inputs_embeds") if not args else args[0]
-        if isinstance(tokens, Tensor):
-            cache.check_input(module, tokens.shape[0], tokens.shape[1])
+    given = kwargs
+    if args:
+        given = inspect.signature(module.forward).bind_partial(*args).arguments | kwargs
+    cache = given.get("past_key_values")
+    if not isinstance(cache, CheckedCache):
+        return
+    config: Any = module.config
+    if config._attn_implementation != ATTENTION:
+        raise Misuse(
+            f"this model's attn_implementation was set to {config._attn_implementation!r} after "
+            "agentkv.attach(model); attach it again"
+        )
+    ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
+    tokens = embeds if ids is None else ids
+    if isinstance(tokens, Tensor):
+        cache.check_input(module, tokens.shape[0], tokens.shape[1])
+        cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
 
 
 class Gate(LogitsProcessor):

@@ -6,75 +6,23 @@ keys; between the two no model code touches it. The mask hands the 2-D padding m
 the attention works out causality and windows from stored positions. No model code is patched.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import CacheLayerMixin
 
-from agentkv.cache.layer import LayerShape, LayerStore
+from agentkv.cache.layer import LayerStore
 from agentkv_kernels.ops import Dense, attend
 
 ATTENTION = "agentkv"
 """The name under which attention and mask are registered."""
 
-FAMILIES = ("gpt2", "gpt_oss", "llama", "mistral", "qwen2", "qwen3")
-"""Values of `config.model_type` whose attention is known to work like this."""
-
-
-class UnsupportedModel(ValueError):
-    """The model belongs to no family the cache was made for."""
-
 
 class Misuse(ValueError):
     """The cache was asked for something it cannot do; it is unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What the cache must know of a model."""
-
-    family: str
-    layers: tuple[LayerShape, ...]
-    dtype: torch.dtype
-    max_positions: int | None
-    """Positions the model has at all; None where rotation has no end."""
-
-    @property
-    def policy_layers(self) -> tuple[int, ...]:
-        """Layers a policy acts on: those without a window; all, if every layer has one."""
-        full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)
-        return full or tuple(range(len(self.layers)))
-
-
-def describe(model: PreTrainedModel) -> Geometry:
-    """Read a model's geometry from its configuration. Raises UnsupportedModel."""
-    config: Any = model.config
-    family = str(config.model_type)
-    if family not in FAMILIES:
-        raise UnsupportedModel(
-            f"model family {family!r} is not supported; supported: {', '.join(FAMILIES)}"
-        )
-    num_layers, num_q_heads = config.num_hidden_layers, config.num_attention_heads
-    num_heads = getattr(config, "num_key_value_heads", None) or num_q_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_q_heads
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        kinds = ["full_attention" if window is None else "sliding_attention"] * num_layers
-    layers = tuple(
-        LayerShape(num_heads, head_dim, window if kind == "sliding_attention" else None)
-        for kind in kinds
-    )
-    return Geometry(
-        family=family,
-        layers=layers,
-        dtype=model.dtype,
-        max_positions=config.max_position_embeddings if family == "gpt2" else None,
-    )
 
 
 class Handle:
@@ -157,11 +105,15 @@ def _attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     s_aux: Tensor | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
+    if softcap is not None:
+        raise Misuse("attention that soft-caps its logits is not supported")
     if scaling is None:
-        scaling = float(query.shape[-1] ** -0.5)
-        # GPT-2 before 5.4 leaves its own factor to the attention function
+        # GPT-2 before 5.4 leaves its own factors to the attention function
+        is_scaled = getattr(module, "scale_attn_weights", True)
+        scaling = float(query.shape[-1] ** -0.5) if is_scaled else 1.0
         if getattr(module, "scale_attn_by_inverse_layer_idx", False):
             scaling /= int(getattr(module, "layer_idx", 0)) + 1
     if isinstance(key, Handle):

@@ -1,0 +1,159 @@
+"""What is known of each model family: where its parts are, its geometry, what it must not have.
+
+Shapes: H query heads, D head size, d hidden size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from agentkv.cache.geometry import Geometry, LayerShape
+
+
+class UnsupportedModel(ValueError):
+    """The model belongs to no family the cache was made for, or to one with a part it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The names a family gives to the modules we look at."""
+
+    layers: str = "layers"
+    """In the base model: the decoder layers."""
+    attention: str = "self_attn"
+    """In a decoder layer."""
+    projection: str = "o_proj"
+    """In the attention: what leads from the heads back to the hidden size."""
+    added: str = "self_attn"
+    """In a decoder layer: the module whose output is added to the residual stream."""
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "gemma3_text": Family(added="post_attention_layernorm"),
+        "gpt2": Family(layers="h", attention="attn", projection="c_proj", added="attn"),
+        "gpt_oss": Family(),
+        "llama": Family(),
+        "mistral": Family(),
+        "qwen2": Family(),
+        "qwen3": Family(),
+    }
+)
+"""By `config.model_type`: those whose attention is known to work like this."""
+
+INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "gemma2": "its attention soft-caps its logits",
+        "gemma3": "tokens of an image see each other in both directions; its text part alone, "
+        "Gemma3ForCausalLM with the family gemma3_text, can be used",
+    }
+)
+"""Families that look as if they would fit, and why they do not."""
+
+WINDOWED = {"full_attention": False, "sliding_attention": True}
+"""Kinds of layer that are known, and whether a window bounds them."""
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def describe(model: PreTrainedModel) -> Geometry:
+    """Read a model's geometry from its configuration; where its weights are does not matter.
+
+    Raises:
+        UnsupportedModel: the family is not known, or this model of it has a part that is not.
+    """
+    config: Any = model.config
+    family = str(config.model_type)
+    if family not in FAMILIES:
+        why = INSTEAD.get(family)
+        if why is None and getattr(config, "is_encoder_decoder", False):
+            why = "an encoder-decoder attends to a second input"
+        raise UnsupportedModel(
+            f"model family {family!r} is not supported{'' if why is None else f' ({why})'}; "
+            f"supported: {', '.join(FAMILIES)}"
+        )
+    num_layers, num_q_heads = config.num_hidden_layers, config.num_attention_heads
+    num_heads = getattr(config, "num_key_value_heads", None) or num_q_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_q_heads
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["full_attention" if window is None else "sliding_attention"] * num_layers
+    obstacle = _obstacle(config, kinds)
+    if obstacle is not None:
+        raise UnsupportedModel(f"this {family} model is not supported: {obstacle}")
+    layers = tuple(
+        LayerShape(num_heads, head_dim, window if WINDOWED[kind] else None) for kind in kinds
+    )
+    return Geometry(
+        family=family,
+        layers=layers,
+        num_q_heads=num_q_heads,
+        dtype=model.dtype,
+        max_positions=config.max_position_embeddings if family == "gpt2" else None,
+    )
+
+
+def _obstacle(config: Any, kinds: list[str]) -> str | None:
+    if getattr(config, "is_encoder_decoder", False) or getattr(
+        config, "add_cross_attention", False
+    ):
+        return "it attends to a second input (add_cross_attention, is_encoder_decoder)"
+    if getattr(config, "use_bidirectional_attention", False):
+        return "its tokens see what follows them (use_bidirectional_attention)"
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        return "its attention soft-caps its logits (attn_logit_softcapping)"
+    unknown = sorted(set(kinds) - set(WINDOWED))
+    if unknown:
+        return f"layers of the kind {', '.join(unknown)}; known: {', '.join(WINDOWED)}"
+    return None
+
+
+def output_projection(module: nn.Module) -> Tensor:
+    """The weights through which each query head of an attention module reaches the stream.
+
+    Multiplying a head's output (T, D) by its (D, d) gives what it adds, but for a bias. Made anew
+    at each call.
+
+    Returns:
+        (H, D, d) float32, on the module's device; a view where the weights are float32.
+
+    Raises:
+        ValueError: the projection is no plain linear map here: quantised, adapted or offloaded.
+    """
+    name, found = next(
+        (
+            (name, getattr(module, name))
+            for name in sorted({family.projection for family in FAMILIES.values()})
+            if hasattr(module, name)
+        ),
+        ("output projection", None),
+    )
+    weight = getattr(found, "weight", None)
+    what = f"the {name} of {type(module).__name__}"
+    if not isinstance(found, nn.Linear | Conv1D) or weight is None:
+        raise ValueError(
+            f"{what} is a {type(found).__name__}; expected nn.Linear or Conv1D. Load "
+            "the model unquantised, with adapters merged, or take a policy that does not read it"
+        )
+    # a quantised weight is a tensor of a kind of its own, or of another dtype
+    if type(weight) not in (nn.Parameter, Tensor) or weight.dtype not in DTYPES:
+        raise ValueError(
+            f"{what} holds {type(weight).__name__} of {weight.dtype}; expected floating "
+            "point. Load the model unquantised, or take a policy that does not read it"
+        )
+    if weight.device.type == "meta":
+        raise ValueError(
+            f"{what} has no weights at hand (device meta): it is offloaded. Place the layer on a "
+            "device, or take a policy that does not read it"
+        )
+    rows = weight.detach() if isinstance(found, Conv1D) else weight.detach().T  # (H * D, d)
+    head_dim: Any = module.head_dim
+    by_head: Tensor = rows.to(torch.float32).unflatten(0, (-1, head_dim))
+    return by_head
