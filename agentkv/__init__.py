@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentkv.policies.policy import Policy as Policy
     from agentkv.policies.policy import PolicyError as PolicyError
     from agentkv.policies.registry import policy as policy
+    from agentkv.policies.registry import scored as scored
 
 _HOMES = {
     "Agent": "agentkv.agent",
@@ -21,6 +22,7 @@ _HOMES = {
     "attach": "agentkv.cache.attach",
     "load_model": "agentkv.models.local",
     "policy": "agentkv.policies.registry",
+    "scored": "agentkv.policies.registry",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605

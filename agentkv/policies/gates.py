@@ -1,24 +1,45 @@
-"""How many rows may stay now: always all, always the budget, or by the model's confidence."""
+"""How many rows may stay now: all, always the budget, or by the model's confidence.
+
+And when rows go: `schedule` is "always" (whenever a layer is over its budget) or "prefill" (only
+after a forward of several tokens; what is decoded then grows, as in the papers that compress the
+prompt once). Ours are agents, whose every observation is such a forward.
+"""
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
+from agentkv.policies.parameters import (
+    require_count,
+    require_number,
+    require_numbers,
+    require_one_of,
+    require_part,
+    require_rows,
+    require_share,
+)
 from agentkv.policies.policy import PolicyError
+
+Schedule = Literal["always", "prefill"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unbounded:
     """Everything stays."""
 
-    needs_logits: bool = False
-    slack: int = 0
-    ceiling: int | None = None
+    needs_logits: ClassVar[bool] = False
+    slack: ClassVar[int] = 0
+    bounded: ClassVar[bool] = False
+    ceiling: ClassVar[int | None] = None
 
-    def fitted(self, budget: int | None) -> "Unbounded":
+    def fitted(self, budget: int | None) -> Self:
         if budget is not None:
             raise PolicyError("this policy keeps every row; leave the budget out")
+        return self
+
+    def protecting(self, protected: int) -> Self:
         return self
 
     def budget(self, confidence: float) -> None:
@@ -27,25 +48,109 @@ class Unbounded:
     def confidence(self, logits: Tensor) -> Tensor:
         return _sure(logits)
 
+    def is_due(self, num_new: int, step: int) -> bool:
+        return False
+
+    def target(self, budget: int, num_rows: int) -> int:
+        raise AssertionError("without a budget there is nothing to go back to")
+
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """The same budget at every step."""
 
     slack: int = 0
+    schedule: Schedule = "always"
+    interval: int | None = None
+    """Rows go after every so many decoded tokens, and at no other time; None: by the schedule."""
     ceiling: int | None = None
-    needs_logits: bool = False
+    needs_logits: ClassVar[bool] = False
 
-    def fitted(self, budget: int | None) -> "Fixed":
+    def __post_init__(self) -> None:
+        require_count("slack", self.slack)
+        require_one_of("schedule", self.schedule, ("always", "prefill"))
+        if self.interval is None:
+            return
+        require_rows("interval", self.interval)
+        if self.schedule != "always":
+            raise PolicyError(
+                f"interval={self.interval} evicts while decoding, schedule={self.schedule!r} never "
+                "does; give one of the two"
+            )
+
+    @property
+    def bounded(self) -> bool:
+        return self.schedule == "always" and self.interval is None
+
+    def fitted(self, budget: int | None) -> Self:
         if budget is None:
             raise PolicyError("this policy needs a budget: tokens per layer and KV head, or bytes")
         return replace(self, ceiling=require_rows("budget", budget))
+
+    def protecting(self, protected: int) -> Self:
+        return self
 
     def budget(self, confidence: float) -> int | None:
         return self.ceiling
 
     def confidence(self, logits: Tensor) -> Tensor:
         return _sure(logits)
+
+    def is_due(self, num_new: int, step: int) -> bool:
+        if self.interval is not None:
+            return num_new == 1 and step % self.interval == 0
+        return self.schedule == "always" or num_new > 1
+
+    def target(self, budget: int, num_rows: int) -> int:
+        return budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropping(Fixed):
+    """Over the budget a share of it goes at once, so that the next time is far off.
+
+    Source: Scissorhands (arXiv 2305.17118), whose usual m is half of the budget.
+    """
+
+    drop: float = 0.5
+    """Share of the budget that eviction frees below it."""
+    protected: int = 0
+    """Rows that never go, filled in by `protecting`; eviction stops there."""
+
+    def __post_init__(self) -> None:
+        # slots make a new class, of which a bare super() knows nothing
+        super(Dropping, self).__post_init__()
+        require_part("drop", self.drop)
+
+    def protecting(self, protected: int) -> Self:
+        return replace(self, protected=protected)
+
+    def target(self, budget: int, num_rows: int) -> int:
+        return max(budget - _whole(self.drop * budget), min(self.protected, budget))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trimming(Fixed):
+    """Over the budget only a share of the rows that may go stays, and no more than the budget.
+
+    Source: ARKV, Algorithm 1: floor(alpha * (T - W)) of the past, W the protected window.
+    """
+
+    alpha: float = 0.75
+    """Share of the rows that may go that stays."""
+    protected: int = 0
+    """Rows that never go, filled in by `protecting`; the window W."""
+
+    def __post_init__(self) -> None:
+        super(Trimming, self).__post_init__()
+        require_share("alpha", self.alpha)
+
+    def protecting(self, protected: int) -> Self:
+        return replace(self, protected=protected)
+
+    def target(self, budget: int, num_rows: int) -> int:
+        kept = _whole(self.alpha * max(0, num_rows - self.protected))
+        return min(kept + self.protected, budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +169,28 @@ class Confident:
     loose: int | None
     """Rows otherwise; None: the cache's budget."""
     slack: int = 0
-    needs_logits: bool = True
+    schedule: Schedule = "always"
+    needs_logits: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_number("threshold", self.threshold)
+        if abs(sum(require_numbers("weights", self.weights, 3)) - 1) > 1e-6:
+            raise PolicyError(f"weights must be three shares that sum to 1; found {self.weights!r}")
+        for name, value in (("tight", self.tight), ("loose", self.loose)):
+            if value is not None:
+                require_rows(name, value)
+        require_count("slack", self.slack)
+        require_one_of("schedule", self.schedule, ("always", "prefill"))
 
     @property
     def ceiling(self) -> int | None:
         return self.loose
 
-    def fitted(self, budget: int | None) -> "Confident":
+    @property
+    def bounded(self) -> bool:
+        return self.schedule == "always"
+
+    def fitted(self, budget: int | None) -> Self:
         if budget is not None and self.loose is not None and budget != self.loose:
             raise PolicyError(
                 f"loose={self.loose} and a budget of {budget} were given; the budget is loose"
@@ -79,10 +199,13 @@ class Confident:
         if loose is None:
             raise PolicyError("this policy needs a budget, or its own loose=")
         loose = require_rows("budget", loose)
-        tight = require_rows("tight", max(1, loose // 2) if self.tight is None else self.tight)
+        tight = max(1, loose // 2) if self.tight is None else self.tight
         if tight > loose:
             raise PolicyError(f"tight={tight} is more than the loose budget of {loose}")
         return replace(self, tight=tight, loose=loose)
+
+    def protecting(self, protected: int) -> Self:
+        return self
 
     def budget(self, confidence: float) -> int | None:
         return self.tight if confidence >= self.threshold else self.loose
@@ -90,16 +213,20 @@ class Confident:
     def confidence(self, logits: Tensor) -> Tensor:
         return confidence(logits, self.weights)
 
+    def is_due(self, num_new: int, step: int) -> bool:
+        return self.schedule == "always" or num_new > 1
+
+    def target(self, budget: int, num_rows: int) -> int:
+        return budget
+
 
 def _sure(logits: Tensor) -> Tensor:
     return logits.new_ones(logits.shape[0])
 
 
-def require_rows(name: str, value: int) -> int:
-    """`value`, if it is a number of rows. Raises PolicyError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PolicyError(f"{name} must be a whole number of tokens, at least 1; found {value!r}")
-    return value
+def _whole(rows: float) -> int:
+    # 0.7 * 10 is a hair below 7
+    return int(rows + 1e-9)
 
 
 def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:

@@ -1,135 +1,51 @@
-"""The named policies: a name with its parameters gives a value put together from parts."""
+"""The policies that have a name, and what there is to say about them."""
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from agentkv.policies.gates import Confident, Fixed, Unbounded, require_rows
-from agentkv.policies.parts import Age as ByAge
-from agentkv.policies.parts import AgedToInt8, AttentionAndRecency, Best, Native, Uniform
-from agentkv.policies.policy import Policy, PolicyError
+from torch import Tensor
 
-
-def full() -> Policy:
-    """Everything, in the model's dtype. The baseline."""
-    return Policy("full", Unbounded(), Uniform(), ByAge(), Best(), Native())
-
-
-def window(*, slack: int = 0) -> Policy:
-    """The newest `budget` rows.
-
-    Args:
-        slack: rows over the budget that are let be before eviction goes back to it (our choice: 0).
-    """
-    return Policy("window", Fixed(_count("slack", slack)), Uniform(), ByAge(), Best(), Native())
-
-
-def streaming(*, sinks: int = 4, slack: int = 0) -> Policy:
-    """The first rows, on which models park attention, and the newest ones, `budget` in all.
-
-    Positions stay those seen (our choice; the paper counts positions inside the cache).
-
-    Args:
-        sinks: rows kept from the start (paper: 4).
-        slack: as in `window`.
-
-    Source: StreamingLLM (arXiv 2309.17453).
-    """
-    selector = Best(sinks=_count("sinks", sinks))
-    gate = Fixed(_count("slack", slack))
-    return Policy("streaming", gate, Uniform(), ByAge(), selector, Native())
-
-
-def conf_kv(
-    *,
-    threshold: float = 0.7,
-    tight: int | None = None,
-    loose: int | None = None,
-    protected: int | None = None,
-    mass_weight: float = 0.5,
-    decay: float = 0.9,
-    weights: tuple[float, float, float] = (0.4, 0.3, 0.3),
-    slack: int = 0,
-) -> Policy:
-    """Confidence picks one of two budgets; attention and recency pick the rows.
-
-    Args:
-        threshold: confidence from which the tight budget holds (paper: 0.7; 0.8 is its safer
-            value).
-        tight: rows while sure; None: half of loose (paper: 256 of 512).
-        loose: rows otherwise; None: the cache's budget.
-        protected: newest rows that never go; None: an eighth of loose, at most 64 (paper: 64 of
-            512).
-        mass_weight: attention's share of the score, recency has the rest (our choice: 0.5).
-        decay: of the moving average of attention masses (our choice: 0.9).
-        weights: of entropy, gap and top probability in the confidence (our choice).
-        slack: rows over the budget that are let be, so that eviction comes in bulk (our choice: 0).
-
-    Source: CONF-KV (arXiv 2605.24786).
-    """
-    shares = tuple(weights) if isinstance(weights, (tuple, list)) else ()
-    if len(shares) != 3 or not all(_is_share(w) for w in shares) or abs(sum(shares) - 1) > 1e-6:
-        raise PolicyError(f"weights must be three shares that sum to 1; found {weights!r}")
-    if not _is_share(decay) or decay == 1:
-        raise PolicyError(f"decay must be in [0, 1); found {decay!r}")
-    if not _is_share(mass_weight):
-        raise PolicyError(f"mass_weight must be in [0, 1]; found {mass_weight!r}")
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
-        raise PolicyError(f"threshold must be a number; found {threshold!r}")
-    for name, value in (("tight", tight), ("loose", loose)):
-        if value is not None:
-            require_rows(name, value)
-    gate = Confident(
-        float(threshold), (shares[0], shares[1], shares[2]), tight, loose, _count("slack", slack)
-    )
-    selector = Best(protected=None if protected is None else _count("protected", protected))
-    scorer = AttentionAndRecency(float(mass_weight), float(decay))
-    return Policy("conf-kv", gate, Uniform(), scorer, selector, Native())
-
-
-def conf_kv_int8(
-    *,
-    threshold: float = 0.7,
-    tight: int | None = None,
-    loose: int | None = None,
-    protected: int | None = None,
-    mass_weight: float = 0.5,
-    decay: float = 0.9,
-    weights: tuple[float, float, float] = (0.4, 0.3, 0.3),
-    slack: int = 0,
-    recent: int | None = None,
-) -> Policy:
-    """`conf-kv` with rows older than the newest `recent` in 8 bits.
-
-    Args:
-        recent: rows in the model's dtype; None: half of loose, at most 256 (paper: 256 of 512).
-
-    The other arguments are those of `conf-kv`.
-    """
-    base = conf_kv(
-        threshold=threshold,
-        tight=tight,
-        loose=loose,
-        protected=protected,
-        mass_weight=mass_weight,
-        decay=decay,
-        weights=weights,
-        slack=slack,
-    )
-    precision = AgedToInt8(None if recent is None else _count("recent", recent))
-    return Policy("conf-kv-int8", base.gate, base.allocator, base.scorer, base.selector, precision)
-
+from agentkv.policies import confident, named, windowed
+from agentkv.policies.allocators import Shared, Uniform
+from agentkv.policies.gates import Fixed, Schedule
+from agentkv.policies.parameters import require_flag
+from agentkv.policies.policy import Policy, PolicyError, Rows
+from agentkv.policies.precision import Native
+from agentkv.policies.scorers import Function
+from agentkv.policies.selectors import Best
 
 NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
     {
-        "full": full,
-        "window": window,
-        "streaming": streaming,
-        "conf-kv": conf_kv,
-        "conf-kv-int8": conf_kv_int8,
+        "full": named.full,
+        "window": named.window,
+        "streaming": named.streaming,
+        "h2o": named.h2o,
+        "scissorhands": named.scissorhands,
+        "snapkv": windowed.snapkv,
+        "pyramidkv": windowed.pyramidkv,
+        "ada-snapkv": windowed.ada_snapkv,
+        "ada-pyramidkv": windowed.ada_pyramidkv,
+        "critical-snapkv": windowed.critical_snapkv,
+        "critical-pyramidkv": windowed.critical_pyramidkv,
+        "critical-ada-snapkv": windowed.critical_ada_snapkv,
+        "arkv": named.arkv,
+        "edie": named.edie,
+        "edie-tada": named.edie_tada,
+        "conf-kv": confident.conf_kv,
+        "conf-kv-int8": confident.conf_kv_int8,
+        "conf-kv-l": confident.conf_kv_l,
+        "int8": named.int8,
+        "fp8": named.fp8,
+        "int4": named.int4,
+        "nf4": named.nf4,
     }
 )
+"""From the plainest on; what builds on another comes after it."""
 
 
 def policy(name: str, **parameters: Any) -> Policy:
@@ -139,9 +55,7 @@ def policy(name: str, **parameters: Any) -> Policy:
         PolicyError: an unknown name, a parameter the policy does not have, or a value it cannot
         take.
     """
-    make = NAMED.get(name)
-    if make is None:
-        raise PolicyError(f"unknown policy {name!r}; known: {', '.join(sorted(NAMED))}")
+    make = _maker(name)
     known = parameters_of(name)
     for parameter in parameters:
         if parameter not in known:
@@ -151,28 +65,116 @@ def policy(name: str, **parameters: Any) -> Policy:
         made = make(**parameters)
     except TypeError as error:
         raise PolicyError(f"policy {name!r}: {error}") from error
-    used = {**known, **parameters}
-    return Policy(
-        made.name,
-        made.gate,
-        made.allocator,
-        made.scorer,
-        made.selector,
-        made.precision,
-        used,
-    )
+    return replace(made, parameters={**known, **parameters})
 
 
 def parameters_of(name: str) -> dict[str, Any]:
-    """The parameters of a named policy and their defaults."""
-    return {p.name: p.default for p in inspect.signature(NAMED[name]).parameters.values()}
+    """The parameters of a named policy and their defaults. Raises PolicyError."""
+    return {p.name: p.default for p in inspect.signature(_maker(name)).parameters.values()}
 
 
-def _is_share(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+@dataclass(frozen=True, slots=True)
+class About:
+    """What there is to say about a named policy."""
+
+    summary: str
+    """One sentence."""
+    details: str
+    """More of them, perhaps none."""
+    meanings: Mapping[str, str]
+    """Of every parameter, in order."""
+    source: str
+    """Paper and section; empty where there is none."""
 
 
-def _count(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PolicyError(f"{name} must be a whole number of rows, at least 0; found {value!r}")
-    return value
+def about(name: str) -> About:
+    """What its docstring says, and for parameters it leaves out those of policies it names.
+
+    Raises:
+        PolicyError: an unknown name.
+    """
+    own = _read(_maker(name))
+    # those about when to evict are the same everywhere, and explained there
+    meanings = {**_meanings("window"), **_meanings(name)}
+    return replace(own, meanings={key: meanings[key] for key in parameters_of(name)})
+
+
+def _maker(name: str) -> Callable[..., Policy]:
+    make = NAMED.get(name)
+    if make is None:
+        raise PolicyError(f"unknown policy {name!r}; known: {', '.join(sorted(NAMED))}")
+    return make
+
+
+def _meanings(name: str) -> dict[str, str]:
+    own = _read(NAMED[name])
+    inherited: dict[str, str] = {}
+    for other in re.findall("`([^`]+)`", own.summary):
+        if other in NAMED:
+            inherited |= _meanings(other)
+    return {**inherited, **own.meanings}
+
+
+def _read(make: Callable[..., Policy]) -> About:
+    """A docstring of ours taken apart: summary, details, Args, Source."""
+    summary, *paragraphs = (inspect.getdoc(make) or "").split("\n\n")
+    meanings: dict[str, str] = {}
+    details, source, name = [], "", ""
+    for paragraph in paragraphs:
+        text = " ".join(paragraph.split())
+        if paragraph.startswith("Args:"):
+            for line in textwrap.dedent(paragraph.partition("\n")[2]).splitlines():
+                if line.startswith(" "):  # goes on with what a line above began
+                    meanings[name] += " " + line.strip()
+                else:
+                    name, _, meaning = line.partition(": ")
+                    meanings[name] = meaning
+        elif text.startswith("Source: "):
+            source = text.removeprefix("Source: ").rstrip(".")
+        else:
+            details.append(text)
+    return About(summary, "\n\n".join(details), meanings, source)
+
+
+def scored(
+    name: str,
+    function: Callable[[Rows], Tensor],
+    *,
+    window: int = 0,
+    protected: int = 0,
+    sinks: int = 0,
+    slack: int = 0,
+    shared: bool = False,
+    schedule: Schedule = "always",
+) -> Policy:
+    """A policy of one's own: `function` says what rows are worth, and the best of them stay.
+
+    Args:
+        name: what result rows call it.
+        function: rows of one layer and sequence to (H, T), larger is better.
+        window: how many of the last queries `Rows.attention` is to give.
+        protected: newest rows that never go.
+        sinks: first rows that never go.
+        slack: rows over the budget that are let be before eviction goes back to it.
+        shared: one set of rows for all heads of a layer, by the mean over the heads.
+        schedule: as in the policy `window`.
+
+    Raises:
+        PolicyError: a value that cannot be.
+    """
+    if not isinstance(name, str) or not name:
+        raise PolicyError(f"a policy needs a name; found {name!r}")
+    if not callable(function):
+        raise PolicyError(f"policy {name!r} needs a function of Rows; found {function!r}")
+    scorer = Function(name, function, window)
+    selector = Best(sinks, protected)
+    allocator = Shared() if require_flag("shared", shared) else Uniform()
+    used = {
+        "window": window,
+        "protected": protected,
+        "sinks": sinks,
+        "slack": slack,
+        "shared": shared,
+        "schedule": schedule,
+    }
+    return Policy(name, Fixed(slack, schedule), allocator, scorer, selector, Native(), used)

@@ -1,0 +1,299 @@
+"""How a budget is shared out over layers, and inside a layer over its heads.
+
+    Uniform    every layer and every head the same number; each head its own rows
+    Shared     every layer the same number; one set of rows for all heads
+    Linear     shallow layers more, deep ones less; one set of rows for all heads
+    Pyramid    shallow layers many, deep ones few; each head its own rows
+    Adaptive   the heads of a layer compete
+    Measured   the heads of a layer compete, and layers get what earlier contexts showed they need
+
+All counts are rows per head, those that never go included in `layers` and left out in `heads`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from agentkv.policies.parameters import (
+    require_at_least,
+    require_count,
+    require_numbers,
+    require_one_of,
+    require_part,
+    require_share,
+)
+from agentkv.policies.policy import PolicyError
+from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes
+
+_Remembered = tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every layer and every head gets the same."""
+
+    shared: ClassVar[bool] = False
+    pools: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+
+    def learn(self, energies: Sequence[float]) -> None:
+        raise AssertionError("nothing to learn")
+
+    def fitted(self, protected: int) -> Self:
+        return self
+
+    def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
+        return (budget,) * num_layers
+
+    def heads(self, scores: Tensor, budget: int) -> Tensor:
+        return evenly(_there(scores), budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(Uniform):
+    """Every layer gets the same, and its heads keep one set of rows."""
+
+    shared: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Shared):
+    """Layers get rows along a line; the heads of a layer keep one set of rows.
+
+    Layer l of L gets budget * (first - (first - last) * l / (L - 1)), with (first, last) the slope,
+    so that the layers sum to L * budget * (first + last) / 2: to the whole of L * budget for (1.25,
+    0.75), to three quarters of it for (1.0, 0.5). No layer gets less than one row beyond those that
+    never go (or the budget, if that is less); the others give what that costs while they can.
+
+    Source: CONF-KV-L (arXiv 2605.24786), whose formula and constants are lost: our choice.
+    """
+
+    slope: tuple[float, float] = (1.25, 0.75)
+    protected: int = 0
+    """Rows that never go, filled in by `fitted`."""
+
+    def __post_init__(self) -> None:
+        first, last = require_numbers("slope", self.slope, 2)
+        if not first or not last or first + last > 2 + 1e-9:
+            raise PolicyError(
+                "slope must be the shares of the budget for the first and the last layer, both "
+                f"more than 0, together at most 2; found {self.slope!r}"
+            )
+
+    def fitted(self, protected: int) -> Self:
+        return replace(self, protected=protected)
+
+    def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
+        first, last = self.slope
+        wanted = [budget * (first - (first - last) * part) for part in _depths(num_layers)]
+        least = min(budget, self.protected + 1)
+        total = max(round(budget * num_layers * (first + last) / 2), least * num_layers)
+        most = max(budget, math.ceil(max(wanted)))
+        return rounded(clamped(wanted, total, least, most), total)
+
+
+@dataclass(frozen=True, slots=True)
+class Pyramid(Uniform):
+    """Shallow layers get many rows and deep ones few, along a line; every head of a layer the same.
+
+    With e the rows of the budget that may go, the last layer gets e / beta and the first 2e - e /
+    beta of them. If the first cannot use that many, it gets what there is and the last more. The
+    budget holds whole while nothing is over it, and uniformly until 2e tokens were seen.
+
+    Source: PyramidKV (arXiv 2406.02069); T counts all tokens seen, and layers sum to the budget
+    exactly where its code loses up to L - 1 rows (both our choice).
+    """
+
+    beta: float = 20
+    """How much steeper than flat; 1 is flat."""
+    protected: int = 0
+    """Rows that never go, filled in by `fitted`."""
+
+    def __post_init__(self) -> None:
+        require_at_least("beta", self.beta, 1)
+
+    def fitted(self, protected: int) -> Self:
+        return replace(self, protected=protected)
+
+    def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
+        average = budget - self.protected
+        if average <= 0 or num_seen <= budget or num_seen < 2 * average or num_layers == 1:
+            return (budget,) * num_layers
+        first = min(2 * average - average / self.beta, num_seen - self.protected)
+        last = 2 * average - first
+        wanted = [first - (first - last) * part for part in _depths(num_layers)]
+        return tuple(self.protected + rows for rows in rounded(wanted, average * num_layers))
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """The heads of a layer compete for its rows, and none falls below a floor.
+
+    The best-scored candidates of all heads together say how many each head keeps. With `mix` a
+    head gets (1 - floor) of that and floor of an equal share. With `guarantee` a head is sure of
+    its best int(floor * budget) rows, those that never go included, and the rest compete.
+
+    Source: Ada-KV (arXiv 2407.11550); `mix` is the paper's, `guarantee` is kvpress's meaning.
+    """
+
+    floor: float = 0.2
+    safeguard: Literal["mix", "guarantee"] = "mix"
+    over: Uniform = field(default_factory=Uniform)
+    """How the budget is shared out over layers: Uniform() or Pyramid()."""
+    protected: int = 0
+    """Rows that never go, filled in by `fitted`."""
+    shared: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_share("floor", self.floor)
+        require_one_of("safeguard", self.safeguard, ("mix", "guarantee"))
+        if self.over.shared:
+            raise PolicyError(
+                f"{type(self.over).__name__} keeps one set of rows for all heads, and here they "
+                "compete; share layers out with Uniform() or Pyramid()"
+            )
+
+    def learn(self, energies: Sequence[float]) -> None:
+        raise AssertionError("nothing to learn")
+
+    def fitted(self, protected: int) -> Self:
+        return replace(self, over=self.over.fitted(protected), protected=protected)
+
+    def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
+        return self.over.layers(budget, num_layers, num_seen)
+
+    def heads(self, scores: Tensor, budget: int) -> Tensor:
+        if self.safeguard == "guarantee":
+            # kvpress lets the protected rows compete with scores above all others
+            sure = max(0, int(self.floor * (budget + self.protected)) - self.protected)
+            return _counts_of_best(_with_sure(scores, sure), budget)
+        won = _counts_of_best(scores, budget)
+        if self.floor == 0:
+            return won
+        equal = evenly(_there(scores), budget)
+        mixed = (1 - self.floor) * won.to(torch.float64) + self.floor * equal.to(torch.float64)
+        return rounded_lanes(mixed, won.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Layers get rows by what earlier contexts showed of them; inside a layer the heads compete.
+
+    What a context shows of a layer is its energy (see `learn`). The mean over the contexts so far
+    shares the budget out in proportion. Every layer keeps at least what never goes and `least` rows
+    more, and none gets more than the tokens seen; what that frees goes to the others in proportion.
+    The first context is shared out equally. Inside a layer the best rows of all heads stay, with no
+    floor. Whole rows per head: the paper counts pairs of head and row.
+
+    What was learned is shared by all copies of this value that `fitted` and `replace` make.
+
+    Source: TADA (with EDIE). The first context, the bounds, the moving average and the keys are our
+    choice; the paper says none of them.
+    """
+
+    least: int = 0
+    """Rows per head that a layer is sure of beyond those that never go."""
+    decay: float | None = None
+    """Of a moving average over contexts; None: the plain mean, which is the paper's."""
+    key: str = ""
+    """Which stream of contexts is going on: contexts of other keys do not count."""
+    protected: int = 0
+    """Rows that never go, filled in by `fitted`."""
+    _memory: dict[str, _Remembered] = field(default_factory=dict, compare=False, repr=False)
+    shared: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_count("least", self.least)
+        if self.decay is not None:
+            require_part("decay", self.decay)
+        if not isinstance(self.key, str):
+            raise PolicyError(f"key must be a word for a stream of contexts; found {self.key!r}")
+
+    @property
+    def remembered(self) -> Mapping[str, _Remembered]:
+        """Per key how many contexts were taken in and the mean energy of every layer."""
+        return dict(self._memory)
+
+    def remember(self, remembered: Mapping[str, _Remembered]) -> None:
+        """Put back what `remembered` gave, instead of what is there. Raises PolicyError."""
+        taken: dict[str, _Remembered] = {}
+        for key, (count, means) in remembered.items():
+            if require_count(f"contexts of {key!r}", count) < 1 or not means:
+                raise PolicyError(f"what was learned under {key!r} is empty")
+            taken[key] = (count, require_numbers(f"energies of {key!r}", means, len(means)))
+        self._memory.clear()
+        self._memory.update(taken)
+
+    def learn(self, energies: Sequence[float]) -> None:
+        assert all(math.isfinite(energy) and energy >= 0 for energy in energies), energies
+        count, before = self._memory.get(self.key, (0, tuple(energies)))
+        self._check_layers(len(energies), before)
+        share = 1 / (count + 1) if self.decay is None or not count else 1 - self.decay
+        means = tuple(old + (new - old) * share for old, new in zip(before, energies, strict=True))
+        self._memory[self.key] = (count + 1, means)
+
+    def fitted(self, protected: int) -> Self:
+        return replace(self, protected=protected)
+
+    def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
+        _, means = self._memory.get(self.key, (0, (1.0,) * num_layers))
+        self._check_layers(num_layers, means)
+        if budget >= num_seen or not any(means):
+            return (budget,) * num_layers
+        total = budget * num_layers
+        # a layer without energy still takes its part of what the others have no room for
+        weights = [max(mean, 1e-12 * max(means)) for mean in means]
+        least = min(budget, self.protected + self.least)
+        wanted = [total * weight / sum(weights) for weight in weights]
+        return rounded(clamped(wanted, total, least, num_seen), total)
+
+    def heads(self, scores: Tensor, budget: int) -> Tensor:
+        return _counts_of_best(scores, budget)
+
+    def _check_layers(self, num_layers: int, means: Sequence[float]) -> None:
+        if len(means) != num_layers:
+            raise PolicyError(
+                f"what was learned under {self.key!r} is of a model with {len(means)} layers, this "
+                f"one has {num_layers}; give it another key="
+            )
+
+
+def _depths(num_layers: int) -> list[float]:
+    """0 for the first layer to 1 for the last; the middle for one that is alone."""
+    if num_layers == 1:
+        return [0.5]
+    return [layer / (num_layers - 1) for layer in range(num_layers)]
+
+
+def _there(scores: Tensor) -> Tensor:
+    return (scores > -math.inf).sum(dim=-1)  # (S,)
+
+
+def _counts_of_best(scores: Tensor, budget: int) -> Tensor:
+    """How many of the best-scored candidates of all lanes together are each lane's, (S,) int64.
+
+    At equal scores the newer candidate wins.
+    """
+    num_lanes, num_candidates = scores.shape
+    # lanes last, so that what comes later in the flat order is newer; stable, so that it stays so
+    flat = scores.mT.flatten()
+    best = flat.argsort(stable=True)[num_lanes * max(0, num_candidates - budget) :]
+    counts = torch.zeros(num_lanes, dtype=torch.int64, device=scores.device)
+    # among the best are places without a row only where there are too few rows
+    return counts.index_add_(0, best % num_lanes, (flat[best] > -math.inf).to(torch.int64))
+
+
+def _with_sure(scores: Tensor, sure: int) -> Tensor:
+    """`scores` with the best `sure` of each lane above everything."""
+    num_candidates = scores.shape[1]
+    best = scores.argsort(dim=1, stable=True)[:, max(0, num_candidates - sure) :]
+    there = scores.gather(1, best)
+    return scores.scatter(1, best, torch.where(there > -math.inf, math.inf, there))

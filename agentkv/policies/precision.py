@@ -1,0 +1,122 @@
+"""How kept rows are stored: as the model made them, by age, or by what attention says of them.
+
+Precision never changes which rows stay, and what is quantised once stays so: lost bits do not come
+back.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from agentkv.policies.parameters import require_above, require_count, require_one_of
+from agentkv.policies.policy import PolicyError
+
+FORMATS = ("int8", "fp8", "int4", "nf4")
+"""What `agentkv_kernels.formats` can store rows in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """All rows in the model's own dtype."""
+
+    format: ClassVar[str | None] = None
+    recent: ClassVar[int | None] = None
+    by_rank: ClassVar[bool] = False
+
+    def fitted(self, budget: int | None) -> Self:
+        return self
+
+    def quality(self, attention: Tensor) -> float:
+        raise AssertionError("only asked where the score decides")
+
+    def num_originals(self, share: float, budget: int) -> int:
+        raise AssertionError("only asked where the score decides")
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """The newest rows in the model's dtype, older ones quantised, once, in blocks of 64.
+
+    Rows wait until a block of 64 is full, so up to recent + 63 are in the model's dtype.
+
+    Source: CONF-KV (arXiv 2605.24786); the blocks are our choice.
+    """
+
+    recent: int | None
+    """None: half of the budget, at most 256 (the paper's 256 of 512; 128 of 256 is our choice)."""
+    format: str = "int8"
+    by_rank: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.recent is not None:
+            require_count("recent", self.recent)
+        require_one_of("format", self.format, FORMATS)
+
+    def fitted(self, budget: int | None) -> Self:
+        if self.recent is not None:
+            return self
+        return replace(self, recent=256 if budget is None else min(256, budget // 2))
+
+    def quality(self, attention: Tensor) -> float:
+        raise AssertionError("only asked where the score decides")
+
+    def num_originals(self, share: float, budget: int) -> int:
+        raise AssertionError("only asked where the score decides")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The best rows of a layer in the model's dtype, the rest quantised; how many, the shape of
+    the layer's attention says.
+
+    p_k is the mass of key k, summed over heads and the window's queries and normalised over the
+    keys before the window. quality = H**(1/tau1) * V**(1/tau2) * K**(1/tau3), with H the entropy,
+    V the variance over the keys and K the kurtosis (Pearson's) of p. A layer's share is its quality
+    over the best layer's; share * (B - W) of its rows stay original, and the window's W besides.
+
+    Source: ARKV, equations 3 to 6 and Algorithm 1. The paper's equation 8 says share * B; its code
+    takes entropy and moments of single weights. We follow Algorithm 1 and equations 3 to 6.
+    """
+
+    window: int
+    """W."""
+    tau1: float
+    tau2: float
+    tau3: float
+    format: str = "fp8"
+    recent: ClassVar[int | None] = None
+    by_rank: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_count("window", self.window)
+        for name in ("tau1", "tau2", "tau3"):
+            require_above(name, getattr(self, name), 0)
+        require_one_of("format", self.format, FORMATS)
+
+    def fitted(self, budget: int | None) -> Self:
+        if budget is None:
+            raise PolicyError(
+                "rows stored by rank need a budget, of which a share keeps the model's dtype"
+            )
+        return self
+
+    def quality(self, attention: Tensor) -> float:
+        mass = attention.to(torch.float64).sum(dim=(0, 1, 2))  # (T,)
+        # a layer that looks nowhere, or everywhere alike, has a moment of 0; it still has a share
+        tiny = 1e-30
+        p = mass / mass.sum().clamp_min(tiny)
+        entropy = -torch.special.xlogy(p, p).sum()
+        apart = p - (p.mean() if len(p) else 0)
+        second = apart.square().sum() / max(1, len(p))
+        fourth = apart.pow(4).sum() / max(1, len(p))
+        kurtosis = fourth / second.square().clamp_min(tiny * tiny)
+        logs = torch.stack([entropy, second, kurtosis]).clamp_min(tiny).log().tolist()
+        powers = (self.tau1, self.tau2, self.tau3)
+        exponent = sum(log / tau for log, tau in zip(logs, powers, strict=True))
+        return math.exp(exponent)
+
+    def num_originals(self, share: float, budget: int) -> int:
+        return max(0, round(share * (budget - self.window)))
