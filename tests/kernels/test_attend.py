@@ -1,73 +1,98 @@
 """Attention over mixed-precision rows, judged by loops in float64."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentkv_kernels import ops, reference
-from agentkv_kernels.ops import Coded, Dense, dequantize, quantize
+from agentkv_kernels.formats import FORMATS
+from agentkv_kernels.ops import Coded, Dense
 
 
-def by_hand(q, parts, scale, q_positions, window, sinks, num_mass):
-    """Output and mass, one query head and one query at a time."""
-    batch, num_q_heads, num_q, head_dim = q.shape
-    rows = [part.rows(0, part.num_rows, torch.float32) for part in parts]
-    keys = torch.cat([k for k, _, _ in rows], dim=2).double()
-    values = torch.cat([v for _, v, _ in rows], dim=2).double()
-    positions = torch.cat([p for _, _, p in rows], dim=1)
-    num_heads, num_rows = keys.shape[1], keys.shape[2]
-    group = num_q_heads // num_heads
-    out = torch.zeros(q.shape, dtype=torch.float64)
-    mass = torch.zeros(batch, num_heads, num_rows, dtype=torch.float64)
-    num_mass = min(num_mass, num_q)
-    for b in range(batch):
-        for h in range(num_q_heads):
-            for i in range(num_q):
-                logits = {}
-                for t in range(num_rows):
-                    place = int(positions[b, t])
-                    if place < 0:
-                        continue
-                    if q_positions is not None:
-                        back = int(q_positions[b, i]) - place
-                        if back < 0 or (window is not None and back >= window):
-                            continue
-                    logits[t] = float(q[b, h, i].double() @ keys[b, h // group, t]) * scale
-                extra = [] if sinks is None else [float(sinks[h])]
-                if not logits and not extra:
+def by_hand(q, stored, scale, q_positions, window, sinks):
+    """Output and weights (B, HG, Q, T), one query head and one query at a time."""
+    keys, values, positions = stored
+    q, keys, values = q.double(), keys.double(), values.double()
+    group = q.shape[1] // keys.shape[1]
+    out = torch.zeros_like(q)
+    weights = torch.zeros(*q.shape[:3], keys.shape[2], dtype=torch.float64)
+    for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
+        logits = {}
+        for t, place in enumerate(positions[b].tolist()):
+            if place < 0:
+                continue
+            if q_positions is not None:
+                back = int(q_positions[b, i]) - place
+                if back < 0 or (window is not None and back >= window):
                     continue
-                top = max([*logits.values(), *extra])
-                total = sum(math.exp(x - top) for x in [*logits.values(), *extra])
-                for t, logit in logits.items():
-                    p = math.exp(logit - top) / total
-                    out[b, h, i] += p * values[b, h // group, t]
-                    if i >= num_q - num_mass:
-                        mass[b, h // group, t] += p / (group * num_mass)
-    return out, mass
+            logits[t] = float(q[b, h, i] @ keys[b, h // group, t]) * scale
+        extra = [] if sinks is None else [float(sinks[h])]
+        if not logits and not extra:
+            continue
+        top = max([*logits.values(), *extra])
+        total = sum(math.exp(x - top) for x in [*logits.values(), *extra])
+        for t, logit in logits.items():
+            weights[b, h, i, t] = math.exp(logit - top) / total
+            out[b, h, i] += weights[b, h, i, t] * values[b, h // group, t]
+    return out, weights
 
 
-def rows_of(seed, *, batch, heads, num_rows, head_dim, num_coded):
-    """Parts holding rows at ascending positions with holes, the first `num_coded` in 8 bits."""
+def mass_of(weights, num_heads, num_mass):
+    """(B, H, T): the mean over a group's query heads and over the last queries."""
+    return weights.unflatten(1, (num_heads, -1))[:, :, :, -num_mass:].mean(dim=(2, 3))
+
+
+def coded(format, keys, values, positions):
+    """Rows (B, H, T, D) in a format, and what its decoder makes of each sequence by itself."""
+    ids = (torch.arange(keys.shape[2]) // 64).int()
+    fields, decoded = [], []
+    for x in (keys, values):
+        each = [format.encode(rows) for rows in x]
+        decoded.append(torch.stack([format.decode(*row, ids) for row in each]))
+        fields.append([torch.stack(field) for field in zip(*each, strict=True)])
+    (keys, key_scales), (values, value_scales) = fields
+    block_ids = ids.repeat(len(positions), 1) if format.by_block else None
+    part = Coded(format, keys, values, key_scales, value_scales, block_ids, positions)
+    return part, decoded
+
+
+def rows_of(seed, *, batch, heads, num_rows, head_dim, num_coded, name="int8"):
+    """Parts holding rows at ascending positions with holes, the first `num_coded` in a format; and
+    the keys, values and positions they hold."""
     torch.manual_seed(seed)
     keys, values = torch.randn(2, batch, heads, num_rows, head_dim).mul(2)
     places = torch.stack([torch.randperm(2 * num_rows)[:num_rows].sort()[0] for _ in range(batch)])
     parts = []
     if num_coded:
-        each = [
-            quantize(torch.stack([keys[b], values[b]])[:, :, :num_coded].permute(2, 0, 1, 3))
-            for b in range(batch)
-        ]
-        ids = (torch.arange(num_coded) // 64).int().expand(batch, -1)
-        codes, exponents = (torch.stack(x) for x in zip(*each, strict=True))
-        parts.append(Coded(codes, exponents, ids, places[:, :num_coded]))
+        first = (x[:, :, :num_coded] for x in (keys, values))
+        part, decoded = coded(ops.format_of(name), *first, places[:, :num_coded])
+        keys[:, :, :num_coded], values[:, :, :num_coded] = decoded
+        parts.append(part)
     if num_coded < num_rows:
-        rest = slice(num_coded, None)
-        parts.append(Dense(keys[:, :, rest], values[:, :, rest], places[:, rest]))
-    return parts
+        rest = (x[:, :, num_coded:] for x in (keys, values))
+        parts.append(Dense(*rest, places[:, num_coded:]))
+    return parts, (keys, values, places)
 
 
-# batch, KV heads, group, queries, rows, head size, rows in 8 bits, window, sinks
+def poisoned(part, absent):
+    """The part with rows that are not there, full of what must never be read."""
+    changes = {"positions": part.positions.masked_fill(absent, -1), "is_padded": True}
+    fields = ["keys", "values"]
+    if isinstance(part, Coded) and not part.format.by_block:
+        fields += ["key_scales", "value_scales"]
+    for field in fields:
+        x = getattr(part, field)
+        # of uint8 codes 127 is NaN in e4m3, of exponents the largest
+        poison = math.nan if x.is_floating_point() else 127
+        changes[field] = x.masked_fill(absent[:, None, :, None], poison)
+    return replace(part, **changes)
+
+
+# batch, KV heads, group, queries, rows, head size, coded rows, window, sinks
 SHAPES = [
     (1, 1, 1, 1, 1, 8, 0, None, False),
     (1, 2, 2, 1, 65, 16, 64, None, False),
@@ -77,109 +102,181 @@ SHAPES = [
     (1, 2, 2, 37, 70, 12, 70, 9, True),
     (2, 2, 4, 11, 81, 16, 33, 20, True),
 ]
+CALLS = {
+    "blocks of 7": lambda *a, **kw: reference.attend(*a, block=7, q_block=3, **kw),
+    "blocks of 64": lambda *a, **kw: reference.attend(*a, block=64, q_block=64, **kw),
+    "at once": reference.attend_at_once,
+    "public": ops.attend,
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s)))
-@pytest.mark.parametrize("how", ["blocks of 7", "blocks of 64", "at once", "public"])
-def test_attention_and_mass_are_those_of_loops_in_float64(shape, how):
+def test_attention_mass_and_weights_are_those_of_loops_in_float64(shape):
     batch, heads, group, num_q, num_rows, head_dim, num_coded, window, with_sinks = shape
-    parts = rows_of(
+    parts, stored = rows_of(
         1, batch=batch, heads=heads, num_rows=num_rows, head_dim=head_dim, num_coded=num_coded
     )
     q = torch.randn(batch, heads * group, num_q, head_dim)
     sinks = torch.randn(heads * group) if with_sinks else None
-    # the last query stands just after the last row, so every query sees some row
-    last = torch.cat([p.positions for p in parts], dim=1).amax(dim=1)
     q_positions = None
     if num_q > 1:
+        # the last query stands just after the last row, so every query sees some row
+        last = stored[2].amax(dim=1)
         q_positions = last[:, None] + 1 - torch.arange(num_q - 1, -1, -1).mul(3).div(4).int()
-    call = {
-        "blocks of 7": lambda **kw: reference.attend(q, parts, block=7, q_block=3, **kw),
-        "blocks of 64": lambda **kw: reference.attend(q, parts, block=64, q_block=64, **kw),
-        "at once": lambda **kw: reference.attend_at_once(q, parts, **kw),
-        "public": lambda **kw: ops.attend(q, parts, **kw),
-    }[how]
-    done = call(scale=0.3, q_positions=q_positions, window=window, sinks=sinks, num_mass_queries=4)
-    out, mass = by_hand(q, parts, 0.3, q_positions, window, sinks, 4)
-    torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
-    torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("block", [3, 1000])
-def test_rows_that_are_not_there_may_hold_nan(block):
-    torch.manual_seed(2)
-    keys, values = torch.randn(2, 2, 2, 20, 8)
-    positions = torch.arange(20).repeat(2, 1)
-    positions[0, :6] = -1  # a left-padded sequence
-    positions[1, 13:] = -1  # a shorter one
-    absent = (positions < 0)[:, None, :, None]
-    keys, values = keys.masked_fill(absent, math.nan), values.masked_fill(absent, math.nan)
-    q = torch.randn(2, 4, 3, 8)
-    q_positions = torch.tensor([[17, 18, 19], [10, 11, 12]])
-    part = Dense(keys, values, positions, is_padded=True)
-    clean = Dense(keys.nan_to_num(9.0), values.nan_to_num(9.0), positions, is_padded=True)
-    for window, sinks in ((None, None), (5, torch.randn(4))):
-        done = reference.attend(
-            q,
-            [part],
-            scale=0.5,
-            q_positions=q_positions,
-            window=window,
-            sinks=sinks,
-            num_mass_queries=2,
-            block=block,
-        )
-        out, mass = by_hand(q, [clean], 0.5, q_positions, window, sinks, 2)
-        torch.testing.assert_close(done.output.double(), out, atol=1e-5, rtol=1e-5)
+    out, weights = by_hand(q, stored, 0.3, q_positions, window, sinks)
+    seen = {"scale": 0.3, "q_positions": q_positions, "window": window, "sinks": sinks}
+    for call in CALLS.values():
+        done = call(q, parts, num_mass_queries=4, **seen)
+        torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
+        mass = mass_of(weights, heads, min(4, num_q))
         torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
-        public = ops.attend(
-            q, [part], scale=0.5, q_positions=q_positions, window=window, sinks=sinks
-        )
-        torch.testing.assert_close(public.output, done.output)
+    for block in (7, 4096):
+        found = reference.weights(q, parts, block=block, **seen)
+        assert found.shape == (batch, heads, group, num_q, num_rows)
+        torch.testing.assert_close(found.flatten(1, 2).double(), weights, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("num_q", [1, 4])
+def test_rows_of_every_format_are_attended_and_absent_ones_are_never_read(name, num_q):
+    parts, stored = rows_of(3, batch=2, heads=2, num_rows=90, head_dim=34, num_coded=70, name=name)
+    absent = torch.zeros(2, 90, dtype=torch.bool)
+    absent[0, :5] = absent[1, 50:70] = absent[1, 85:] = True
+    padded = [poisoned(parts[0], absent[:, :70]), poisoned(parts[1], absent[:, 70:])]
+    keys, values, places = stored
+    q = torch.randn(2, 6, num_q, 34)
+    q_positions = places.amax(dim=1)[:, None] - torch.arange(num_q).flip(0)
+    for those, positions in ((parts, places), (padded, places.masked_fill(absent, -1))):
+        for window, sinks in ((None, None), (60, torch.randn(6))):
+            seen = {"scale": 0.2, "q_positions": q_positions, "window": window, "sinks": sinks}
+            out, weights = by_hand(q, (keys, values, positions), **seen)
+            for how, call in CALLS.items():
+                if those is padded and how == "at once":
+                    continue  # it takes no padding
+                done = call(q, those, num_mass_queries=2, **seen)
+                torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
+                mass = mass_of(weights, 2, min(2, num_q))
+                torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
+            for block in (13, 4096):
+                found = reference.weights(q, those, block=block, **seen).flatten(1, 2)
+                torch.testing.assert_close(found.double(), weights, atol=1e-6, rtol=1e-5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(list(FORMATS)),
+    sizes=st.tuples(*(st.integers(1, n) for n in (2, 2, 2, 3))),
+    num_rows=st.integers(1, 24),
+    share=st.floats(0, 1),
+    window=st.none() | st.integers(1, 30),
+    with_sinks=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_weights_agree_with_attention_and_loops_whatever_can_be_seen(
+    name, sizes, num_rows, share, window, with_sinks, seed
+):
+    batch, heads, group, num_q = sizes
+    num_coded = int(share * num_rows)
+    parts, (keys, values, places) = rows_of(
+        seed,
+        batch=batch,
+        heads=heads,
+        num_rows=num_rows,
+        head_dim=4,
+        num_coded=num_coded,
+        name=name,
+    )
+    absent = torch.rand(batch, num_rows) < 0.3
+    cuts = absent.split([part.num_rows for part in parts], dim=1)
+    parts = [poisoned(part, cut) for part, cut in zip(parts, cuts, strict=True)]
+    q = torch.randn(batch, heads * group, num_q, 4)
+    # some queries stand before every row and see nothing
+    q_positions = torch.randint(-1, 2 * num_rows + 1, (batch, num_q))
+    sinks = torch.randn(heads * group) if with_sinks else None
+    seen = {"scale": 0.4, "q_positions": q_positions, "window": window, "sinks": sinks}
+    out, expected = by_hand(q, (keys, values, places.masked_fill(absent, -1)), **seen)
+    weights = ops.weights(q, parts, **seen).flatten(1, 2)
+    torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-5)
+    assert (weights[expected == 0] == 0).all()
+    done = ops.attend(q, parts, num_mass_queries=num_q, **seen)
+    torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
+    mass = mass_of(weights, heads, num_q)
+    torch.testing.assert_close(done.mass, mass, atol=1e-6, rtol=1e-5)
 
 
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_mass():
     keys, values = torch.randn(2, 1, 1, 4, 8)
     part = Dense(keys, values, torch.tensor([[3, 4, 5, 6]]))
-    q_positions = torch.tensor([[2, 6]])
-    done = reference.attend(
-        torch.randn(1, 1, 2, 8), [part], scale=1.0, q_positions=q_positions, num_mass_queries=2
-    )
+    q, q_positions = torch.randn(1, 1, 2, 8), torch.tensor([[2, 6]])
+    done = reference.attend(q, [part], scale=1.0, q_positions=q_positions, num_mass_queries=2)
     assert (done.output[0, 0, 0] == 0).all()
     torch.testing.assert_close(done.mass.sum(), torch.tensor(0.5))
+    weights = ops.weights(q, [part], scale=1.0, q_positions=q_positions)
+    torch.testing.assert_close(weights.sum(dim=-1).flatten(), torch.tensor([0.0, 1.0]))
 
 
 @pytest.mark.parametrize("with_sinks", [False, True])
 def test_masses_of_a_head_sum_to_one_less_the_share_of_the_sink(with_sinks):
-    parts = rows_of(5, batch=1, heads=2, num_rows=100, head_dim=16, num_coded=64)
+    parts, _ = rows_of(5, batch=1, heads=2, num_rows=100, head_dim=16, num_coded=64)
     q = torch.randn(1, 4, 1, 16)
     sinks = torch.full((4,), 2.0) if with_sinks else None
-    total = ops.attend(q, parts, scale=0.2, sinks=sinks, num_mass_queries=1).mass.sum(dim=-1)
-    if with_sinks:
-        assert (total < 0.999).all()
-    else:
-        torch.testing.assert_close(total, torch.ones(1, 2))
+    masses = ops.attend(q, parts, scale=0.2, sinks=sinks, num_mass_queries=1).mass.sum(dim=-1)
+    weights = ops.weights(q, parts, scale=0.2, sinks=sinks).sum(dim=-1)
+    for total in (masses, weights):
+        if with_sinks:
+            assert (total < 0.999).all()
+        else:
+            torch.testing.assert_close(total, torch.ones_like(total))
 
 
 def test_half_precision_rows_are_attended_in_their_dtype():
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
-    part = Dense(keys, values, torch.arange(50)[None])
+    positions = torch.arange(50)[None]
     q = torch.randn(1, 4, 1, 16, dtype=torch.bfloat16)
-    done = ops.attend(q, [part], scale=0.25, num_mass_queries=1)
+    done = ops.attend(q, [Dense(keys, values, positions)], scale=0.25, num_mass_queries=1)
     assert done.output.dtype == torch.bfloat16 and done.mass.dtype == torch.float32
-    out, _ = by_hand(q, [part], 0.25, None, None, None, 1)
+    out, _ = by_hand(q, (keys, values, positions), 0.25, None, None, None)
     torch.testing.assert_close(done.output.double(), out, atol=2e-2, rtol=2e-2)
 
 
-def test_a_coded_part_is_read_through_the_scale_of_each_rows_own_block():
+def test_weights_of_half_precision_rows_are_exact_to_float32():
+    """In bfloat16 many rows would tie, and a tie decides which one goes."""
+    torch.manual_seed(4)
+    keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
+    positions = torch.arange(50)[None]
+    q, sinks = torch.randn(1, 4, 3, 16, dtype=torch.bfloat16), torch.randn(4).bfloat16()
+    weights = ops.weights(q, [Dense(keys, values, positions)], scale=0.25, sinks=sinks)
+    assert weights.dtype == torch.float32
+    _, expected = by_hand(q, (keys, values, positions), 0.25, None, None, sinks)
+    torch.testing.assert_close(weights.flatten(1, 2).double(), expected, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_coded_part_is_read_through_the_scale_of_each_row(name):
+    """Rows were dropped after they were encoded, so a block's rows are fewer than 64."""
+    format = ops.format_of(name)
     torch.manual_seed(0)
-    x = torch.randn(128, 2, 1, 4)
-    x[64:] *= 100
-    codes, exponents = quantize(x)
-    ids = (torch.arange(128) // 64).int()
+    x, y = torch.randn(2, 2, 2, 128, 4)
+    x[:, :, 64:] *= 100
+    part, (keys, values) = coded(format, x, y, torch.arange(128).repeat(2, 1))
     order = torch.randperm(128).sort()[0][::3]
-    part = Coded(codes[order][None], exponents[None], ids[order][None], order[None])
-    keys, values, _ = part.rows(5, 30, torch.float32)
-    whole = dequantize(codes, exponents, ids)[order][5:30]  # (t, 2, H, D)
-    assert torch.equal(keys[0], whole[:, 0].transpose(0, 1))
-    assert torch.equal(values[0], whole[:, 1].transpose(0, 1))
+
+    def gathered(scales):
+        return scales if format.by_block else scales[:, :, order]
+
+    part = Coded(
+        format,
+        part.keys[:, :, order],
+        part.values[:, :, order],
+        gathered(part.key_scales),
+        gathered(part.value_scales),
+        part.block_ids[:, order] if format.by_block else None,
+        part.positions[:, order],
+    )
+    for dtype in (torch.float32, torch.bfloat16):
+        found = part.rows(5, 30, dtype)
+        assert torch.equal(found[0], keys[:, :, order][:, :, 5:30].to(dtype))
+        assert torch.equal(found[1], values[:, :, order][:, :, 5:30].to(dtype))
+        assert torch.equal(found[2], part.positions[:, 5:30])
+        assert torch.equal(part.whole(dtype)[0], keys[:, :, order].to(dtype))
+    assert torch.equal(part.some_keys(5, 30), keys[:, :, order][:, :, 5:30])
