@@ -175,9 +175,9 @@ class MeanAndVariance:
         require_pool(self.kernel, "avg")
 
     def scores(self, rows: Rows) -> Tensor:
-        past = _past(rows.attention(), self.window)
-        variance, mean = torch.var_mean(past, dim=(1, 2), correction=0)  # (H, T - w)
-        return _whole(pooled(mean + self.gamma * variance, self.kernel, "avg"), rows)
+        variance, mean = torch.var_mean(rows.attention(), dim=(1, 2), correction=0)  # (H, T)
+        past = _past(mean + self.gamma * variance, self.window)
+        return _whole(pooled(past, self.kernel, "avg"), rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,84 @@
+"""Rows as a cache would show them, and the same in plain lists of float64 for brute force."""
+
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+
+from agentkv.policies.policy import Rows
+
+
+@dataclass(frozen=True)
+class Head:
+    """One key-value head's rows, in plain lists."""
+
+    weights: list[list[list[float]]]
+    """[query head][query][row]; the newest rows are the queries' own."""
+    values: list[list[float]]
+    positions: list[int]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.values)
+
+
+def random_head(seed, *, num_rows=20, num_queries=4, group=2, head_dim=5, sharpness=2.0):
+    """Softmax weights of random queries over random keys; positions with holes."""
+    draw = random.Random(seed)
+
+    def gauss(count):
+        return [draw.gauss(0, 1) for _ in range(count)]
+
+    keys = [gauss(head_dim) for _ in range(num_rows)]
+    weights = []
+    for _ in range(group):
+        of_head = []
+        for j in range(num_queries):
+            query, num_visible = gauss(head_dim), num_rows - num_queries + j + 1
+            logits = [
+                sharpness * sum(a * b for a, b in zip(query, key, strict=True))
+                for key in keys[:num_visible]
+            ]
+            odds = [math.exp(x - max(logits)) for x in logits]
+            hidden = [0.0] * (num_rows - num_visible)
+            of_head.append([x / sum(odds) for x in odds] + hidden)
+        weights.append(of_head)
+    positions = sorted(draw.sample(range(3 * num_rows), num_rows))
+    return Head(weights, [gauss(head_dim) for _ in range(num_rows)], positions)
+
+
+def filled(lanes, fill, *, dim=0, dtype=torch.float32):
+    """Lanes with unequal numbers of rows as one tensor, the shorter ones filled up at their front.
+
+    Args:
+        dim: of a lane, along which its rows lie.
+    """
+    tensors = [torch.tensor(lane, dtype=dtype).movedim(dim, 0) for lane in lanes]
+    most = max(len(x) for x in tensors)
+    full = [torch.cat([x.new_full((most - len(x), *x.shape[1:]), fill), x]) for x in tensors]
+    return torch.stack([x.movedim(0, dim) for x in full])
+
+
+def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=False, num_seen=None):
+    """Rows of a layer with these heads; whatever is not promised of filled-up places is NaN.
+
+    Args:
+        tracked: [lane][row].
+        norms: [head][row][query head, or one].
+        is_shared: all heads hold the same rows; the first one's positions count.
+    """
+    weights = filled([head.weights for head in heads], 0.0, dim=2)  # (H, G, w, T)
+    values = filled([head.values for head in heads], math.nan)
+    lanes = [heads[0].positions] if is_shared else [head.positions for head in heads]
+    return Rows(
+        positions=filled(lanes, -1, dtype=torch.int64),
+        num_seen=max(map(max, lanes)) + 1 if num_seen is None else num_seen,
+        num_heads=len(heads),
+        sinks=sinks,
+        protected=protected,
+        tracked=None if tracked is None else filled(tracked, math.nan)[..., None],
+        norms=None if norms is None else filled(norms, math.nan),
+        attention=lambda: weights,
+        keys_values=lambda: (values, values),
+    )

@@ -1,0 +1,222 @@
+"""What rows are worth, against the papers' formulas in plain loops over float64."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from agentkv.policies.policy import PolicyError
+from agentkv.policies.pool import pooled
+from agentkv.policies.scorers import (
+    Age,
+    AttentionAndRecency,
+    Function,
+    HeavyHitters,
+    MeanAndVariance,
+    RemovalError,
+    Unimportance,
+    WindowMean,
+    removal_errors,
+)
+from tests.agentkv.policies.shown import random_head, shown
+
+WINDOWED = [
+    WindowMean(window=4, kernel=1, pool="avg"),
+    WindowMean(window=4, kernel=3, pool="avg"),
+    WindowMean(window=4, kernel=7, pool="max"),
+    MeanAndVariance(window=4, gamma=263.81, kernel=5),
+    RemovalError(window=4, alpha=0.1, kernel=7, pool="avg"),
+    RemovalError(window=4, alpha=0.1, kernel=3, pool="max"),
+]
+TRACKING = [
+    AttentionAndRecency(mass_weight=0.3, decay=0.9),
+    HeavyHitters(),
+    HeavyHitters(normalize=True),
+    Unimportance(variant="sum"),
+]
+
+
+def pool_in_loops(scores, kernel, pool):
+    half = kernel // 2
+    out = []
+    for i in range(len(scores)):
+        near = scores[max(0, i - half) : i + half + 1]
+        out.append(sum(near) / kernel if pool == "avg" else max(near))
+    return out
+
+
+def past_in_loops(head, scorer):
+    """What each row before the window is worth before any pool."""
+    num_past = max(0, head.num_rows - scorer.window)
+    queries = [query for of_head in head.weights for query in of_head]
+    if isinstance(scorer, RemovalError):
+        return [sum(edie_in_loops(head, q, i, scorer) for q in queries) for i in range(num_past)]
+    out = []
+    for i in range(num_past):
+        drawn = [query[i] for query in queries]
+        mean = sum(drawn) / len(drawn)
+        gamma = scorer.gamma if isinstance(scorer, MeanAndVariance) else 0.0
+        out.append(mean + gamma * sum((x - mean) ** 2 for x in drawn) / len(drawn))
+    return out
+
+
+def edie_in_loops(head, query, i, scorer):
+    """c_j * u_ij."""
+    middle = query[scorer.window : head.num_rows - 2 * scorer.window]
+    output = [sum(a * v[d] for a, v in zip(query, head.values, strict=True)) for d in range(5)]
+    size = sum(map(abs, head.values[i])) + sum(map(abs, output))
+    return max(middle, default=1.0) * query[i] / (1 + scorer.alpha - query[i]) * size
+
+
+@pytest.mark.parametrize("scorer", WINDOWED, ids=str)
+@pytest.mark.parametrize("num_rows", [3, 5, 11, 12, 13, 30])
+@pytest.mark.parametrize("num_queries", [1, 4])
+def test_a_window_scores_as_its_formula_says(scorer, num_rows, num_queries):
+    num_queries = min(num_queries, num_rows)
+    heads = [random_head(seed, num_rows=num_rows, num_queries=num_queries) for seed in (1, 2)]
+    found = scorer.scores(shown(heads))
+    assert found.dtype == torch.float32
+    pool = "avg" if isinstance(scorer, MeanAndVariance) else scorer.pool
+    for head, scores in zip(heads, found, strict=True):
+        expected = pool_in_loops(past_in_loops(head, scorer), scorer.kernel, pool)
+        expected += [0.0] * min(scorer.window, num_rows)
+        assert scores.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("scorer", WINDOWED, ids=str)
+def test_what_the_window_itself_draws_leaks_into_no_pool(scorer):
+    rows = shown([random_head(5)])
+    values, attention = rows.keys_values()[1].clone(), rows.attention().clone()
+    values[:, -4:] = 0.0  # so that no output changes with what the window draws
+    quiet = dataclasses.replace(rows, keys_values=lambda: (values, values))
+    attention[..., -4:] *= 1.7
+    loud = dataclasses.replace(quiet, attention=lambda: attention)
+    torch.testing.assert_close(scorer.scores(loud), scorer.scores(quiet))
+
+
+@pytest.mark.parametrize("scorer", [Age(), *WINDOWED, *TRACKING], ids=str)
+@pytest.mark.parametrize("shorter", [5, 13, 19])
+def test_a_lane_scores_the_same_alone_and_beside_a_longer_one(scorer, shorter):
+    heads = [random_head(7, num_rows=shorter), random_head(8, num_rows=22)]
+    tracked = [[float(i * i % 7) for i in range(head.num_rows)] for head in heads]
+    together = scorer.scores(shown(heads, tracked=tracked, sinks=1, protected=2, num_seen=80))
+    for i, head in enumerate(heads):
+        alone = scorer.scores(
+            shown([head], tracked=[tracked[i]], sinks=1, protected=2, num_seen=80)
+        )
+        # rows outside the candidates are worth what they like
+        kept = slice(1, head.num_rows - 2)
+        torch.testing.assert_close(
+            together[i, -head.num_rows :][kept], alone[0, kept], rtol=1e-5, atol=1e-7
+        )
+
+
+def test_the_bound_is_never_below_the_error_of_really_removing_a_row():
+    for seed in range(5):
+        head = random_head(seed, sharpness=3.0)
+        rows = shown([head])
+        bounds = removal_errors(rows.attention(), rows.keys_values()[1], alpha=0.0)[0]
+        for g, of_head in enumerate(head.weights):
+            for j, query in enumerate(of_head):
+                for i in range(head.num_rows):
+                    rest = 1 - query[i]
+                    moved = 0.0
+                    for d in range(5):
+                        parts = [a * v[d] for a, v in zip(query, head.values, strict=True)]
+                        moved += abs(sum(parts) - (sum(parts) - parts[i]) / rest)
+                    assert float(bounds[g, j, i]) >= moved - 1e-4 * max(1.0, moved)
+
+
+def test_a_row_that_draws_everything_has_a_finite_score():
+    attention = torch.zeros(1, 1, 1, 4)
+    attention[..., 1] = 1.0
+    found = removal_errors(attention, torch.ones(1, 4, 3), alpha=0.0)
+    assert found.isfinite().all() and found.argmax() == 1
+
+
+def test_the_score_blends_both_after_stretching_each_over_the_candidates():
+    scorer = AttentionAndRecency(mass_weight=0.25, decay=0.9)
+    rows = dataclasses.replace(
+        shown([random_head(0, num_rows=4)]),
+        positions=torch.tensor([[10, 20, 30, 110]]),
+        tracked=torch.tensor([[0.2, 0.6, 0.4, 0.2]])[..., None],
+    )
+    expected = [0.0, 0.25 + 0.75 * 0.1, 0.125 + 0.75 * 0.2, 0.75]
+    assert scorer.scores(rows)[0].tolist() == pytest.approx(expected)
+    middle = dataclasses.replace(rows, sinks=1, protected=1)
+    assert scorer.scores(middle)[0, 1:3].tolist() == pytest.approx([0.25, 0.75])
+    lone = dataclasses.replace(rows, sinks=1, protected=2)
+    assert scorer.scores(lone)[0, 1] == 0.0
+
+
+def test_heavy_hitters_count_all_attention_or_its_mean_over_who_could_see_the_row():
+    head = random_head(3, num_rows=6)
+    tracked = [[5.0, 0.5, 2.0, 1.0, 0.25, 1.0]]
+    rows = shown([head], tracked=tracked, num_seen=40)
+    assert HeavyHitters().scores(rows)[0].tolist() == tracked[0]
+    expected = [mass / (40 - at) for mass, at in zip(tracked[0], head.positions, strict=True)]
+    assert HeavyHitters(normalize=True).scores(rows)[0].tolist() == pytest.approx(expected)
+
+
+def test_a_row_passed_over_more_often_is_worth_less():
+    rows = dataclasses.replace(
+        shown([random_head(3, num_rows=4)]),
+        tracked=torch.tensor([[[0, 0], [255, 1], [16, 0], [170, 3]]], dtype=torch.uint8),
+    )
+    assert Unimportance(history=10).scores(rows)[0].tolist() == [0.0, -9.0, -1.0, -6.0]
+
+
+@pytest.mark.parametrize("pool", ["avg", "max"])
+def test_a_pool_keeps_shapes_and_takes_any_number_of_leading_ones(pool):
+    x = torch.rand(2, 3, 9)
+    for i, j in [(0, 0), (1, 2)]:
+        expected = pool_in_loops(x[i, j].tolist(), 5, pool)
+        assert pooled(x, 5, pool)[i, j].tolist() == pytest.approx(expected)
+    assert pooled(x[..., :0], 5, pool).shape == (2, 3, 0)
+
+
+def test_a_persons_own_score_is_taken_as_it_is():
+    rows = shown([random_head(1), random_head(2)])
+    mine = Function("mine", lambda rows: rows.keys_values()[1].norm(dim=-1).half())
+    expected = rows.keys_values()[1].norm(dim=-1).half().float()
+    assert torch.equal(mine.scores(rows), expected)
+    never = Function("never", lambda rows: torch.full(rows.positions.shape, -torch.inf))
+    assert never.scores(rows).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (torch.zeros(20), r"'mine' returned \(20,\); it must be a tensor of shape \(1, 20\) or "),
+        (None, "returned NoneType"),
+        (torch.full((1, 20), torch.nan), "returned NaN"),
+    ],
+)
+def test_a_persons_own_score_that_ranks_nothing_is_refused(returned, message):
+    rows = shown([random_head(1), random_head(2)], is_shared=True)
+    with pytest.raises(PolicyError, match=message):
+        Function("mine", lambda rows: returned).scores(rows)
+
+
+def test_nan_where_there_is_no_row_does_no_harm():
+    rows = shown([random_head(1), random_head(2, num_rows=12)])
+    found = Function("mine", lambda rows: rows.keys_values()[1].sum(dim=-1)).scores(rows)
+    assert found[rows.there].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WindowMean(0, 5, "avg"), "window must be"),
+        (lambda: WindowMean(8, 4, "avg"), "kernel must be an odd whole number.*found 4"),
+        (lambda: WindowMean(8, 5, "mean"), "pool must be one of max, avg; found 'mean'"),
+        (lambda: MeanAndVariance(8, "much", 5), "gamma must be a number"),
+        (lambda: RemovalError(8, -0.1, 5, "avg"), "alpha must be at least 0"),
+        (lambda: Unimportance(0), "history must be"),
+        (lambda: Unimportance(variant="mean"), "variant must be one of count, sum"),
+        (lambda: Function("mine", len, window=-1), "window must be"),
+    ],
+)
+def test_a_scorer_that_cannot_be_is_refused(make, message):
+    with pytest.raises(PolicyError, match=message):
+        make()

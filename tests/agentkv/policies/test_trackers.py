@@ -1,0 +1,153 @@
+"""What rows carry along, against the whole history of attention in plain loops."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentkv.policies.policy import PolicyError, Seen
+from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
+
+
+def history_of(seed, num_tokens):
+    """[query][row] mean weights, each row of them as long as what the query could see."""
+    draw = random.Random(seed)
+    out = []
+    for t in range(num_tokens):
+        odds = [draw.random() ** 4 + 1e-3 for _ in range(t + 1)]
+        out.append([x / sum(odds) for x in odds])
+    return out
+
+
+def follow(tracker, histories, chunks, *, pieces=1):
+    """The columns after feeding every history in chunks of these sizes; lanes as long as needed.
+
+    A lane with a shorter history was there later, and is filled up at its front.
+    """
+    lengths = [len(history) for history in histories]
+    column = torch.zeros(len(histories), 0, tracker.size, dtype=tracker.dtype)
+    step = 0
+    for num_new in chunks:
+        column = torch.cat([column, column.new_zeros(len(histories), num_new, tracker.size)], 1)
+        seen = seen_of(histories, step, num_new, tracker.num_queries(num_new))
+        cuts = [round(i * column.shape[1] / pieces) for i in range(pieces + 1)]
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            if start < stop:
+                tracker.update(column[:, start:stop], seen, start, stop, step)
+        step += num_new
+    assert step == max(lengths)
+    return column
+
+
+def seen_of(histories, step, num_new, num_queries):
+    num_rows, most = step + num_new, max(map(len, histories))
+    weights = torch.zeros(len(histories), num_new, num_rows)
+    positions = torch.full((len(histories), num_rows), -1)
+    for n, history in enumerate(histories):
+        late = most - len(history)
+        if step < late:
+            assert step + num_new <= late, "lanes of one forward have the same new rows"
+            continue
+        positions[n, late:] = torch.arange(num_rows - late)
+        for i in range(num_new):
+            query = history[step + i - late]
+            weights[n, i, late : late + len(query)] = torch.tensor(query)
+    return Seen(
+        mass=weights[:, num_new - num_queries :].mean(dim=1),
+        num_queries=num_queries,
+        positions=positions,
+        num_new=num_new,
+        each=lambda count: weights[:, num_new - count :],
+    )
+
+
+@st.composite
+def feedings(draw):
+    return draw(st.lists(st.integers(1, 40) | st.just(1), min_size=1, max_size=12))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), feedings(), st.integers(1, 30), st.integers(1, 3))
+def test_shortfalls_count_exactly_the_last_queries_that_passed_a_row_over(
+    seed, chunks, history, pieces
+):
+    weights = history_of(seed, sum(chunks))
+    tracker = Shortfalls(history)
+    counts = tracker.counts(follow(tracker, [weights], chunks, pieces=pieces))[0].tolist()
+    recent = weights[-history:]
+    for i, count in enumerate(counts):
+        assert count == sum(len(query) > i and query[i] < 1 / len(query) for query in recent)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_a_filled_up_lane_counts_shortfalls_as_it_would_alone(seed, chunks):
+    tracker, late = Shortfalls(13), 6
+    long, short = history_of(seed, late + sum(chunks)), history_of(seed + 1, sum(chunks))
+    together = tracker.counts(follow(tracker, [long, short], [late, *chunks]))
+    alone = tracker.counts(follow(tracker, [short], chunks))
+    assert together[1, late:].tolist() == alone[0].tolist()
+
+
+def test_what_stays_after_an_eviction_keeps_its_shortfalls():
+    tracker, weights = Shortfalls(12), history_of(3, 20)
+    column = follow(tracker, [weights], [5, 1, 1, 8, 1, 1, 1, 1, 1])
+    kept = [0, 3, 4, 11, 19]
+    column = torch.cat([column[:, kept], column.new_zeros(1, 1, tracker.size)], dim=1)
+    # the next query sees six rows, so that an even share is a sixth
+    given_ = torch.tensor([[0.3, 0.1, 0.2, 0.05, 0.05, 0.3]])
+    seen = Seen(given_, 1, torch.tensor([[0, 3, 4, 11, 19, 20]]), 1, lambda count: given_[:, None])
+    tracker.update(column, seen, 0, 6, 20)
+    recent = weights[-11:]
+    expected = [sum(len(query) > i and query[i] < 1 / len(query) for query in recent) for i in kept]
+    low = [0, 1, 0, 1, 1]
+    assert tracker.counts(column)[0].tolist() == [*map(sum, zip(expected, low, strict=True)), 0]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), feedings(), st.integers(1, 3))
+def test_summed_masses_are_all_that_was_ever_drawn(seed, chunks, pieces):
+    weights = history_of(seed, sum(chunks))
+    sums = follow(SummedMass(), [weights], chunks, pieces=pieces)[0, :, 0].tolist()
+    expected = [sum(query[i] for query in weights[i:]) for i in range(len(weights))]
+    assert sums == pytest.approx(expected, rel=1e-4)
+
+
+def test_recent_sums_shrink_with_every_query():
+    weights = history_of(1, 30)
+    sums = follow(SummedMass(recent=5), [weights], [1] * 30)[0, :, 0].tolist()
+    expected = [
+        sum(query[i] * 0.8 ** (29 - t) for t, query in enumerate(weights) if t >= i)
+        for i in range(30)
+    ]
+    assert sums == pytest.approx(expected, rel=1e-4)
+    # of a chunk only the last five count, and none of them has shrunk
+    sums = follow(SummedMass(recent=5), [weights], [30])[0, :, 0].tolist()
+    expected = [sum(query[i] for query in weights[25:] if len(query) > i) for i in range(30)]
+    assert sums == pytest.approx(expected, rel=1e-4)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), feedings(), st.integers(1, 3))
+def test_moving_masses_are_their_formula_in_float64(seed, chunks, pieces):
+    weights = history_of(seed, sum(chunks))
+    found = follow(MovingMass(0.9), [weights], chunks, pieces=pieces)[0, :, 0].tolist()
+    averages, step = [], 0
+    for num_new in chunks:
+        step += num_new
+        queries = weights[max(step - 32, step - num_new) : step]
+        for i in range(step):
+            mean = sum(query[i] for query in queries if len(query) > i) / len(queries)
+            if i >= len(averages):
+                averages.append(mean)
+            faded = 0.9 ** len(queries)
+            averages[i] = faded * averages[i] + (1 - faded) * mean
+    assert found == pytest.approx(averages, rel=1e-4, abs=1e-7)
+
+
+def test_a_history_takes_a_bit_per_query_and_at_least_one():
+    assert [Shortfalls(n).size for n in (1, 8, 9, 400)] == [1, 1, 2, 50]
+    with pytest.raises(PolicyError, match="history must be"):
+        Shortfalls(0)
