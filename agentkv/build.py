@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentkv.agent import Agent
-from agentkv.config import PolicySettings, RunSettings, Slot, read_policy
+from agentkv.config import ComposedPolicy, PolicySettings, RunSettings, Slot, read_policy
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def make_policy(settings: PolicySettings) -> "Policy":
     Raises:
         ValueError: no such policy, parameter or file; the message names the known ones.
     """
-    from agentkv.policies.policy import Policy, PolicyError
+    from agentkv.policies.policy import PolicyError
     from agentkv.policies.registry import policy
 
     if not settings.is_file:
@@ -67,14 +67,32 @@ def make_policy(settings: PolicySettings) -> "Policy":
         raise PolicyError(
             f"{settings.name} holds its parameters itself; found {settings.parameters}"
         )
-    composed = read_policy(Path(settings.name))
-    base = policy(composed.base.of, **composed.base.parameters)
+    path = Path(settings.name)
+    composed = read_policy(path)
+    try:
+        return _composed(composed)
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from error
+
+
+def _composed(composed: ComposedPolicy) -> "Policy":
+    """Raises PolicyError, with the name of the part where there is one."""
+    from agentkv.policies.policy import Policy, PolicyError
+    from agentkv.policies.registry import policy
+
+    def made(part: str, slot: Slot) -> Policy:
+        try:
+            return policy(slot.of, **slot.parameters)
+        except PolicyError as error:
+            raise PolicyError(f"{part}: {error}") from error
+
+    base = made("base", composed.base)
     parts = {part: getattr(base, part) for part in PARTS}
     used = {"base": composed.base.of, **base.parameters}
     for part in PARTS:
         slot: Slot | None = getattr(composed, part)
         if slot is not None:
-            other = policy(slot.of, **slot.parameters)
+            other = made(part, slot)
             parts[part] = getattr(other, part)
             used[part] = {"of": slot.of, **other.parameters}
     return Policy(composed.name, **parts, parameters=used)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -143,22 +142,17 @@ def report(
 
 
 @cli.command()
-def policies() -> None:
-    """List the cache policies and their parameters."""
+def policies(
+    name: Annotated[str | None, typer.Argument(help="Say all about this one.")] = None,
+) -> None:
+    """List the cache policies with their parts and parameters, or explain one."""
     with options.for_people() as console:
-        from agentkv.build import PARTS
-        from agentkv.policies.registry import NAMED, parameters_of, policy
+        from agentkv.listing import print_policies, print_policy
 
-        console.print(f"{' / '.join(PARTS)}, then parameters")
-        for name, make in NAMED.items():
-            about = (make.__doc__ or "").strip().partition("\n")[0]
-            parts = " / ".join(type(getattr(policy(name), part)).__name__ for part in PARTS)
-            parameters = ", ".join(
-                f"{key}={value}".replace(", ", ",") for key, value in parameters_of(name).items()
-            )
-            console.print(Text(f"\n{name}", style="bold"))
-            for line in (about, parts, parameters or "(no parameters)"):
-                console.print(Padding(Text(line), (0, 0, 0, 4)))
+        if name is None:
+            print_policies(console)
+        else:
+            print_policy(console, name)
 
 
 @cli.command()

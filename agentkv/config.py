@@ -39,6 +39,14 @@ class PolicySettings(_Settings):
         return self.name.endswith(".toml")
 
 
+def _named(policy: object) -> object:
+    return {"name": policy} if isinstance(policy, str) else policy
+
+
+def _slot(part: object) -> object:
+    return {"of": part} if isinstance(part, str) else part
+
+
 class Slot(_Settings):
     """One of a policy's five parts, taken from a named policy."""
 
@@ -48,31 +56,32 @@ class Slot(_Settings):
     """That policy's parameters, as far as the part reads them."""
 
 
+OneSlot = Annotated[Slot, BeforeValidator(_slot)]
+"""In a file a bare name stands for that policy's part with its defaults."""
+
+
 class ComposedPolicy(_Settings):
     """A policy of one's own, put together from parts of named ones.
 
     name = "mine"
     base = { of = "conf-kv-int8", parameters = { threshold = 0.8 } }
+    allocator = "conf-kv-l"
     selector = { of = "streaming", parameters = { sinks = 8 } }
     """
 
     name: str
-    base: Slot
+    base: OneSlot
     """Gives every part that is not named below."""
-    gate: Slot | None = None
-    """How much may stay."""
-    allocator: Slot | None = None
-    """How that is shared out."""
-    scorer: Slot | None = None
-    """What each entry is worth."""
-    selector: Slot | None = None
-    """Which entries stay."""
-    precision: Slot | None = None
+    gate: OneSlot | None = None
+    """How much may stay, and when rows go."""
+    allocator: OneSlot | None = None
+    """How that is shared out over layers and heads."""
+    scorer: OneSlot | None = None
+    """What each row is worth."""
+    selector: OneSlot | None = None
+    """Which rows stay."""
+    precision: OneSlot | None = None
     """How they are stored."""
-
-
-def _named(policy: object) -> object:
-    return {"name": policy} if isinstance(policy, str) else policy
 
 
 Policy = Annotated[PolicySettings, BeforeValidator(_named)]

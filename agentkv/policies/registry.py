@@ -145,6 +145,7 @@ def scored(
     sinks: int = 0,
     slack: int = 0,
     shared: bool = False,
+    comparable: bool = False,
     schedule: Schedule = "always",
 ) -> Policy:
     """A policy of one's own: `function` says what rows are worth, and the best of them stay.
@@ -157,6 +158,8 @@ def scored(
         sinks: first rows that never go.
         slack: rows over the budget that are let be before eviction goes back to it.
         shared: one set of rows for all heads of a layer, by the mean over the heads.
+        comparable: whether scores of different heads are in one unit, so that the policy may be
+            given an allocator whose heads compete.
         schedule: as in the policy `window`.
 
     Raises:
@@ -166,7 +169,7 @@ def scored(
         raise PolicyError(f"a policy needs a name; found {name!r}")
     if not callable(function):
         raise PolicyError(f"policy {name!r} needs a function of Rows; found {function!r}")
-    scorer = Function(name, function, window)
+    scorer = Function(name, function, window, require_flag("comparable", comparable))
     selector = Best(sinks, protected)
     allocator = Shared() if require_flag("shared", shared) else Uniform()
     used = {
@@ -175,6 +178,7 @@ def scored(
         "sinks": sinks,
         "slack": slack,
         "shared": shared,
+        "comparable": comparable,
         "schedule": schedule,
     }
     return Policy(name, Fixed(slack, schedule), allocator, scorer, selector, Native(), used)

@@ -1,0 +1,67 @@
+"""What `agentkv policies` prints: all policies in short, or one of them in full."""
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from agentkv.build import PARTS
+from agentkv.policies.policy import Policy
+from agentkv.policies.registry import NAMED, about, parameters_of, policy
+
+
+def print_policies(console: Console) -> None:
+    """Every policy: what it keeps, its parts, its parameters, its paper."""
+    console.print(Text(f"{' / '.join(PARTS)}, then parameters and source"))
+    for name in NAMED:
+        said = about(name)
+        console.print(Text(f"\n{name}", style="bold"))
+        parts = " / ".join(type(part).__name__ for _, part in _parts(policy(name)))
+        parameters = ", ".join(_set(key, value) for key, value in parameters_of(name).items())
+        for line in (said.summary, parts, parameters or "(no parameters)", said.source):
+            _print_indented(console, line, 4)
+
+
+def print_policy(console: Console, name: str) -> None:
+    """One policy: its parts, what each parameter means, its paper. Raises PolicyError."""
+    said = about(name)
+    console.print(Text(name, style="bold"))
+    for paragraph in (said.summary, said.details):
+        _print_indented(console, paragraph, 4)
+    console.print()
+    for slot, part in _parts(policy(name)):
+        _print_indented(console, f"{slot}: {type(part).__name__}", 4)
+        _print_indented(console, (inspect.getdoc(part) or "").partition("\n\n")[0], 8)
+    console.print()
+    for key, value in parameters_of(name).items():
+        _print_indented(console, _set(key, value), 4)
+        _print_indented(console, said.meanings[key], 8)
+    if said.source:
+        console.print()
+        _print_indented(console, f"Source: {said.source}", 4)
+
+
+def _parts(made: Policy) -> Iterator[tuple[str, object]]:
+    for slot in PARTS:
+        yield slot, getattr(made, slot)
+
+
+def _set(key: str, value: object) -> str:
+    """Without spaces, so that lines break between parameters only."""
+    return f"{key}={value!r}".replace(", ", ",")
+
+
+def _print_indented(console: Console, text: str, columns: int) -> None:
+    if not text:
+        return
+    indent = " " * columns
+    lines = textwrap.wrap(
+        text,
+        min(console.width, 100),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    console.print(Text("\n".join(lines)), soft_wrap=True)
