@@ -127,16 +127,15 @@ def output_projection(module: nn.Module) -> Tensor:
     Raises:
         ValueError: the projection is no plain linear map here: quantised, adapted or offloaded.
     """
-    name, found = next(
-        (
-            (name, getattr(module, name))
-            for name in sorted({family.projection for family in FAMILIES.values()})
-            if hasattr(module, name)
-        ),
-        ("output projection", None),
-    )
+    known = sorted({family.projection for family in FAMILIES.values()})
+    names = [name for name in known if hasattr(module, name)]
+    if not names:
+        raise ValueError(
+            f"{type(module).__name__} has no output projection; expected one of {', '.join(known)}"
+        )
+    found = getattr(module, names[0])
+    what = f"the {names[0]} of {type(module).__name__}"
     weight = getattr(found, "weight", None)
-    what = f"the {name} of {type(module).__name__}"
     if not isinstance(found, nn.Linear | Conv1D) or weight is None:
         raise ValueError(
             f"{what} is a {type(found).__name__}; expected nn.Linear or Conv1D. Load "

@@ -9,6 +9,8 @@ from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
     DynamicCache,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     GptOssConfig,
@@ -48,6 +50,11 @@ def make(family):
             bos_token_id=None, eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
         model = GPT2LMHeadModel(config)
+    elif family == "gemma3":
+        # its own scale, heads wider than hidden / heads, and five layers of six with a window
+        sizes = SIZES | {"head_dim": 12, "num_hidden_layers": 6}
+        config = Gemma3TextConfig(**sizes, query_pre_attn_scalar=3, sliding_window=12)
+        model = Gemma3ForCausalLM(config)
     elif family == "gpt_oss":
         config = GptOssConfig(
             **SIZES, num_local_experts=2, num_experts_per_tok=1, sliding_window=12
@@ -72,7 +79,7 @@ def make(family):
     return model.eval()
 
 
-FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "mistral-window", "gpt2", "gpt_oss"]
+FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "mistral-window", "gpt2", "gpt_oss", "gemma3"]
 _made = {}
 
 

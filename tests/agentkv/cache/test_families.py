@@ -1,0 +1,245 @@
+"""What is known of each family: shapes, dtypes, projections, and what is refused by name."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    BartModel,
+    DynamicCache,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3Config,
+    Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import agentkv
+from agentkv.cache.families import describe, output_projection
+
+TINY = {
+    "vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+GPT2_TINY = {"vocab_size": 20, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+
+
+def projection_of(model):
+    """An attention module, and the module that leads from its heads back to the stream."""
+    if model.config.model_type == "gpt2":
+        attention = model.transformer.h[1].attn
+        return attention, attention.c_proj
+    attention = model.model.layers[1].self_attn
+    return attention, attention.o_proj
+
+
+# ---- geometry
+
+
+def test_a_gemma_has_one_layer_without_a_window_in_six(model_of):
+    model = model_of("gemma3")
+    geometry = describe(model)
+    assert [layer.window for layer in geometry.layers] == [12, 12, 12, 12, 12, None]
+    assert geometry.policy_layers == (5,)
+    assert geometry.layers[0].head_dim == 12 and geometry.layers[0].num_heads == 2
+    assert model.config.hidden_size // model.config.num_attention_heads == 8
+
+
+def test_where_the_weights_are_makes_no_difference(model):
+    split = copy.deepcopy(model)
+    base = split.base_model
+    layers = base.h if hasattr(base, "h") else base.layers
+    layers[1].to("meta")
+    assert describe(split) == describe(model)
+    agentkv.attach(split)
+    assert {weight.device.type for weight in layers[1].parameters()} == {"meta"}
+    assert {weight.device.type for weight in layers[0].parameters()} == {"cpu"}
+
+
+# ---- dtypes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_in_any_dtype_the_cache_is_as_close_to_the_truth_as_eager_attention(
+    family, model_of, cache_for, tokens, dtype
+):
+    model, own = model_of(family).to(dtype), model_of(family).to(dtype)
+    own.set_attn_implementation("eager")
+    truth = copy.deepcopy(own).to(torch.float64)
+    truth.config._experts_implementation = "eager"  # the faster one knows no float64
+    ids = tokens(2, 40)
+    cache = cache_for(model, policy="full")
+    found, expected = [], []
+    reference = DynamicCache(config=own.config)
+    with torch.no_grad():
+        exact = truth(ids).logits
+        for piece in ids.split([31, 1, 1, 1, 4, 2], dim=1):
+            found.append(model(piece, past_key_values=cache).logits)
+            expected.append(own(piece, past_key_values=reference).logits)
+    assert all(piece.dtype == dtype for piece in found)
+    error = (torch.cat(found, dim=1) - exact).abs()
+    yardstick = (torch.cat(expected, dim=1) - exact).abs()
+    # both only round, but not in the same places; measured: means 0.91 to 1.14 of each other
+    assert error.mean() <= 1.3 * yardstick.mean()
+    assert error.max() <= 2 * yardstick.max()
+    assert yardstick.mean() < 0.05 * exact.std(), "a yardstick that nothing could fail"
+
+
+# ---- output projection
+
+
+def test_heads_times_their_rows_add_up_to_what_the_block_puts_out(family, model, tokens):
+    attention, projection = projection_of(model)
+    seen = []
+    handle = projection.register_forward_hook(
+        lambda module, args, output: seen.append((args[0], output))
+    )
+    with torch.no_grad():
+        model(tokens(1, 9))
+        bias = projection(torch.zeros_like(seen[0][0]))
+    handle.remove()
+    joined, expected = seen[0]
+    rows = output_projection(attention)
+    config = model.config
+    heads = config.num_attention_heads
+    size = joined.shape[-1] // heads
+    assert rows.shape == (heads, size, config.hidden_size) and rows.dtype == torch.float32
+    total = bias.double()
+    for head in range(heads):
+        total = total + joined[..., head * size : (head + 1) * size].double() @ rows[head].double()
+    torch.testing.assert_close(total, expected.double(), atol=1e-5, rtol=1e-5)
+
+
+def test_projections_of_halves_come_as_float32(family, model):
+    halves = output_projection(projection_of(model.to(torch.bfloat16))[0])
+    assert halves.dtype == torch.float32
+    assert torch.equal(halves, output_projection(projection_of(model.to(torch.float32))[0]))
+
+
+class Eight(nn.Linear):
+    """A layer of 8-bit weights, as quantising libraries make them."""
+
+    def __init__(self):
+        super().__init__(32, 32, bias=False)
+        self.weight = nn.Parameter(torch.ones(32, 32, dtype=torch.int8), requires_grad=False)
+
+
+class Adapted(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+
+    @property
+    def weight(self):
+        return self.base.weight
+
+
+@pytest.mark.parametrize(
+    ("replace", "message"),
+    [
+        (lambda plain: Eight(), "o_proj of LlamaAttention holds Parameter of torch.int8"),
+        (lambda plain: Adapted(plain), "is a Adapted; expected nn.Linear or Conv1D"),
+        (lambda plain: plain.to(torch.float8_e4m3fn), "holds Parameter of torch.float8_e4m3fn"),
+        (lambda plain: plain.to("meta"), "device meta.*offloaded"),
+    ],
+)
+def test_a_projection_that_cannot_be_read_is_refused(llama, replace, message):
+    attention = llama.model.layers[1].self_attn
+    attention.o_proj = replace(attention.o_proj)
+    with pytest.raises(ValueError, match=message):
+        output_projection(attention)
+    with pytest.raises(ValueError, match="LlamaMLP has no output projection"):
+        output_projection(llama.model.layers[1].mlp)
+
+
+# ---- refusals
+
+
+def bart(**more):
+    return BartConfig(
+        vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        max_position_embeddings=16, **more,
+    )  # fmt: skip
+
+
+def seeing_gemma():
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "image_size": 8, "patch_size": 4,
+    }  # fmt: skip
+    config = Gemma3Config(
+        text_config=TINY, vision_config={"model_type": "siglip_vision_model", **vision},
+        mm_tokens_per_image=4, boi_token_index=17, eoi_token_index=18, image_token_index=19,
+    )  # fmt: skip
+    return Gemma3ForConditionalGeneration(config)
+
+
+def changed(make, **more):
+    model = make()
+    for name, value in more.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def gemma():
+    return Gemma3ForCausalLM(Gemma3TextConfig(**TINY, sliding_window=8))
+
+
+def llama_model():
+    return LlamaForCausalLM(LlamaConfig(**TINY))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gemma2ForCausalLM(Gemma2Config(**TINY)),
+         r"'gemma2' is not supported \(its attention soft-caps its logits\); supported: gemma3"),
+        (seeing_gemma, r"'gemma3' is not supported \(tokens of an image .* gemma3_text, can be"),
+        (lambda: BartModel(bart()),
+         r"'bart' is not supported \(an encoder-decoder .*supported: gemma3_text, gpt2, gpt_oss"),
+        (lambda: BartForCausalLM(bart(is_decoder=True)), "'bart' is not supported"),
+        (lambda: GPT2LMHeadModel(GPT2Config(**GPT2_TINY, add_cross_attention=True)),
+         "this gpt2 model is not supported: it attends to a second input"),
+        (lambda: changed(gemma, attn_logit_softcapping=50.0),
+         r"this gemma3_text model is not supported: .* \(attn_logit_softcapping\)"),
+        (lambda: changed(gemma, use_bidirectional_attention=True),
+         "see what follows them"),
+        (lambda: changed(llama_model, layer_types=["full_attention", "chunked_attention"]),
+         "layers of the kind chunked_attention; known: full_attention, sliding_attention"),
+    ],
+)  # fmt: skip
+def test_a_model_that_would_be_computed_wrongly_is_refused_by_name(make, message):
+    model = make()
+    before = model.config._attn_implementation
+    with pytest.raises(ValueError, match=message):
+        agentkv.Cache.for_model(model, policy="full")
+    assert model.config._attn_implementation == before, "a refused model was changed"
+
+
+@pytest.mark.parametrize("other", ["eager", "sdpa"])
+def test_a_model_given_other_attention_after_attach_is_refused(
+    family, model, cache_for, tokens, other
+):
+    if (family, other) == ("gpt_oss", "sdpa"):
+        other = "eager"  # it has no other
+    cache = cache_for(model, policy="full")
+    cache.feed(model, tokens(1, 7))
+    model.set_attn_implementation(other)
+    held = cache.nbytes
+    with pytest.raises(ValueError, match=f"set to '{other}' after agentkv.attach"), torch.no_grad():
+        model(tokens(1, 2), past_key_values=cache)
+    assert (cache.seen, cache.nbytes) == (7, held)
+    cache.check()
+    agentkv.attach(model)
+    cache.feed(model, tokens(1, 2))
+    assert cache.seen == 9
