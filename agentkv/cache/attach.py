@@ -42,6 +42,9 @@ class CheckedCache(TransformersCache):
             turn: (B,) float32, on the layer's device; NaN for a sequence without a new token.
         """
 
+    def finish(self) -> None:
+        """Do what has to wait until all layers of a forward are done."""
+
     def settle(self, logits: Tensor) -> None:
         """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
         raise NotImplementedError
@@ -63,12 +66,11 @@ def attach(model: PreTrainedModel) -> None:
     if _check_forward not in model.base_model._forward_pre_hooks.values():
         # a hook sees a forward whole and before any work: refusals leave the cache as it was
         model.base_model.register_forward_pre_hook(_check_forward, with_kwargs=True)
+        model.base_model.register_forward_hook(_finish_forward, with_kwargs=True)
 
 
 def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    given = kwargs
-    if args:
-        given = inspect.signature(module.forward).bind_partial(*args).arguments | kwargs
+    given = _given(module, args, kwargs)
     cache = given.get("past_key_values")
     if not isinstance(cache, CheckedCache):
         return
@@ -83,6 +85,20 @@ def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     if isinstance(tokens, Tensor):
         cache.check_input(module, tokens.shape[0], tokens.shape[1])
         cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
+
+
+def _finish_forward(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> None:
+    cache = _given(module, args, kwargs).get("past_key_values")
+    if isinstance(cache, CheckedCache):
+        cache.finish()
+
+
+def _given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    if not args:
+        return kwargs
+    return inspect.signature(module.forward).bind_partial(*args).arguments | kwargs
 
 
 class Gate(LogitsProcessor):

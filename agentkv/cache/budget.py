@@ -1,15 +1,19 @@
-"""Budgets: a number of tokens, or bytes for the whole cache that become a number of tokens."""
+"""Budgets: a number of tokens, a share of those seen, or bytes for the whole cache; and what they
+allow each layer."""
 
+import math
 import re
 from dataclasses import dataclass
 
-import torch
-
-from agentkv.cache.hf import Geometry
+from agentkv.cache.geometry import Geometry
+from agentkv.cache.size import resting_bytes
 from agentkv.policies.policy import Policy, PolicyError
-from agentkv_kernels.ops import BLOCK
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+AMPLE = 1 << 20
+"""Rows that any policy can do with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,89 +23,128 @@ class Bytes:
     count: int
 
 
-def parse_budget(budget: int | str | None) -> int | Bytes | None:
-    """Tokens as they are; text such as "64MiB" or "1.5 GB" as bytes. Raises PolicyError."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of the tokens a sequence has seen, those that may stay per layer and KV head."""
+
+    of_seen: float
+
+
+Budget = int | Share | Bytes | None
+
+
+def parse_budget(budget: int | float | str | None) -> Budget:
+    """A whole number as tokens; 0.25 or "25%" as a share; "64MiB" or "1.5 GB" as bytes.
+
+    Raises:
+        PolicyError: it is none of these.
+    """
+    if isinstance(budget, float) and not budget.is_integer():
+        if 0 < budget < 1:
+            return Share(budget)
+        raise PolicyError(f"a budget as a share must be between 0 and 1; found {budget}")
     if not isinstance(budget, str):
-        return budget
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)
+        return int(budget) if isinstance(budget, float) else budget
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+|%)\s*", budget)
+    if match and match[2] == "%" and 0 < float(match[1]) < 100:
+        return Share(float(match[1]) / 100)
     unit = UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise PolicyError(
-            f"budget {budget!r} is neither a number of tokens nor bytes such as '64MiB'; "
-            "units: B, KB, MB, GB, KiB, MiB, GiB"
+            f"budget {budget!r} is neither a number of tokens, nor a share such as '25%', nor "
+            "bytes such as '64MiB'; units: B, KB, MB, GB, KiB, MiB, GiB"
         )
     return Bytes(int(float(match[1]) * unit))
 
 
-def fit(policy: Policy, budget: int | Bytes | None, geometry: Geometry, batch: int) -> Policy:
-    """The policy fitted to a budget. Raises PolicyError where it does not fit."""
-    if not isinstance(budget, Bytes):
-        return policy.fitted(budget)
+class Allowance:
+    """How many rows each layer may hold, given how many tokens were seen.
+
+    Args:
+        policy: as it was asked for.
+        budget: as `parse_budget` gave it; bytes are shared by `batch` sequences.
+
+    Raises:
+        PolicyError: the policy does not fit into the budget.
+    """
+
+    def __init__(self, policy: Policy, budget: Budget, geometry: Geometry, batch: int = 1) -> None:
+        self.policy = policy
+        self._num_layers = len(geometry.policy_layers)
+        self._share = budget if isinstance(budget, Share) else None
+        self._least = 1
+        self._layers: tuple[tuple[int, int], tuple[int, ...]] = ((0, 0), ())
+        if isinstance(budget, Bytes):
+            self._fitted = _fit_bytes(policy, budget.count, geometry, batch)
+        elif isinstance(budget, Share):
+            self._least = _least_rows(policy)
+            self._fitted = policy.fitted(self._least)
+        else:
+            self._fitted = policy.fitted(budget)
+
+    def at(self, num_seen: int) -> Policy:
+        """The policy with its budget filled in, after so many tokens of a sequence."""
+        if self._share is not None:
+            # the small number makes 40 % of 96 the 38 that exact arithmetic gives
+            rows = max(self._least, math.floor(self._share.of_seen * num_seen + 1e-6))
+            if self._fitted.gate.ceiling != rows:
+                self._fitted = self.policy.fitted(rows)
+        return self._fitted
+
+    def layer(self, index: int, num_seen: int, confidence: float | None = None) -> int | None:
+        """Rows per head for the layer of this number among those the policy acts on.
+
+        Args:
+            confidence: None gives the most the gate ever allows.
+        """
+        policy = self.at(num_seen)
+        gate = policy.gate
+        rows = gate.ceiling if confidence is None else gate.budget(confidence)
+        if rows is None:
+            return None
+        key, shares = self._layers
+        if key != (rows, num_seen):
+            shares = policy.allocator.layers(rows, self._num_layers, num_seen)
+            self._layers = ((rows, num_seen), shares)
+        return shares[index]
+
+
+def _least_rows(policy: Policy) -> int:
     if policy.gate.ceiling is not None:
         raise PolicyError(
             f"this policy has its own budget of {policy.gate.ceiling} tokens; leave the other out"
         )
-
-    def size(num_tokens: int) -> int:
+    policy.fitted(AMPLE)  # raises what has nothing to do with the budget's size
+    for rows in range(1, AMPLE):
         try:
-            return resting_bytes(policy.fitted(num_tokens), geometry, batch)
+            policy.fitted(rows)
         except PolicyError:
-            return 0  # too few tokens for this policy: the search goes up
+            continue
+        return rows
+    raise AssertionError("an ample budget fits")
 
-    low, high = 1, 2
-    while size(high) <= budget.count and high < 1 << 32:
+
+def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -> Policy:
+    low = _least_rows(policy)
+    if not policy.gate.bounded:
+        raise PolicyError(
+            "a budget in bytes needs a policy that evicts at every step; this one lets the cache "
+            "grow while it decodes"
+        )
+    needed = resting_bytes(policy.fitted(low), geometry, batch)
+    if needed > num_bytes:
+        raise PolicyError(
+            f"a budget of {num_bytes} bytes is too small: the least this policy can do with, {low} "
+            f"rows in every layer, takes {needed} bytes for this model and {batch} sequences, with "
+            "room to grow"
+        )
+    high = low * 2
+    while resting_bytes(policy.fitted(high), geometry, batch) <= num_bytes and high < 1 << 32:
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if size(middle) <= budget.count:
+        if resting_bytes(policy.fitted(middle), geometry, batch) <= num_bytes:
             low = middle
         else:
             high = middle
-    fitted = policy.fitted(low)
-    needed = resting_bytes(fitted, geometry, batch)
-    if needed > budget.count:
-        raise PolicyError(
-            f"a budget of {budget.count} bytes is less than one token in every layer takes "
-            f"({needed} bytes for this model and {batch} sequences, with room to grow)"
-        )
-    return fitted
-
-
-def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:
-    """The most bytes that a full cache under a fitted policy holds between two steps."""
-    ceiling = policy.gate.ceiling
-    if ceiling is None:
-        raise PolicyError("a budget in bytes needs a policy that evicts")
-    acted_on = set(geometry.policy_layers)
-    shares = iter(policy.allocator.shares(ceiling, len(acted_on)))
-    total = 0
-    for i, layer in enumerate(geometry.layers):
-        recent = None
-        if i in acted_on:
-            num_rows = next(shares) + policy.gate.slack
-            if layer.window is not None:
-                num_rows = min(num_rows, layer.window)
-            recent = policy.precision.recent
-        else:
-            assert layer.window is not None
-            num_rows = layer.window
-        num_dense = num_rows if recent is None else min(num_rows, recent + BLOCK - 1)
-        total += row_bytes(
-            num_dense=num_dense,
-            num_coded=num_rows - num_dense,
-            head_width=layer.num_heads * layer.head_dim,
-            dtype=geometry.dtype,
-            tracks_mass=i in acted_on and policy.scorer.decay is not None,
-        )
-    return total * batch
-
-
-def row_bytes(
-    *, num_dense: int, num_coded: int, head_width: int, dtype: torch.dtype, tracks_mass: bool
-) -> int:
-    """The most bytes of one sequence's rows in one layer, a block of unused room included."""
-    num_scales = 2 * -(-num_coded // BLOCK)
-    dense = (num_dense + BLOCK) * 2 * head_width * dtype.itemsize
-    coded = num_coded * (2 * head_width + 4) + num_scales * 2 * head_width
-    metadata = (num_dense + num_coded + BLOCK) * (8 if tracks_mass else 4)
-    return dense + coded + metadata
+    return policy.fitted(low)

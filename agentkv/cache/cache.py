@@ -8,10 +8,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.attach import CheckedCache, Gate, attach
-from agentkv.cache.budget import Bytes, fit, parse_budget
-from agentkv.cache.hf import Geometry, Handle, Layer, Misuse, describe
+from agentkv.cache.budget import Allowance, Budget, Bytes, parse_budget
+from agentkv.cache.families import describe, output_projection
+from agentkv.cache.geometry import Geometry
+from agentkv.cache.hf import Handle, Layer, Misuse
 from agentkv.cache.layer import LayerStore
-from agentkv.cache.strip import Meter
+from agentkv.cache.lessons import Lessons
+from agentkv.cache.stream import IdStream
+from agentkv.cache.table import Meter
+from agentkv.cache.turns import watch_turns
+from agentkv.cache.view import Attention
 from agentkv.policies.policy import Policy, PolicyError
 from agentkv.policies.registry import policy as named_policy
 
@@ -32,7 +38,7 @@ class Cache(CheckedCache):
         model: PreTrainedModel,
         *,
         policy: Policy,
-        budget: int | Bytes | None,
+        budget: Budget,
         prefill: Literal["chunked", "whole"],
         chunk: int,
     ) -> None:
@@ -42,17 +48,27 @@ class Cache(CheckedCache):
         self.prefill, self.chunk = prefill, chunk
         self.confidences: list[float] | None = None
         """Per sequence, at the last step a gate that needs logits was given them; else None."""
+        self.pending: list[list[int]] | None = None
+        """For its owner to set: per sequence, tokens that were sampled and not fed yet. Saved and
+        restored with the cache, which makes no use of them."""
         self._budget = budget
         self._model = weakref.ref(model.base_model)
         self._modules = {id(module) for module in model.modules()}
         self._meter = Meter()
         self._batch: int | None = None
-        # a budget in bytes is shared by the sequences, whose number is known at the first forward
-        self.fitted = fit(policy, budget, self.geometry, batch=1)
-        self.stores: list[LayerStore] = []
+        self._ids = IdStream()
+        self._num_new = 0
+        self._lessons = Lessons(policy.allocator)
+        self.allowance = Allowance(policy, budget, self.geometry)
+        acted_on = {layer: i for i, layer in enumerate(self.geometry.policy_layers)}
+        self.stores = [
+            LayerStore(shape, index=acted_on.get(i), allowance=self.allowance, meter=self._meter)
+            for i, shape in enumerate(self.geometry.layers)
+        ]
         """One per layer."""
-        super().__init__(layers=[])
-        self._make_layers()
+        super().__init__(layers=[Layer(store) for store in self.stores])
+        if policy.allocator.learns:
+            watch_turns(model)
 
     @classmethod
     def for_model(
@@ -60,7 +76,7 @@ class Cache(CheckedCache):
         model: PreTrainedModel,
         *,
         policy: str | Policy = "conf-kv-int8",
-        budget: int | str | None = None,
+        budget: int | float | str | None = None,
         prefill: Literal["chunked", "whole"] = "chunked",
         chunk: int = 512,
     ) -> "Cache":
@@ -68,8 +84,9 @@ class Cache(CheckedCache):
 
         Args:
             policy: a name, or a value from `agentkv.policy`.
-            budget: tokens per layer and KV head, protected ones included; or bytes for the whole
-                cache at rest, such as "64MiB". The budget of conf-kv is its loose one.
+            budget: tokens per layer and KV head, protected ones included; or a share of the tokens
+                each sequence has seen, such as 0.25 or "25%"; or bytes for the whole cache at rest,
+                such as "64MiB". The budget of conf-kv is its loose one.
             prefill: how `feed` takes a long input: in chunks with a gate after each, which bounds
                 the peak, or whole, which lets every token see all of it. A forward that arrives
                 whole, as from `generate`, is attended to whole and evicted layer by layer right
@@ -88,23 +105,10 @@ class Cache(CheckedCache):
         attach(model)
         return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
 
-    def _make_layers(self) -> None:
-        acted_on = self.geometry.policy_layers
-        ceiling = self.fitted.gate.ceiling
-        shares: list[int | None] = [None] * len(acted_on)
-        if ceiling is not None:
-            shares = list(self.fitted.allocator.shares(ceiling, len(acted_on)))
-        of_layer = dict(zip(acted_on, shares, strict=True))
-        self.stores = [
-            LayerStore(
-                shape,
-                policy=self.fitted if i in of_layer else None,
-                ceiling=of_layer.get(i),
-                meter=self._meter,
-            )
-            for i, shape in enumerate(self.geometry.layers)
-        ]
-        self.layers = [Layer(store) for store in self.stores]
+    @property
+    def fitted(self) -> Policy:
+        """The policy with its budget filled in, for the sequence that has seen most."""
+        return self.allowance.at(max(self.stores[0].fed, default=0))
 
     @property
     def seen(self) -> int:
@@ -112,9 +116,16 @@ class Cache(CheckedCache):
         return self.stores[0].seen
 
     @property
+    def ids(self) -> Tensor | None:
+        """(B, seen) int32 on the CPU: the tokens fed so far, padding included. None before the
+        first, and for good once embeddings were fed."""
+        return self._ids.all()
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of all storage, read from the storage: keys, values, scales, positions, masses."""
-        return sum(lanes.nbytes for store in self.stores for lanes in store.rows)
+        """Bytes of all storage, read from the storage: keys, values, scales, positions, statistics,
+        the window of queries."""
+        return sum(store.nbytes for store in self.stores)
 
     @property
     def peak_nbytes(self) -> int:
@@ -128,8 +139,7 @@ class Cache(CheckedCache):
 
     def kept(self, layer: int) -> list[list[Tensor]]:
         """Original positions `layer` still holds, per sequence and KV head: int64, ascending."""
-        store = self.stores[layer]
-        return [[lanes.positions.to(torch.int64)] * store.shape.num_heads for lanes in store.rows]
+        return self.stores[layer].kept()
 
     def check(self) -> None:
         """Audit the whole structure. Raises AssertionError saying what is broken."""
@@ -138,6 +148,8 @@ class Cache(CheckedCache):
             assert store.seen == self.seen, "layers have seen different numbers of tokens"
         assert self.nbytes == self._meter.live, f"{self.nbytes} bytes, {self._meter.live} metered"
         assert self._meter.live <= self._meter.peak
+        ids = self.ids
+        assert ids is None or ids.shape == (self._batch, self.seen), "the id stream is not whole"
 
     def gate(self) -> "Gate":
         """A logits processor that tells the policy how sure the model is; put it first in the list.
@@ -149,22 +161,16 @@ class Cache(CheckedCache):
 
     def settle(self, logits: Tensor) -> None:
         """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
-        gate = self.fitted.gate
+        gate = self.policy.gate
         if not gate.needs_logits or self._batch is None:
             return
         if logits.shape[0] != self._batch:
             raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
         # the only point of a step that waits for the device
         self.confidences = gate.confidence(logits).tolist()
-        ceiling = gate.ceiling
-        for row, sure in enumerate(self.confidences):
-            budget = gate.budget(sure)
-            if budget is None or budget == ceiling:
-                continue  # the layers went down to the ceiling by themselves
-            acted_on = self.geometry.policy_layers
-            shares = self.fitted.allocator.shares(budget, len(acted_on))
-            for i, share in zip(acted_on, shares, strict=True):
-                self.stores[i].evict(row, share)
+        for i in self.geometry.policy_layers:
+            self.stores[i].evict(self.confidences, num_new=self._num_new)
+        self._store_by_rank()
 
     @torch.no_grad()
     def feed(
@@ -200,22 +206,35 @@ class Cache(CheckedCache):
             raise Misuse("no tokens to feed")
         return logits
 
-    # ---- what transformers calls
+    # ---- what transformers and the model's hooks call
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
         """Refuse a forward that cannot work, before it starts. Raises Misuse (ValueError)."""
         if module is not self._model() and id(module) not in self._modules:
             raise Misuse(OTHER_MODEL)
-        if self._batch is not None and batch != self._batch:
-            raise Misuse(
-                f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
-            )
+        self._check_batch(batch)
         most = self.geometry.max_positions
         if most is not None and self.seen + num_tokens > most:
             raise Misuse(
                 f"{self.geometry.family} has {most} positions; {self.seen} tokens were seen and "
                 f"{num_tokens} more were given. Evicting does not free positions: start a new cache"
             )
+        if self._batch is None and isinstance(self._budget, Bytes):
+            # bytes are shared by the sequences, whose number is known now
+            self.allowance = Allowance(self.policy, self._budget, self.geometry, batch)
+            for store in self.stores:
+                store.allowance = self.allowance
+
+    def note_ids(self, ids: Tensor | None) -> None:
+        self._ids.append(ids)
+
+    @property
+    def turn_window(self) -> int:
+        is_learning = self.policy.allocator.learns and not self._lessons.is_over
+        return self.policy.scorer.window if is_learning else 0
+
+    def note_turn(self, layer_idx: int, turn: Tensor) -> None:
+        self._lessons.note_turn(layer_idx, turn)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -227,10 +246,7 @@ class Cache(CheckedCache):
         batch, heads, _, head_dim = key_states.shape
         if (heads, head_dim) != (shape.num_heads, shape.head_dim):
             raise Misuse("this cache was made for another model, with other heads")
-        if self._batch is not None and batch != self._batch:
-            raise Misuse(
-                f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
-            )
+        self._check_batch(batch)
         return Handle(self, layer_idx, key_states, value_states), value_states
 
     def attend(
@@ -248,25 +264,42 @@ class Cache(CheckedCache):
         if mask is not None and mask.dim() != 2:
             raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
         keys, values = handle.keys.detach(), handle.values.detach()
-        if self._batch is None:
-            self._begin(keys)
+        self._batch, self._num_new = keys.shape[0], keys.shape[2]
         store = self.stores[handle.layer_idx]
-        return store.attend(query, keys, values, mask, scale=scale, sinks=sinks)
+        projection = None
+        if store.index is not None and self.policy.selector.norms is not None:
+            projection = output_projection(module)
+        attention = Attention(scale, sinks, projection)
+        return store.attend(query, keys, values, mask, attention)
 
-    def _begin(self, keys: Tensor) -> None:
-        batch = keys.shape[0]
-        if isinstance(self._budget, Bytes):
-            self.fitted = fit(self.policy, self._budget, self.geometry, batch)
-            self._make_layers()
-        self._batch = batch
-        for store in self.stores:
-            store.begin(batch, keys.dtype, keys.device)
+    def finish(self) -> None:
+        self._store_by_rank()
+        if self.turn_window:
+            self._lessons.take(self.stores, self.geometry.policy_layers)
+
+    def _store_by_rank(self) -> None:
+        if not self.policy.precision.by_rank:
+            return
+        acted_on = [self.stores[i] for i in self.geometry.policy_layers]
+        best: dict[int, float] = {}
+        for store in acted_on:
+            for sequence, quality in store.ranks.qualities.items():
+                best[sequence] = max(best.get(sequence, 0.0), quality)
+        for store in acted_on:
+            store.store_by_rank(best)
+
+    def _check_batch(self, batch: int) -> None:
+        if self._batch is not None and batch != self._batch:
+            raise Misuse(
+                f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
+            )
 
     def reset(self) -> None:
         """Forget everything; the cache is as new, but for its peak."""
         for store in self.stores:
             store.reset()
-        self._batch, self.confidences = None, None
+        self._batch, self.confidences, self.pending = None, None, None
+        self._ids, self._lessons = IdStream(), Lessons(self.policy.allocator)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Sequence i becomes a copy of what sequence beam_idx[i] was (beam search)."""
@@ -285,11 +318,12 @@ class Cache(CheckedCache):
             raise Misuse("the cache is empty: there are no sequences to rearrange")
         for store in self.stores:
             store.reorder(index)
+        self._ids.reorder(index)
         self._batch = len(index)
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
         """Always refused."""
         raise Misuse(
             "this cache cannot be rolled back: what was evicted, quantised and averaged since is "
-            "gone. Decode without an assistant model"
+            "gone. Decode without an assistant model, or take a `snapshot` first and `restore` it"
         )

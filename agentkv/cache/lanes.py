@@ -1,232 +1,324 @@
-"""Storage for the rows that one layer holds for one sequence: all its KV heads, one kept set.
+"""Storage for the rows of one layer: for every sequence one lane of all KV heads, where these keep
+the same rows, or one lane per head.
 
-Rows lie in order of age: first those in 8 bits, then those in the model's dtype. A cache of unequal
-heads would hold several `Lanes` per sequence, one for each group of heads that share a kept set.
+Rows of a lane lie in storage order: first those that are quantised, then those in the model's
+dtype. The latter ascend in position; the former do too while age decides what is quantised.
 
-Shapes: H key-value heads, T rows, D head size, N blocks of rows that share a scale.
+Shapes: B sequences, S lanes of each (1 or H), N = B * S; W heads in a lane (H or 1), D head size;
+T rows of a lane.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from agentkv.cache.strip import Meter, Strip
-from agentkv_kernels.ops import BLOCK, Coded, Dense, merge, quantize
+from agentkv.cache.coded import CodedRows
+from agentkv.cache.table import Field, Meter, Table
+from agentkv.policies.policy import Drop, Verdict
+from agentkv_kernels.ops import BLOCK, Coded, Dense, Format
+
+POSITION, TRACKED, NORMS = 0, 1, 2
+"""Fields of the metadata; the last two are empty unless the policy reads them."""
+KEYS, VALUES = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class LaneShape:
+    """What every lane of a layer looks like."""
+
+    num_heads: int
+    """W."""
+    head_dim: int
+    dtype: torch.dtype
+    format: Format | None
+    """Of quantised rows; None where there are none."""
+    tracked: Field
+    """The statistic each row carries along; of no numbers if it carries none."""
+    num_norms: int
+    """Norms of each row's value per head; 0 for none."""
+    by_rank: bool
+    """Whether rank decides what is quantised, so that storage order is not that of positions."""
 
 
 class Lanes:
-    """Rows of one sequence in one layer: append, drop, keep, quantise; bytes are always those held.
+    """The lanes of one layer: append, attend to, drop, keep, quantise; all bytes are metered."""
 
-    Args:
-        tracks_mass: whether to keep a moving average of the attention each row draws.
-        meter: is told of every byte taken and given back.
-    """
-
-    __slots__ = ("_block_ids", "_codes", "_dense", "_exponents", "_mass", "_meter", "_positions")
+    __slots__ = ("_dense", "_meta", "coded", "per_sequence", "shape")
 
     def __init__(
         self,
+        shape: LaneShape,
         *,
-        num_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
+        batch: int,
+        per_sequence: int,
         device: torch.device,
-        tracks_mass: bool,
         meter: Meter,
     ) -> None:
-        def empty(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device=device)
-
-        self._meter = meter
-        self._dense = Strip(empty(dtype, 2, num_heads, 0, head_dim), 2, meter)
-        self._positions = Strip(empty(torch.int32, 0), 0, meter)
-        self._mass = Strip(empty(torch.float32, 0), 0, meter) if tracks_mass else None
-        # 8-bit rows are gathered often and so lie one after another; the others are read often and
-        # so lie by head
-        self._codes = Strip(empty(torch.int8, 0, 2, num_heads, head_dim), 0, meter)
-        self._exponents = Strip(empty(torch.int8, 0, 2, num_heads, head_dim), 0, meter)
-        self._block_ids = Strip(empty(torch.int32, 0), 0, meter)
-
-    @property
-    def num_rows(self) -> int:
-        return self._positions.num_rows
-
-    @property
-    def num_coded(self) -> int:
-        """Rows in 8 bits; they are the oldest."""
-        return self._codes.num_rows
+        self.shape, self.per_sequence = shape, per_sequence
+        heads, num_lanes = shape.num_heads, batch * per_sequence
+        norms = Field(heads, (shape.num_norms,), torch.float32)
+        about = [Field(1, (), torch.int32), shape.tracked, norms]
+        self._meta = Table(about, num_lanes, device=device, meter=meter)
+        whole = Field(heads, (shape.head_dim,), shape.dtype)
+        self._dense = Table([whole, whole], num_lanes, device=device, meter=meter)
+        self.coded: CodedRows | None = None
+        if shape.format is not None:
+            self.coded = CodedRows(
+                shape.format,
+                num_heads=heads,
+                head_dim=shape.head_dim,
+                num_lanes=num_lanes,
+                device=device,
+                meter=meter,
+            )
 
     @property
-    def num_dense(self) -> int:
-        return self._dense.num_rows
+    def num_lanes(self) -> int:
+        return self._meta.num_lanes
 
     @property
-    def positions(self) -> Tensor:
-        """(T,) int32, ascending. A view: it changes with the store."""
-        return self._positions.rows
+    def counts(self) -> list[int]:
+        """Rows of each lane. Read only."""
+        return self._meta.counts
 
     @property
-    def mass(self) -> Tensor | None:
-        """(T,) float32, a view; None where it is not tracked."""
-        return None if self._mass is None else self._mass.rows
+    def num_coded(self) -> list[int]:
+        """Quantised rows of each lane, the first in storage order. Read only."""
+        return [0] * self.num_lanes if self.coded is None else self.coded.counts
+
+    @property
+    def num_dense(self) -> list[int]:
+        """Rows of each lane in the model's dtype. Read only."""
+        return self._dense.counts
 
     @property
     def nbytes(self) -> int:
         """Bytes of all storage, unused room included."""
-        return sum(strip.nbytes for strip in self._strips())
+        return sum(table.nbytes for table in self.tables)
 
-    def append(self, keys: Tensor, values: Tensor, positions: Tensor | int) -> None:
-        """Add rows at the end.
+    @property
+    def tables(self) -> list[Table]:
+        """All that is stored, always in the same order."""
+        return [self._meta, self._dense, *([] if self.coded is None else self.coded.tables)]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether one attention call can serve all lanes."""
+        return all(table.is_even for table in self.tables)
+
+    def positions(self, lane: int) -> Tensor:
+        """(T,) int32 in storage order. A view: it changes with the store."""
+        return self._meta.rows(POSITION, lane)[0]
+
+    def norms(self, lane: int) -> Tensor:
+        """(W, T, n) float32, a view."""
+        return self._meta.rows(NORMS, lane)
+
+    # ---- growing
+
+    def append(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        norms: Tensor | None,
+        *,
+        first: int,
+        columns: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Add rows at the end of every lane; their statistic is 0.
 
         Args:
-            keys, values: (H, t, D).
-            positions: (t,), ascending and after all stored ones, or the first of t in a row. New
-                rows have a mass of 0 until they are observed.
+            keys, values: (N, W, t, D).
+            norms: (N, W, t, n), if there are any.
+            first: the position of the first column; the next has first + 1, and so on.
+            columns: per sequence (n,) int64 ascending, the columns that are rows; None: all t.
         """
-        count = keys.shape[1]
-        new = self._dense.extend(count)
-        new[0] = keys
-        new[1] = values
-        places = self._positions.extend(count)
-        if isinstance(positions, Tensor):
-            places.copy_(positions)
-        elif count == 1:
-            places.fill_(positions)
-        else:
-            torch.arange(positions, positions + count, out=places)
-        if self._mass is not None:
-            self._mass.extend(count).zero_()
+        before, count = self._meta.counts, keys.shape[2]
+        counts: list[int] | int = count
+        if columns is not None:
+            counts = [columns[lane // self.per_sequence].shape[0] for lane in range(len(before))]
+        self._meta.extend(counts)
+        self._dense.extend(counts)
+        as_one = columns is None and self._dense.is_even
+        if as_one:
+            self._dense.all_rows(KEYS)[:, :, -count:] = keys
+            self._dense.all_rows(VALUES)[:, :, -count:] = values
+        for lane, start in enumerate(before):
+            pick = None if columns is None else columns[lane // self.per_sequence]
+            if not as_one:
+                for field, x in ((KEYS, keys), (VALUES, values)):
+                    new = x[lane] if pick is None else x[lane][:, pick]
+                    self._dense.rows(field, lane)[:, self._dense.counts[lane] - new.shape[1] :] = (
+                        new
+                    )
+            places = self.positions(lane)[start:]
+            if pick is not None:
+                places.copy_(pick + first)
+            elif count == 1:
+                places.fill_(first)
+            else:
+                torch.arange(first, first + count, out=places)
+            if self.shape.tracked.inner != (0,):
+                self.statistic(lane)[:, start:].zero_()
+            if norms is not None:
+                new = norms[lane] if pick is None else norms[lane][:, pick]
+                self.norms(lane)[:, start:] = new
 
-    def observe(self, mass: Tensor, *, num_new: int, weight: float) -> None:
-        """Move the averages towards what was just seen; the newest rows start at what was seen.
+    # ---- reading
 
-        Args:
-            mass: (T,) float32.
-            weight: of what was seen, 1 - decay ** (number of queries it averages over).
-        """
-        assert self._mass is not None
-        stored = self._mass.rows
-        stored[-num_new:] = mass[-num_new:]
-        stored.lerp_(mass, weight)
+    def parts(self, lane: int | None = None) -> list[Dense | Coded]:
+        """The rows as views, for attention: of one lane (a batch of 1), or of all (a batch of N),
+        which must be even."""
 
-    def drop(self, start: int, stop: int) -> None:
-        """Rows start..stop - 1 go."""
-        if stop <= start:
-            return
-        coded = self.num_coded
-        if start < coded:
-            self._codes.drop(start, min(stop, coded))
-            self._block_ids.drop(start, min(stop, coded))
-            self._tidy_blocks()
-        if stop > coded:
-            self._dense.drop(max(start - coded, 0), stop - coded)
-        self._positions.drop(start, stop)
-        if self._mass is not None:
-            self._mass.drop(start, stop)
+        def show(table: Table, field: int) -> Tensor:
+            return table.all_rows(field) if lane is None else table.rows(field, lane)[None]
 
-    def keep(self, index: Tensor) -> None:
-        """Only the rows with these ascending numbers stay, in order; (n,) int64."""
-        coded = self.num_coded
-        split = int((index < coded).sum()) if coded else 0
-        if split < coded:
-            self._codes.keep(index[:split])
-            self._block_ids.keep(index[:split])
-            self._tidy_blocks()
-        self._dense.keep(index[split:] - coded)
-        self._positions.keep(index)
-        if self._mass is not None:
-            self._mass.keep(index)
-
-    def quantise_to(self, recent: int) -> None:
-        """Turn the oldest rows in the model's dtype to 8 bits, in blocks, while more than
-        recent + 63 of them are left."""
-        num_blocks = (self.num_dense - recent) // BLOCK
-        if num_blocks <= 0:
-            return
-        count = num_blocks * BLOCK
-        oldest = self._dense.rows.narrow(2, 0, count)  # (2, H, count, D)
-        codes, exponents = quantize(oldest.permute(2, 0, 1, 3))
-        ids = torch.arange(count, dtype=torch.int32, device=codes.device) // BLOCK
-        self._block_ids.extend(count).copy_(ids + self._exponents.num_rows)
-        self._codes.extend(count).copy_(codes)
-        self._exponents.replace(torch.cat([self._exponents.rows, exponents]))
-        self._dense.drop(0, count)
-
-    def parts(self) -> list[Dense | Coded]:
-        """The rows as views, for attention; a batch of one."""
-        coded = self.num_coded
-        dense = self._dense.rows
-        positions = self.positions[None]
-        if not coded:
-            return [Dense(dense[0, None], dense[1, None], positions)]
-        parts: list[Dense | Coded] = [
-            Coded(
-                self._codes.rows[None],
-                self._exponents.rows[None],
-                self._block_ids.rows[None],
-                positions[:, :coded],
-            )
-        ]
-        if self.num_dense:
-            parts.append(Dense(dense[0, None], dense[1, None], positions[:, coded:]))
+        positions = show(self._meta, POSITION)[:, 0]
+        num_coded = self.num_coded[lane or 0]
+        parts: list[Dense | Coded] = []
+        if num_coded:
+            assert self.coded is not None
+            parts.append(self.coded.part(lane, positions[:, :num_coded]))
+        if positions.shape[1] > num_coded or not parts:
+            dense = show(self._dense, KEYS), show(self._dense, VALUES)
+            parts.append(Dense(*dense, positions[:, num_coded:]))
         return parts
 
-    def copy(self) -> "Lanes":
-        """An independent copy on the same meter."""
-        twin = object.__new__(Lanes)
-        twin._meter = self._meter
-        for name in ("_dense", "_positions", "_mass", "_codes", "_exponents", "_block_ids"):
-            strip: Strip | None = getattr(self, name)
-            if strip is not None:
-                copied = Strip(strip._tensor.clone(), strip._axis, strip._meter)
-                copied.start, copied.stop = strip.start, strip.stop
-                strip = copied
-            setattr(twin, name, strip)
+    def statistic(self, lane: int | None = None) -> Tensor:
+        """(1, T, n) of one lane, or (N, T, n) of all, which must be even; a view."""
+        if lane is None:
+            return self._meta.all_rows(TRACKED)[:, 0]
+        return self._meta.rows(TRACKED, lane)
+
+    # ---- shrinking
+
+    def apply(self, verdicts: Sequence[Verdict | None]) -> None:
+        """Let rows go as each sequence's verdict says; None: all stay.
+
+        The mask of a verdict goes by storage order, a shorter lane filled up at its front.
+        """
+        of_lanes = [verdict for verdict in verdicts for _ in range(self.per_sequence)]
+        if any(isinstance(verdict, Tensor) for verdict in of_lanes):
+            self._keep([self._pick(lane, verdict) for lane, verdict in enumerate(of_lanes)])
+        else:
+            self.drop([(v.start, v.stop) if isinstance(v, Drop) else (0, 0) for v in of_lanes])
+
+    def drop(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Of each lane, rows first..last - 1 of the storage order go."""
+        dense = runs
+        if self.coded is not None:
+            split = list(zip(runs, self.coded.counts, strict=True))
+            dense = [(max(a - n, 0), max(b - n, 0)) for (a, b), n in split]
+            self.coded.drop([(min(a, n), min(b, n)) for (a, b), n in split])
+        self._dense.drop(dense)
+        self._meta.drop(runs)
+
+    def drop_before(self, oldest: Sequence[int]) -> None:
+        """Of each lane, the rows that stand before a position go."""
+        if self.shape.by_rank:
+            limits = enumerate(oldest)
+            self._keep([(self.positions(i) >= limit).nonzero().squeeze(1) for i, limit in limits])
+            return
+        runs = []
+        for lane, limit in enumerate(oldest):
+            places = self.positions(lane)
+            is_in_reach = limit <= 0 or not places.shape[0] or int(places[0]) >= limit
+            runs.append((0, 0 if is_in_reach else int((places < limit).sum())))
+        self.drop(runs)
+
+    def _pick(self, lane: int, verdict: Verdict | None) -> Tensor | None:
+        count, places = self.counts[lane], self.positions(lane)
+        if verdict is None:
+            return None
+        if isinstance(verdict, Drop):
+            keep = torch.ones(count, dtype=torch.bool, device=places.device)
+            keep[verdict.start : verdict.stop] = False
+        else:
+            keep = verdict[lane % self.per_sequence, verdict.shape[1] - count :]
+        index = keep.nonzero().squeeze(1)
+        return None if index.shape[0] == count else index
+
+    def _keep(self, picks: Sequence[Tensor | None]) -> None:
+        dense = picks
+        if self.coded is not None:
+            old, dense = [], []
+            for pick, count in zip(picks, self.coded.counts, strict=True):
+                split = 0 if pick is None or not count else int((pick < count).sum())
+                old.append(None if pick is None or split == count else pick[:split])
+                dense.append(None if pick is None else pick[split:] - count)
+            self.coded.keep(old)
+        self._dense.keep(dense)
+        self._meta.keep(picks)
+
+    # ---- quantising
+
+    def quantise_to(self, recent: Sequence[int]) -> None:
+        """Quantise the oldest rows in the model's dtype, in blocks, while more than recent + 63 of
+        a lane are left; `recent` is given per sequence."""
+        counts = [
+            max(0, count - recent[lane // self.per_sequence]) // BLOCK * BLOCK
+            for lane, count in enumerate(self._dense.counts)
+        ]
+        if not any(counts):
+            return
+        assert self.coded is not None
+        rows = [self._whole(lane, slice(0, count)) for lane, count in enumerate(counts)]
+        self.coded.append(rows)
+        self._dense.drop([(0, count) for count in counts])
+
+    def quantise(self, picks: Sequence[Tensor]) -> None:
+        """Quantise of each lane the rows with these numbers (n,), ascending, in storage order; all
+        of them are in the model's dtype so far. They go behind the quantised ones."""
+        if not any(pick.shape[0] for pick in picks):
+            return
+        assert self.coded is not None
+        orders, stays = [], []
+        for lane, pick in enumerate(picks):
+            coded, device = self.coded.counts[lane], pick.device
+            others = torch.ones(self.counts[lane], dtype=torch.bool, device=device)
+            others[:coded] = False
+            others[pick] = False
+            stay = others.nonzero().squeeze(1)
+            orders.append(torch.cat([torch.arange(coded, device=device), pick, stay]))
+            stays.append(stay - coded)
+        offsets = self.coded.counts
+        self.coded.append([self._whole(i, pick - offsets[i]) for i, pick in enumerate(picks)])
+        self._dense.keep(stays)
+        self._meta.keep(orders)
+
+    def _whole(self, lane: int, pick: Tensor | slice) -> tuple[Tensor, Tensor]:
+        return self._dense.rows(KEYS, lane)[:, pick], self._dense.rows(VALUES, lane)[:, pick]
+
+    # ---- as a whole
+
+    def take(self, sequences: Sequence[int]) -> "Lanes":
+        """An independent copy of these sequences, on the same meter."""
+        per, twin = self.per_sequence, object.__new__(Lanes)
+        twin.shape, twin.per_sequence = self.shape, per
+        lanes = [sequence * per + i for sequence in sequences for i in range(per)]
+        twin._meta, twin._dense = self._meta.take(lanes), self._dense.take(lanes)
+        twin.coded = None if self.coded is None else self.coded.take(lanes)
         return twin
 
     def release(self) -> None:
         """Give all memory back; the store is of no use afterwards."""
-        self._meter.add(-self.nbytes)
+        for table in self.tables:
+            table.release()
 
     def check(self) -> None:
         """Audit the structure. Raises AssertionError saying what is broken."""
-        rows, coded = self.num_rows, self.num_coded
-        assert coded + self.num_dense == rows, f"{coded} + {self.num_dense} rows, {rows} positions"
-        assert self._mass is None or self._mass.num_rows == rows, "masses and rows differ in number"
-        assert bool((self.positions.diff() > 0).all()), "positions do not ascend"
-        if self.mass is not None:
-            assert bool((self.mass >= 0).all()), "a mass is negative or NaN"
-        ids, num_blocks = self._block_ids.rows, self._exponents.num_rows
-        assert ids.shape[0] == coded, f"{ids.shape[0]} block ids for {coded} rows"
-        assert bool((ids.diff() >= 0).all()), "block ids do not ascend"
-        if coded:
-            assert 0 <= int(ids[0]) and int(ids[-1]) < num_blocks, "a block id has no scale"
-            assert num_blocks <= _most_blocks(coded), f"{num_blocks} scales for {coded} rows"
-            assert bool((self._codes.rows != -128).all()), "a code is outside [-127, 127]"
-        else:
-            assert num_blocks == 0, "scales without rows"
-        for strip in self._strips():
-            assert strip.capacity - strip.num_rows <= BLOCK, "more than a block of unused room"
-            assert strip.start >= 0 and strip.stop <= strip.capacity, "rows outside their memory"
-            expected = strip._tensor.numel() * strip._tensor.element_size()
-            assert strip.nbytes == expected, "memory is held beyond the tensor"
-
-    def _tidy_blocks(self) -> None:
-        num_rows = self.num_coded
-        if not num_rows:
-            self._exponents.keep(self._block_ids.rows.long())
-        elif self._exponents.num_rows > _most_blocks(num_rows):
-            codes, exponents, ids = merge(
-                self._codes.rows, self._exponents.rows, self._block_ids.rows
-            )
-            self._codes.rows.copy_(codes)
-            self._block_ids.rows.copy_(ids)
-            self._exponents.replace(exponents)
-
-    def _strips(self) -> list[Strip]:
-        strips = [self._dense, self._positions, self._codes, self._exponents, self._block_ids]
-        return strips if self._mass is None else [*strips, self._mass]
-
-
-def _most_blocks(num_rows: int) -> int:
-    # twice the scales that full blocks need (our choice): merging less often rounds less
-    return 2 * -(-num_rows // BLOCK)
+        for table in self.tables:
+            table.check()
+        if self.coded is not None:
+            self.coded.check()
+        for lane, (rows, coded) in enumerate(zip(self.counts, self.num_coded, strict=True)):
+            dense = self._dense.counts[lane]
+            assert coded + dense == rows, f"{coded} + {dense} rows, {rows} positions"
+            places = self.positions(lane)
+            assert bool((places >= 0).all()), "a row without a position"
+            assert bool((places[coded:].diff() > 0).all()), "positions do not ascend"
+            assert bool((places.sort().values.diff() > 0).all()), "a position is stored twice"
+            if self.shape.tracked.dtype.is_floating_point:
+                assert bool(self.statistic(lane).isfinite().all()), "a statistic is not finite"

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentkv
-from agentkv.cache.budget import resting_bytes, row_bytes
+from agentkv.cache.size import resting_bytes, row_size
 
 
 @torch.no_grad()
@@ -38,14 +38,15 @@ def test_bytes_are_those_of_the_arithmetic(llama, cache_for, tokens):
     run(llama, cache, tokens(2, 200), 70)
     width, total = 2 * 8, 0  # heads times head size
     for layer in cache.layers:
-        for lanes in layer.store.rows:
-            dense, coded = lanes._dense.capacity, lanes._codes.capacity
-            scales, ids = lanes._exponents.num_rows, lanes._block_ids.capacity
-            metadata = 4 * (lanes._positions.capacity + lanes._mass.capacity)
-            total += dense * 2 * width * 4 + coded * 2 * width + scales * 2 * width
-            total += ids * 4 + metadata
-            assert lanes.num_coded > 0
-            assert dense - lanes.num_dense <= 64 and coded - lanes.num_coded <= 64
+        lanes = layer.store.lanes
+        about, dense, coded, blocks = lanes.tables
+        for lane in range(2):
+            # a position and a mass; keys and values in float32; codes and block id; exponents
+            total += about._rooms[lane] * (4 + 4) + dense._rooms[lane] * 2 * width * 4
+            total += coded._rooms[lane] * (2 * width + 4) + blocks.counts[lane] * 2 * width
+            assert lanes.num_coded[lane] > 0
+            for table in (about, dense, coded):
+                assert table._rooms[lane] - table.counts[lane] <= 64
     assert cache.nbytes == total
 
 
@@ -56,10 +57,8 @@ def test_eviction_gives_memory_back(llama, cache_for, tokens):
     cache.feed(llama, tokens(1, 900))
     held = tensors_alive() - baseline
     assert cache.nbytes <= held <= cache.nbytes + 20_000  # the ids themselves, and small change
-    most = row_bytes(
-        num_dense=30, num_coded=0, head_width=16, dtype=torch.float32, tracks_mass=False
-    )
-    assert cache.nbytes <= 4 * most
+    size = row_size(num_heads=2, head_dim=8, dtype=torch.float32)
+    assert cache.nbytes <= 4 * size.lane(num_dense=30, num_coded=0)
     # layers evict one after another, so only one of four was ever whole
     assert cache.peak_nbytes < 1000 * 2 * 16 * 4 * 1.5
 
@@ -145,7 +144,7 @@ def test_rows_in_8_bits_are_attended_for_as_long_as_they_live(
     start = 0
     for num_tokens in [150, *[1] * 50]:
         new = ids[:, start : start + num_tokens]
-        coded = [layer.store.rows[0].num_coded if start else 0 for layer in cache.layers]
+        coded = [layer.store.lanes.num_coded[0] if start else 0 for layer in cache.layers]
         found = llama(new, past_key_values=cache).logits[:, -1]
         expected = reference.logits(new, kept)[:, -1]
         without = None if kept is None else [
@@ -216,8 +215,8 @@ def test_half_precision_models_keep_their_dtype(tokens, cache_for):
     cache = cache_for(model, policy=agentkv.policy("conf-kv-int8", recent=8), budget=150)
     logits = run(model, cache, tokens(1, 180), 12)
     assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
-    lanes = cache.layers[0].store.rows[0]
-    assert lanes.num_coded >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
+    lanes = cache.layers[0].store.lanes
+    assert lanes.num_coded[0] >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
 
 
 def test_generates_own_prefill_chunks_bound_the_peak_too(llama, cache_for, tokens):

@@ -1,0 +1,160 @@
+"""The quantised rows of one layer's lanes: codes, and the scales they were made with.
+
+Codes are made once, from rows in the model's dtype. Where rows share scales by block, blocks are
+merged as their rows go, which shifts integers and never reads them back to floating point.
+
+Shapes: N lanes of W heads, D head size, C codes of a row and head, T rows, one lane's blocks K.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.table import Field, Meter, Table
+from agentkv_kernels.ops import BLOCK, Coded, Format, merge
+
+KEYS, VALUES, BLOCK_IDS = 0, 1, 2
+KEY_SCALES, VALUE_SCALES = 2, 3
+"""The third field of codes is the block of a row, or there are scales for each row."""
+
+
+class CodedRows:
+    """Quantised rows of every lane, oldest conversion first."""
+
+    __slots__ = ("_blocks", "_codes", "format")
+
+    def __init__(
+        self,
+        format: Format,
+        *,
+        num_heads: int,
+        head_dim: int,
+        num_lanes: int,
+        device: torch.device,
+        meter: Meter,
+    ) -> None:
+        self.format = format
+        codes = Field(num_heads, (format.code_size(head_dim),), format.code_dtype)
+        scales = Field(num_heads, (format.scale_size(head_dim),), format.scale_dtype)
+        block_ids = Field(1, (), torch.int32)
+        fields = [codes, codes, block_ids] if format.by_block else [codes, codes, scales, scales]
+        self._codes = Table(fields, num_lanes, device=device, meter=meter)
+        self._blocks: Table | None = None
+        if format.by_block:
+            self._blocks = Table([scales, scales], num_lanes, device=device, meter=meter, spare=0)
+
+    @property
+    def counts(self) -> list[int]:
+        """Rows of each lane. Read only."""
+        return self._codes.counts
+
+    @property
+    def tables(self) -> list[Table]:
+        return [self._codes] if self._blocks is None else [self._codes, self._blocks]
+
+    def part(self, lane: int | None, positions: Tensor) -> Coded:
+        """The rows as views, for attention: of one lane, or of all, which must be even.
+
+        Args:
+            positions: (B, T) of these rows.
+        """
+
+        def show(table: Table, field: int) -> Tensor:
+            return table.all_rows(field) if lane is None else table.rows(field, lane)[None]
+
+        key_scales, value_scales = self._scale_fields
+        table = self._blocks or self._codes
+        return Coded(
+            self.format,
+            show(self._codes, KEYS),
+            show(self._codes, VALUES),
+            show(table, key_scales),
+            show(table, value_scales),
+            None if self._blocks is None else show(self._codes, BLOCK_IDS)[:, 0],
+            positions,
+        )
+
+    def append(self, rows: Sequence[tuple[Tensor, Tensor] | None]) -> None:
+        """Quantise rows and add them: keys and values (W, T, D) of each lane; None for none."""
+        counts = [0 if row is None else row[0].shape[1] for row in rows]
+        self._codes.extend(counts)
+        first_blocks: list[int] = []
+        if self._blocks is not None:
+            first_blocks = self._blocks.counts
+            self._blocks.extend([-(-count // BLOCK) for count in counts])
+        for lane, row in enumerate(rows):
+            if row is None or not (count := counts[lane]):
+                continue
+            for field, scale_field, x in zip((KEYS, VALUES), self._scale_fields, row, strict=True):
+                codes, scales = self.format.encode(x)
+                self._codes.rows(field, lane)[:, -count:] = codes
+                table = self._blocks or self._codes
+                table.rows(scale_field, lane)[:, -scales.shape[1] :] = scales
+            if self._blocks is not None:
+                ids = torch.arange(count, device=row[0].device) // BLOCK + first_blocks[lane]
+                self._codes.rows(BLOCK_IDS, lane)[0, -count:] = ids
+        self._tidy()
+
+    def drop(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Of each lane, rows first..last - 1 go."""
+        self._codes.drop(runs)
+        self._tidy()
+
+    def keep(self, picks: Sequence[Tensor | None]) -> None:
+        """Of each lane only the rows with these numbers stay; None: all."""
+        self._codes.keep(picks)
+        self._tidy()
+
+    def take(self, lanes: Sequence[int]) -> "CodedRows":
+        """An independent copy of these lanes, on the same meter."""
+        twin = object.__new__(CodedRows)
+        twin.format, twin._codes = self.format, self._codes.take(lanes)
+        twin._blocks = None if self._blocks is None else self._blocks.take(lanes)
+        return twin
+
+    def check(self) -> None:
+        """Audit the scales; the tables audit themselves. Raises AssertionError."""
+        if self._blocks is None:
+            return
+        for lane, (rows, blocks) in enumerate(zip(self.counts, self._blocks.counts, strict=True)):
+            assert blocks <= most_blocks(rows), f"{blocks} blocks of scales for {rows} rows"
+            if rows:
+                ids = self._codes.rows(BLOCK_IDS, lane)[0]
+                assert 0 <= int(ids.min()) and int(ids.max()) < blocks, "a block id has no scale"
+
+    @property
+    def _scale_fields(self) -> tuple[int, int]:
+        return (KEY_SCALES, VALUE_SCALES) if self._blocks is None else (KEYS, VALUES)
+
+    def _tidy(self) -> None:
+        """Merge the blocks of lanes that have more than `most_blocks`."""
+        if self._blocks is None:
+            return
+        rows, blocks = self._codes.counts, self._blocks.counts
+        crowded = [have > most_blocks(count) for have, count in zip(blocks, rows, strict=True)]
+        if not any(crowded):
+            return
+        packed: list[list[Tensor]] = [[], []]
+        for lane, is_crowded in enumerate(crowded):
+            ids = self._codes.rows(BLOCK_IDS, lane)[0]
+            new_ids = ids
+            for field in (KEYS, VALUES):
+                scales = self._blocks.rows(field, lane)
+                if is_crowded and not rows[lane]:
+                    scales = scales[:, :0]
+                elif is_crowded:
+                    codes = self._codes.rows(field, lane)
+                    merged, scales, new_ids = merge(codes, scales, ids)
+                    codes.copy_(merged)
+                packed[field].append(scales)
+            ids.copy_(new_ids)
+        counts = [scales.shape[1] for scales in packed[KEYS]]
+        flat = [torch.cat([scales.flatten(0, 1) for scales in field]) for field in packed]
+        self._blocks.fill(counts, flat)
+
+
+def most_blocks(num_rows: int) -> int:
+    """Blocks of scales kept for so many rows at most: twice what full ones need (our choice:
+    merging less often rounds less)."""
+    return 2 * -(-num_rows // BLOCK)

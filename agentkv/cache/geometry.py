@@ -1,0 +1,34 @@
+"""The shape of a model's attention, as far as a cache must know it."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What the cache must know of one attention layer."""
+
+    num_heads: int
+    """Key-value heads."""
+    head_dim: int
+    window: int | None
+    """A token sees only those less than this many positions back; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the cache must know of a model."""
+
+    family: str
+    layers: tuple[LayerShape, ...]
+    num_q_heads: int
+    dtype: torch.dtype
+    max_positions: int | None
+    """Positions the model has at all; None where rotation has no end."""
+
+    @property
+    def policy_layers(self) -> tuple[int, ...]:
+        """Layers a policy acts on: those without a window; all, if every layer has one."""
+        full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)
+        return full or tuple(range(len(self.layers)))

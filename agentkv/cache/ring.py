@@ -1,0 +1,77 @@
+"""The last rotated queries of every sequence in one layer.
+
+What a window of queries says of the stored rows can so be asked at any step, not only after a
+prompt, and each query keeps the rotation of its own position.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.table import Field, Meter, Table
+
+QUERIES, PLACES = 0, 1
+
+SPARE = 15
+"""Rows of room, so that the memory moves at every sixteenth step only."""
+
+
+class QueryRing:
+    """At most `window` queries (H * G, w, D) of each sequence, the newest ones."""
+
+    __slots__ = ("table", "window")
+
+    def __init__(
+        self,
+        window: int,
+        *,
+        num_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        batch: int,
+        device: torch.device,
+        meter: Meter,
+    ) -> None:
+        fields = [Field(num_heads, (head_dim,), dtype), Field(1, (), torch.int32)]
+        self.window = window
+        self.table = Table(fields, batch, device=device, meter=meter, spare=SPARE)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storage, unused room included."""
+        return self.table.nbytes
+
+    def append(self, q: Tensor, *, first: int, columns: Sequence[Tensor] | None) -> None:
+        """Take in the queries of a forward.
+
+        Args:
+            q: (B, H * G, Q, D), standing at first, first + 1, ...
+            columns: per sequence (n,) int64, which of them are real; None: all.
+        """
+        batch, num_q = q.shape[0], q.shape[2]
+        whole = torch.arange(max(0, num_q - self.window), num_q, device=q.device)
+        picks = [whole] * batch if columns is None else [c[-self.window :] for c in columns]
+        table = self.table
+        counts = [pick.shape[0] for pick in picks]
+        excess = [have + new - self.window for have, new in zip(table.counts, counts, strict=True)]
+        table.drop([(0, max(0, count)) for count in excess])
+        table.extend(counts)
+        for i, pick in enumerate(picks):
+            if count := counts[i]:
+                table.rows(QUERIES, i)[:, -count:] = q[i][:, pick]
+                table.rows(PLACES, i)[0, -count:] = pick + first
+
+    def of(self, sequence: int) -> tuple[Tensor, Tensor]:
+        """Queries (H * G, w, D) and their positions (w,), as views."""
+        return self.table.rows(QUERIES, sequence), self.table.rows(PLACES, sequence)[0]
+
+    def release(self) -> None:
+        """Give all memory back; the ring is of no use afterwards."""
+        self.table.release()
+
+    def take(self, sequences: Sequence[int]) -> "QueryRing":
+        """An independent copy for these sequences, on the same meter."""
+        twin = object.__new__(QueryRing)
+        twin.window, twin.table = self.window, self.table.take(sequences)
+        return twin

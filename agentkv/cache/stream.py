@@ -1,0 +1,46 @@
+"""The tokens a cache was fed: a stream that only ever grows."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.table import Field, Meter, Table
+
+TOKENS = 0
+SPARE = 1023
+"""Room for tokens, so that the stream moves at every thousandth step only."""
+
+
+class IdStream:
+    """Token ids of every sequence, where they came from; not counted as the cache's bytes."""
+
+    __slots__ = ("_is_whole", "_table")
+
+    def __init__(self) -> None:
+        self._table: Table | None = None
+        self._is_whole = True
+
+    def append(self, ids: Tensor | None) -> None:
+        """Take in the ids (B, n) int32 of a forward; None: it had none, and the stream ends."""
+        if ids is None:
+            self._table, self._is_whole = None, False
+        elif self._is_whole:
+            if self._table is None:
+                fields = [Field(1, (), torch.int32)]
+                self._table = Table(
+                    fields, ids.shape[0], device=ids.device, meter=Meter(), spare=SPARE
+                )
+            self._table.extend(ids.shape[1])
+            self._table.all_rows(TOKENS)[:, 0, -ids.shape[1] :] = ids
+
+    def all(self) -> Tensor | None:
+        """(B, n) int32 on the CPU, a copy; None if there are none or some are not known."""
+        if self._table is None:
+            return None
+        return self._table.all_rows(TOKENS)[:, 0].to("cpu", copy=True)
+
+    def reorder(self, sequences: Sequence[int]) -> None:
+        """Sequence i becomes a copy of what sequence sequences[i] was."""
+        if self._table is not None:
+            self._table = self._table.take(sequences)
