@@ -153,13 +153,6 @@ def test_ada_is_uneven_on_this_prompt(family, ids, kept_by):
     assert any(len(kept.sum(-1).unique()) > 1 for kept in theirs)
 
 
-def test_the_norms_of_projected_values_are_the_same(layers):
-    for layer in layers:
-        theirs = CriticalKVPress.vwl1norm(layer.values, layer.module)
-        ours = layer.norms("mean")[..., 0]
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
-
-
 def first_stage_beside_the_window(ratio, budget=BUDGET):
     """kvpress counts the window's rows, which come first by score, in its first stage."""
     return max(0, int(budget * ratio) - WINDOW) / (budget - WINDOW) + 1e-6
