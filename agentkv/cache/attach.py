@@ -8,12 +8,17 @@ from torch import Tensor, nn
 from transformers import Cache as TransformersCache
 from transformers import LogitsProcessor, PreTrainedModel
 
-from agentkv.cache.families import describe
+from agentkv.cache.families import decoder, describe
 from agentkv.cache.hf import ATTENTION, Misuse, register
 
 
 class CheckedCache(TransformersCache):
     """A cache that looks at each forward of an attached model before it starts."""
+
+    @property
+    def is_croppable(self) -> bool:
+        # before 5.0 nobody asks
+        return False
 
     @property
     def turn_window(self) -> int:
@@ -63,9 +68,10 @@ def attach(model: PreTrainedModel) -> None:
     register()
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
-    if _check_forward not in model.base_model._forward_pre_hooks.values():
+    inner = decoder(model)
+    if _check_forward not in inner._forward_pre_hooks.values():
         # a hook sees a forward whole and before any work: refusals leave the cache as it was
-        model.base_model.register_forward_pre_hook(_check_forward, with_kwargs=True)
+        inner.register_forward_pre_hook(_check_forward, with_kwargs=True)
         model.base_model.register_forward_hook(_finish_forward, with_kwargs=True)
 
 

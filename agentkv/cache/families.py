@@ -100,6 +100,17 @@ def describe(model: PreTrainedModel) -> Geometry:
     )
 
 
+def decoder(model: PreTrainedModel) -> nn.Module:
+    """The part of a supported model that runs its layers one after another."""
+    base: nn.Module = model.base_model
+    if hasattr(base, FAMILIES[str(model.config.model_type)].layers):
+        return base
+    # before 5.0 a Gemma 3 without eyes takes itself for its own base
+    inner = base.model
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
 def _obstacle(config: Any, kinds: list[str]) -> str | None:
     if getattr(config, "is_encoder_decoder", False) or getattr(
         config, "add_cross_attention", False

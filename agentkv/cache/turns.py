@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from agentkv.cache.attach import CheckedCache
-from agentkv.cache.families import FAMILIES, Family
+from agentkv.cache.families import FAMILIES, Family, decoder
 
 
 class _Turn:
@@ -104,12 +104,11 @@ def watch_turns(model: PreTrainedModel) -> Watch:
     Source: cosine dissimilarity of TADA (Task-Aware Dynamic KV Cache Eviction via Error-Driven
     Importance Estimation, equation 13); the mean over a window is our choice.
     """
-    base: Any = model.base_model
-    family = FAMILIES[str(base.config.model_type)]
+    family = FAMILIES[str(model.config.model_type)]
     return Watch(
         [
             _watching(layer) or _Turn(layer_idx, layer, family)
-            for layer_idx, layer in enumerate(getattr(base, family.layers))
+            for layer_idx, layer in enumerate(getattr(decoder(model), family.layers))
         ]
     )
 

@@ -54,10 +54,9 @@ def test_a_gemma_has_one_layer_without_a_window_in_six(model_of):
     assert model.config.hidden_size // model.config.num_attention_heads == 8
 
 
-def test_where_the_weights_are_makes_no_difference(model):
+def test_where_the_weights_are_makes_no_difference(family, model):
     split = copy.deepcopy(model)
-    base = split.base_model
-    layers = base.h if hasattr(base, "h") else base.layers
+    layers = split.transformer.h if family == "gpt2" else split.model.layers
     layers[1].to("meta")
     assert describe(split) == describe(model)
     agentkv.attach(split)

@@ -24,8 +24,7 @@ class Listener(agentkv.Cache):
 
 
 def layers_of(model):
-    base = model.base_model
-    return base.h if hasattr(base, "h") else base.layers
+    return model.transformer.h if model.config.model_type == "gpt2" else model.model.layers
 
 
 # ---- turns of the residual stream
