@@ -189,16 +189,17 @@ class Levels:
         return -(-head_dim // GROUP)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        head_dim = x.shape[-1]
+        num_heads, num_rows, head_dim = x.shape
         size, num_groups = self.code_size(head_dim), self.scale_size(head_dim)
         x = F.pad(x.to(torch.float32), (0, num_groups * GROUP - head_dim))
-        groups = x.unflatten(-1, (num_groups, GROUP))
+        groups = x.reshape(num_heads, num_rows, num_groups, GROUP)
         limits = torch.finfo(torch.bfloat16)
         scales = groups.abs().amax(dim=-1).clamp_(limits.tiny, limits.max).to(torch.bfloat16)
         used = torch.tensor([level for level in self.levels if level <= 1], device=x.device)
         between = (used[1:] + used[:-1]) / 2
         index = torch.bucketize(groups / scales.unsqueeze(-1), between, out_int32=True)
-        pairs = index.flatten(-2)[..., :head_dim].to(torch.uint8).unflatten(-1, (size, 2))
+        index = index.flatten(-2)[..., :head_dim].to(torch.uint8)
+        pairs = index.reshape(num_heads, num_rows, size, 2)
         return pairs[..., 0] | pairs[..., 1] << 4, scales
 
     def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
