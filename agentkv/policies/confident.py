@@ -2,7 +2,7 @@
 
 from agentkv.policies.allocators import Linear, Shared
 from agentkv.policies.gates import Confident, Schedule
-from agentkv.policies.parameters import require_numbers
+from agentkv.policies.parameters import require_numbers, require_part, require_share
 from agentkv.policies.policy import Policy, Portion
 from agentkv.policies.precision import Aged, Native
 from agentkv.policies.scorers import AttentionAndRecency
@@ -39,7 +39,9 @@ def conf_kv(
     shares = require_numbers("weights", weights, 3)
     gate = Confident(threshold, (shares[0], shares[1], shares[2]), tight, loose, slack, schedule)
     newest = Portion(0.125, 64) if protected is None else protected
-    scorer = AttentionAndRecency(mass_weight, decay)
+    scorer = AttentionAndRecency(
+        require_share("mass_weight", mass_weight), require_part("decay", decay)
+    )
     return Policy("conf-kv", gate, Shared(), scorer, Best(protected=newest), Native())
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from agentkv.policies.allocators import Measured, Shared, Uniform
 from agentkv.policies.gates import Dropping, Fixed, Schedule, Trimming, Unbounded
-from agentkv.policies.parameters import require_count
+from agentkv.policies.parameters import require_count, require_flag
 from agentkv.policies.policy import Policy, Portion
 from agentkv.policies.pool import Pool
 from agentkv.policies.precision import Aged, Native, Ranked
@@ -85,7 +85,7 @@ def h2o(
     """
     gate = Fixed(slack, schedule, interval)
     newest = Portion(0.5) if protected is None else protected
-    scorer = HeavyHitters(normalize)
+    scorer = HeavyHitters(require_flag("normalize", normalize))
     return Policy("h2o", gate, Uniform(), scorer, Best(protected=newest), Native())
 
 

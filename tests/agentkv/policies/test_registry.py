@@ -1,0 +1,253 @@
+"""The named policies: what they are made of, what they accept, what is said of them."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+
+import agentkv
+from agentkv.policies.allocators import Adaptive
+from agentkv.policies.gates import Confident
+from agentkv.policies.registry import NAMED, about, parameters_of
+
+PARTS = ("gate", "allocator", "scorer", "selector", "precision")
+STORED = ("int8", "fp8", "int4", "nf4")
+EVICTING = sorted(set(NAMED) - {"full", *STORED})
+
+
+def parts_of(policy):
+    return [getattr(policy, part) for part in PARTS]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("full", "Unbounded Shared Age Best Native"),
+        ("window", "Fixed Shared Age Best Native"),
+        ("streaming", "Fixed Shared Age Best Native"),
+        ("h2o", "Fixed Uniform HeavyHitters Best Native"),
+        ("scissorhands", "Dropping Uniform Unimportance Best Native"),
+        ("snapkv", "Fixed Uniform WindowMean Best Native"),
+        ("pyramidkv", "Fixed Pyramid WindowMean Best Native"),
+        ("ada-snapkv", "Fixed Adaptive WindowMean Best Native"),
+        ("ada-pyramidkv", "Fixed Adaptive WindowMean Best Native"),
+        ("critical-snapkv", "Fixed Uniform WindowMean TwoStage Native"),
+        ("critical-pyramidkv", "Fixed Pyramid WindowMean TwoStage Native"),
+        ("critical-ada-snapkv", "Fixed Adaptive WindowMean TwoStage Native"),
+        ("arkv", "Trimming Uniform MeanAndVariance Best Ranked"),
+        ("edie", "Fixed Uniform RemovalError Best Native"),
+        ("edie-tada", "Fixed Measured RemovalError Best Native"),
+        ("conf-kv", "Confident Shared AttentionAndRecency Best Native"),
+        ("conf-kv-int8", "Confident Shared AttentionAndRecency Best Aged"),
+        ("conf-kv-l", "Confident Linear AttentionAndRecency Best Aged"),
+        ("int8", "Unbounded Shared Age Best Aged"),
+        ("fp8", "Unbounded Shared Age Best Aged"),
+        ("int4", "Unbounded Shared Age Best Aged"),
+        ("nf4", "Unbounded Shared Age Best Aged"),
+    ],
+)
+def test_a_published_policy_is_these_five_parts(name, parts):
+    made = agentkv.policy(name)
+    assert made.name == name
+    assert " ".join(type(part).__name__ for part in parts_of(made)) == parts
+    made.fitted(None if parts.startswith("Unbounded") else 128)
+
+
+def test_no_policy_is_left_out_above():
+    mark = test_a_published_policy_is_these_five_parts.pytestmark[0]
+    assert [case[0] for case in mark.args[1]] == list(NAMED)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="unknown policy 'gatd'; known: ada-pyramidkv, .*window"):
+        agentkv.policy("gatd")
+    with pytest.raises(ValueError, match="unknown policy 'gatd'"):
+        about("gatd")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("window", {"sinks": 4}, "'window' has no parameter 'sinks'; known: slack, schedule"),
+        ("streaming", {"threshold": 0.5}, "known: sinks, slack"),
+        ("full", {"slack": 1}, "has no parameter 'slack'; it has none"),
+        ("conf-kv", {"recent": 64}, "no parameter 'recent'"),
+        ("conf-kv", {"weights": (1, 1, 1)}, "weights must be three shares"),
+        ("conf-kv", {"weights": 3}, "weights must be 3 numbers"),
+        ("conf-kv", {"decay": 1.0}, "decay must be"),
+        ("conf-kv", {"mass_weight": 1.5}, "mass_weight must be"),
+        ("conf-kv", {"tight": 0}, "tight must be"),
+        ("conf-kv", {"protected": -1}, "protected must be"),
+        ("conf-kv", {"threshold": "high"}, "threshold must be a number; found 'high'"),
+        ("conf-kv-int8", {"recent": 1.5}, "recent must be"),
+        ("conf-kv-int8", {"format": "int9"}, "format must be one of int8, fp8, int4, nf4"),
+        ("conf-kv-l", {"slope": (1.25,)}, "slope must be 2 numbers"),
+        ("streaming", {"sinks": True}, "sinks must be"),
+        ("h2o", {"protected": 0.5}, "protected must be"),
+        ("h2o", {"normalize": 1}, "normalize must be true or false; found 1"),
+        ("scissorhands", {"history": 0}, "history must be"),
+        ("scissorhands", {"drop": 1.0}, "drop must be"),
+        ("scissorhands", {"variant": "mean"}, "variant must be one of count, sum"),
+        ("snapkv", {"window": 0}, "window must be"),
+        ("snapkv", {"kernel": 4}, "kernel must be an odd"),
+        ("snapkv", {"pool": "mean"}, "pool must be one of max, avg; found 'mean'"),
+        ("snapkv", {"schedule": "sometimes"}, "schedule must be one of always, prefill"),
+        ("pyramidkv", {"beta": 0}, "beta must be at least 1"),
+        ("ada-snapkv", {"floor": -0.1}, "floor must be"),
+        ("ada-pyramidkv", {"safeguard": "both"}, "safeguard must be one of mix, guarantee"),
+        ("critical-snapkv", {"first_stage": 2}, "first_stage must be"),
+        ("critical-pyramidkv", {"epsilon": -1}, "epsilon must be at least 0"),
+        ("critical-ada-snapkv", {"gqa": "sum"}, "gqa must be one of mean_norm"),
+        ("arkv", {"tau2": 0}, "tau2 must be more than 0"),
+        ("arkv", {"gamma": None}, "gamma must be a number; found None"),
+        ("arkv", {"alpha": 1.1}, "alpha must be"),
+        ("edie", {"alpha": -0.1}, "alpha must be at least 0"),
+        ("edie-tada", {"least": -1}, "least must be"),
+        ("int8", {"recent": None}, "recent must be"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused_by_name(name, parameters, message):
+    with pytest.raises(agentkv.PolicyError, match=message):
+        agentkv.policy(name, **parameters)
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_every_parameter_is_explained_and_reported(name):
+    known, said = parameters_of(name), about(name)
+    assert agentkv.policy(name).parameters == known
+    assert list(said.meanings) == list(known)
+    assert all(meaning.endswith(".") for meaning in said.meanings.values()), said.meanings
+    assert said.summary.endswith(".") and len(said.summary) <= 100
+    # what the docstring explains itself is what is told, word for word
+    own = " ".join(inspect.getdoc(NAMED[name]).split())
+    assert all(f"{key}: {said.meanings[key]}" in own for key in known if f" {key}: " in own)
+
+
+@pytest.mark.parametrize("name", EVICTING)
+def test_whatever_evicts_can_do_so_after_prompts_alone(name):
+    assert agentkv.policy(name).gate.bounded
+    gate = agentkv.policy(name, schedule="prefill").fitted(128).gate
+    assert not gate.bounded and gate.is_due(2, 0) and not gate.is_due(1, 1)
+    assert agentkv.policy(name, slack=5).gate.slack == 5
+    if not isinstance(gate, Confident):
+        assert agentkv.policy(name, interval=2).gate.is_due(1, 2)
+
+
+def test_parameters_that_two_policies_share_mean_the_inherited_thing():
+    assert "an eighth of loose" in about("conf-kv-l").meanings["protected"]
+    assert "half of the budget" in about("h2o").meanings["protected"]
+    assert about("nf4").meanings["recent"] == about("int8").meanings["recent"]
+    assert about("snapkv").meanings["window"] == about("critical-ada-snapkv").meanings["window"]
+    assert about("critical-ada-snapkv").source == "CriticalKV (arXiv 2502.03805)"
+
+
+def test_equal_parts_are_equal_values():
+    assert agentkv.policy("conf-kv", threshold=0.5) == agentkv.policy("conf-kv", threshold=0.5)
+    assert agentkv.policy("conf-kv", threshold=0.5) != agentkv.policy("conf-kv")
+    assert parts_of(agentkv.policy("streaming", sinks=0)) == parts_of(agentkv.policy("window"))
+    assert parts_of(agentkv.policy("edie-tada")) == parts_of(agentkv.policy("edie-tada"))
+
+
+def test_a_list_from_a_file_is_as_good_as_a_tuple():
+    for name, key in (("conf-kv", "weights"), ("conf-kv-l", "slope")):
+        given = {key: list(parameters_of(name)[key])}
+        assert parts_of(agentkv.policy(name, **given)) == parts_of(agentkv.policy(name))
+
+
+@pytest.mark.parametrize(
+    ("budget", "tight", "protected", "recent"),
+    [(512, 256, 64, 256), (256, 128, 32, 128), (100, 50, 12, 50), (1, 1, 0, 0)],
+)
+def test_the_papers_settings_follow_from_the_budget(budget, tight, protected, recent):
+    fitted = agentkv.policy("conf-kv-int8").fitted(budget)
+    assert (fitted.gate.loose, fitted.gate.tight) == (budget, tight)
+    assert fitted.selector.protected == protected
+    assert fitted.precision.recent == recent
+
+
+def test_a_window_is_scored_with_and_protected():
+    for name in EVICTING:
+        if "window" in parameters_of(name):
+            made = agentkv.policy(name, window=16).fitted(64)
+            assert made.scorer.window == made.selector.protected == 16
+            with pytest.raises(ValueError, match="16 protected rows do not fit"):
+                agentkv.policy(name, window=16).fitted(15)
+
+
+def test_policies_that_build_on_another_are_that_one_at_the_ends_of_their_parameters():
+    snapkv = agentkv.policy("snapkv").fitted(128)
+    flat = agentkv.policy("pyramidkv", beta=1).fitted(128)
+    level = agentkv.policy("ada-snapkv", floor=1.0).fitted(128)
+    same = agentkv.policy("conf-kv-l", slope=(1.0, 1.0)).fitted(128)
+    scores = torch.rand(4, 300, generator=torch.Generator().manual_seed(0))
+    for other in (flat, level):
+        assert other.allocator.layers(128, 8, 5000) == snapkv.allocator.layers(128, 8, 5000)
+        assert torch.equal(other.allocator.heads(scores, 96), snapkv.allocator.heads(scores, 96))
+        assert (other.scorer, other.selector) == (snapkv.scorer, snapkv.selector)
+    assert same.allocator.layers(128, 8, 5000) == (128,) * 8
+    raw = agentkv.policy("ada-pyramidkv").fitted(128).allocator
+    assert raw.layers(128, 8, 5000) == agentkv.policy("pyramidkv").fitted(128).allocator.layers(
+        128, 8, 5000
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "part", "other", "message"),
+    [
+        ("conf-kv", "allocator", "ada-snapkv", "AttentionAndRecency .* Adaptive makes rows"),
+        ("conf-kv-int8", "allocator", "edie-tada", "Measured makes rows of different heads"),
+        ("scissorhands", "allocator", "ada-pyramidkv", "Unimportance scores of different heads"),
+        ("ada-snapkv", "scorer", "conf-kv", "different units"),
+        ("h2o", "precision", "arkv", "HeavyHitters keeps no window"),
+    ],
+)
+def test_parts_that_make_no_sense_together_are_refused(base, part, other, message):
+    with pytest.raises(agentkv.PolicyError, match=message):
+        replace(agentkv.policy(base), **{part: getattr(agentkv.policy(other), part)})
+
+
+@pytest.mark.parametrize("base", EVICTING)
+@pytest.mark.parametrize("part", PARTS)
+def test_any_part_may_come_from_any_policy_or_is_refused_in_words(base, part):
+    for other in NAMED:
+        given = {part: getattr(agentkv.policy(other), part)}
+        try:
+            replace(agentkv.policy(base), **given).fitted(256)
+        except agentkv.PolicyError as error:
+            assert len(str(error)) > 20
+
+
+def newest(rows):
+    return rows.positions.to(torch.float32)
+
+
+def test_a_function_makes_a_policy_of_ones_own():
+    made = agentkv.scored("mine", newest, window=8, protected=4, sinks=2, slack=3, shared=True)
+    assert (made.name, made.scorer.window, made.gate.slack) == ("mine", 8, 3)
+    assert (made.selector.sinks, made.selector.protected) == (2, 4)
+    assert made.allocator.shared and not agentkv.scored("mine", newest).allocator.shared
+    assert made.parameters["window"] == 8
+    assert made.fitted(16).gate.ceiling == 16
+
+
+def test_a_function_lets_heads_compete_once_it_says_its_scores_compare():
+    with pytest.raises(ValueError, match="policy 'mine': Function scores of different heads"):
+        replace(agentkv.scored("mine", newest), allocator=Adaptive())
+    compares = agentkv.scored("mine", newest, comparable=True)
+    assert replace(compares, allocator=Adaptive()).allocator.pools
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": ""}, "a policy needs a name; found ''"),
+        ({"function": 3}, "policy 'mine' needs a function of Rows; found 3"),
+        ({"window": -1}, "window must be"),
+        ({"sinks": 1.5}, "sinks must be"),
+        ({"shared": "yes"}, "shared must be true or false; found 'yes'"),
+    ],
+)
+def test_a_function_that_makes_no_policy_is_refused(given, message):
+    with pytest.raises(agentkv.PolicyError, match=message):
+        agentkv.scored(**{"name": "mine", "function": newest, **given})
