@@ -80,8 +80,8 @@ class Int8:
 
     D bytes per row and head, and D for every block: D + D / 64. The exponent is the smallest e with
     max |x| <= 127 * 2**e over the block's channel; codes are x / 2**e rounded half to even. So
-    |x - code * 2**e| <= 2**e / 2; Gaussian rows are off by 0.89% (Frobenius norm). Powers of two let
-    blocks be merged again and again without drift (`merge`).
+    |x - code * 2**e| <= 2**e / 2; Gaussian rows are off by 0.89% (Frobenius norm). Powers of two
+    let blocks be merged again and again without drift (`merge`).
 
     Source: symmetric, per head and channel: CONF-KV; blocks and powers of two: our choice.
     """
