@@ -47,6 +47,8 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["run", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
         (["run", "--browser-path", "/nowhere/chromium"], "/nowhere/chromium"),
         (["run", "--no-such-option"], "--no-such-option"),
+        (["policies", "gatd"], "unknown policy 'gatd'; known: ada-pyramidkv"),
+        (["run", "--policies", "mine.toml"], "cannot read mine.toml"),
         (["tasks", "vwa76"], "unknown suite or file 'vwa76'"),
         (["report", "nowhere"], "nowhere/results.jsonl: cannot be read"),
         (["replay", "nowhere"], "neither a trace nor a folder"),
@@ -87,13 +89,27 @@ def test_a_placeholder_without_a_site_is_refused(tmp_path: Path) -> None:
     assert "task 0 needs __GITLAB__" in result.output and "__SHOPPING__" in result.output
 
 
-def test_policies_are_listed_with_their_parts_and_parameters_within_80_columns() -> None:
-    lines = [line.rstrip() for line in call("policies").output.splitlines()]
+def test_policies_are_listed_with_their_parts_parameters_and_papers_within_80_columns() -> None:
+    lines = call("policies").output.splitlines()
     about = lines[lines.index("conf-kv-int8") :]
-    assert "    Confident / Uniform / AttentionAndRecency / Best / AgedToInt8" in map(
-        str.rstrip, about
-    )
+    assert about[1:3] == [
+        "    `conf-kv` with older rows in 8 bits.",
+        "    Confident / Shared / AttentionAndRecency / Best / Aged",
+    ]
     assert any("threshold=0.7" in line for line in about)
+    assert "    CONF-KV (arXiv 2605.24786)" in about
+    assert "    (no parameters)" in lines[lines.index("full") : lines.index("window")]
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+
+
+def test_one_policy_is_explained_down_to_its_parameters() -> None:
+    lines = call("policies", "ada-pyramidkv").output.splitlines()
+    assert lines[:2] == ["ada-pyramidkv", "    `ada-snapkv` with the layers of `pyramidkv`."]
+    allocator = lines.index("    allocator: Adaptive")
+    assert lines[allocator + 1].startswith("        The heads of a layer compete")
+    beta = lines.index("    beta=20")
+    assert "the last layer gets 1 / beta" in lines[beta + 1]
+    assert "Ada-KV (arXiv 2407.11550)" in lines[-1]
     assert all(len(line) <= 80 for line in lines)
 
 

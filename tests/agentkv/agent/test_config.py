@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from agentkv.build import SCRIPTED, budget_for, load_run_model, make_agent, make_policy
+from agentkv.build import PARTS, SCRIPTED, budget_for, load_run_model, make_agent, make_policy
 from agentkv.config import PolicySettings, RunSettings, SettingsError, read_settings
 from agentkv.models.scripted import Solution
+from agentkv.policies.registry import NAMED, parameters_of
 from agentkv_env.page import Page
 
 FILE = """
@@ -116,9 +118,41 @@ def test_a_policy_of_ones_own_takes_its_parts_from_named_ones(tmp_path: Path) ->
     assert made.parameters["selector"] == {"of": "streaming", **other.parameters}
 
 
+def test_a_bare_name_stands_for_a_part_with_its_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nbase = "ada-snapkv"\nprecision = "conf-kv-int8"\n')
+    made = make_policy(PolicySettings(name=str(path)))
+    assert made.allocator == make_policy(PolicySettings(name="ada-snapkv")).allocator
+    assert made.precision == make_policy(PolicySettings(name="conf-kv-int8")).precision
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_every_parameter_of_every_policy_can_be_set_in_a_file(tmp_path: Path, name: str) -> None:
+    set_ones = {key: value for key, value in parameters_of(name).items() if value is not None}
+    pairs = ", ".join(
+        f"{key} = {json.dumps(list(value) if isinstance(value, tuple) else value)}"
+        for key, value in set_ones.items()
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(f'name = "mine"\nbase = {{ of = "{name}", parameters = {{ {pairs} }} }}\n')
+    made, plain = (
+        make_policy(PolicySettings(name=str(path))),
+        make_policy(PolicySettings(name=name)),
+    )
+    assert all(getattr(made, part) == getattr(plain, part) for part in PARTS)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            MINE + 'allocator = "ada-snapkv"',
+            r"mine\.toml: policy 'mine': AttentionAndRecency scores of different heads",
+        ),
+        (MINE + 'precision = "arkv"', r"mine\.toml: policy 'mine': Ranked stores rows by"),
+        (MINE.replace("= 3", "= -3"), r"mine\.toml: selector: sinks must be"),
+        (MINE.replace("0.9", "'high'"), r"mine\.toml: base: threshold must be a number"),
+        (MINE + "scorer = 3", "scorer: .*found 3"),
         (MINE + "selektor = 3", "unknown setting 'selektor'; known: name, base, gate"),
         (MINE.replace("streaming", "steaming"), "unknown policy 'steaming'"),
         (MINE.replace("sinks", "sink"), "no parameter 'sink'"),
