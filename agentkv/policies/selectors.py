@@ -32,6 +32,7 @@ class Best:
     sinks: int = 0
     protected: int | Portion = 0
     norms: ClassVar[None] = None
+    needs_window: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _require(self.sinks, self.protected)
@@ -92,6 +93,10 @@ class TwoStage:
     @property
     def norms(self) -> Literal["mean", "each"]:
         return "mean" if self.gqa == "mean_norm" else "each"
+
+    @property
+    def needs_window(self) -> bool:
+        return self.gqa != "mean_norm" or not self.pooled
 
     def fitted(self, budget: int, tight: int) -> Self:
         return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))

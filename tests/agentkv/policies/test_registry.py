@@ -207,6 +207,15 @@ def test_parts_that_make_no_sense_together_are_refused(base, part, other, messag
         replace(agentkv.policy(base), **{part: getattr(agentkv.policy(other), part)})
 
 
+@pytest.mark.parametrize("given", [{"pooled": False}, {"gqa": "product_then_mean"}])
+def test_a_selector_that_reads_a_window_wants_a_scorer_that_keeps_one(given):
+    selector = agentkv.policy("critical-snapkv", **given).selector
+    with pytest.raises(agentkv.PolicyError, match="HeavyHitters keeps no window"):
+        replace(agentkv.policy("h2o"), selector=selector)
+    replace(agentkv.policy("h2o"), selector=agentkv.policy("critical-snapkv").selector)
+    replace(agentkv.policy("edie"), selector=selector)
+
+
 @pytest.mark.parametrize("base", EVICTING)
 @pytest.mark.parametrize("part", PARTS)
 def test_any_part_may_come_from_any_policy_or_is_refused_in_words(base, part):
