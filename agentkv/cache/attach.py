@@ -72,7 +72,7 @@ def attach(model: PreTrainedModel) -> None:
     if _check_forward not in inner._forward_pre_hooks.values():
         # a hook sees a forward whole and before any work: refusals leave the cache as it was
         inner.register_forward_pre_hook(_check_forward, with_kwargs=True)
-        model.base_model.register_forward_hook(_finish_forward, with_kwargs=True)
+        inner.register_forward_hook(_finish_forward, with_kwargs=True)
 
 
 def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -17,10 +17,10 @@ class Listener(agentkv.Cache):
     turn_window = 5
 
     def note_turn(self, layer_idx, turn):
-        self.turns = [*getattr(self, "turns", []), (layer_idx, turn)]
+        self.heard_turns = [*getattr(self, "heard_turns", []), (layer_idx, turn)]
 
     def note_ids(self, ids):
-        self.ids = [*getattr(self, "ids", []), ids]
+        self.heard_ids = [*getattr(self, "heard_ids", []), ids]
 
 
 def layers_of(model):
@@ -71,17 +71,17 @@ def test_every_layer_tells_how_far_it_turned_the_last_tokens(family, model_of, t
         model(ids[:, 13:], past_key_values=cache)
     before, after = streams(own, ids)
     num_layers = model.config.num_hidden_layers
-    assert [i for i, _ in cache.turns] == [*range(num_layers), *range(num_layers)]
+    assert [i for i, _ in cache.heard_turns] == [*range(num_layers), *range(num_layers)]
     # 5 tokens of the first forward; the second has but 3
     for (i, turn), columns in zip(
-        cache.turns,
+        cache.heard_turns,
         [range(8, 13)] * num_layers + [range(13, 16)] * num_layers,
         strict=True,
     ):
         for row in range(2):
             each = [turn_by_hand(before[i][row, t], after[i][row, t]) for t in columns]
             assert float(turn[row]) == pytest.approx(sum(each) / len(each), abs=1e-5)
-    assert all(turn.dtype == torch.float32 and turn.min() > 1e-3 for _, turn in cache.turns)
+    assert all(turn.dtype == torch.float32 and turn.min() > 1e-3 for _, turn in cache.heard_turns)
 
 
 def test_padding_turns_nothing(family, model_of, tokens):
@@ -102,20 +102,20 @@ def test_padding_turns_nothing(family, model_of, tokens):
         real = mask[row].bool()
         before, after = streams(own, ids[row : row + 1, real])
         place = (mask[row].cumsum(-1) - 1).tolist()
-        for i, turn in cache.turns:
+        for i, turn in cache.heard_turns:
             each = [turn_by_hand(before[i][0, place[t]], after[i][0, place[t]]) for t in columns]
             assert float(turn[row]) == pytest.approx(sum(each) / len(each), abs=1e-4)
-    assert all(turn[2].isnan() for _, turn in cache.turns)
+    assert all(turn[2].isnan() for _, turn in cache.heard_turns)
 
 
 def test_only_a_cache_that_wants_them_hears_of_turns(llama, tokens):
     ids = tokens(1, 6)
 
     def count(cache):
-        cache.turns = []
+        cache.heard_turns = []
         with torch.no_grad():
             llama(ids, past_key_values=cache)
-        return len(cache.turns)
+        return len(cache.heard_turns)
 
     assert count(Listener.for_model(llama, policy="full")) == 0
     watch, again = watch_turns(llama), watch_turns(llama)
@@ -134,9 +134,9 @@ def test_only_a_cache_that_wants_them_hears_of_turns(llama, tokens):
         len(m._forward_hooks) + len(m._forward_pre_hooks) for m in llama.model.layers.modules()
     ]
     assert sum(hooks) == 0
-    heard = Listener.for_model(twin, policy="full")
-    twin(ids, past_key_values=heard)
-    assert len(heard.turns) == 4
+    twins = Listener.for_model(twin, policy="full")
+    twin(ids, past_key_values=twins)
+    assert len(twins.heard_turns) == 4
     watch_turns(twin).remove()
 
 
@@ -149,7 +149,7 @@ def test_a_turn_stays_on_the_device_of_its_layer(llama, tokens):
     watch_turns(llama)
     with pytest.raises(RuntimeError), torch.no_grad():
         llama(tokens(1, 6), past_key_values=cache)  # the model itself cannot add the two
-    assert [(i, turn.device.type, tuple(turn.shape)) for i, turn in cache.turns] == [
+    assert [(i, turn.device.type, tuple(turn.shape)) for i, turn in cache.heard_turns] == [
         (0, "cpu", (1,)), (1, "meta", (1,)),
     ]  # fmt: skip
 
@@ -161,9 +161,9 @@ def test_the_cache_hears_of_every_token_once(family, model, tokens):
     ids = tokens(2, 11)
     cache = Listener.for_model(model, policy="full")
     made = model.generate(ids, past_key_values=cache, max_new_tokens=5, do_sample=False)
-    heard = torch.cat(cache.ids, dim=1)
+    heard = torch.cat(cache.heard_ids, dim=1)
     assert heard.dtype == torch.int32 and torch.equal(heard, made[:, :-1].int())
-    cache.ids = []
+    cache.heard_ids = []
     more = tokens(2, 3, seed=5)
     cache.feed(model, more)
     with torch.no_grad():
@@ -172,11 +172,11 @@ def test_the_cache_hears_of_every_token_once(family, model, tokens):
             model.transformer(more[:, :1], cache)  # arguments given by place
     expected = more.int()
     more.zero_()
-    assert torch.equal(cache.ids[0], expected), "what was heard is not shared with the caller"
-    assert cache.ids[1] is None
+    assert torch.equal(cache.heard_ids[0], expected), "what was heard is not shared with the caller"
+    assert cache.heard_ids[1] is None
     if family == "gpt2":
-        assert torch.equal(cache.ids[2], expected[:, :1])
-    num_heard = len(cache.ids)
+        assert torch.equal(cache.heard_ids[2], expected[:, :1])
+    num_heard = len(cache.heard_ids)
     with pytest.raises(ValueError, match="holds 2 sequences and was given 1"), torch.no_grad():
         model(tokens(1, 2), past_key_values=cache)
-    assert len(cache.ids) == num_heard
+    assert len(cache.heard_ids) == num_heard
