@@ -9,55 +9,36 @@ T rows of a lane.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentkv.cache.coded import CodedRows
+from agentkv.cache.shape import LaneShape
 from agentkv.cache.table import Field, Meter, Table
 from agentkv.policies.policy import Drop, Verdict
-from agentkv_kernels.ops import BLOCK, Coded, Dense, Format
+from agentkv_kernels.ops import BLOCK, Coded, Dense
 
 POSITION, TRACKED, NORMS = 0, 1, 2
 """Fields of the metadata; the last two are empty unless the policy reads them."""
 KEYS, VALUES = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class LaneShape:
-    """What every lane of a layer looks like."""
-
-    num_heads: int
-    """W."""
-    head_dim: int
-    dtype: torch.dtype
-    format: Format | None
-    """Of quantised rows; None where there are none."""
-    tracked: Field
-    """The statistic each row carries along; of no numbers if it carries none."""
-    num_norms: int
-    """Norms of each row's value per head; 0 for none."""
-    by_rank: bool
-    """Whether rank decides what is quantised, so that storage order is not that of positions."""
-
-
 class Lanes:
     """The lanes of one layer: append, attend to, drop, keep, quantise; all bytes are metered."""
 
-    __slots__ = ("_dense", "_meta", "coded", "per_sequence", "shape")
+    __slots__ = ("_dense", "_meta", "coded", "shape")
 
     def __init__(
         self,
         shape: LaneShape,
         *,
         batch: int,
-        per_sequence: int,
         device: torch.device,
         meter: Meter,
     ) -> None:
-        self.shape, self.per_sequence = shape, per_sequence
-        heads, num_lanes = shape.num_heads, batch * per_sequence
+        self.shape = shape
+        heads, num_lanes = shape.num_heads, batch * shape.per_sequence
         norms = Field(heads, (shape.num_norms,), torch.float32)
         about = [Field(1, (), torch.int32), shape.tracked, norms]
         self._meta = Table(about, num_lanes, device=device, meter=meter)
@@ -138,7 +119,9 @@ class Lanes:
         before, count = self._meta.counts, keys.shape[2]
         counts: list[int] | int = count
         if columns is not None:
-            counts = [columns[lane // self.per_sequence].shape[0] for lane in range(len(before))]
+            counts = [
+                columns[lane // self.shape.per_sequence].shape[0] for lane in range(len(before))
+            ]
         self._meta.extend(counts)
         self._dense.extend(counts)
         as_one = columns is None and self._dense.is_even
@@ -146,7 +129,7 @@ class Lanes:
             self._dense.all_rows(KEYS)[:, :, -count:] = keys
             self._dense.all_rows(VALUES)[:, :, -count:] = values
         for lane, start in enumerate(before):
-            pick = None if columns is None else columns[lane // self.per_sequence]
+            pick = None if columns is None else columns[lane // self.shape.per_sequence]
             if not as_one:
                 for field, x in ((KEYS, keys), (VALUES, values)):
                     new = x[lane] if pick is None else x[lane][:, pick]
@@ -168,29 +151,26 @@ class Lanes:
 
     # ---- reading
 
+    def places(self, lane: int | None = None) -> Tensor:
+        """Positions in storage order, (1, T) of one lane or (N, T) of all, which must be even."""
+        return _shown(self._meta, POSITION, lane)[:, 0]
+
+    def statistic(self, lane: int | None = None) -> Tensor:
+        """(1, T, n) of one lane, or (N, T, n) of all, which must be even; a view."""
+        return _shown(self._meta, TRACKED, lane)[:, 0]
+
     def parts(self, lane: int | None = None) -> list[Dense | Coded]:
         """The rows as views, for attention: of one lane (a batch of 1), or of all (a batch of N),
         which must be even."""
-
-        def show(table: Table, field: int) -> Tensor:
-            return table.all_rows(field) if lane is None else table.rows(field, lane)[None]
-
-        positions = show(self._meta, POSITION)[:, 0]
-        num_coded = self.num_coded[lane or 0]
+        positions, num_coded = self.places(lane), self.num_coded[lane or 0]
         parts: list[Dense | Coded] = []
         if num_coded:
             assert self.coded is not None
             parts.append(self.coded.part(lane, positions[:, :num_coded]))
         if positions.shape[1] > num_coded or not parts:
-            dense = show(self._dense, KEYS), show(self._dense, VALUES)
-            parts.append(Dense(*dense, positions[:, num_coded:]))
+            keys, values = _shown(self._dense, KEYS, lane), _shown(self._dense, VALUES, lane)
+            parts.append(Dense(keys, values, positions[:, num_coded:]))
         return parts
-
-    def statistic(self, lane: int | None = None) -> Tensor:
-        """(1, T, n) of one lane, or (N, T, n) of all, which must be even; a view."""
-        if lane is None:
-            return self._meta.all_rows(TRACKED)[:, 0]
-        return self._meta.rows(TRACKED, lane)
 
     # ---- shrinking
 
@@ -199,7 +179,7 @@ class Lanes:
 
         The mask of a verdict goes by storage order, a shorter lane filled up at its front.
         """
-        of_lanes = [verdict for verdict in verdicts for _ in range(self.per_sequence)]
+        of_lanes = [verdict for verdict in verdicts for _ in range(self.shape.per_sequence)]
         if any(isinstance(verdict, Tensor) for verdict in of_lanes):
             self._keep([self._pick(lane, verdict) for lane, verdict in enumerate(of_lanes)])
         else:
@@ -236,7 +216,7 @@ class Lanes:
             keep = torch.ones(count, dtype=torch.bool, device=places.device)
             keep[verdict.start : verdict.stop] = False
         else:
-            keep = verdict[lane % self.per_sequence, verdict.shape[1] - count :]
+            keep = verdict[lane % self.shape.per_sequence, verdict.shape[1] - count :]
         index = keep.nonzero().squeeze(1)
         return None if index.shape[0] == count else index
 
@@ -258,7 +238,7 @@ class Lanes:
         """Quantise the oldest rows in the model's dtype, in blocks, while more than recent + 63 of
         a lane are left; `recent` is given per sequence."""
         counts = [
-            max(0, count - recent[lane // self.per_sequence]) // BLOCK * BLOCK
+            max(0, count - recent[lane // self.shape.per_sequence]) // BLOCK * BLOCK
             for lane, count in enumerate(self._dense.counts)
         ]
         if not any(counts):
@@ -295,8 +275,8 @@ class Lanes:
 
     def take(self, sequences: Sequence[int]) -> "Lanes":
         """An independent copy of these sequences, on the same meter."""
-        per, twin = self.per_sequence, object.__new__(Lanes)
-        twin.shape, twin.per_sequence = self.shape, per
+        per, twin = self.shape.per_sequence, object.__new__(Lanes)
+        twin.shape = self.shape
         lanes = [sequence * per + i for sequence in sequences for i in range(per)]
         twin._meta, twin._dense = self._meta.take(lanes), self._dense.take(lanes)
         twin.coded = None if self.coded is None else self.coded.take(lanes)
@@ -322,3 +302,8 @@ class Lanes:
             assert bool((places.sort().values.diff() > 0).all()), "a position is stored twice"
             if self.shape.tracked.dtype.is_floating_point:
                 assert bool(self.statistic(lane).isfinite().all()), "a statistic is not finite"
+
+
+def _shown(table: Table, field: int, lane: int | None) -> Tensor:
+    """(1, w, T, *F) of one lane, or (N, w, T, *F) of all."""
+    return table.all_rows(field) if lane is None else table.rows(field, lane)[None]

@@ -5,11 +5,11 @@ when rows first have to go: each layer's energy is the sum of its scores over th
 times how far its attention turned the residual stream in that forward.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from agentkv.cache.layer import LayerStore
+from agentkv.cache.keeper import Keeper
 from agentkv.policies.policy import Allocator
 
 
@@ -29,23 +29,28 @@ class Lessons:
         """How far a layer's attention turned the stream in this forward, (B,) float32."""
         self._turns[layer_idx] = turn
 
-    def take(self, stores: Sequence[LayerStore], layers: Sequence[int]) -> None:
-        """At the end of a forward, learn from the sequences that all `layers` have now measured.
+    def reorder(self, sequences: Sequence[int]) -> None:
+        """Sequence i becomes a copy of what sequence sequences[i] was, and was measured when it
+        was."""
+        known = self._energies
+        self._energies = {i: dict(known[old]) for i, old in enumerate(sequences) if old in known}
+
+    def take(self, keepers: Mapping[int, Keeper]) -> None:
+        """At the end of a forward, learn from the sequences that all layers have now measured.
 
         Args:
-            stores: of all layers.  layers: those that the policy acts on.
+            keepers: by layer, of those that the policy acts on.
         """
-        batch = len(stores[layers[0]].fed)
-        for i in layers:
+        for layer, keeper in keepers.items():
             turns: list[float] | None = None
-            for sequence, energy in enumerate(stores[i].energies):
+            for sequence, energy in enumerate(keeper.energies):
                 known = self._energies.setdefault(sequence, {})
-                if energy is None or i in known:
+                if energy is None or layer in known:
                     continue
                 if turns is None:
-                    turns = self._turns[i].tolist()
-                known[i] = max(energy, 0.0) * max(turns[sequence], 0.0)
-                if len(known) == len(layers):
-                    self._allocator.learn([known[layer] for layer in layers])
+                    turns = self._turns[layer].tolist()
+                known[layer] = max(energy, 0.0) * max(turns[sequence], 0.0)
+                if len(known) == len(keepers):
+                    self._allocator.learn([known[i] for i in keepers])
         self._turns.clear()
-        self.is_over = all(len(self._energies[i]) == len(layers) for i in range(batch))
+        self.is_over = all(len(known) == len(keepers) for known in self._energies.values())

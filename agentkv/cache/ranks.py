@@ -45,6 +45,11 @@ class Ranks:
         self._scores[sequence] = kept
         self.qualities[sequence] = quality
 
+    def reorder(self, sequences: Sequence[int]) -> None:
+        """Sequence i becomes a copy of what sequence sequences[i] was."""
+        known = self.qualities
+        self.qualities = {i: known[old] for i, old in enumerate(sequences) if old in known}
+
     def settle(
         self,
         lanes: Lanes,
@@ -61,7 +66,7 @@ class Ranks:
         """
         device = lanes.positions(0).device
         picks = [torch.arange(0, device=device)] * lanes.num_lanes
-        per = lanes.per_sequence
+        per = lanes.shape.per_sequence
         for sequence, scores in self._scores.items():
             policy = policies[sequence]
             protected = policy.selector.protected

@@ -70,6 +70,12 @@ class QueryRing:
         """Give all memory back; the ring is of no use afterwards."""
         self.table.release()
 
+    def check(self, fed: Sequence[int]) -> None:
+        """Audit the structure, given the tokens each sequence was fed. Raises AssertionError."""
+        self.table.check()
+        whole = [min(num_seen, self.window) for num_seen in fed]
+        assert self.table.counts == whole, "the window of queries is not whole"
+
     def take(self, sequences: Sequence[int]) -> "QueryRing":
         """An independent copy for these sequences, on the same meter."""
         twin = object.__new__(QueryRing)

@@ -1,14 +1,14 @@
 """How many bytes a full cache takes: the arithmetic behind a budget in bytes."""
 
+import math
 from dataclasses import dataclass
-
-import torch
 
 from agentkv.cache.coded import most_blocks
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.ring import SPARE
+from agentkv.cache.shape import LaneShape, lane_shape
 from agentkv.policies.policy import Policy
-from agentkv_kernels.ops import BLOCK, Format, format_of
+from agentkv_kernels.ops import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +33,20 @@ class RowSize:
         return held
 
 
-def row_size(
-    *,
-    num_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    format: Format | None = None,
-    tracked: int = 0,
-    num_norms: int = 0,
-) -> RowSize:
-    """Bytes of a row in a lane of `num_heads` heads.
-
-    Args:
-        tracked: bytes of a row's statistic.  num_norms: float32 numbers per head.
-    """
+def row_size(shape: LaneShape) -> RowSize:
+    """Bytes of a row in a lane of this shape."""
+    heads, dim, form = shape.num_heads, shape.head_dim, shape.format
     coded = block = 0
-    if format is not None:
-        codes = 2 * num_heads * format.code_size(head_dim) * format.code_dtype.itemsize
-        scales = 2 * num_heads * format.scale_size(head_dim) * format.scale_dtype.itemsize
-        coded, block = (codes + 4, scales) if format.by_block else (codes + scales, 0)
+    if form is not None:
+        codes = 2 * heads * form.code_size(dim) * form.code_dtype.itemsize
+        scales = 2 * heads * form.scale_size(dim) * form.scale_dtype.itemsize
+        coded, block = (codes + 4, scales) if form.by_block else (codes + scales, 0)
+    tracked = shape.tracked.dtype.itemsize * math.prod(shape.tracked.inner)
     return RowSize(
-        dense=2 * num_heads * head_dim * dtype.itemsize,
+        dense=2 * heads * dim * shape.dtype.itemsize,
         coded=coded,
         block=block,
-        about=4 + tracked + 4 * num_heads * num_norms,
+        about=4 + tracked + 4 * heads * shape.num_norms,
     )
 
 
@@ -67,35 +57,29 @@ def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:
     bytes grow with rows by a straight line, or more slowly where old rows are quantised. Rows that
     rank decides on are all taken to be in the model's dtype.
     """
-    ceiling = policy.gate.ceiling
+    ceiling, acted_on = policy.gate.ceiling, set(geometry.policy_layers)
     assert ceiling is not None and policy.gate.bounded
-    acted_on, total = set(geometry.policy_layers), 0
+    total = 0
     for i, layer in enumerate(geometry.layers):
-        num_heads, group = layer.num_heads, geometry.num_q_heads // layer.num_heads
+        shape = lane_shape(
+            layer,
+            policy if i in acted_on else None,
+            dtype=geometry.dtype,
+            num_q_heads=geometry.num_q_heads,
+        )
+        size, num_rows = row_size(shape), ceiling + policy.gate.slack
         if i not in acted_on:
             assert layer.window is not None
-            size = row_size(num_heads=num_heads, head_dim=layer.head_dim, dtype=geometry.dtype)
             total += size.lane(num_dense=layer.window, num_coded=0)
             continue
-        num_rows = ceiling + policy.gate.slack
         if layer.window is not None:
             num_rows = min(num_rows, layer.window)
-        tracker, norms = policy.scorer.tracker, policy.selector.norms
-        lanes = 1 if policy.allocator.shared or policy.scorer.by_age else num_heads
-        form = policy.precision.format
-        size = row_size(
-            num_heads=num_heads // lanes,
-            head_dim=layer.head_dim,
-            dtype=geometry.dtype,
-            format=None if form is None else format_of(form),
-            tracked=0 if tracker is None else tracker.size * tracker.dtype.itemsize,
-            num_norms={None: 0, "mean": 1, "each": group}[norms],
-        )
         num_dense = num_rows
         if (recent := policy.precision.recent) is not None:
             num_dense = min(num_rows, recent + BLOCK - 1)
+        lanes = shape.per_sequence
         total += lanes * size.lane(num_dense=num_dense, num_coded=num_rows - num_dense)
-        if policy.precision.by_rank:
+        if shape.by_rank:
             # any row may be quantised, and a lane's last block of scales may be half empty
             total += lanes * most_blocks(num_rows) * size.block
         if policy.scorer.window:

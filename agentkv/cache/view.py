@@ -30,7 +30,7 @@ class View:
     __slots__ = ("_counts", "_lanes", "_numbers", "_orders")
 
     def __init__(self, lanes: Lanes, sequence: int) -> None:
-        per = lanes.per_sequence
+        per = lanes.shape.per_sequence
         self._lanes = lanes
         self._numbers = range(sequence * per, (sequence + 1) * per)
         self._counts = [lanes.counts[lane] for lane in self._numbers]
@@ -44,8 +44,7 @@ class View:
         num_seen: int,
         sinks: int,
         protected: int,
-        queries: Tensor | None,
-        query_positions: Tensor | None,
+        ring: tuple[Tensor, Tensor] | None,
         attention: Attention,
         window: int | None,
     ) -> Rows:
@@ -53,7 +52,7 @@ class View:
 
         Args:
             sinks, protected: of the policy's selector.
-            queries: (H * G, w, D), the last ones.  query_positions: (w,).
+            ring: the last queries (H * G, w, D) and their positions (w,).
             attention, window: of the layer.
         """
         lanes, numbers = self._lanes, self._numbers
@@ -69,15 +68,16 @@ class View:
 
         def attend() -> Tensor:
             nonlocal seen
-            assert queries is not None and query_positions is not None
+            assert ring is not None, "the policy's scorer has no window"
             if seen is None:
+                queries, places = ring
                 by_lane = queries.view(len(numbers), -1, *queries.shape[1:])
                 of_lanes = [
                     weights(
                         by_lane[i, None],
                         lanes.parts(lane),
                         scale=attention.scale,
-                        q_positions=query_positions[None],
+                        q_positions=places[None],
                         window=window,
                         sinks=None if sink_logits is None else sink_logits[i],
                     )[0]

@@ -1,0 +1,192 @@
+"""A cache as a model calls it: checked before a forward, attended to in it, tidied after it."""
+
+import weakref
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentkv.cache.attach import CheckedCache
+from agentkv.cache.budget import Allowance, Budget, Bytes
+from agentkv.cache.families import describe, output_projection
+from agentkv.cache.geometry import Geometry
+from agentkv.cache.hf import Handle, Layer, Misuse
+from agentkv.cache.keeper import Keeper
+from agentkv.cache.layer import LayerStore
+from agentkv.cache.lessons import Lessons
+from agentkv.cache.stream import IdStream
+from agentkv.cache.table import Meter
+from agentkv.cache.turns import watch_turns
+from agentkv.cache.view import Attention
+from agentkv.policies.policy import Policy
+
+OTHER_MODEL = "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
+
+
+class ForwardCache(CheckedCache):
+    """What transformers and the hooks of an attached model call; `Cache` is what people call."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        policy: Policy,
+        budget: Budget,
+        prefill: Literal["chunked", "whole"],
+        chunk: int,
+    ) -> None:
+        self.geometry: Geometry = describe(model)
+        self.policy = policy
+        """As it was asked for; `fitted` has its numbers filled in."""
+        self.prefill, self.chunk = prefill, chunk
+        self.confidences: list[float] | None = None
+        """Per sequence, at the last step a gate that needs logits was given them; else None."""
+        self.pending: list[list[int]] | None = None
+        """For its owner to set: per sequence, tokens that were sampled and not fed yet. Saved and
+        restored with the cache, which makes no use of them."""
+        self._budget = budget
+        self._model = weakref.ref(model.base_model)
+        self._modules = {id(module) for module in model.modules()}
+        self._meter = Meter()
+        self._batch: int | None = None
+        self._ids = IdStream()
+        self._num_new = 0
+        self._lessons = Lessons(policy.allocator)
+        self.allowance = Allowance(policy, budget, self.geometry)
+        self.keepers = {
+            layer: Keeper(i, self.allowance) for i, layer in enumerate(self.geometry.policy_layers)
+        }
+        """By layer, of those that the policy acts on."""
+        self.stores = [
+            LayerStore(shape, keeper=self.keepers.get(i), meter=self._meter)
+            for i, shape in enumerate(self.geometry.layers)
+        ]
+        """One per layer."""
+        super().__init__(layers=[Layer(store) for store in self.stores])
+        if policy.allocator.learns:
+            watch_turns(model)
+
+    @property
+    def seen(self) -> int:
+        """Tokens fed so far, in columns of the batch."""
+        return self.stores[0].seen
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in the batch; -1 before the first forward."""
+        return -1 if self._batch is None else self._batch
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        """Refuse a forward that cannot work, before it starts. Raises Misuse (ValueError)."""
+        if module is not self._model() and id(module) not in self._modules:
+            raise Misuse(OTHER_MODEL)
+        self._check_batch(batch)
+        most = self.geometry.max_positions
+        if most is not None and self.seen + num_tokens > most:
+            raise Misuse(
+                f"{self.geometry.family} has {most} positions; {self.seen} tokens were seen and "
+                f"{num_tokens} more were given. Evicting does not free positions: start a new cache"
+            )
+        if self._batch is None and isinstance(self._budget, Bytes):
+            # bytes are shared by the sequences, whose number is known now
+            self.allowance = Allowance(self.policy, self._budget, self.geometry, batch)
+            for keeper in self.keepers.values():
+                keeper.allowance = self.allowance
+
+    def note_ids(self, ids: Tensor | None) -> None:
+        self._ids.append(ids)
+
+    @property
+    def turn_window(self) -> int:
+        is_learning = self.policy.allocator.learns and not self._lessons.is_over
+        return self.policy.scorer.window if is_learning else 0
+
+    def note_turn(self, layer_idx: int, turn: Tensor) -> None:
+        self._lessons.note_turn(layer_idx, turn)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A light handle in place of the keys; the attention function stores and attends."""
+        if layer_idx >= len(self.layers):
+            raise Misuse("this cache was made for another model, with fewer layers")
+        shape = self.geometry.layers[layer_idx]
+        batch, heads, _, head_dim = key_states.shape
+        if (heads, head_dim) != (shape.num_heads, shape.head_dim):
+            raise Misuse("this cache was made for another model, with other heads")
+        self._check_batch(batch)
+        return Handle(self, layer_idx, key_states, value_states), value_states
+
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Called by the registered attention function; see `LayerStore.attend`."""
+        if id(module) not in self._modules:
+            raise Misuse(OTHER_MODEL)
+        if mask is not None and mask.dim() != 2:
+            raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
+        keys, values = handle.keys.detach(), handle.values.detach()
+        self._batch, self._num_new = keys.shape[0], keys.shape[2]
+        store = self.stores[handle.layer_idx]
+        projection = None
+        if store.keeper is not None and self.policy.selector.norms is not None:
+            projection = output_projection(module)
+        attention = Attention(scale, sinks, projection)
+        return store.attend(query, keys, values, mask, attention)
+
+    def finish(self) -> None:
+        self._store_by_rank()
+        if self.turn_window:
+            self._lessons.take(self.keepers)
+
+    def _store_by_rank(self) -> None:
+        if not self.policy.precision.by_rank:
+            return
+        best: dict[int, float] = {}
+        for keeper in self.keepers.values():
+            for sequence, quality in keeper.ranks.qualities.items():
+                best[sequence] = max(best.get(sequence, 0.0), quality)
+        for i, keeper in self.keepers.items():
+            lanes = self.stores[i].lanes
+            assert lanes is not None
+            keeper.store_by_rank(lanes, best)
+
+    def _check_batch(self, batch: int) -> None:
+        if self._batch is not None and batch != self._batch:
+            raise Misuse(
+                f"this cache holds {self._batch} sequences and was given {batch}; make a new one"
+            )
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Sequence i becomes a copy of what sequence beam_idx[i] was (beam search)."""
+        self._rearrange(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep only these sequences, in this order."""
+        self._rearrange(indices.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every sequence `repeats` times in a row."""
+        self._rearrange([i for i in range(self.batch_size) for _ in range(repeats)])
+
+    def _rearrange(self, index: list[int]) -> None:
+        if self._batch is None:
+            raise Misuse("the cache is empty: there are no sequences to rearrange")
+        for store in self.stores:
+            store.reorder(index)
+        self._ids.reorder(index)
+        self._lessons.reorder(index)
+        self._batch = len(index)
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        """Always refused."""
+        raise Misuse(
+            "this cache cannot be rolled back: what was evicted, quantised and averaged since is "
+            "gone. Decode without an assistant model, or take a `snapshot` first and `restore` it"
+        )

@@ -1,0 +1,185 @@
+"""What a policy decides for one layer: which rows of each sequence stay, and how they are stored.
+
+Shapes: B sequences of S lanes; H key-value heads; T rows.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from agentkv.cache.budget import Allowance
+from agentkv.cache.lanes import Lanes
+from agentkv.cache.ranks import Ranks
+from agentkv.cache.ring import QueryRing
+from agentkv.cache.view import Attention, View
+from agentkv.policies.policy import Policy, Rows, Scorer, Verdict
+from agentkv_kernels.ops import BLOCK
+
+
+class Keeper:
+    """The policy's part for one layer.
+
+    Args:
+        index: which of the layers that the policy acts on this is.
+        allowance: what the policy allows.
+    """
+
+    __slots__ = ("allowance", "energies", "fed", "index", "num_steps", "ranks")
+
+    def __init__(self, index: int, allowance: Allowance) -> None:
+        self.index, self.allowance = index, allowance
+        self.ranks = Ranks()
+        self.fed: list[int] = []
+        """Tokens of each sequence that were fed."""
+        self.num_steps = 0
+        """Forwards of a single token."""
+        self.energies: list[float | None] = []
+        """Of each sequence, the sum of its scores when rows first had to go; see `Lessons`."""
+
+    @property
+    def policy(self) -> Policy:
+        """With the parts as they were asked for, budgets not filled in."""
+        return self.allowance.policy
+
+    def begin(self, batch: int) -> None:
+        """Start with so many sequences."""
+        self.fed, self.energies, self.num_steps, self.ranks = (
+            [0] * batch,
+            [None] * batch,
+            0,
+            Ranks(),
+        )
+
+    def count(self, num_new: int, columns: Sequence[Tensor] | None) -> None:
+        """Take note of a forward of `num_new` columns, of which in each sequence `columns` are
+        real; None: all."""
+        self.num_steps += num_new == 1
+        for i in range(len(self.fed)):
+            self.fed[i] += num_new if columns is None else columns[i].shape[0]
+
+    def evict(
+        self,
+        lanes: Lanes,
+        ring: QueryRing | None,
+        *,
+        confidences: Sequence[float] | None,
+        num_new: int,
+        attention: Attention,
+        window: int | None,
+    ) -> None:
+        """Drop rows of each sequence down to what the policy allows it, and quantise by age.
+
+        Args:
+            confidences: per sequence; None: go by the most the gate ever allows.
+            num_new: tokens of the latest forward.
+            attention, window: of the layer.
+        """
+        verdicts: list[Verdict | None] = []
+        for sequence, num_seen in enumerate(self.fed):
+            policy = self.allowance.at(num_seen)
+            sure = None if confidences is None else confidences[sequence]
+            num_rows = self._rows_to_leave(policy, lanes, sequence, sure, num_new)
+            if num_rows is None:
+                verdicts.append(None)
+                continue
+            view, protected = View(lanes, sequence), policy.selector.protected
+            assert isinstance(protected, int)
+            rows = view.rows(
+                num_seen=num_seen,
+                sinks=policy.selector.sinks,
+                protected=protected,
+                ring=None if ring is None else ring.of(sequence),
+                attention=attention,
+                window=window,
+            )
+            scores = _scores(policy.scorer, rows)
+            verdict = policy.selector.select(rows, scores, num_rows, policy.allocator)
+            verdict = view.in_storage_order(verdict)
+            verdicts.append(verdict)
+            if scores is not None:
+                self._note(policy, sequence, view, rows, scores, verdict)
+        if any(verdict is not None for verdict in verdicts):
+            lanes.apply(verdicts)
+        if self.policy.precision.format is not None and not self.policy.precision.by_rank:
+            recent = [self.allowance.at(num_seen).precision.recent or 0 for num_seen in self.fed]
+            lanes.quantise_to(recent)
+
+    def _rows_to_leave(
+        self,
+        policy: Policy,
+        lanes: Lanes,
+        sequence: int,
+        confidence: float | None,
+        num_new: int,
+    ) -> int | None:
+        """Rows per head that a sequence must go down to; None: it may keep what it has."""
+        budget = self.allowance.layer(self.index, self.fed[sequence], confidence)
+        if budget is None:
+            return None
+        per = lanes.shape.per_sequence
+        num_rows = sum(lanes.counts[sequence * per : (sequence + 1) * per])
+        gate = policy.gate
+        if num_rows <= per * (budget + gate.slack) or not gate.is_due(num_new, self.num_steps):
+            return None
+        return gate.target(budget, num_rows // per)
+
+    def _note(
+        self,
+        policy: Policy,
+        sequence: int,
+        view: View,
+        rows: Rows,
+        scores: Tensor,
+        verdict: Verdict,
+    ) -> None:
+        if policy.allocator.learns and self.energies[sequence] is None:
+            self.energies[sequence] = float(scores.where(rows.candidates, 0).sum())
+        if policy.precision.by_rank:
+            past = rows.attention()[..., : rows.positions.shape[1] - rows.protected]
+            self.ranks.note(sequence, view.back(scores), verdict, policy.precision.quality(past))
+
+    def store_by_rank(self, lanes: Lanes, best: Mapping[int, float]) -> None:
+        """Quantise what ranks below the share of rows that this layer deserves, where rows went in
+        this forward, which has ended.
+
+        Args:
+            best: per sequence, the largest of all layers' qualities.
+        """
+        policies, budgets = {}, {}
+        for sequence in self.ranks.noted:
+            policies[sequence] = self.allowance.at(self.fed[sequence])
+            budget = self.allowance.layer(self.index, self.fed[sequence])
+            assert budget is not None
+            budgets[sequence] = budget
+        if policies:
+            self.ranks.settle(lanes, policies, budgets, best)
+
+    def reorder(self, index: Sequence[int]) -> None:
+        """Sequence i becomes a copy of what sequence index[i] was."""
+        self.fed = [self.fed[i] for i in index]
+        self.energies = [self.energies[i] for i in index]
+        self.ranks.reorder(index)
+
+    def check(self, lanes: Lanes) -> None:
+        """Audit what is held against what is allowed. Raises AssertionError."""
+        per = lanes.shape.per_sequence
+        for sequence, num_seen in enumerate(self.fed):
+            mine = slice(sequence * per, (sequence + 1) * per)
+            policy, num_rows = self.allowance.at(num_seen), sum(lanes.counts[mine])
+            budget = self.allowance.layer(self.index, num_seen)
+            if budget is not None and policy.gate.bounded:
+                most = per * (budget + policy.gate.slack)
+                assert num_rows <= most, f"{num_rows} rows in all lanes, at most {most} allowed"
+            if (recent := policy.precision.recent) is not None:
+                whole = max(lanes.num_dense[mine])
+                assert whole < recent + BLOCK, f"{whole} rows in the model's dtype, not {recent}"
+
+
+def _scores(scorer: Scorer, rows: Rows) -> Tensor | None:
+    """(S, T) float32; None where age decides."""
+    if scorer.by_age:
+        return None
+    scores = scorer.scores(rows)
+    if scores.shape[0] > rows.positions.shape[0]:
+        return scores.mean(dim=0, keepdim=True)
+    return scores
