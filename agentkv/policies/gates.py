@@ -30,6 +30,7 @@ class Unbounded:
     """Everything stays."""
 
     needs_logits: ClassVar[bool] = False
+    evicts: ClassVar[bool] = False
     slack: ClassVar[int] = 0
     bounded: ClassVar[bool] = False
     ceiling: ClassVar[int | None] = None
@@ -65,6 +66,7 @@ class Fixed:
     """Rows go after every so many decoded tokens, and at no other time; None: by the schedule."""
     ceiling: int | None = None
     needs_logits: ClassVar[bool] = False
+    evicts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_count("slack", self.slack)
@@ -171,6 +173,7 @@ class Confident:
     slack: int = 0
     schedule: Schedule = "always"
     needs_logits: ClassVar[bool] = True
+    evicts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_number("threshold", self.threshold)

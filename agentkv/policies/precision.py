@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from agentkv.policies.parameters import require_above, require_count, require_one_of
-from agentkv.policies.policy import PolicyError
 
 FORMATS = ("int8", "fp8", "int4", "nf4")
 """What `agentkv_kernels.formats` can store rows in."""
@@ -97,10 +96,6 @@ class Ranked:
         require_one_of("format", self.format, FORMATS)
 
     def fitted(self, budget: int | None) -> Self:
-        if budget is None:
-            raise PolicyError(
-                "rows stored by rank need a budget, of which a share keeps the model's dtype"
-            )
         return self
 
     def quality(self, attention: Tensor) -> float:

@@ -85,7 +85,6 @@ def test_the_best_layer_keeps_everything_exact_and_others_their_share():
         (lambda: Ranked(32, 1, 1, -2.0), "tau3 must be more than 0"),
         (lambda: Ranked(-1, 1, 1, 1), "window must be"),
         (lambda: Ranked(32, 1, 1, 1, "bf16"), "format must be one of"),
-        (lambda: Ranked(32, 1, 1, 1).fitted(None), "rows stored by rank need a budget"),
     ],
 )
 def test_what_a_precision_cannot_do_is_refused(make, message):

@@ -200,6 +200,7 @@ def test_policies_that_build_on_another_are_that_one_at_the_ends_of_their_parame
         ("scissorhands", "allocator", "ada-pyramidkv", "Unimportance scores of different heads"),
         ("ada-snapkv", "scorer", "conf-kv", "different units"),
         ("h2o", "precision", "arkv", "HeavyHitters keeps no window"),
+        ("arkv", "gate", "full", "Unbounded lets none go; take a gate with a budget"),
     ],
 )
 def test_parts_that_make_no_sense_together_are_refused(base, part, other, message):
