@@ -236,8 +236,9 @@ def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
 
     Source: EDIE, equations 7 to 9.
     """
-    output_norms = (attention @ values[:, None]).abs().sum(dim=-1, keepdim=True)  # (H, G, w, 1)
-    norms = values.abs().sum(dim=-1)[:, None, None] + output_norms
+    outputs = attention.flatten(1, 2) @ values  # (H, G * w, D): one product, nothing spread out
+    output_norms = outputs.abs().sum(dim=-1).view(attention.shape[:3])
+    norms = values.abs().sum(dim=-1)[:, None, None] + output_norms[..., None]
     rest = (1 + alpha - attention).clamp_min_(torch.finfo(attention.dtype).eps)
     return attention / rest * norms
 

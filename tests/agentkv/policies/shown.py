@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv.policies.policy import Rows
+from agentkv.policies.policy import Drop, Rows
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,17 @@ def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=Fa
         attention=lambda: weights,
         keys_values=lambda: (values, values),
     )
+
+
+def kept_of(verdict, lengths):
+    """Which rows a verdict on lanes of these lengths keeps, counted from each lane's first one."""
+    most = max(lengths)
+    if isinstance(verdict, Drop):
+        return [[i for i in range(most) if not verdict.start <= i < verdict.stop]] * len(lengths)
+    assert verdict.dtype == torch.bool and verdict.shape == (len(lengths), most)
+    for lane, count in zip(verdict, lengths, strict=True):
+        assert not lane[: most - count].any(), "a place without a row stays"
+    return [
+        lane[most - count :].nonzero().squeeze(1).tolist()
+        for lane, count in zip(verdict, lengths, strict=True)
+    ]

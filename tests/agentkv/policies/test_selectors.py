@@ -14,7 +14,7 @@ from agentkv.policies.allocators import Adaptive, Shared, Uniform
 from agentkv.policies.policy import Drop, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
 from agentkv.policies.selectors import Best, Portion, TwoStage
-from tests.agentkv.policies.shown import filled, random_head, shown
+from tests.agentkv.policies.shown import filled, kept_of, random_head, shown
 
 
 def shown_lanes(lengths, *, sinks, protected, num_queries=4, **rest):
@@ -22,20 +22,6 @@ def shown_lanes(lengths, *, sinks, protected, num_queries=4, **rest):
         random_head(i, num_rows=count, num_queries=num_queries) for i, count in enumerate(lengths)
     ]
     return heads, shown(heads, sinks=sinks, protected=protected, **rest)
-
-
-def kept_of(verdict, lengths):
-    """The rows that stay, numbered from each lane's first one."""
-    most = max(lengths)
-    if isinstance(verdict, Drop):
-        return [[i for i in range(most) if not verdict.start <= i < verdict.stop]] * len(lengths)
-    assert verdict.dtype == torch.bool and verdict.shape == (len(lengths), most)
-    for lane, count in zip(verdict, lengths, strict=True):
-        assert not lane[: most - count].any(), "a place without a row stays"
-    return [
-        lane[most - count :].nonzero().squeeze(1).tolist()
-        for lane, count in zip(verdict, lengths, strict=True)
-    ]
 
 
 def best_in_loops(scores, candidates, count):
@@ -149,7 +135,7 @@ def products_in_loops(head, norms, scores, selector, stop):
 def test_a_first_part_goes_by_score_and_the_rest_by_its_product_with_the_norm(
     lengths, first_stage, gqa, is_pooled
 ):
-    selector = TwoStage(1, 4, first_stage, 1e-4, pooled=is_pooled, gqa=gqa, kernel=3)
+    selector = TwoStage(1, 4, first_stage, 0.05, pooled=is_pooled, gqa=gqa, kernel=3)
     draw = random.Random(9)
     norms = [[[draw.random() * 5, draw.random()] for _ in range(n)] for n in lengths]
     heads, rows = shown_lanes(lengths, sinks=1, protected=4, norms=norms)
@@ -207,6 +193,17 @@ def test_protected_rows_stay_however_small_their_values():
     assert kept[0][-4:] == [16, 17, 18, 19]
 
 
+def test_what_protected_rows_draw_is_not_pooled_into_their_neighbours():
+    norms = [[[1.0, 1.0]] * 20]
+    _, rows = shown_lanes([20], sinks=0, protected=4, norms=norms)
+    attention = torch.full((1, 2, 4, 20), 0.01)
+    attention[..., 2], attention[..., 16] = 0.1, 0.66
+    rows = dataclasses.replace(rows, attention=lambda: attention)
+    selector = TwoStage(0, 4, 0.0, gqa="product_then_mean", kernel=3)
+    kept = kept_of(selector.select(rows, torch.zeros(1, 20), 7, Uniform()), [20])
+    assert kept == [[1, 2, 3, 16, 17, 18, 19]]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
     head = random_head(seed, num_rows=12, num_queries=1, group=1, sharpness=3.0)
@@ -252,6 +249,7 @@ def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
         (Portion(0.125, most=64), 0, 100, 50, 12),
         (Portion(0.5), 0, 33, 33, 16),
         (Portion(0.5), 4, 32, 8, 4),
+        (Portion(0.125, most=64), 0, 512, 30, 30),
         (Portion(0.5), 0, 1, 1, 0),
         (7, 3, 100, 10, 7),
     ],

@@ -147,6 +147,15 @@ def test_moving_masses_are_their_formula_in_float64(seed, chunks, pieces):
     assert found == pytest.approx(averages, rel=1e-4, abs=1e-7)
 
 
+def test_recent_sums_shrink_with_the_queries_of_a_chunk_that_do_not_count_too():
+    weights = history_of(1, 13)
+    sums = follow(SummedMass(recent=5), [weights], [3, 10])[0, :, 0].tolist()
+    for i in range(13):
+        before = sum(query[i] for query in weights[:3] if len(query) > i)
+        after = sum(query[i] for query in weights[8:] if len(query) > i)
+        assert sums[i] == pytest.approx(0.8**10 * before + after, rel=1e-4)
+
+
 def test_a_history_takes_a_bit_per_query_and_at_least_one():
     assert [Shortfalls(n).size for n in (1, 8, 9, 400)] == [1, 1, 2, 50]
     with pytest.raises(PolicyError, match="history must be"):
