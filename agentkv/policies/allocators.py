@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-import torch
 from torch import Tensor
 
+from agentkv.policies.contest import counts_of_best, there, with_sure
 from agentkv.policies.parameters import (
     require_at_least,
     require_count,
@@ -50,7 +50,7 @@ class Uniform:
         return (budget,) * num_layers
 
     def heads(self, scores: Tensor, budget: int) -> Tensor:
-        return evenly(_there(scores), budget)
+        return evenly(there(scores), budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +172,11 @@ class Adaptive:
         if self.safeguard == "guarantee":
             # kvpress lets the protected rows compete with scores above all others
             sure = max(0, int(self.floor * (budget + self.protected)) - self.protected)
-            return _counts_of_best(_with_sure(scores, sure), budget)
-        won = _counts_of_best(scores, budget)
+            return counts_of_best(with_sure(scores, sure), budget)
+        won = counts_of_best(scores, budget)
         if self.floor == 0:
             return won
-        equal = evenly(_there(scores), budget)
+        equal = evenly(there(scores), budget)
         mixed = (1 - self.floor) * won.to(torch.float64) + self.floor * equal.to(torch.float64)
         return rounded_lanes(mixed, won.sum())
 
@@ -256,7 +256,7 @@ class Measured:
         return rounded(clamped(wanted, total, least, num_seen), total)
 
     def heads(self, scores: Tensor, budget: int) -> Tensor:
-        return _counts_of_best(scores, budget)
+        return counts_of_best(scores, budget)
 
     def _check_layers(self, num_layers: int, means: Sequence[float]) -> None:
         if len(means) != num_layers:
@@ -271,29 +271,3 @@ def _depths(num_layers: int) -> list[float]:
     if num_layers == 1:
         return [0.5]
     return [layer / (num_layers - 1) for layer in range(num_layers)]
-
-
-def _there(scores: Tensor) -> Tensor:
-    return (scores > -math.inf).sum(dim=-1)  # (S,)
-
-
-def _counts_of_best(scores: Tensor, budget: int) -> Tensor:
-    """How many of the best-scored candidates of all lanes together are each lane's, (S,) int64.
-
-    At equal scores the newer candidate wins.
-    """
-    num_lanes, num_candidates = scores.shape
-    # lanes last, so that what comes later in the flat order is newer; stable, so that it stays so
-    flat = scores.mT.flatten()
-    best = flat.argsort(stable=True)[num_lanes * max(0, num_candidates - budget) :]
-    counts = torch.zeros(num_lanes, dtype=torch.int64, device=scores.device)
-    # among the best are places without a row only where there are too few rows
-    return counts.index_add_(0, best % num_lanes, (flat[best] > -math.inf).to(torch.int64))
-
-
-def _with_sure(scores: Tensor, sure: int) -> Tensor:
-    """`scores` with the best `sure` of each lane above everything."""
-    num_candidates = scores.shape[1]
-    best = scores.argsort(dim=1, stable=True)[:, max(0, num_candidates - sure) :]
-    there = scores.gather(1, best)
-    return scores.scatter(1, best, torch.where(there > -math.inf, math.inf, there))

@@ -3,6 +3,7 @@
 Shapes: S lanes.
 """
 
+import bisect
 import math
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ def clamped(wanted: Sequence[float], total: float, least: int, most: int) -> lis
     """`wanted`, scaled so that they sum to `total` when none is below `least` or above `most`.
 
     Those that would be out of bounds stand at the bound, and the others are scaled by one factor.
+    What is right but for half a row is left as it is.
 
     Args:
         wanted: all above 0.
@@ -41,14 +43,12 @@ def clamped(wanted: Sequence[float], total: float, least: int, most: int) -> lis
     def held(factor: float) -> list[float]:
         return [min(max(factor * share, least), most) for share in wanted]
 
+    if abs(sum(wanted) - total) <= 0.5 and least <= min(wanted) and max(wanted) <= most:
+        return list(wanted)
     # the sum rises with the factor, in straight pieces between those that put a share at a bound
     corners = sorted({bound / share for share in wanted for bound in (least, most)} | {0.0})
-    low, high = corners[0], corners[-1]
-    for corner in corners:
-        if sum(held(corner)) >= total:
-            high = corner
-            break
-        low = corner
+    upper = bisect.bisect_left(corners[:-1], total, key=lambda corner: sum(held(corner)))
+    low, high = corners[max(0, upper - 1)], corners[upper]
     at_low, at_high = sum(held(low)), sum(held(high))
     part = (total - at_low) / (at_high - at_low) if at_high > at_low else 0.0
     return held(low + (high - low) * part)
