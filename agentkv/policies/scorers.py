@@ -81,12 +81,13 @@ class HeavyHitters:
 
     @property
     def tracker(self) -> SummedMass:
-        return SummedMass()
+        # positions may have gaps where a batch was padded, so that they do not tell who saw a row
+        return SummedMass(counts=self.normalize)
 
     def scores(self, rows: Rows) -> Tensor:
         assert rows.tracked is not None, "the cache was not told to track masses"
         mass = rows.tracked[..., 0]
-        return mass / (rows.num_seen - rows.positions) if self.normalize else mass
+        return mass / rows.tracked[..., 1] if self.normalize else mass
 
 
 @dataclass(frozen=True, slots=True)

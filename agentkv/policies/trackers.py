@@ -58,10 +58,12 @@ class SummedMass:
 
     recent: int | None = None
     """None: every query counts, for ever."""
+    counts: bool = False
+    """Whether a second number says how many queries could see the row."""
 
     @property
     def size(self) -> int:
-        return 1
+        return 2 if self.counts else 1
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,11 +73,16 @@ class SummedMass:
         return num_new if self.recent is None else min(num_new, self.recent)
 
     def update(self, column: Tensor, seen: Seen, start: int, stop: int, step: int) -> None:
-        """Add to the sums in `column` (N, stop - start, 1), in place."""
+        """Add to the sums in `column` (N, stop - start, size), in place."""
         sums = column[..., 0]
         if self.recent is not None:
             sums.mul_((1 - 1 / self.recent) ** seen.num_new)
         sums.add_(seen.mass[:, start:stop], alpha=seen.num_queries)
+        if self.counts:
+            # a new row was seen by those that came after it, and by itself
+            places = torch.arange(start, stop, device=column.device)
+            before = places - (seen.mass.shape[1] - seen.num_new)
+            column[..., 1] += seen.num_new - before.clamp_min_(0)
 
 
 @dataclass(frozen=True, slots=True)

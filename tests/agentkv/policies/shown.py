@@ -64,12 +64,15 @@ def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=Fa
     """Rows of a layer with these heads; whatever is not promised of filled-up places is NaN.
 
     Args:
-        tracked: [lane][row].
+        tracked: [lane][row], a number or a list of them.
         norms: [head][row][query head, or one].
         is_shared: all heads hold the same rows; the first one's positions count.
     """
     weights = filled([head.weights for head in heads], 0.0, dim=2)  # (H, G, w, T)
     values = filled([head.values for head in heads], math.nan)
+    columns = None if tracked is None else filled(tracked, math.nan)
+    if columns is not None and columns.ndim == 2:
+        columns = columns[..., None]
     lanes = [heads[0].positions] if is_shared else [head.positions for head in heads]
     return Rows(
         positions=filled(lanes, -1, dtype=torch.int64),
@@ -77,7 +80,7 @@ def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=Fa
         num_heads=len(heads),
         sinks=sinks,
         protected=protected,
-        tracked=None if tracked is None else filled(tracked, math.nan)[..., None],
+        tracked=columns,
         norms=None if norms is None else filled(norms, math.nan),
         attention=lambda: weights,
         keys_values=lambda: (values, values),

@@ -98,7 +98,7 @@ def test_what_the_window_itself_draws_leaks_into_no_pool(scorer):
 @pytest.mark.parametrize("shorter", [5, 13, 19])
 def test_a_lane_scores_the_same_alone_and_beside_a_longer_one(scorer, shorter):
     heads = [random_head(7, num_rows=shorter), random_head(8, num_rows=22)]
-    tracked = [[float(i * i % 7) for i in range(head.num_rows)] for head in heads]
+    tracked = [[[float(i * i % 7), i + 1.0] for i in range(head.num_rows)] for head in heads]
     together = scorer.scores(shown(heads, tracked=tracked, sinks=1, protected=2, num_seen=80))
     for i, head in enumerate(heads):
         alone = scorer.scores(
@@ -151,10 +151,10 @@ def test_the_score_blends_both_after_stretching_each_over_the_candidates():
 
 def test_heavy_hitters_count_all_attention_or_its_mean_over_who_could_see_the_row():
     head = random_head(3, num_rows=6)
-    tracked = [[5.0, 0.5, 2.0, 1.0, 0.25, 1.0]]
-    rows = shown([head], tracked=tracked, num_seen=40)
-    assert HeavyHitters().scores(rows)[0].tolist() == tracked[0]
-    expected = [mass / (40 - at) for mass, at in zip(tracked[0], head.positions, strict=True)]
+    masses, counts = [5.0, 0.5, 2.0, 1.0, 0.25, 1.0], [9, 7, 4, 3, 2, 1]
+    rows = shown([head], tracked=[list(zip(masses, counts, strict=True))])
+    assert HeavyHitters().scores(rows)[0].tolist() == masses
+    expected = [mass / count for mass, count in zip(masses, counts, strict=True)]
     assert HeavyHitters(normalize=True).scores(rows)[0].tolist() == pytest.approx(expected)
 
 

@@ -113,6 +113,9 @@ def test_summed_masses_are_all_that_was_ever_drawn(seed, chunks, pieces):
     sums = follow(SummedMass(), [weights], chunks, pieces=pieces)[0, :, 0].tolist()
     expected = [sum(query[i] for query in weights[i:]) for i in range(len(weights))]
     assert sums == pytest.approx(expected, rel=1e-4)
+    both = follow(SummedMass(counts=True), [weights], chunks, pieces=pieces)[0]
+    assert both[:, 0].tolist() == sums
+    assert both[:, 1].tolist() == list(range(len(weights), 0, -1))
 
 
 def test_recent_sums_shrink_with_every_query():
