@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
+import torch
 from torch import Tensor
 
 from agentkv.policies.contest import counts_of_best, there, with_sure

@@ -25,7 +25,7 @@ def counts_of_best(scores: Tensor, budget: int) -> Tensor:
         return torch.zeros(num_lanes, dtype=torch.int64, device=scores.device)
     # lanes last, so that what comes later in the flat order is newer
     flat = scores.mT.flatten()
-    # the worst score that stays; a sort would say the same, some times slower
+    # the worst score that stays; a sort would say the same, but slower
     worst = flat.kthvalue(flat.numel() - total + 1).values
     better, equal = flat > worst, flat == worst
     newer_equals = equal.flip(0).cumsum(0).flip(0)  # those behind, and itself
