@@ -99,7 +99,8 @@ class LayerStore:
         if columns is None and lanes.is_even:
             out = self._attend_lane(None, by_lane, None).view(q.shape)
         else:
-            out = torch.zeros_like(q)
+            # contiguous, unlike q, so that its lanes are views of it
+            out = q.new_zeros(q.shape)
             spread = self._by_lane(out)
             for lane in range(lanes.num_lanes):
                 pick = None if columns is None else columns[lane // lanes.shape.per_sequence]

@@ -139,22 +139,74 @@ class Judge:
     def logits(self, ids, kept, attention_mask=None, position_ids=None):
         """Logits (B, n, V) of new ids when each layer's past is only what `kept` names.
 
-        kept: per layer, per row, the original positions still there; None for everything.
+        kept: per layer, per row, the original positions still there, of all heads or per KV head;
+        None for everything.
         """
         past = self.cache.get_seq_length()
         _hidden.clear()
         if kept is not None:
             for layer, of_rows in enumerate(kept):
-                hidden = torch.ones(ids.shape[0], past + ids.shape[1], dtype=torch.bool)
-                hidden[:, past:] = False
-                for row, positions in enumerate(of_rows):
-                    hidden[row, positions] = False
-                _hidden[layer] = hidden
+                hidden = self._hiding(of_rows, past)
+                new = hidden.new_zeros(*hidden.shape[:2], ids.shape[1])
+                _hidden[layer] = torch.cat([hidden, new], dim=2)[:, :, None]
         more = {} if position_ids is None else {"position_ids": position_ids}
         out = self.model(
             ids, past_key_values=self.cache, attention_mask=attention_mask, use_cache=True, **more
         )
         return out.logits
+
+    @torch.no_grad()
+    def at_once(self, ids, cuts):
+        """Logits (B, n, V) of one forward over all ids, without a cache.
+
+        cuts: pairs (start, kept); tokens from `start` on, up to the next cut, see of the tokens
+        before `start` only what `kept` names.
+        """
+        _hidden.clear()
+        batch, num_tokens = ids.shape
+        ends = [*(start for start, _ in cuts[1:]), num_tokens]
+        for layer in range(self.model.config.num_hidden_layers):
+            hidden = torch.zeros(batch, self.num_heads, num_tokens, num_tokens, dtype=torch.bool)
+            for (start, kept), end in zip(cuts, ends, strict=True):
+                hidden[:, :, start:end, :start] = self._hiding(kept[layer], start)[:, :, None]
+            _hidden[layer] = hidden
+        return self.model(ids, use_cache=False).logits
+
+    def _hiding(self, of_rows, past):
+        """(B, H, past) bool: True where a KV head's row is gone."""
+        hidden = torch.ones(len(of_rows), self.num_heads, past, dtype=torch.bool)
+        for row, of_heads in enumerate(of_rows):
+            if torch.is_tensor(of_heads):
+                of_heads = [of_heads] * self.num_heads
+            for head, positions in enumerate(of_heads):
+                hidden[row, head, positions] = False
+        return hidden
+
+    @property
+    def num_heads(self):
+        config = self.model.config
+        return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+
+    def see_quantised(self, cache, tolerance):
+        """Let rows be what `cache` reads them back as, wherever it holds them quantised.
+
+        Asserts that they are within `tolerance` (relative, Frobenius) of what they were.
+        """
+        for own, store in zip(self.cache.layers, cache.stores, strict=True):
+            lanes = store.lanes
+            width = lanes.shape.num_heads
+            for lane, count in enumerate(lanes.num_coded):
+                if not count:
+                    continue
+                sequence, number = divmod(lane, lanes.shape.per_sequence)
+                heads = slice(number * width, (number + 1) * width)
+                places = lanes.positions(lane)[:count].long()
+                read = lanes.parts(lane)[0].whole(torch.float32)
+                for mine, theirs in zip((own.keys, own.values), read, strict=True):
+                    rows = mine[sequence, heads]
+                    error = (theirs[0] - rows[:, places]).norm()
+                    assert error <= tolerance * rows[:, places].norm()
+                    rows[:, places] = theirs[0].to(rows.dtype)
 
 
 _hidden = {}
@@ -172,9 +224,10 @@ def _judge(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None,
         hidden = hidden | (behind >= sliding_window)
     if mask is not None:
         hidden = hidden | ~mask.bool()[:, None, :]
+    hidden = hidden[:, None]
     if module.layer_idx in _hidden:
-        hidden = hidden | _hidden[module.layer_idx][:, None, :]
-    logits = logits.masked_fill(hidden[:, None], -torch.inf)
+        hidden = hidden | _hidden[module.layer_idx].repeat_interleave(group, dim=1)
+    logits = logits.masked_fill(hidden, -torch.inf)
     if s_aux is not None:
         column = s_aux.double().view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
         logits = torch.cat([logits, column], dim=-1)
@@ -193,6 +246,12 @@ def kept_of():
     return lambda cache: [
         [heads[0] for heads in cache.kept(layer)] for layer in range(len(cache.layers))
     ]
+
+
+@pytest.fixture
+def kept_by_head():
+    """cache -> per layer, per row, per KV head: positions, as `Judge.logits` takes them too."""
+    return lambda cache: [cache.kept(layer) for layer in range(len(cache.layers))]
 
 
 @pytest.fixture
