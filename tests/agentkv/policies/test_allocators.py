@@ -1,7 +1,6 @@
 """Allocators: shares of layers and heads, their sums, and who gives way."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -210,108 +209,6 @@ def test_a_lines_layers_sum_to_its_mean_unless_the_protected_rows_need_more(
     assert least <= min(less) and max(less) <= budget
 
 
-def test_the_first_context_is_shared_out_equally_and_the_next_by_what_it_showed():
-    measured = Measured().fitted(0)
-    assert measured.layers(100, 4, 1000) == (100, 100, 100, 100)
-    measured.learn([1.0, 2.0, 3.0, 4.0])
-    assert measured.layers(100, 4, 1000) == (40, 80, 120, 160)
-    measured.learn([4.0, 3.0, 2.0, 1.0])
-    assert measured.layers(100, 4, 1000) == (100, 100, 100, 100)
-    measured.learn([10.0, 10.0, 10.0, 10.0])
-    assert measured.remembered[""] == (3, pytest.approx((5, 5, 5, 5)))
-
-
-def test_a_moving_average_forgets():
-    measured = Measured(decay=0.75)
-    measured.learn([8.0, 0.0])
-    assert measured.remembered[""] == (1, (8.0, 0.0))
-    measured.learn([0.0, 8.0])
-    assert measured.remembered[""] == (2, (6.0, 2.0))
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=12),
-    st.integers(1, 400),
-    st.integers(0, 100),
-    st.integers(0, 20),
-    st.integers(1, 2000),
-)
-def test_measured_layers_fill_up_like_water_between_floor_and_cap(
-    energies, budget, protected, extra, num_seen
-):
-    protected = min(protected, budget)
-    measured = Measured(least=extra).fitted(protected)
-    measured.learn(energies)
-    layers = measured.layers(budget, len(energies), num_seen)
-    assert sum(layers) == budget * len(energies)
-    if budget >= num_seen or not any(energies):
-        assert set(layers) == {budget}
-        return
-    least = min(budget, protected + extra)
-    assert all(least <= n <= num_seen for n in layers)
-    # of two layers between the bounds each has rows in proportion, but for one of rounding
-    inside = [(n, e) for n, e in zip(layers, energies, strict=True) if least < n < num_seen]
-    for n, e in inside:
-        for m, f in inside:
-            assert (n - 1) * f <= (m + 1) * e * (1 + 1e-6) + 1e-3
-    for n, e in zip(layers, energies, strict=True):
-        for m, f in zip(layers, energies, strict=True):
-            assert n >= m or e <= f or n >= m - 1
-
-
-def test_layers_at_a_bound_leave_the_others_their_proportion():
-    measured = Measured()
-    measured.learn([1.0, 2.0, 3.0, 6.0])
-    # 400 rows as 33, 67, 100, 200; the last can use 150, the others have 250 as 1 : 2 : 3
-    assert measured.layers(100, 4, 150) == (42, 83, 125, 150)
-    # the first needs 70; 330 as 2 : 3 : 6, of which the second would have 60 and needs 70 too
-    assert measured.fitted(70).layers(100, 4, 1000) == (70, 70, 87, 173)
-
-
-def test_copies_share_what_was_learned_and_keys_do_not():
-    measured = Measured(key="shop")
-    copy = replace(measured.fitted(32), key="forum")
-    measured.learn([1.0, 3.0])
-    assert copy.layers(100, 2, 1000) == (100, 100)
-    copy.learn([3.0, 1.0])
-    assert measured.layers(100, 2, 1000) == (50, 150)
-    assert set(copy.remembered) == {"shop", "forum"}
-    assert measured == Measured(key="shop")
-
-
-def test_what_was_learned_can_be_written_down_and_put_back():
-    measured = Measured()
-    measured.learn([1.0, 3.0])
-    written = measured.remembered
-    measured.learn([9.0, 9.0])
-    other = Measured()
-    other.remember(written)
-    assert other.remembered == written == {"": (1, (1.0, 3.0))}
-    other.learn([3.0, 1.0])
-    assert other.layers(100, 2, 1000) == (100, 100)
-
-
-@pytest.mark.parametrize(
-    "remembered", [{"": (0, (1.0,))}, {"": (1, ())}, {"": (1, (-1.0,))}, {"": (1, (math.nan,))}]
-)
-def test_a_broken_memory_is_refused_and_changes_nothing(remembered):
-    measured = Measured()
-    measured.learn([1.0, 3.0])
-    with pytest.raises(ValueError, match="''"):
-        measured.remember({"other": (2, (1.0,)), **remembered})
-    assert measured.remembered == {"": (1, (1.0, 3.0))}
-
-
-def test_what_another_model_showed_is_refused():
-    measured = Measured(key="shop")
-    measured.learn([1.0, 3.0])
-    with pytest.raises(ValueError, match="'shop' is of a model with 2 layers, this one has 3"):
-        measured.layers(100, 3, 1000)
-    with pytest.raises(ValueError, match="give it another key"):
-        measured.learn([1.0, 2.0, 3.0])
-
-
 def test_adaptive_heads_take_their_layers_from_another_allocator():
     allocator = Adaptive(over=Pyramid(beta=20)).fitted(8)
     assert allocator.layers(64, 4, 2000) == Pyramid(beta=20).fitted(8).layers(64, 4, 2000)
@@ -328,9 +225,6 @@ def test_adaptive_heads_take_their_layers_from_another_allocator():
         (lambda: Adaptive(floor=1.5), r"floor must be in \[0, 1\]; found 1.5"),
         (lambda: Adaptive(safeguard="none"), "safeguard must be one of mix, guarantee"),
         (lambda: Adaptive(over=Linear()), "Linear keeps one set of rows for all heads"),
-        (lambda: Measured(least=-1), "least must be a whole number of rows"),
-        (lambda: Measured(decay=1.0), r"decay must be in \[0, 1\)"),
-        (lambda: Measured(key=3), "key must be a word"),
     ],
 )
 def test_what_an_allocator_cannot_do_is_refused(make, message):
