@@ -21,6 +21,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import agentkv
 from agentkv.cache.families import describe, output_projection
@@ -91,6 +92,30 @@ def test_in_any_dtype_the_cache_is_as_close_to_the_truth_as_eager_attention(
     assert error.mean() <= 1.3 * yardstick.mean()
     assert error.max() <= 2 * yardstick.max()
     assert yardstick.mean() < 0.05 * exact.std(), "a yardstick that nothing could fail"
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_a_gpt2_scales_its_logits_as_it_was_told(cache_for, tokens, is_scaled):
+    config = GPT2Config(
+        **GPT2_TINY, scale_attn_weights=is_scaled, scale_attn_by_inverse_layer_idx=not is_scaled
+    )
+    model = GPT2LMHeadModel(config).eval()
+    for layer in model.transformer.h:
+        layer.attn.c_attn.weight.data.mul_(20)  # else attention is flat and any scale passes
+    ids = tokens(1, 12) % 20
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        expected = model(ids).logits
+        found = cache_for(model, policy="full").feed(model, ids)
+    torch.testing.assert_close(found, expected[:, -1], atol=1e-5, rtol=1e-5)
+
+
+def test_attention_that_is_told_to_cap_its_logits_refuses(llama):
+    agentkv.attach(llama)
+    attention = ALL_ATTENTION_FUNCTIONS[llama.config._attn_implementation]
+    q, kv = torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 3, 8)
+    with pytest.raises(ValueError, match="soft-caps"):
+        attention(llama.model.layers[0].self_attn, q, kv, kv, None, softcap=50.0)
 
 
 # ---- output projection
