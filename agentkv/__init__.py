@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from agentkv.cache.attach import attach as attach
     from agentkv.cache.cache import Cache as Cache
     from agentkv.policies.policy import Policy as Policy
-    from agentkv.policies.policy import PolicyError as PolicyError
     from agentkv.policies.registry import policy as policy
     from agentkv.policies.registry import scored as scored
+    from agentkv.policies.rows import PolicyError as PolicyError
 
 _HOMES = {
     "Agent": "agentkv.agent",
     "Cache": "agentkv.cache.cache",
     "Policy": "agentkv.policies.policy",
-    "PolicyError": "agentkv.policies.policy",
+    "PolicyError": "agentkv.policies.rows",
     "attach": "agentkv.cache.attach",
     "load_model": "agentkv.models.local",
     "policy": "agentkv.policies.registry",

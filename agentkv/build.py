@@ -58,8 +58,8 @@ def make_policy(settings: PolicySettings) -> "Policy":
     Raises:
         ValueError: no such policy, parameter or file; the message names the known ones.
     """
-    from agentkv.policies.policy import PolicyError
     from agentkv.policies.registry import policy
+    from agentkv.policies.rows import PolicyError
 
     if not settings.is_file:
         return policy(settings.name, **settings.parameters)
@@ -77,8 +77,9 @@ def make_policy(settings: PolicySettings) -> "Policy":
 
 def _composed(composed: ComposedPolicy) -> "Policy":
     """Raises PolicyError, with the name of the part where there is one."""
-    from agentkv.policies.policy import Policy, PolicyError
+    from agentkv.policies.policy import Policy
     from agentkv.policies.registry import policy
+    from agentkv.policies.rows import PolicyError
 
     def made(part: str, slot: Slot) -> Policy:
         try:
@@ -100,7 +101,7 @@ def _composed(composed: ComposedPolicy) -> "Policy":
 
 def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     """The run's budget, if `policy` needs one; None for those that keep all or bring their own."""
-    from agentkv.policies.policy import PolicyError
+    from agentkv.policies.rows import PolicyError
 
     try:
         policy.fitted(None)

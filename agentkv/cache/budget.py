@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.size import resting_bytes
-from agentkv.policies.policy import Policy, PolicyError
+from agentkv.policies.policy import Policy
+from agentkv.policies.rows import PolicyError
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -70,6 +71,8 @@ class Allowance:
 
     def __init__(self, policy: Policy, budget: Budget, geometry: Geometry, batch: int = 1) -> None:
         self.policy = policy
+        self.batch = batch
+        """By how many sequences bytes are shared."""
         self._num_layers = len(geometry.policy_layers)
         self._share = budget if isinstance(budget, Share) else None
         self._least = 1
@@ -103,7 +106,7 @@ class Allowance:
         if rows is None:
             return None
         key, shares = self._layers
-        if key != (rows, num_seen):
+        if key != (rows, num_seen) or policy.allocator.learns:
             shares = policy.allocator.layers(rows, self._num_layers, num_seen)
             self._layers = ((rows, num_seen), shares)
         return shares[index]

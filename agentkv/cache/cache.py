@@ -12,8 +12,9 @@ from agentkv.cache.forward import ForwardCache
 from agentkv.cache.hf import Misuse
 from agentkv.cache.lessons import Lessons
 from agentkv.cache.stream import IdStream
-from agentkv.policies.policy import Policy, PolicyError
+from agentkv.policies.policy import Policy
 from agentkv.policies.registry import policy as named_policy
+from agentkv.policies.rows import PolicyError
 
 __all__ = ["Cache", "attach"]
 

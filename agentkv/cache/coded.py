@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentkv.cache.table import Field, Meter, Table
+from agentkv.cache.table import Field, Meter, Table, Which
 from agentkv_kernels.ops import BLOCK, Coded, Format, merge
 
 KEYS, VALUES, BLOCK_IDS = 0, 1, 2
@@ -53,25 +53,22 @@ class CodedRows:
     def tables(self) -> list[Table]:
         return [self._codes] if self._blocks is None else [self._codes, self._blocks]
 
-    def part(self, lane: int | None, positions: Tensor) -> Coded:
-        """The rows as views, for attention: of one lane, or of all, which must be even.
+    def part(self, lanes: Which, positions: Tensor) -> Coded:
+        """The rows as views, for attention: of some lanes; several must be even.
 
         Args:
             positions: (B, T) of these rows.
         """
 
-        def show(table: Table, field: int) -> Tensor:
-            return table.all_rows(field) if lane is None else table.rows(field, lane)[None]
-
         key_scales, value_scales = self._scale_fields
         table = self._blocks or self._codes
         return Coded(
             self.format,
-            show(self._codes, KEYS),
-            show(self._codes, VALUES),
-            show(table, key_scales),
-            show(table, value_scales),
-            None if self._blocks is None else show(self._codes, BLOCK_IDS)[:, 0],
+            self._codes.show(KEYS, lanes),
+            self._codes.show(VALUES, lanes),
+            table.show(key_scales, lanes),
+            table.show(value_scales, lanes),
+            None if self._blocks is None else self._codes.show(BLOCK_IDS, lanes)[:, 0],
             positions,
         )
 

@@ -111,6 +111,12 @@ def decoder(model: PreTrainedModel) -> nn.Module:
     return inner
 
 
+def attentions(model: PreTrainedModel) -> list[nn.Module]:
+    """The attention of each decoder layer of a supported model."""
+    family = FAMILIES[str(model.config.model_type)]
+    return [getattr(layer, family.attention) for layer in getattr(decoder(model), family.layers)]
+
+
 def _obstacle(config: Any, kinds: list[str]) -> str | None:
     if getattr(config, "is_encoder_decoder", False) or getattr(
         config, "add_cross_attention", False

@@ -12,7 +12,9 @@ from agentkv.cache.lanes import Lanes
 from agentkv.cache.ranks import Ranks
 from agentkv.cache.ring import QueryRing
 from agentkv.cache.view import Attention, View
-from agentkv.policies.policy import Policy, Rows, Scorer, Verdict
+from agentkv.policies.policy import Policy
+from agentkv.policies.rows import Rows, Verdict
+from agentkv.policies.slots import Scorer
 from agentkv_kernels.ops import BLOCK
 
 

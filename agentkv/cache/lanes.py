@@ -15,8 +15,9 @@ from torch import Tensor
 
 from agentkv.cache.coded import CodedRows
 from agentkv.cache.shape import LaneShape
-from agentkv.cache.table import Field, Meter, Table
-from agentkv.policies.policy import Drop, Verdict
+from agentkv.cache.table import Field, Meter, Table, Which
+from agentkv.cache.verdicts import Run, rows_gone, rows_left
+from agentkv.policies.rows import Verdict
 from agentkv_kernels.ops import BLOCK, Coded, Dense
 
 POSITION, TRACKED, NORMS = 0, 1, 2
@@ -93,10 +94,6 @@ class Lanes:
         """(T,) int32 in storage order. A view: it changes with the store."""
         return self._meta.rows(POSITION, lane)[0]
 
-    def norms(self, lane: int) -> Tensor:
-        """(W, T, n) float32, a view."""
-        return self._meta.rows(NORMS, lane)
-
     # ---- growing
 
     def append(
@@ -147,28 +144,32 @@ class Lanes:
                 self.statistic(lane)[:, start:].zero_()
             if norms is not None:
                 new = norms[lane] if pick is None else norms[lane][:, pick]
-                self.norms(lane)[:, start:] = new
+                self.norms(lane)[0, :, start:] = new
 
     # ---- reading
 
-    def places(self, lane: int | None = None) -> Tensor:
-        """Positions in storage order, (1, T) of one lane or (N, T) of all, which must be even."""
-        return _shown(self._meta, POSITION, lane)[:, 0]
+    def places(self, lanes: Which = None) -> Tensor:
+        """(n, T) int32, positions in storage order; of several lanes, these must be even."""
+        return self._meta.show(POSITION, lanes)[:, 0]
 
-    def statistic(self, lane: int | None = None) -> Tensor:
-        """(1, T, n) of one lane, or (N, T, n) of all, which must be even; a view."""
-        return _shown(self._meta, TRACKED, lane)[:, 0]
+    def statistic(self, lanes: Which = None) -> Tensor:
+        """(n, T, k), what a tracker writes; a view."""
+        return self._meta.show(TRACKED, lanes)[:, 0]
 
-    def parts(self, lane: int | None = None) -> list[Dense | Coded]:
-        """The rows as views, for attention: of one lane (a batch of 1), or of all (a batch of N),
-        which must be even."""
-        positions, num_coded = self.places(lane), self.num_coded[lane or 0]
+    def norms(self, lanes: Which = None) -> Tensor:
+        """(n, W, T, k) float32, a view."""
+        return self._meta.show(NORMS, lanes)
+
+    def parts(self, lanes: Which = None) -> list[Dense | Coded]:
+        """The rows as views, for attention; the lanes are its batch."""
+        first = lanes if isinstance(lanes, int) else 0
+        positions, num_coded = self.places(lanes), self.num_coded[first]
         parts: list[Dense | Coded] = []
         if num_coded:
             assert self.coded is not None
-            parts.append(self.coded.part(lane, positions[:, :num_coded]))
+            parts.append(self.coded.part(lanes, positions[:, :num_coded]))
         if positions.shape[1] > num_coded or not parts:
-            keys, values = _shown(self._dense, KEYS, lane), _shown(self._dense, VALUES, lane)
+            keys, values = self._dense.show(KEYS, lanes), self._dense.show(VALUES, lanes)
             parts.append(Dense(keys, values, positions[:, num_coded:]))
         return parts
 
@@ -179,13 +180,20 @@ class Lanes:
 
         The mask of a verdict goes by storage order, a shorter lane filled up at its front.
         """
-        of_lanes = [verdict for verdict in verdicts for _ in range(self.shape.per_sequence)]
-        if any(isinstance(verdict, Tensor) for verdict in of_lanes):
-            self._keep([self._pick(lane, verdict) for lane, verdict in enumerate(of_lanes)])
+        per = self.shape.per_sequence
+        gone = [
+            rows_gone(verdicts[lane // per], lane % per, count)
+            for lane, count in enumerate(self.counts)
+        ]
+        runs = [rows for rows in gone if isinstance(rows, tuple)]
+        if len(runs) == len(gone):
+            self.drop(runs)
         else:
-            self.drop([(v.start, v.stop) if isinstance(v, Drop) else (0, 0) for v in of_lanes])
+            device = self._meta.tensors[0].device
+            both = zip(gone, self.counts, strict=True)
+            self._keep([rows_left(rows, count, device) for rows, count in both])
 
-    def drop(self, runs: Sequence[tuple[int, int]]) -> None:
+    def drop(self, runs: Sequence[Run]) -> None:
         """Of each lane, rows first..last - 1 of the storage order go."""
         dense = runs
         if self.coded is not None:
@@ -207,18 +215,6 @@ class Lanes:
             is_in_reach = limit <= 0 or not places.shape[0] or int(places[0]) >= limit
             runs.append((0, 0 if is_in_reach else int((places < limit).sum())))
         self.drop(runs)
-
-    def _pick(self, lane: int, verdict: Verdict | None) -> Tensor | None:
-        count, places = self.counts[lane], self.positions(lane)
-        if verdict is None:
-            return None
-        if isinstance(verdict, Drop):
-            keep = torch.ones(count, dtype=torch.bool, device=places.device)
-            keep[verdict.start : verdict.stop] = False
-        else:
-            keep = verdict[lane % self.shape.per_sequence, verdict.shape[1] - count :]
-        index = keep.nonzero().squeeze(1)
-        return None if index.shape[0] == count else index
 
     def _keep(self, picks: Sequence[Tensor | None]) -> None:
         dense = picks
@@ -302,8 +298,3 @@ class Lanes:
             assert bool((places.sort().values.diff() > 0).all()), "a position is stored twice"
             if self.shape.tracked.dtype.is_floating_point:
                 assert bool(self.statistic(lane).isfinite().all()), "a statistic is not finite"
-
-
-def _shown(table: Table, field: int, lane: int | None) -> Tensor:
-    """(1, w, T, *F) of one lane, or (N, w, T, *F) of all."""
-    return table.all_rows(field) if lane is None else table.rows(field, lane)[None]

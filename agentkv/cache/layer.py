@@ -16,7 +16,7 @@ from agentkv.cache.ring import QueryRing
 from agentkv.cache.shape import lane_shape
 from agentkv.cache.table import Meter
 from agentkv.cache.view import Attention
-from agentkv.policies.policy import Seen
+from agentkv.policies.rows import Seen
 from agentkv_kernels.ops import attend, weights
 
 
@@ -185,12 +185,11 @@ class LayerStore:
             seen = Seen(
                 mass=done.mass.mean(dim=1),
                 num_queries=tracker.num_queries(num_new),
-                positions=lanes.places(lane),
+                first=self.seen,
                 num_new=num_new,
                 each=each,
             )
-            column = lanes.statistic(lane)
-            tracker.update(column, seen, 0, column.shape[1], self.seen)
+            tracker.update(lanes.statistic(lane), seen)
         return done.output
 
     def _drop_hidden(self, columns: Sequence[Tensor] | None, first: int) -> None:

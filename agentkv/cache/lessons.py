@@ -5,12 +5,12 @@ when rows first have to go: each layer's energy is the sum of its scores over th
 times how far its attention turned the residual stream in that forward.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
 from agentkv.cache.keeper import Keeper
-from agentkv.policies.policy import Allocator
+from agentkv.policies.slots import Allocator
 
 
 class Lessons:
@@ -28,6 +28,25 @@ class Lessons:
     def note_turn(self, layer_idx: int, turn: Tensor) -> None:
         """How far a layer's attention turned the stream in this forward, (B,) float32."""
         self._turns[layer_idx] = turn
+
+    def measured(self, batch: int, layers: Iterable[int]) -> tuple[tuple[float | None, ...], ...]:
+        """Of each sequence, what each layer has shown of it so far."""
+        of_sequences = [self._energies.get(i, {}) for i in range(batch)]
+        return tuple(tuple(map(known.get, layers)) for known in of_sequences)
+
+    def put_back(
+        self, measured: Sequence[Sequence[float | None]], layers: Sequence[int], is_over: bool
+    ) -> None:
+        """Go on where `measured` was taken."""
+        self._energies = {
+            i: {
+                layer: energy
+                for layer, energy in zip(layers, known, strict=True)
+                if energy is not None
+            }
+            for i, known in enumerate(measured)
+        }
+        self.is_over = is_over
 
     def reorder(self, sequences: Sequence[int]) -> None:
         """Sequence i becomes a copy of what sequence sequences[i] was, and was measured when it

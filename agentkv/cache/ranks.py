@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.lanes import Lanes
-from agentkv.policies.policy import Drop, Policy, Verdict
+from agentkv.policies.policy import Policy
+from agentkv.policies.rows import Drop, Verdict
 
 
 class Ranks:

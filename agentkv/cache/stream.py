@@ -40,6 +40,19 @@ class IdStream:
             return None
         return self._table.all_rows(TOKENS)[:, 0].to("cpu", copy=True)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tokens so far are known; if not, none are."""
+        return self._is_whole
+
+    def copy(self) -> "IdStream":
+        """An independent copy."""
+        twin = IdStream()
+        twin._is_whole = self._is_whole
+        if self._table is not None:
+            twin._table = self._table.take(range(self._table.num_lanes))
+        return twin
+
     def reorder(self, sequences: Sequence[int]) -> None:
         """Sequence i becomes a copy of what sequence sequences[i] was."""
         if self._table is not None:

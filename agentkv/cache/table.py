@@ -7,11 +7,15 @@ row's own dimensions F.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from agentkv_kernels.ops import BLOCK
+
+Which = int | slice | None
+"""One lane, some in a row, or all."""
 
 
 @dataclass(slots=True)
@@ -25,6 +29,10 @@ class Meter:
         self.live += num_bytes
         if self.live > self.peak:
             self.peak = self.live
+
+
+Box = tuple[int, int, int]
+"""Where a lane's rows are: the first row in use, how many there are, the room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,12 @@ class Table:
         shape = (len(self.counts), self.fields[field].heads, self._rooms[0], *flat.shape[1:])
         return flat.view(shape).narrow(2, self._starts[0], self.counts[0])
 
+    def show(self, field: int, lanes: Which) -> Tensor:
+        """(n, w, T, *F) of the lanes in question, a view; several must be even."""
+        if isinstance(lanes, int):
+            return self.rows(field, lanes)[None]
+        return self.all_rows(field) if lanes is None else self.all_rows(field)[lanes]
+
     def extend(self, counts: int | Sequence[int]) -> None:
         """Lengthen the lanes. The new rows hold anything and must be written."""
         more = [counts] * self.num_lanes if isinstance(counts, int) else counts
@@ -107,10 +121,14 @@ class Table:
         self.counts = wanted
 
     def drop(self, runs: Sequence[tuple[int, int]]) -> None:
-        """Of each lane, rows first..last - 1 go. The shorter side moves."""
+        """Of each lane, rows first..last - 1 go; the oldest go without anything moving."""
+        # lanes that are alike stay alike, so that they can be read in one go
+        alike = _equal(self.counts) and _equal(list(runs))
+        from_start = all(first == 0 for first, _ in runs)
         for lane, (first, last) in enumerate(runs):
             if last > first:
-                self._close(lane, first, last)
+                behind = self.counts[lane] - last
+                self._close(lane, first, last, from_start or (alike and first <= behind))
         for room, count in zip(self._rooms, self.counts, strict=True):
             if room - count > self.spare + 1 or (room and not count):
                 self._lay_out([None] * self.num_lanes, self.counts)
@@ -139,21 +157,35 @@ class Table:
         )
         return twin
 
-    def packed(self) -> list[Tensor]:
-        """Per field the rows of all lanes and nothing else, as `fill` takes them: (w * sum T, *F),
+    @property
+    def layout(self) -> list[Box]:
+        """Of each lane: its first row in use, its rows, its room."""
+        return list(zip(self._starts, self.counts, self._rooms, strict=True))
+
+    def packed(self, field: int) -> Tensor:
+        """A copy of the rows of all lanes and nothing else, as `fill` takes them: (w * sum T, *F),
         the lanes one after another, the heads of a lane one after another."""
-        return [
-            _joined([self.rows(f, lane).flatten(0, 1) for lane in range(self.num_lanes)], tensor)
-            for f, tensor in enumerate(self.tensors)
-        ]
+        pieces = [self.rows(field, lane).flatten(0, 1) for lane in range(self.num_lanes)]
+        return _joined(pieces, self.tensors[field])
 
     def fill(self, counts: Sequence[int], packed: Sequence[Tensor]) -> None:
         """Hold these rows and no others. `packed` is copied, onto the table's device."""
         self._lay_out([None] * self.num_lanes, [0] * self.num_lanes)
         self.extend(counts)
+        self._copy_in(packed)
+
+    def fill_again(self, layout: Sequence[Box], packed: Sequence[Tensor]) -> None:
+        """As `fill`, every row at the place that `layout` gave for it, so that arithmetic, which
+        may depend on how memory is divided, goes on exactly as it would have."""
+        empty = [0] * self.num_lanes
+        self._lay_out([None] * self.num_lanes, empty, [room for _, _, room in layout])
+        self._starts, self.counts = [box[0] for box in layout], [box[1] for box in layout]
+        self._copy_in(packed)
+
+    def _copy_in(self, packed: Sequence[Tensor]) -> None:
         for f, (field, tensor) in enumerate(zip(self.fields, packed, strict=True)):
             start = 0
-            for lane, count in enumerate(counts):
+            for lane, count in enumerate(self.counts):
                 piece = tensor.narrow(0, start, field.heads * count)
                 self.rows(f, lane).copy_(piece.view(field.heads, count, *field.inner))
                 start += field.heads * count
@@ -174,9 +206,9 @@ class Table:
             expected = tensor.numel() * tensor.element_size()
             assert tensor.untyped_storage().nbytes() == expected, "memory beyond the tensor"
 
-    def _close(self, lane: int, first: int, last: int) -> None:
+    def _close(self, lane: int, first: int, last: int, move_older: bool) -> None:
         count, behind = last - first, self.counts[lane] - last
-        if first <= behind:
+        if move_older:
             if first:
                 for f in range(len(self.fields)):
                     rows = self.rows(f, lane)
@@ -188,8 +220,14 @@ class Table:
                 rows.narrow(1, first, behind).copy_(rows.narrow(1, last, behind).clone())
         self.counts[lane] -= count
 
-    def _lay_out(self, picks: Sequence[Tensor | None], counts: Sequence[int]) -> None:
-        rooms = [count + self.spare if count else 0 for count in counts]
+    def _lay_out(
+        self,
+        picks: Sequence[Tensor | None],
+        counts: Sequence[int],
+        rooms: Sequence[int] | None = None,
+    ) -> None:
+        if rooms is None:
+            rooms = [count + self.spare if count else 0 for count in counts]
         bases = [0]
         for room in rooms:
             bases.append(bases[-1] + room)
@@ -208,13 +246,13 @@ class Table:
                 elif num := min(rows.shape[1], counts[lane]):
                     box[:, :num] = rows[:, :num]
             tensors.append(new)
-        self.tensors, self._bases, self._rooms = tensors, bases[:-1], rooms
+        self.tensors, self._bases, self._rooms = tensors, bases[:-1], list(rooms)
         self.counts, self._starts = list(counts), [0] * self.num_lanes
         self._meter.add(-held)
         self._meter.add(self.nbytes)
 
 
-def _equal(numbers: list[int]) -> bool:
+def _equal(numbers: list[Any]) -> bool:
     return not numbers or numbers.count(numbers[0]) == len(numbers)
 
 

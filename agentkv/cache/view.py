@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.lanes import Lanes
-from agentkv.policies.policy import Drop, Rows, Verdict
+from agentkv.policies.rows import Drop, Rows, Verdict
 from agentkv_kernels.ops import weights
 
 
@@ -27,16 +27,19 @@ class Attention:
 class View:
     """The lanes of one sequence, filled up at their fronts to the longest."""
 
-    __slots__ = ("_counts", "_lanes", "_numbers", "_orders")
+    __slots__ = ("_lanes", "_numbers", "_orders", "_pieces")
 
     def __init__(self, lanes: Lanes, sequence: int) -> None:
         per = lanes.shape.per_sequence
-        self._lanes = lanes
-        self._numbers = range(sequence * per, (sequence + 1) * per)
-        self._counts = [lanes.counts[lane] for lane in self._numbers]
-        self._orders = None
+        self._lanes, self._numbers = lanes, range(sequence * per, (sequence + 1) * per)
+        alone: list[int | slice] = list(self._numbers)
+        # even lanes are read in one go
+        together: list[int | slice] = [slice(sequence * per, (sequence + 1) * per)]
+        self._pieces = together if lanes.is_even else alone
+        self._orders: Tensor | None = None
         if lanes.shape.by_rank:
-            self._orders = [lanes.positions(lane).argsort() for lane in self._numbers]
+            self._orders = self._joined([lanes.places(piece) for piece in self._pieces], -1)
+            self._orders = self._orders.argsort(dim=1)
 
     def rows(
         self,
@@ -55,41 +58,25 @@ class View:
             ring: the last queries (H * G, w, D) and their positions (w,).
             attention, window: of the layer.
         """
-        lanes, numbers = self._lanes, self._numbers
+        lanes, pieces = self._lanes, self._pieces
         tracked = norms = None
         if lanes.shape.tracked.inner != (0,):
-            tracked = self._stacked([lanes.statistic(lane)[0] for lane in numbers], 0)
+            tracked = self._sorted([lanes.statistic(piece) for piece in pieces], axis=1)
         if lanes.shape.num_norms:
-            norms = self._stacked([lanes.norms(lane) for lane in numbers], 1).flatten(0, 1)
+            norms = self._sorted([lanes.norms(piece) for piece in pieces], axis=2).flatten(0, 1)
         seen: Tensor | None = None
-        sink_logits = attention.sinks
-        if sink_logits is not None:
-            sink_logits = sink_logits.view(len(numbers), -1)
 
         def attend() -> Tensor:
             nonlocal seen
             assert ring is not None, "the policy's scorer has no window"
             if seen is None:
-                queries, places = ring
-                by_lane = queries.view(len(numbers), -1, *queries.shape[1:])
-                of_lanes = [
-                    weights(
-                        by_lane[i, None],
-                        lanes.parts(lane),
-                        scale=attention.scale,
-                        q_positions=places[None],
-                        window=window,
-                        sinks=None if sink_logits is None else sink_logits[i],
-                    )[0]
-                    for i, lane in enumerate(numbers)
-                ]
-                seen = self._stacked(of_lanes, 3).flatten(0, 1)
+                seen = self._attention(*ring, attention, window)
             return seen
 
         return Rows(
-            positions=self._stacked([lanes.positions(lane) for lane in numbers], 0, fill=-1),
+            positions=self._sorted([lanes.places(piece) for piece in pieces], axis=1, fill=-1),
             num_seen=num_seen,
-            num_heads=len(numbers) * lanes.shape.num_heads,
+            num_heads=len(self._numbers) * lanes.shape.num_heads,
             sinks=sinks,
             protected=protected,
             tracked=tracked,
@@ -102,43 +89,67 @@ class View:
         """A verdict on rows in order of position as one on rows in storage order."""
         if self._orders is None:
             return verdict
-        longest = max(self._counts)
         if isinstance(verdict, Drop):
-            keep = torch.ones(len(self._counts), longest, dtype=torch.bool)
+            keep = torch.ones_like(self._orders, dtype=torch.bool)
             keep[:, verdict.start : verdict.stop] = False
-            verdict = keep.to(self._orders[0].device)
+            verdict = keep
         return self.back(verdict)
 
     def back(self, by_position: Tensor) -> Tensor:
         """(S, T) in order of position to (S, T) in storage order."""
         if self._orders is None:
             return by_position
-        stored = torch.zeros_like(by_position)
-        for i, (order, count) in enumerate(zip(self._orders, self._counts, strict=True)):
-            first = by_position.shape[1] - count
-            stored[i, first:][order] = by_position[i, first:]
-        return stored
+        return torch.empty_like(by_position).scatter_(1, self._orders, by_position)
+
+    def _attention(
+        self, queries: Tensor, places: Tensor, attention: Attention, window: int | None
+    ) -> Tensor:
+        """(H, G, w, T) float32."""
+        lanes, num_lanes = self._lanes, len(self._numbers)
+        by_lane = queries.view(num_lanes, -1, *queries.shape[1:])
+        pieces, sinks = list(self._pieces), attention.sinks
+        if sinks is not None and num_lanes > 1:
+            # every head has a sink of its own, and a call takes those of one lane
+            pieces = list(self._numbers)
+        seen = []
+        for i, piece in enumerate(pieces):
+            q = by_lane if len(pieces) == 1 else by_lane[i, None]
+            seen.append(
+                weights(
+                    q,
+                    lanes.parts(piece),
+                    scale=attention.scale,
+                    q_positions=places.expand(q.shape[0], -1),
+                    window=window,
+                    sinks=sinks if sinks is None else sinks.view(len(pieces), -1)[i],
+                )
+            )
+        return self._sorted(seen, axis=4).flatten(0, 1)
 
     def _keys_values(self) -> tuple[Tensor, Tensor]:
         both: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for lane in self._numbers:
-            whole = [part.whole(torch.float32) for part in self._lanes.parts(lane)]
+        for piece in self._pieces:
+            whole = [part.whole(torch.float32) for part in self._lanes.parts(piece)]
             for pieces, x in zip(both, zip(*whole, strict=True), strict=True):
-                pieces.append(torch.cat(x, dim=2)[0])
-        keys, values = (self._stacked(x, 1).flatten(0, 1) for x in both)
+                pieces.append(torch.cat(x, dim=2))
+        keys, values = (self._sorted(x, axis=2).flatten(0, 1) for x in both)
         return keys, values
 
-    def _stacked(self, of_lanes: list[Tensor], axis: int, fill: float = 0) -> Tensor:
-        """(..., T, ...) of every lane, T being `axis`, as one tensor with the lanes first."""
-        if self._orders is not None:
-            pairs = zip(of_lanes, self._orders, strict=True)
-            of_lanes = [x.index_select(axis, order) for x, order in pairs]
-        if len(of_lanes) == 1:
-            return of_lanes[0][None]
-        longest = max(self._counts)
-        for i, x in enumerate(of_lanes):
-            if missing := longest - x.shape[axis]:
-                shape = list(x.shape)
+    def _joined(self, pieces: list[Tensor], fill: float, axis: int = 1) -> Tensor:
+        """(n, ..., T', ...) of all pieces as one, T being `axis`, filled up in front."""
+        longest = max(piece.shape[axis] for piece in pieces)
+        for i, piece in enumerate(pieces):
+            if missing := longest - piece.shape[axis]:
+                shape = list(piece.shape)
                 shape[axis] = missing
-                of_lanes[i] = torch.cat([x.new_full(shape, fill), x], dim=axis)
-        return torch.stack(of_lanes)
+                pieces[i] = torch.cat([piece.new_full(shape, fill), piece], dim=axis)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _sorted(self, pieces: list[Tensor], *, axis: int, fill: float = 0) -> Tensor:
+        """The same, in order of position along `axis`."""
+        joined = self._joined(pieces, fill, axis)
+        if self._orders is None:
+            return joined
+        shape = [1] * joined.dim()
+        shape[0], shape[axis] = self._orders.shape
+        return joined.take_along_dim(self._orders.view(shape), dim=axis)

@@ -27,8 +27,8 @@ from agentkv.policies.parameters import (
     require_part,
     require_share,
 )
-from agentkv.policies.policy import PolicyError
 from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes
+from agentkv.policies.rows import PolicyError
 
 _Remembered = tuple[int, tuple[float, ...]]
 

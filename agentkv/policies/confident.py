@@ -3,8 +3,9 @@
 from agentkv.policies.allocators import Linear, Shared
 from agentkv.policies.gates import Confident, Schedule
 from agentkv.policies.parameters import require_numbers, require_part, require_share
-from agentkv.policies.policy import Policy, Portion
+from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Aged, Native
+from agentkv.policies.rows import Portion
 from agentkv.policies.scorers import AttentionAndRecency
 from agentkv.policies.selectors import Best
 

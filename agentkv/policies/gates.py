@@ -20,7 +20,7 @@ from agentkv.policies.parameters import (
     require_rows,
     require_share,
 )
-from agentkv.policies.policy import PolicyError
+from agentkv.policies.rows import PolicyError
 
 Schedule = Literal["always", "prefill"]
 

@@ -10,9 +10,10 @@ from typing import Literal
 from agentkv.policies.allocators import Measured, Shared, Uniform
 from agentkv.policies.gates import Dropping, Fixed, Schedule, Trimming, Unbounded
 from agentkv.policies.parameters import require_count, require_flag
-from agentkv.policies.policy import Policy, Portion
+from agentkv.policies.policy import Policy
 from agentkv.policies.pool import Pool
 from agentkv.policies.precision import Aged, Native, Ranked
+from agentkv.policies.rows import Portion
 from agentkv.policies.scorers import (
     Age,
     HeavyHitters,

@@ -14,8 +14,9 @@ from agentkv.policies import confident, named, windowed
 from agentkv.policies.allocators import Shared, Uniform
 from agentkv.policies.gates import Fixed, Schedule
 from agentkv.policies.parameters import require_flag
-from agentkv.policies.policy import Policy, PolicyError, Rows
+from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Native
+from agentkv.policies.rows import PolicyError, Rows
 from agentkv.policies.scorers import Function
 from agentkv.policies.selectors import Best
 

@@ -20,8 +20,9 @@ from agentkv.policies.parameters import (
     require_one_of,
     require_rows,
 )
-from agentkv.policies.policy import PolicyError, Rows, Tracker
 from agentkv.policies.pool import Pool, pooled, require_pool
+from agentkv.policies.rows import PolicyError, Rows
+from agentkv.policies.slots import Tracker
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
 

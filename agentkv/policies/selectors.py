@@ -20,9 +20,10 @@ from agentkv.policies.parameters import (
     require_one_of,
     require_share,
 )
-from agentkv.policies.policy import Allocator, Drop, PolicyError, Rows, Verdict
-from agentkv.policies.policy import Portion as Portion
 from agentkv.policies.pool import Pool, pooled, require_pool
+from agentkv.policies.rows import Drop, PolicyError, Rows, Verdict
+from agentkv.policies.rows import Portion as Portion
+from agentkv.policies.slots import Allocator
 
 
 @dataclass(frozen=True, slots=True)

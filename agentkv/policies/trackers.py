@@ -1,6 +1,6 @@
 """Statistics that rows carry along while forwards go by.
 
-Shapes: N lanes, T rows, n numbers per row; see `policy.Tracker`.
+Shapes: N lanes, T rows, n numbers per row; see `slots.Tracker`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentkv.policies.parameters import require_rows
-from agentkv.policies.policy import Seen
+from agentkv.policies.rows import Seen
 
 MOVING_QUERIES = 32
 """How many of a chunk's last queries move an average (our choice)."""
@@ -38,13 +38,11 @@ class MovingMass:
     def num_queries(self, num_new: int) -> int:
         return min(num_new, MOVING_QUERIES)
 
-    def update(self, column: Tensor, seen: Seen, start: int, stop: int, step: int) -> None:
-        """Move the averages in `column` (N, stop - start, 1), in place."""
+    def update(self, column: Tensor, seen: Seen) -> None:
+        """Move the averages in `column` (N, T, 1), in place."""
         stored = column[..., 0]
-        mass = seen.mass[:, start:stop]
-        first_new = max(seen.mass.shape[1] - seen.num_new - start, 0)
-        stored[:, first_new:] = mass[:, first_new:]
-        stored.lerp_(mass, 1 - self.decay**seen.num_queries)
+        stored[:, -seen.num_new :] = seen.mass[:, -seen.num_new :]
+        stored.lerp_(seen.mass, 1 - self.decay**seen.num_queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +70,16 @@ class SummedMass:
     def num_queries(self, num_new: int) -> int:
         return num_new if self.recent is None else min(num_new, self.recent)
 
-    def update(self, column: Tensor, seen: Seen, start: int, stop: int, step: int) -> None:
-        """Add to the sums in `column` (N, stop - start, size), in place."""
+    def update(self, column: Tensor, seen: Seen) -> None:
+        """Add to the sums in `column` (N, T, size), in place."""
         sums = column[..., 0]
         if self.recent is not None:
             sums.mul_((1 - 1 / self.recent) ** seen.num_new)
-        sums.add_(seen.mass[:, start:stop], alpha=seen.num_queries)
+        sums.add_(seen.mass, alpha=seen.num_queries)
         if self.counts:
             # a new row was seen by those that came after it, and by itself
-            places = torch.arange(start, stop, device=column.device)
-            before = places - (seen.mass.shape[1] - seen.num_new)
-            column[..., 1] += seen.num_new - before.clamp_min_(0)
+            column[..., 1] += seen.num_new
+            column[:, -seen.num_new :, 1] -= torch.arange(seen.num_new, device=column.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +113,21 @@ class Shortfalls:
         # the mass is read where there is one query; of more, each is looked at by itself
         return 1
 
-    def update(self, column: Tensor, seen: Seen, start: int, stop: int, step: int) -> None:
-        """Write the bits of the new queries into `column` (N, stop - start, size), in place."""
+    def update(self, column: Tensor, seen: Seen) -> None:
+        """Write the bits of the new queries into `column` (N, T, size), in place."""
         count = min(seen.num_new, self.history)
-        first_slot = (step + seen.num_new - count) % self.history
+        first_slot = (seen.first + seen.num_new - count) % self.history
         slots = [(first_slot + i) % self.history for i in range(count)]
         # one query touches one byte of each row, and that is the common case
         is_whole = first_slot + count > self.history
         low, high = (0, self.size) if is_whole else (slots[0] // 8, slots[-1] // 8 + 1)
         device = column.device
-        below = self._below(seen, start, stop, count).to(torch.uint8)
+        below = self._below(seen, count).to(torch.uint8)
         bits = torch.tensor([1 << slot % 8 for slot in slots], dtype=torch.uint8, device=device)
         places = torch.tensor([slot // 8 - low for slot in slots], device=device)
         # every bit is there once, so that adding them joins them
         written = bits.new_zeros(high - low).index_add_(0, places, bits)
-        packed = bits.new_zeros(column.shape[0], high - low, stop - start)
+        packed = bits.new_zeros(column.shape[0], high - low, column.shape[1])
         packed.index_add_(1, places, below * bits[:, None])
         touched = column[..., low:high]
         touched.bitwise_and_(written.bitwise_not()).bitwise_or_(packed.mT)
@@ -144,16 +141,14 @@ class Shortfalls:
         return ((fours + (fours >> 4)) & 0x0F).sum(dim=-1).to(torch.float32)
 
     @staticmethod
-    def _below(seen: Seen, start: int, stop: int, count: int) -> Tensor:
-        """(N, count, stop - start) bool: who got less than an even share of each last query."""
-        num_rows = seen.positions.shape[1]
+    def _below(seen: Seen, count: int) -> Tensor:
+        """(N, count, T) bool: who got less than an even share of each last query."""
+        num_rows = seen.mass.shape[1]
         # rows that each of the queries could see, itself included
-        behind = torch.arange(count - 1, -1, -1, device=seen.positions.device)
-        visible = (seen.positions >= 0).sum(dim=1, keepdim=True) - behind  # (N, count)
+        visible = torch.arange(num_rows - count, num_rows, device=seen.mass.device) + 1
         weights = seen.mass[:, None] if seen.num_new == 1 else seen.each(count)
-        below = weights[..., start:stop] * visible[..., None] < 1
+        below = weights * visible[:, None] < 1
         if seen.num_new > 1:
             # rows that came after a query were not passed over by it
-            places = torch.arange(start, stop, device=behind.device)
-            below &= places <= (num_rows - 1 - behind)[:, None]
+            below &= torch.arange(num_rows, device=visible.device) < visible[:, None]
         return below

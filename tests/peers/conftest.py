@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentkv.policies.policy import Drop, Rows, Seen
+from agentkv.policies.rows import Drop, Rows, Seen
 
 with warnings.catch_warnings():
     # its command line imports a module that Python deprecates
@@ -146,12 +146,12 @@ def _rows_of(layer, row, policy):
         seen = Seen(
             mass=by_lane[:, length - num_queries :].mean(1),
             num_queries=num_queries,
-            positions=positions,
+            first=0,
             num_new=length,
             each=lambda last: by_lane[:, length - last :],
         )
         tracked = torch.zeros(*positions.shape, tracker.size, dtype=tracker.dtype)
-        tracker.update(tracked, seen, 0, length, 0)
+        tracker.update(tracked, seen)
     return Rows(
         positions=positions,
         num_seen=length,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import agentkv
 from agentkv.policies.gates import Confident
-from agentkv.policies.policy import Policy, Rows
+from agentkv.policies.policy import Policy
+from agentkv.policies.rows import Rows
 
 PROMPT = 110
 CHUNKS = (PROMPT, 1, 1, 1, 5, 1, 1, 9, 1, 1)
@@ -61,9 +62,9 @@ def unpublished(name: str, parameters: dict[str, object], **expected: object) ->
     return case(name, parameters, **expected, is_published=False)
 
 
-def short_keys(rows: Rows):
-    """A person's own score: rows whose keys are short."""
-    return -rows.keys_values()[0].norm(dim=-1)
+def along_keys(rows: Rows):
+    """A person's own score: rows whose keys point one way."""
+    return rows.keys_values()[0].sum(dim=-1)
 
 
 def ada_by_confidence() -> Policy:
@@ -141,8 +142,8 @@ CASES = {
     "ada-by-confidence": Case(
         ada_by_confidence, sure=(12,) * 4, is_published=False, **RAGGED
     ),
-    "short-keys": Case(
-        lambda: agentkv.scored("short-keys", short_keys, sinks=2, protected=3),
+    "along-keys": Case(
+        lambda: agentkv.scored("along-keys", along_keys, sinks=2, protected=3),
         sinks=2, newest=3, is_published=False,
     ),
 }  # fmt: skip

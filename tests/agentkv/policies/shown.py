@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv.policies.policy import Drop, Rows
+from agentkv.policies.rows import Drop, Rows
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from agentkv.policies.policy import PolicyError
 from agentkv.policies.pool import pooled
+from agentkv.policies.rows import PolicyError
 from agentkv.policies.scorers import (
     Age,
     AttentionAndRecency,

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
-from agentkv.policies.policy import Drop, PolicyError
+from agentkv.policies.rows import Drop, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
 from agentkv.policies.selectors import Best, Portion, TwoStage
 from tests.agentkv.policies.shown import filled, kept_of, random_head, shown

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv.policies.policy import PolicyError, Seen
+from agentkv.policies.rows import PolicyError, Seen
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
 
@@ -21,43 +21,27 @@ def history_of(seed, num_tokens):
     return out
 
 
-def follow(tracker, histories, chunks, *, pieces=1):
-    """The columns after feeding every history in chunks of these sizes; lanes as long as needed.
-
-    A lane with a shorter history was there later, and is filled up at its front.
-    """
-    lengths = [len(history) for history in histories]
-    column = torch.zeros(len(histories), 0, tracker.size, dtype=tracker.dtype)
-    step = 0
+def follow(tracker, history, chunks):
+    """The column (1, T, n) after feeding a history in chunks of these sizes."""
+    column = torch.zeros(1, 0, tracker.size, dtype=tracker.dtype)
+    first = 0
     for num_new in chunks:
-        column = torch.cat([column, column.new_zeros(len(histories), num_new, tracker.size)], 1)
-        seen = seen_of(histories, step, num_new, tracker.num_queries(num_new))
-        cuts = [round(i * column.shape[1] / pieces) for i in range(pieces + 1)]
-        for start, stop in zip(cuts, cuts[1:], strict=False):
-            if start < stop:
-                tracker.update(column[:, start:stop], seen, start, stop, step)
-        step += num_new
-    assert step == max(lengths)
+        column = torch.cat([column, column.new_zeros(1, num_new, tracker.size)], dim=1)
+        tracker.update(column, seen_of(history, first, num_new, tracker.num_queries(num_new)))
+        first += num_new
+    assert first == len(history)
     return column
 
 
-def seen_of(histories, step, num_new, num_queries):
-    num_rows, most = step + num_new, max(map(len, histories))
-    weights = torch.zeros(len(histories), num_new, num_rows)
-    positions = torch.full((len(histories), num_rows), -1)
-    for n, history in enumerate(histories):
-        late = most - len(history)
-        if step < late:
-            assert step + num_new <= late, "lanes of one forward have the same new rows"
-            continue
-        positions[n, late:] = torch.arange(num_rows - late)
-        for i in range(num_new):
-            query = history[step + i - late]
-            weights[n, i, late : late + len(query)] = torch.tensor(query)
+def seen_of(history, first, num_new, num_queries):
+    weights = torch.zeros(1, num_new, first + num_new)
+    for i in range(num_new):
+        query = history[first + i]
+        weights[0, i, : len(query)] = torch.tensor(query)
     return Seen(
         mass=weights[:, num_new - num_queries :].mean(dim=1),
         num_queries=num_queries,
-        positions=positions,
+        first=first,
         num_new=num_new,
         each=lambda count: weights[:, num_new - count :],
     )
@@ -69,37 +53,25 @@ def feedings(draw):
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 10**6), feedings(), st.integers(1, 30), st.integers(1, 3))
-def test_shortfalls_count_exactly_the_last_queries_that_passed_a_row_over(
-    seed, chunks, history, pieces
-):
+@given(st.integers(0, 10**6), feedings(), st.integers(1, 30))
+def test_shortfalls_count_exactly_the_last_queries_that_passed_a_row_over(seed, chunks, history):
     weights = history_of(seed, sum(chunks))
     tracker = Shortfalls(history)
-    counts = tracker.counts(follow(tracker, [weights], chunks, pieces=pieces))[0].tolist()
+    counts = tracker.counts(follow(tracker, weights, chunks))[0].tolist()
     recent = weights[-history:]
     for i, count in enumerate(counts):
         assert count == sum(len(query) > i and query[i] < 1 / len(query) for query in recent)
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.integers(0, 10**6), st.lists(st.integers(1, 9), min_size=1, max_size=8))
-def test_a_filled_up_lane_counts_shortfalls_as_it_would_alone(seed, chunks):
-    tracker, late = Shortfalls(13), 6
-    long, short = history_of(seed, late + sum(chunks)), history_of(seed + 1, sum(chunks))
-    together = tracker.counts(follow(tracker, [long, short], [late, *chunks]))
-    alone = tracker.counts(follow(tracker, [short], chunks))
-    assert together[1, late:].tolist() == alone[0].tolist()
-
-
 def test_what_stays_after_an_eviction_keeps_its_shortfalls():
     tracker, weights = Shortfalls(12), history_of(3, 20)
-    column = follow(tracker, [weights], [5, 1, 1, 8, 1, 1, 1, 1, 1])
+    column = follow(tracker, weights, [5, 1, 1, 8, 1, 1, 1, 1, 1])
     kept = [0, 3, 4, 11, 19]
     column = torch.cat([column[:, kept], column.new_zeros(1, 1, tracker.size)], dim=1)
     # the next query sees six rows, so that an even share is a sixth
     given_ = torch.tensor([[0.3, 0.1, 0.2, 0.05, 0.05, 0.3]])
-    seen = Seen(given_, 1, torch.tensor([[0, 3, 4, 11, 19, 20]]), 1, lambda count: given_[:, None])
-    tracker.update(column, seen, 0, 6, 20)
+    seen = Seen(given_, 1, 20, 1, lambda count: given_[:, None])
+    tracker.update(column, seen)
     recent = weights[-11:]
     expected = [sum(len(query) > i and query[i] < 1 / len(query) for query in recent) for i in kept]
     low = [0, 1, 0, 1, 1]
@@ -107,36 +79,36 @@ def test_what_stays_after_an_eviction_keeps_its_shortfalls():
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(0, 10**6), feedings(), st.integers(1, 3))
-def test_summed_masses_are_all_that_was_ever_drawn(seed, chunks, pieces):
+@given(st.integers(0, 10**6), feedings())
+def test_summed_masses_are_all_that_was_ever_drawn(seed, chunks):
     weights = history_of(seed, sum(chunks))
-    sums = follow(SummedMass(), [weights], chunks, pieces=pieces)[0, :, 0].tolist()
+    sums = follow(SummedMass(), weights, chunks)[0, :, 0].tolist()
     expected = [sum(query[i] for query in weights[i:]) for i in range(len(weights))]
     assert sums == pytest.approx(expected, rel=1e-4)
-    both = follow(SummedMass(counts=True), [weights], chunks, pieces=pieces)[0]
+    both = follow(SummedMass(counts=True), weights, chunks)[0]
     assert both[:, 0].tolist() == sums
     assert both[:, 1].tolist() == list(range(len(weights), 0, -1))
 
 
 def test_recent_sums_shrink_with_every_query():
     weights = history_of(1, 30)
-    sums = follow(SummedMass(recent=5), [weights], [1] * 30)[0, :, 0].tolist()
+    sums = follow(SummedMass(recent=5), weights, [1] * 30)[0, :, 0].tolist()
     expected = [
         sum(query[i] * 0.8 ** (29 - t) for t, query in enumerate(weights) if t >= i)
         for i in range(30)
     ]
     assert sums == pytest.approx(expected, rel=1e-4)
     # of a chunk only the last five count, and none of them has shrunk
-    sums = follow(SummedMass(recent=5), [weights], [30])[0, :, 0].tolist()
+    sums = follow(SummedMass(recent=5), weights, [30])[0, :, 0].tolist()
     expected = [sum(query[i] for query in weights[25:] if len(query) > i) for i in range(30)]
     assert sums == pytest.approx(expected, rel=1e-4)
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(0, 10**6), feedings(), st.integers(1, 3))
-def test_moving_masses_are_their_formula_in_float64(seed, chunks, pieces):
+@given(st.integers(0, 10**6), feedings())
+def test_moving_masses_are_their_formula_in_float64(seed, chunks):
     weights = history_of(seed, sum(chunks))
-    found = follow(MovingMass(0.9), [weights], chunks, pieces=pieces)[0, :, 0].tolist()
+    found = follow(MovingMass(0.9), weights, chunks)[0, :, 0].tolist()
     averages, step = [], 0
     for num_new in chunks:
         step += num_new
@@ -152,7 +124,7 @@ def test_moving_masses_are_their_formula_in_float64(seed, chunks, pieces):
 
 def test_recent_sums_shrink_with_the_queries_of_a_chunk_that_do_not_count_too():
     weights = history_of(1, 13)
-    sums = follow(SummedMass(recent=5), [weights], [3, 10])[0, :, 0].tolist()
+    sums = follow(SummedMass(recent=5), weights, [3, 10])[0, :, 0].tolist()
     for i in range(13):
         before = sum(query[i] for query in weights[:3] if len(query) > i)
         after = sum(query[i] for query in weights[8:] if len(query) > i)
