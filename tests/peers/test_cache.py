@@ -157,7 +157,7 @@ def test_the_norms_of_projected_values_are_the_same(family, ids, layers, model_o
     for store, layer in zip(cache.stores, layers, strict=True):
         theirs = CriticalKVPress.vwl1norm(layer.values, layer.module).flatten(0, 1)
         for lane, expected in enumerate(theirs):
-            ours = store.lanes.norms(lane)[0, :, 0]
+            ours = store.lanes.norms(lane)[0, 0, :, 0]
             torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
