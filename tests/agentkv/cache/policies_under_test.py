@@ -116,7 +116,7 @@ CASES = {
     "int4": case("int4", {"recent": 8}, format="int4", **ALL),
     "nf4": case("nf4", {"recent": 8}, format="nf4", **ALL),
     # ---- other parameters that take another path, parts put together, a person's own
-    "h2o-per-query": unpublished("h2o", {"normalize": True}, newest=12, tracked=4),
+    "h2o-per-query": unpublished("h2o", {"normalize": True}, newest=12, tracked=8),
     "scissorhands-sum": unpublished(
         "scissorhands", {"history": 20, "protected": 4, "variant": "sum"},
         layers=(12,) * 4, grows_by=12, newest=4, tracked=4,

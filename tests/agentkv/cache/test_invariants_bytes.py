@@ -1,0 +1,158 @@
+"""Every policy: the bytes are those of the arithmetic, held at rest, and bounded on the way."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import agentkv
+from agentkv.cache.size import resting_bytes
+from tests.agentkv.cache.policies_under_test import BOUNDED, CASES, PROMPT, PUBLISHED
+
+HEADS, WIDTH, QUERY_HEADS = 2, 8, 4
+# of a row and head: bytes of its codes, of its scales, of its block id; of a block's scales
+CODED = {
+    "int8": (WIDTH, 0, 4, WIDTH),
+    "fp8": (WIDTH, 1, 0, 0),
+    "int4": (WIDTH // 2, 2, 0, 0),
+    "nf4": (WIDTH // 2, 2, 0, 0),
+}
+
+
+def run(model, cache, ids, num_decoded):
+    logits = cache.feed(model, ids)
+    for _ in range(num_decoded):
+        with torch.no_grad():
+            logits = model(logits.argmax(-1, keepdim=True), past_key_values=cache).logits[:, -1]
+        cache.settle(logits)
+        cache.check()
+
+
+def rooms(table):
+    """Rows there is memory for, in all lanes together."""
+    return table.tensors[0].shape[0] // table.fields[0].heads
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CASES)
+def test_bytes_are_those_of_the_rows_their_room_and_what_is_known_of_them(
+    llama, cache_for, tokens, name
+):
+    case = CASES[name]
+    cache = cache_for(llama, policy=case.make(), budget=case.budget)
+    run(llama, cache, tokens(2, PROMPT), 5)
+    heads = HEADS if case.heads == "shared" else 1
+    total = 0
+    for layer, store in enumerate(cache.stores):
+        about, dense, *coded = store.lanes.tables
+        num_rows = sum(len(head) for row in cache.kept(layer) for head in row) // heads
+        num_lanes = 2 * HEADS // heads
+        assert num_rows <= rooms(about) <= num_rows + 64 * num_lanes
+        total += rooms(about) * (4 + case.tracked + 4 * heads * case.norms)
+        total += rooms(dense) * 2 * heads * WIDTH * 4
+        num_coded = 0
+        if coded:
+            codes, scales, block_id, block = CODED[case.format]
+            num_coded = sum(store.lanes.num_coded)
+            total += rooms(coded[0]) * (2 * heads * (codes + scales) + block_id)
+            assert num_coded <= rooms(coded[0]) <= num_coded + 64 * num_lanes
+            if block:
+                total += rooms(coded[1]) * 2 * heads * block
+        assert num_rows - num_coded <= rooms(dense) <= num_rows - num_coded + 64 * num_lanes
+        if case.window:
+            ring = rooms(store.ring.table)
+            assert 2 * case.window <= ring <= 2 * (case.window + 16)
+            total += ring * (QUERY_HEADS * WIDTH * 4 + 4)
+    assert cache.nbytes == total
+    assert (case.format is None) == (not any(sum(s.lanes.num_coded) for s in cache.stores))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BOUNDED)
+def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
+    case = CASES[name]
+    cache = cache_for(llama, policy=case.make(), budget=case.budget, prefill="whole")
+    full = cache_for(llama, policy="full", prefill="whole")
+    ids = tokens(1, 600)
+    cache.feed(llama, ids)
+    full.feed(llama, ids)
+    tables = [table for store in cache.stores for table in store.lanes.tables]
+    rings = [store.ring.table for store in cache.stores if store.ring is not None]
+    held = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for table in [*tables, *rings]
+        for tensor in table.tensors
+    }
+    assert cache.nbytes == sum(held.values()) < full.nbytes / 2
+    fitted = case.make().fitted(case.budget)
+    assert cache.nbytes <= resting_bytes(fitted, cache.geometry, 1)
+    # layers evict one after another: the last was whole when the others had shrunk
+    assert full.nbytes / 4 < cache.peak_nbytes < full.nbytes * 0.75
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, name, batch):
+    case = CASES[name]
+    cache = cache_for(llama, policy=case.make(), budget="300KiB")
+    ids = tokens(batch, 700 if batch == 1 else 350)
+    run(llama, cache, ids, 2)
+    assert cache.nbytes <= 300 * 1024
+    for num_tokens in (30, 1, 60):
+        with torch.no_grad():
+            llama(ids[:, :num_tokens], past_key_values=cache)
+        cache.check()
+        assert cache.nbytes <= 300 * 1024
+    larger = case.make().fitted(cache.fitted.gate.ceiling + 1)
+    assert resting_bytes(larger, cache.geometry, batch) > 300 * 1024
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_budget_in_bytes_is_refused_where_it_cannot_hold(llama, cache_for, tokens, name):
+    parameters = CASES[name].make().parameters
+    if CASES[name].is_bounded:
+        parameters = {**parameters, "schedule": "prefill"}
+    policy = agentkv.policy(name, **parameters)
+    with pytest.raises(agentkv.PolicyError, match="bytes|leave the budget out"):
+        cache_for(llama, policy=policy, budget="300KiB").feed(llama, tokens(1, 5))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BOUNDED)
+def test_chunks_bound_the_peak(llama, cache_for, tokens, name):
+    case = CASES[name]
+    cache = cache_for(llama, policy=case.make(), budget=case.budget, chunk=100)
+    cache.feed(llama, tokens(1, 1000))
+    fitted = case.make().fitted(case.budget)
+    rest = resting_bytes(fitted, cache.geometry, 1)
+    # one layer has a chunk more than at rest, and at the last moment room for a block in each lane
+    row = HEADS * (4 + case.tracked + 2 * WIDTH * 4 + 4 * case.norms)
+    assert cache.peak_nbytes <= rest + (100 + 2 * 64) * row
+
+
+@torch.no_grad()
+def test_a_prompt_of_32k_tokens_never_holds_more_than_the_budget_and_a_chunk(cache_for, tokens):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=40_000,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    cache = cache_for(model, policy="conf-kv-int8", budget=512, chunk=512)
+    ids, most = tokens(1, 32 * 1024), []
+    # what the layer hands on is computed once it holds the chunk, and before rows go
+    model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(
+        lambda *_: most.append(cache.stores[0].lanes.counts[0])
+    )
+    cache.feed(model, ids)
+    lanes = cache.stores[0].lanes
+    assert cache.seen == 32 * 1024 and len(most) == 64
+    assert max(most) <= 512 + 512
+    dense, coded, block, about = 2 * 8 * 4, 2 * 8 + 4, 2 * 8, 4 + 4
+    recent = 256 + 63
+    rest = (512 - recent) * coded + 2 * -(-512 // 64) * block + recent * dense + 512 * about
+    chunk = 512 * (dense + about)
+    room = 64 * (dense + coded + about)
+    assert cache.nbytes <= rest + room
+    assert cache.peak_nbytes <= rest + chunk + room
+    assert lanes.num_coded[0] >= 64
+    assert cache.peak_nbytes < 32 * 1024 * dense / 20

@@ -1,0 +1,74 @@
+"""Every policy under transformers' own `generate`, beams included."""
+
+import pytest
+import torch
+
+from tests.agentkv.cache.policies_under_test import CASES, PROMPT, PUBLISHED
+
+CLOSE = {"atol": 2e-4, "rtol": 2e-4}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_generate_is_the_loop_by_hand(llama, cache_for, tokens, name):
+    case, ids = CASES[name], tokens(2, PROMPT)
+    ids[0, :7] = 0
+    mask = (ids != 0).long()
+    cache = cache_for(llama, policy=case.make(), budget=case.budget)
+    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
+    gate = cache.gate()
+    made = llama.generate(ids, past_key_values=cache, logits_processor=[gate], **settings)
+    by_hand = cache_for(llama, policy=case.make(), budget=case.budget)
+    new, gate = ids, by_hand.gate()
+    places = (mask.cumsum(-1) - 1).clamp_min(0)
+    for step in range(8):
+        with torch.no_grad():
+            logits = llama(
+                new, past_key_values=by_hand, attention_mask=mask, position_ids=places
+            ).logits[:, -1]
+        gate(None, logits)
+        new = logits.argmax(-1, keepdim=True)
+        mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], dim=1)
+        places = mask.sum(-1, keepdim=True) - 1
+        assert torch.equal(made[:, PROMPT + step], new[:, 0])
+    cache.check()
+    assert cache.nbytes == by_hand.nbytes
+    for layer in range(4):
+        for mine, theirs in zip(cache.kept(layer), by_hand.kept(layer), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [n for n in PUBLISHED if n != "edie-tada"])
+def test_the_best_beam_is_worth_what_it_is_worth_alone(llama, cache_for, tokens, name):
+    case, ids = CASES[name], tokens(1, PROMPT)
+    cache = cache_for(llama, policy=case.make(), budget=case.budget)
+    # without its gate a policy goes by the most it allows, here and below
+    made = llama.generate(
+        ids, past_key_values=cache, num_beams=3, max_new_tokens=6, do_sample=False,
+        length_penalty=0.0, output_scores=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    cache.check()
+    assert cache.batch_size == 3
+    alone = cache_for(llama, policy=case.make(), budget=case.budget)
+    logits, worth = llama(ids, past_key_values=alone).logits[:, -1], 0.0
+    for token in made.sequences[0, PROMPT:]:
+        worth += float(logits.log_softmax(-1)[0, token])
+        logits = llama(token.view(1, 1), past_key_values=alone).logits[:, -1]
+    assert worth == pytest.approx(float(made.sequences_scores[0]), abs=CLOSE["atol"] * 6)
+
+
+@pytest.mark.parametrize("name", ["window", "ada-snapkv", "arkv", "conf-kv-int8"])
+def test_generates_own_chunks_are_those_of_feed(llama, cache_for, tokens, name):
+    case, ids = CASES[name], tokens(1, 400)
+    cache = cache_for(llama, policy=case.make(), budget=case.budget)
+    settings = {"max_new_tokens": 1, "do_sample": False, "prefill_chunk_size": 100}
+    llama.generate(ids, past_key_values=cache, **settings)
+    cache.check()
+    by_hand = cache_for(llama, policy=case.make(), budget=case.budget)
+    with torch.no_grad():
+        for piece in ids.split(100, dim=1):
+            llama(piece, past_key_values=by_hand)
+    assert cache.peak_nbytes == by_hand.peak_nbytes
+    for layer in range(4):
+        for mine, theirs in zip(cache.kept(layer)[0], by_hand.kept(layer)[0], strict=True):
+            assert torch.equal(mine, theirs)
