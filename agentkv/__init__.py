@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentkv.cache.attach import attach as attach
     from agentkv.cache.cache import Cache as Cache
+    from agentkv.cache.file import CacheFileError as CacheFileError
     from agentkv.policies.policy import Policy as Policy
     from agentkv.policies.registry import policy as policy
     from agentkv.policies.registry import scored as scored
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Agent": "agentkv.agent",
     "Cache": "agentkv.cache.cache",
+    "CacheFileError": "agentkv.cache.file",
     "Policy": "agentkv.policies.policy",
     "PolicyError": "agentkv.policies.rows",
     "attach": "agentkv.cache.attach",

@@ -1,6 +1,7 @@
 """The cache itself: what transformers is handed as `past_key_values`."""
 
-from typing import Literal
+import os
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -8,9 +9,12 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.attach import Gate, attach
 from agentkv.cache.budget import parse_budget
-from agentkv.cache.forward import ForwardCache
+from agentkv.cache.families import describe
+from agentkv.cache.file import CacheFileError, SavedFile
 from agentkv.cache.hf import Misuse
 from agentkv.cache.lessons import Lessons
+from agentkv.cache.saved import fill, read_settings, save
+from agentkv.cache.state import StatefulCache
 from agentkv.cache.stream import IdStream
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import policy as named_policy
@@ -19,7 +23,7 @@ from agentkv.policies.rows import PolicyError
 __all__ = ["Cache", "attach"]
 
 
-class Cache(ForwardCache):
+class Cache(StatefulCache):
     """Keys and values of one batch of token streams, kept small by a policy.
 
     Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on
@@ -61,17 +65,70 @@ class Cache(ForwardCache):
         attach(model)
         return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
 
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: PreTrainedModel,
+        *,
+        policy: str | Policy | None = None,
+    ) -> "Cache":
+        """The cache that `save` wrote, which goes on exactly as the saved one would have.
+
+        Rows come back on the devices of the model's layers. `model` is attached if it was not.
+
+        Args:
+            policy: that of the saved cache; only one that was put together by hand, such as
+                `agentkv.scored`, has to be given. If it has learned something, it keeps that, and
+                else learns what was saved.
+
+        Raises:
+            CacheFileError: a ValueError; another program's file, damaged or of another version, or
+                saved with another model or policy, of which the first difference is named.
+            OSError: there is no such file.
+        """
+        describe(model)
+        inner: Any = model.base_model
+        given = named_policy(policy) if isinstance(policy, str) else policy
+        with SavedFile(path) as file:
+            value, settings, notes = read_settings(file, inner, given)
+            cache = cls(
+                model,
+                policy=value,
+                budget=settings.budget,
+                prefill=settings.prefill,
+                chunk=settings.chunk,
+            )
+            fill(cache, inner, file, notes)
+        attach(model)
+        return cache
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cache to one file, from which `load` makes it again.
+
+        The file takes its place once it is whole and on the disk, and only its owner may read it:
+        it holds what was fed in latent form, and the token ids as they are. To be called between
+        forwards.
+
+        Raises:
+            CacheFileError: a ValueError; the model is gone, or something is held that cannot be
+                written down.
+            OSError: the file could not be written; what stood there still does.
+        """
+        self.check()
+        model: Any = self._model()
+        if model is None:
+            raise CacheFileError(
+                "the model this cache was made for is gone, and with it what the cache could be "
+                "loaded into; keep it as long as the cache"
+            )
+        save(self, model, path)
+
     @property
     def fitted(self) -> Policy:
         """The policy with its budget filled in, for the sequence that has seen most."""
         fed = next(iter(self.keepers.values())).fed
         return self.allowance.at(max(fed, default=0))
-
-    @property
-    def ids(self) -> Tensor | None:
-        """(B, seen) int32 on the CPU: the tokens fed so far, padding included. None before the
-        first, and for good once embeddings were fed."""
-        return self._ids.all()
 
     @property
     def nbytes(self) -> int:
@@ -95,8 +152,22 @@ class Cache(ForwardCache):
             assert store.seen == self.seen, "layers have seen different numbers of tokens"
         assert self.nbytes == self._meter.live, f"{self.nbytes} bytes, {self._meter.live} metered"
         assert self._meter.live <= self._meter.peak
+        if self.policy.allocator.learns:
+            self._check_total()
         ids = self.ids
         assert ids is None or ids.shape == (self._batch, self.seen), "the id stream is not whole"
+
+    def _check_total(self) -> None:
+        """What is learned shifts the budgets of layers at once, and their rows a forward later."""
+        keepers = list(self.keepers.items())
+        for sequence, num_seen in enumerate(keepers[0][1].fed):
+            gate, num_rows = self.allowance.at(num_seen).gate, 0
+            for layer, _ in keepers:
+                num_rows += sum(places.shape[0] for places in self.kept(layer)[sequence])
+            if gate.ceiling is not None and gate.bounded:
+                heads = sum(self.stores[layer].shape.num_heads for layer, _ in keepers)
+                most = heads * (gate.ceiling + gate.slack)
+                assert num_rows <= most, f"{num_rows} rows in all layers, at most {most} allowed"
 
     def gate(self) -> "Gate":
         """A logits processor that tells the policy how sure the model is; put it first in the list.

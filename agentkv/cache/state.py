@@ -1,0 +1,273 @@
+"""All that a cache is between two forwards, taken out of it and put back."""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from agentkv.cache.budget import Allowance, Budget
+from agentkv.cache.file import CacheFileError
+from agentkv.cache.forward import ForwardCache
+from agentkv.cache.hf import Misuse
+from agentkv.cache.keeper import Keeper
+from agentkv.cache.layer import LayerStore
+from agentkv.cache.notes import KeeperNote, LayerNote, Learned, Notes
+from agentkv.cache.stream import IdStream
+from agentkv.cache.table import Table
+from agentkv.cache.view import Attention
+
+Remembered = Mapping[str, tuple[int, tuple[float, ...]]]
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An allocator whose memory can be written down, as that of `allocators.Measured`."""
+
+    @property
+    def remembered(self) -> Remembered: ...
+
+    def remember(self, remembered: Remembered) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a cache was at one moment. Shares nothing with it."""
+
+    notes: Notes
+    tables: tuple[dict[str, tuple[Tensor, ...]], ...]
+    """Per layer and table, every field's rows."""
+    attentions: tuple[Attention | None, ...]
+    """Per layer: of the latest forward then."""
+    ids: IdStream
+    of: "weakref.ref[StatefulCache]"
+    """The cache it can be put back into."""
+
+    @property
+    def seen(self) -> int:
+        """Tokens fed by then, in columns of the batch."""
+        return self.notes.seen
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors, which no cache counts as its own."""
+        return sum(
+            tensor.untyped_storage().nbytes()
+            for of_layer in self.tables
+            for fields in of_layer.values()
+            for tensor in fields
+        )
+
+
+class StatefulCache(ForwardCache):
+    """A cache that can be taken back to an earlier turn."""
+
+    @property
+    def budget(self) -> Budget:
+        """As it was asked for."""
+        return self._budget
+
+    def reset(self) -> None:
+        """Forget everything."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Audit the whole structure. Raises AssertionError saying what is broken."""
+        raise NotImplementedError
+
+    @property
+    def ids(self) -> Tensor | None:
+        """(B, seen) int32 on the CPU: the tokens fed so far, padding included. None before the
+        first, and for good once embeddings were fed."""
+        return self._ids.all()
+
+    def snapshot(self) -> Snapshot:
+        """What the cache is now, to go back to with `restore`: an independent copy, on the devices
+        of the layers. Its bytes are its own `nbytes` and not the cache's.
+
+        To be taken between forwards, at a turn's end for example.
+        """
+        return Snapshot(
+            notes=self.notes(),
+            tables=tuple(
+                {
+                    name: tuple(table.packed(f) for f in range(len(table.fields)))
+                    for name, table in tables_of(store).items()
+                }
+                for store in self.stores
+            ),
+            attentions=tuple(store.attention for store in self.stores),
+            ids=self._ids.copy(),
+            of=weakref.ref(self),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what the cache was when `snapshot` was taken, and go on exactly so; a snapshot can
+        be restored any number of times.
+
+        What the policy's allocator has learned since is forgotten too, by all caches that share
+        the policy value, as it would be learned twice otherwise. The peak stays.
+
+        Raises:
+            Misuse: a ValueError; it is a snapshot of another cache.
+        """
+        if not isinstance(snapshot, Snapshot) or snapshot.of() is not self:
+            raise Misuse(
+                "this is no snapshot of this cache; restore it in the cache it was taken of, or "
+                "carry a cache over with `save` and `Cache.load`"
+            )
+
+        def packed(layer: int, name: str) -> Sequence[Tensor]:
+            return snapshot.tables[layer][name]
+
+        devices = [
+            next(iter(fields.values()))[0].device if fields else torch.device("cpu")
+            for fields in snapshot.tables
+        ]
+        self.put(
+            snapshot.notes,
+            packed,
+            attentions=snapshot.attentions,
+            devices=devices,
+            ids=snapshot.ids.copy(),
+        )
+        allocator, learned = self.policy.allocator, snapshot.notes.learned
+        if learned is not None and isinstance(allocator, Remembers):
+            allocator.remember(learned.remembered)
+
+    def notes(self) -> Notes:
+        """Everything but the tensors. Raises CacheFileError for what cannot be written down."""
+        layers = []
+        for store in self.stores if self._batch is not None else []:
+            assert store.lanes is not None and store.attention is not None
+            layers.append(
+                LayerNote(
+                    dtype=str(store.lanes.shape.dtype).removeprefix("torch."),  # type: ignore[arg-type]
+                    scale=store.attention.scale,
+                    tables={name: tuple(t.layout) for name, t in tables_of(store).items()},
+                    keeper=None if store.keeper is None else _keeper_note(store.keeper),
+                )
+            )
+        pending = self.pending
+        try:
+            return Notes(
+                batch=self._batch,
+                shared_by=self.allowance.batch,
+                seen=self.seen,
+                num_new=self._num_new,
+                peak=self._meter.peak,
+                has_ids=self._ids.is_whole,
+                confidences=None if self.confidences is None else tuple(self.confidences),
+                pending=None if pending is None else tuple(tuple(ids) for ids in pending),
+                layers=tuple(layers),
+                learned=self._learned(),
+            )
+        except (TypeError, ValidationError) as error:
+            raise CacheFileError(
+                f"pending must be a list of token ids for every sequence; found {pending!r}"
+            ) from error
+
+    def _learned(self) -> Learned | None:
+        allocator, batch = self.policy.allocator, self._batch or 0
+        if not allocator.learns:
+            return None
+        if not isinstance(allocator, Remembers):
+            raise CacheFileError(
+                f"{type(allocator).__name__} learns and has no `remembered` and `remember` to keep "
+                "that by; give it these, as agentkv.policies.allocators.Measured has them"
+            )
+        return Learned(
+            measured=self._lessons.measured(batch, self.keepers),
+            is_over=self._lessons.is_over,
+            remembered=dict(allocator.remembered),
+        )
+
+    def put(
+        self,
+        notes: Notes,
+        packed: Callable[[int, str], Sequence[Tensor]],
+        *,
+        attentions: Sequence[Attention | None],
+        devices: Sequence[torch.device],
+        ids: IdStream,
+    ) -> None:
+        """Become what `notes` and tensors say; they must go together.
+
+        Args:
+            packed: layer and name of a table to the rows of each of its fields.
+            devices: of each layer.
+            ids: the tokens fed, which become the cache's own.
+        """
+        self.reset()
+        if notes.batch is None:
+            self._ids = ids
+            self.pending = _lists(notes.pending)
+            return
+        try:
+            self._share_bytes(notes.shared_by)
+            for i, (store, note) in enumerate(zip(self.stores, notes.layers, strict=True)):
+                self._begin(store, note, notes.batch, devices[i])
+                for name, table in tables_of(store).items():
+                    table.fill_again(note.tables[name], packed(i, name))
+                store.seen, store.attention = notes.seen, attentions[i]
+        except BaseException:
+            self.reset()  # half a cache would be none
+            raise
+        self._batch, self._num_new, self._ids = notes.batch, notes.num_new, ids
+        self.confidences = None if notes.confidences is None else list(notes.confidences)
+        self.pending = _lists(notes.pending)
+        self._meter.peak = max(self._meter.peak, notes.peak)
+        if notes.learned is not None:
+            learned = notes.learned
+            self._lessons.put_back(learned.measured, list(self.keepers), learned.is_over)
+
+    def _begin(self, store: LayerStore, note: LayerNote, batch: int, device: torch.device) -> None:
+        store.begin(
+            batch,
+            num_q_heads=self.geometry.num_q_heads,
+            dtype=getattr(torch, note.dtype),
+            device=device,
+        )
+        keeper, said = store.keeper, note.keeper
+        if keeper is None:
+            return
+        assert said is not None
+        keeper.fed, keeper.energies = list(said.fed), list(said.energies)
+        keeper.num_steps = said.num_steps
+        known = enumerate(said.qualities)
+        keeper.ranks.qualities = {i: quality for i, quality in known if quality is not None}
+
+    def _share_bytes(self, batch: int) -> None:
+        """See to it that a budget in bytes is one for so many sequences."""
+        if batch != self.allowance.batch:
+            self.allowance = Allowance(self.policy, self._budget, self.geometry, batch)
+            for keeper in self.keepers.values():
+                keeper.allowance = self.allowance
+
+
+def tables_of(store: LayerStore) -> dict[str, Table]:
+    """All tables of a layer, by name."""
+    if store.lanes is None:
+        return {}
+    names = ("about", "whole", "codes", "scales")
+    named = dict(zip(names, store.lanes.tables, strict=False))
+    if store.ring is not None:
+        named["queries"] = store.ring.table
+    return named
+
+
+def _keeper_note(keeper: Keeper) -> KeeperNote:
+    assert not keeper.ranks.noted, "a forward has not ended"
+    return KeeperNote(
+        fed=tuple(keeper.fed),
+        num_steps=keeper.num_steps,
+        energies=tuple(keeper.energies),
+        qualities=tuple(keeper.ranks.qualities.get(i) for i in range(len(keeper.fed))),
+    )
+
+
+def _lists(pending: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
+    return None if pending is None else [list(ids) for ids in pending]
