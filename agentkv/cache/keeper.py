@@ -32,7 +32,7 @@ class Keeper:
         self.index, self.allowance = index, allowance
         self.ranks = Ranks()
         self.fed: list[int] = []
-        """Tokens of each sequence that were fed."""
+        """Tokens of each sequence that were fed; the list is its layer's own."""
         self.num_steps = 0
         """Forwards of a single token."""
         self.energies: list[float | None] = []
@@ -43,21 +43,10 @@ class Keeper:
         """With the parts as they were asked for, budgets not filled in."""
         return self.allowance.policy
 
-    def begin(self, batch: int) -> None:
-        """Start with so many sequences."""
-        self.fed, self.energies, self.num_steps, self.ranks = (
-            [0] * batch,
-            [None] * batch,
-            0,
-            Ranks(),
-        )
-
-    def count(self, num_new: int, columns: Sequence[Tensor] | None) -> None:
-        """Take note of a forward of `num_new` columns, of which in each sequence `columns` are
-        real; None: all."""
-        self.num_steps += num_new == 1
-        for i in range(len(self.fed)):
-            self.fed[i] += num_new if columns is None else columns[i].shape[0]
+    def begin(self, fed: list[int]) -> None:
+        """Start anew with a layer's sequences, of which `fed` tells and will tell."""
+        self.fed, self.num_steps = fed, 0
+        self.energies, self.ranks = [None] * len(fed), Ranks()
 
     def evict(
         self,
@@ -156,9 +145,9 @@ class Keeper:
         if policies:
             self.ranks.settle(lanes, policies, budgets, best)
 
-    def reorder(self, index: Sequence[int]) -> None:
-        """Sequence i becomes a copy of what sequence index[i] was."""
-        self.fed = [self.fed[i] for i in index]
+    def reorder(self, index: Sequence[int], fed: list[int]) -> None:
+        """Sequence i becomes a copy of what sequence index[i] was; `fed` as in `begin`."""
+        self.fed = fed
         self.energies = [self.energies[i] for i in index]
         self.ranks.reorder(index)
 

@@ -102,7 +102,7 @@ class Lanes:
         values: Tensor,
         norms: Tensor | None,
         *,
-        first: int,
+        first: Sequence[int],
         columns: Sequence[Tensor] | None = None,
     ) -> None:
         """Add rows at the end of every lane; their statistic is 0.
@@ -110,7 +110,7 @@ class Lanes:
         Args:
             keys, values: (N, W, t, D).
             norms: (N, W, t, n), if there are any.
-            first: the position of the first column; the next has first + 1, and so on.
+            first: per sequence, the position of its first new row; the next has one more.
             columns: per sequence (n,) int64 ascending, the columns that are rows; None: all t.
         """
         before, count = self._meta.counts, keys.shape[2]
@@ -134,12 +134,11 @@ class Lanes:
                         new
                     )
             places = self.positions(lane)[start:]
-            if pick is not None:
-                places.copy_(pick + first)
-            elif count == 1:
-                places.fill_(first)
-            else:
-                torch.arange(first, first + count, out=places)
+            place = first[lane // self.shape.per_sequence]
+            if places.shape[0] == 1:
+                places.fill_(place)
+            elif places.shape[0]:
+                torch.arange(place, place + places.shape[0], out=places)
             if self.shape.tracked.inner != (0,):
                 self.statistic(lane)[:, start:].zero_()
             if norms is not None:

@@ -27,7 +27,7 @@ class LayerStore:
         keeper: the policy's part for this layer; None for one that only its window bounds.
     """
 
-    __slots__ = ("attention", "keeper", "lanes", "meter", "ring", "seen", "shape")
+    __slots__ = ("attention", "fed", "keeper", "lanes", "meter", "ring", "seen", "shape")
 
     def __init__(self, shape: LayerShape, *, keeper: Keeper | None, meter: Meter) -> None:
         self.shape, self.keeper, self.meter = shape, keeper, meter
@@ -37,6 +37,9 @@ class LayerStore:
         """None without a policy that looks back through a window of queries."""
         self.seen = 0
         """Columns of the token stream that were fed, padding included."""
+        self.fed: list[int] = []
+        """Tokens of each sequence that were fed. The next has this position: padding has none, so
+        that a sequence is the same alone and in a batch."""
         self.attention: Attention | None = None
         """Of the latest forward."""
 
@@ -53,8 +56,9 @@ class LayerStore:
         policy = None if self.keeper is None else self.keeper.policy
         shape = lane_shape(self.shape, policy, dtype=dtype, num_q_heads=num_q_heads)
         self.lanes = Lanes(shape, batch=batch, device=device, meter=self.meter)
+        self.fed = [0] * batch
         if self.keeper is not None:
-            self.keeper.begin(batch)
+            self.keeper.begin(self.fed)
         if policy is not None and policy.scorer.window:
             self.ring = QueryRing(
                 policy.scorer.window,
@@ -80,7 +84,7 @@ class LayerStore:
         Returns:
             (B, Q, H * G, D).
         """
-        lanes, first, num_q = self.lanes, self.seen, q.shape[2]
+        lanes, num_q = self.lanes, q.shape[2]
         if lanes is None:
             lanes = self.begin(
                 q.shape[0], num_q_heads=q.shape[1], dtype=keys.dtype, device=keys.device
@@ -93,11 +97,11 @@ class LayerStore:
         if lanes.shape.num_norms:
             norms = self._by_lane(_norms(values, attention, lanes.shape.num_norms))
         lanes.append(
-            self._by_lane(keys), self._by_lane(values), norms, first=first, columns=columns
+            self._by_lane(keys), self._by_lane(values), norms, first=self.fed, columns=columns
         )
         by_lane = self._by_lane(q)
         if columns is None and lanes.is_even:
-            out = self._attend_lane(None, by_lane, None).view(q.shape)
+            out = self._attend_lane(None, by_lane).view(q.shape)
         else:
             # contiguous, unlike q, so that its lanes are views of it
             out = q.new_zeros(q.shape)
@@ -105,16 +109,21 @@ class LayerStore:
             for lane in range(lanes.num_lanes):
                 pick = None if columns is None else columns[lane // lanes.shape.per_sequence]
                 if pick is None:
-                    spread[lane] = self._attend_lane(lane, by_lane[lane, None], None)[0]
+                    spread[lane] = self._attend_lane(lane, by_lane[lane, None])[0]
                 elif pick.shape[0]:
                     mine = by_lane[lane, None][:, :, pick]
-                    spread[lane][:, pick] = self._attend_lane(lane, mine, pick)[0]
+                    spread[lane][:, pick] = self._attend_lane(lane, mine)[0]
         if self.ring is not None:
-            self.ring.append(q, first=first, columns=columns)
-        self.seen = first + num_q
-        self._drop_hidden(columns, first)
+            self.ring.append(q, first=self.fed, columns=columns)
+        self.seen += num_q
+        for i in range(len(self.fed)):
+            self.fed[i] += num_q if columns is None else columns[i].shape[0]
+        if self.shape.window is not None:
+            # the next token of a sequence sees no row before these
+            oldest = [num_seen - self.shape.window + 1 for num_seen in self.fed]
+            lanes.drop_before([first for first in oldest for _ in range(lanes.shape.per_sequence)])
         if self.keeper is not None:
-            self.keeper.count(num_q, columns)
+            self.keeper.num_steps += num_q == 1
             self.evict(None, num_new=num_q)
         return out.transpose(1, 2)
 
@@ -136,27 +145,27 @@ class LayerStore:
         per = self.lanes.shape.per_sequence
         return x if per == 1 else x.reshape(x.shape[0] * per, x.shape[1] // per, *x.shape[2:])
 
-    def _attend_lane(self, lane: int | None, q: Tensor, pick: Tensor | None) -> Tensor:
-        """Attend in one lane, or in all at once.
-
-        Args:
-            q: (n, W * G, Q', D).
-            pick: (Q',) the columns they stand in; None: all, and `seen` is still the first.
-        """
+    def _attend_lane(self, lane: int | None, q: Tensor) -> Tensor:
+        """Attend in one lane, or in all at once, with new queries (n, W * G, Q, D) of real tokens,
+        whose rows are stored while `fed` does not count them yet."""
         lanes, module, window = self.lanes, self.attention, self.shape.window
         assert lanes is not None and module is not None
         num_new, sinks = q.shape[2], module.sinks
         if sinks is not None and lanes.shape.per_sequence > 1:
             if lane is None:
                 # every head has a sink of its own, and a call takes those of one lane
-                alone = [self._attend_lane(i, row[None], None) for i, row in enumerate(q)]
-                return torch.cat(alone)
+                return torch.cat([self._attend_lane(i, row[None]) for i, row in enumerate(q)])
             sinks = sinks.view(lanes.shape.per_sequence, -1)[lane % lanes.shape.per_sequence]
-        q_positions = None
-        if num_new > 1 or (window is not None and pick is not None):
+        per = lanes.shape.per_sequence
+        numbers = range(lanes.num_lanes) if lane is None else [lane]
+        first, q_positions = [self.fed[number // per] for number in numbers], None
+        if num_new > 1:
             # one token alone sees all that is stored: what its window hides is gone already
-            places = torch.arange(num_new, device=q.device) if pick is None else pick
-            q_positions = (places + self.seen).expand(q.shape[0], -1)
+            places = torch.arange(num_new, device=q.device)
+            if first.count(first[0]) == len(first):
+                q_positions = (places + first[0]).expand(q.shape[0], -1)
+            else:
+                q_positions = places + torch.tensor(first, device=q.device)[:, None]
         tracker = None if self.keeper is None else self.keeper.policy.scorer.tracker
         parts = lanes.parts(lane)
         done = attend(
@@ -185,27 +194,12 @@ class LayerStore:
             seen = Seen(
                 mass=done.mass.mean(dim=1),
                 num_queries=tracker.num_queries(num_new),
-                first=self.seen,
+                first=first,
                 num_new=num_new,
                 each=each,
             )
             tracker.update(lanes.statistic(lane), seen)
         return done.output
-
-    def _drop_hidden(self, columns: Sequence[Tensor] | None, first: int) -> None:
-        """Let go of the rows that no later token can see."""
-        window, lanes = self.shape.window, self.lanes
-        assert lanes is not None
-        if window is None:
-            return
-        oldest = []
-        for lane in range(lanes.num_lanes):
-            last = self.seen - 1
-            if columns is not None:
-                pick = columns[lane // lanes.shape.per_sequence]
-                last = first + int(pick[-1]) if pick.shape[0] else -1
-            oldest.append(last - window + 2)
-        lanes.drop_before(oldest)
 
     def reorder(self, index: Sequence[int]) -> None:
         """Sequence i becomes a copy of what sequence index[i] was."""
@@ -216,8 +210,9 @@ class LayerStore:
         if ring is not None:
             self.ring = ring.take(index)
             ring.release()
+        self.fed = [self.fed[i] for i in index]
         if self.keeper is not None:
-            self.keeper.reorder(index)
+            self.keeper.reorder(index, self.fed)
 
     def reset(self) -> None:
         """Forget everything and give the memory back."""
@@ -225,12 +220,12 @@ class LayerStore:
             self.lanes.release()
         if self.ring is not None:
             self.ring.release()
-        self.lanes, self.ring, self.attention, self.seen = None, None, None, 0
+        self.lanes, self.ring, self.attention, self.seen, self.fed = None, None, None, 0, []
         if self.keeper is not None:
-            self.keeper.begin(0)
+            self.keeper.begin(self.fed)
 
     def kept(self) -> list[list[Tensor]]:
-        """Positions still held, per sequence and KV head: int64, ascending."""
+        """Positions still held, per sequence and KV head: int64, ascending; padding has none."""
         lanes = self.lanes
         if lanes is None:
             return []
@@ -251,11 +246,12 @@ class LayerStore:
         if self.keeper is not None:
             self.keeper.check(lanes)
             if self.ring is not None:
-                self.ring.check(self.keeper.fed)
-        for places in (places for of_heads in self.kept() for places in of_heads):
-            if places.shape[0]:
-                assert int(places[-1]) < self.seen, "a row from the future"
-                reach = int(places[-1]) - int(places[0])
+                self.ring.check(self.fed)
+        for num_seen, of_heads in zip(self.fed, self.kept(), strict=True):
+            assert num_seen <= self.seen, "more tokens than columns"
+            for places in (places for places in of_heads if places.shape[0]):
+                assert int(places[-1]) < num_seen, "a row from the future"
+                reach = num_seen - int(places[0])
                 assert window is None or reach < window, "a row that no token can see"
 
 

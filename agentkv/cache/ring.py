@@ -42,11 +42,11 @@ class QueryRing:
         """Bytes of all storage, unused room included."""
         return self.table.nbytes
 
-    def append(self, q: Tensor, *, first: int, columns: Sequence[Tensor] | None) -> None:
-        """Take in the queries of a forward.
+    def append(self, q: Tensor, *, first: Sequence[int], columns: Sequence[Tensor] | None) -> None:
+        """Take in the queries (B, H * G, Q, D) of a forward.
 
         Args:
-            q: (B, H * G, Q, D), standing at first, first + 1, ...
+            first: per sequence, the position of its first new query; the next has one more.
             columns: per sequence (n,) int64, which of them are real; None: all.
         """
         batch, num_q = q.shape[0], q.shape[2]
@@ -60,7 +60,8 @@ class QueryRing:
         for i, pick in enumerate(picks):
             if count := counts[i]:
                 table.rows(QUERIES, i)[:, -count:] = q[i][:, pick]
-                table.rows(PLACES, i)[0, -count:] = pick + first
+                last = first[i] + (num_q if columns is None else columns[i].shape[0])
+                torch.arange(last - count, last, out=table.rows(PLACES, i)[0, -count:])
 
     def of(self, sequence: int) -> tuple[Tensor, Tensor]:
         """Queries (H * G, w, D) and their positions (w,), as views."""

@@ -157,6 +157,7 @@ class StatefulCache(ForwardCache):
                 batch=self._batch,
                 shared_by=self.allowance.batch,
                 seen=self.seen,
+                fed=tuple(self.stores[0].fed),
                 num_new=self._num_new,
                 peak=self._meter.peak,
                 has_ids=self._ids.is_whole,
@@ -212,7 +213,7 @@ class StatefulCache(ForwardCache):
                 self._begin(store, note, notes.batch, devices[i])
                 for name, table in tables_of(store).items():
                     table.fill_again(note.tables[name], packed(i, name))
-                store.seen, store.attention = notes.seen, attentions[i]
+                store.seen, store.fed[:], store.attention = notes.seen, notes.fed, attentions[i]
         except BaseException:
             self.reset()  # half a cache would be none
             raise
@@ -235,8 +236,7 @@ class StatefulCache(ForwardCache):
         if keeper is None:
             return
         assert said is not None
-        keeper.fed, keeper.energies = list(said.fed), list(said.energies)
-        keeper.num_steps = said.num_steps
+        keeper.energies, keeper.num_steps = list(said.energies), said.num_steps
         known = enumerate(said.qualities)
         keeper.ranks.qualities = {i: quality for i, quality in known if quality is not None}
 
@@ -262,7 +262,6 @@ def tables_of(store: LayerStore) -> dict[str, Table]:
 def _keeper_note(keeper: Keeper) -> KeeperNote:
     assert not keeper.ranks.noted, "a forward has not ended"
     return KeeperNote(
-        fed=tuple(keeper.fed),
         num_steps=keeper.num_steps,
         energies=tuple(keeper.energies),
         qualities=tuple(keeper.ranks.qualities.get(i) for i in range(len(keeper.fed))),

@@ -7,7 +7,7 @@ Shapes: H key-value heads, G query heads of each, D head size; T rows that one l
 sequence; S lanes, that is sets of rows: 1 where all heads of a layer keep the same rows, else H.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -80,8 +80,8 @@ class Seen:
     mass: Tensor
     """(N, T) float32: mean over a lane's query heads and the last `num_queries` queries."""
     num_queries: int
-    first: int
-    """The place of the first new query in its sequence."""
+    first: Sequence[int]
+    """Of each lane, the place of the first new query in its sequence."""
     num_new: int
     """How many of the T rows, the last ones, were stored in this forward."""
     each: Callable[[int], Tensor]

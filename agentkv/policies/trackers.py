@@ -116,13 +116,24 @@ class Shortfalls:
     def update(self, column: Tensor, seen: Seen) -> None:
         """Write the bits of the new queries into `column` (N, T, size), in place."""
         count = min(seen.num_new, self.history)
-        first_slot = (seen.first + seen.num_new - count) % self.history
+        below = self._below(seen, count).to(torch.uint8)
+        starts = [first + seen.num_new - count for first in seen.first]
+        if starts.count(starts[0]) == len(starts):
+            self._write(column, below, starts[0])
+            return
+        # a padded batch: sequences are at different places
+        for lane, start in enumerate(starts):
+            self._write(column[lane, None], below[lane, None], start)
+
+    def _write(self, column: Tensor, below: Tensor, start: int) -> None:
+        """Write the bits `below` (N, count, T) of the queries from place `start` on."""
+        count = below.shape[1]
+        first_slot = start % self.history
         slots = [(first_slot + i) % self.history for i in range(count)]
         # one query touches one byte of each row, and that is the common case
         is_whole = first_slot + count > self.history
         low, high = (0, self.size) if is_whole else (slots[0] // 8, slots[-1] // 8 + 1)
         device = column.device
-        below = self._below(seen, count).to(torch.uint8)
         bits = torch.tensor([1 << slot % 8 for slot in slots], dtype=torch.uint8, device=device)
         places = torch.tensor([slot // 8 - low for slot in slots], device=device)
         # every bit is there once, so that adding them joins them

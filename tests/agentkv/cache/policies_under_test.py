@@ -46,6 +46,8 @@ class Case:
     """Numbers in float32 that each row of a head carries."""
     window: int = 0
     """Queries that are remembered."""
+    learns: bool = False
+    """Whether what it sees of contexts shifts the rows of layers, the present ones' too."""
     is_published: bool = True
     """Under its own name with its own parts; False: a variant that only some tests need to see."""
 
@@ -107,7 +109,7 @@ CASES = {
     # of 19 rows beyond the window 14 stay
     "arkv": case("arkv", SMALL, shrinks_by=4, format="fp8", **QUERIES),
     "edie": case("edie", SMALL, **QUERIES),
-    "edie-tada": case("edie-tada", SMALL, **RAGGED),
+    "edie-tada": case("edie-tada", SMALL, learns=True, **RAGGED),
     "conf-kv": case("conf-kv", SURE, sure=(12,) * 4, newest=4, **MOVING),
     "conf-kv-int8": case("conf-kv-int8", AGED, format="int8", **INT8),
     "conf-kv-l": case("conf-kv-l", AGED, format="int8", **LINE),

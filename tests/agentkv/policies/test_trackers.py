@@ -41,7 +41,7 @@ def seen_of(history, first, num_new, num_queries):
     return Seen(
         mass=weights[:, num_new - num_queries :].mean(dim=1),
         num_queries=num_queries,
-        first=first,
+        first=[first],
         num_new=num_new,
         each=lambda count: weights[:, num_new - count :],
     )
@@ -70,7 +70,7 @@ def test_what_stays_after_an_eviction_keeps_its_shortfalls():
     column = torch.cat([column[:, kept], column.new_zeros(1, 1, tracker.size)], dim=1)
     # the next query sees six rows, so that an even share is a sixth
     given_ = torch.tensor([[0.3, 0.1, 0.2, 0.05, 0.05, 0.3]])
-    seen = Seen(given_, 1, 20, 1, lambda count: given_[:, None])
+    seen = Seen(given_, 1, [20], 1, lambda count: given_[:, None])
     tracker.update(column, seen)
     recent = weights[-11:]
     expected = [sum(len(query) > i and query[i] < 1 / len(query) for query in recent) for i in kept]
@@ -135,3 +135,23 @@ def test_a_history_takes_a_bit_per_query_and_at_least_one():
     assert [Shortfalls(n).size for n in (1, 8, 9, 400)] == [1, 1, 2, 50]
     with pytest.raises(PolicyError, match="history must be"):
         Shortfalls(0)
+
+
+def test_lanes_at_different_places_are_as_each_by_itself():
+    tracker, histories = Shortfalls(7), [history_of(seed, 30) for seed in (1, 2)]
+    behind = [
+        follow(tracker, history[:count], [count])
+        for history, count in zip(histories, (9, 9), strict=True)
+    ]
+    # the second sequence was fed five tokens before, of which nothing is left
+    together, alone = torch.cat(behind), [column.clone() for column in behind]
+    given_ = torch.rand(2, 1, 9, generator=torch.Generator().manual_seed(0)) / 4
+    for step in range(10):
+        firsts = [9 + step, 14 + step]
+        tracker.update(together, Seen(given_[:, 0], 1, firsts, 1, lambda count: given_))
+        for lane, column in enumerate(alone):
+            own = given_[lane, None]
+            tracker.update(
+                column, Seen(own[:, 0], 1, [firsts[lane]], 1, lambda count, own=own: own)
+            )
+        assert torch.equal(together, torch.cat(alone))
