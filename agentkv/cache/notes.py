@@ -52,8 +52,6 @@ class Settings(_Note):
 class KeeperNote(_Note):
     """Of a layer that the policy acts on."""
 
-    fed: tuple[Count, ...]
-    """Tokens of each sequence."""
     num_steps: Count
     """Forwards of a single token."""
     energies: tuple[FiniteFloat | None, ...]
@@ -92,6 +90,8 @@ class Notes(_Note):
     """Sequences that share a budget in bytes."""
     seen: Count
     """Columns that were fed."""
+    fed: tuple[Count, ...]
+    """Tokens of each sequence that were fed."""
     num_new: Count
     """Columns of the latest forward."""
     peak: NumBytes

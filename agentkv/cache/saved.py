@@ -147,6 +147,8 @@ class _Filling:
             f"it has {len(notes.layers)} layers, the model {len(cache.stores)}",
         )
         self._require(0 < notes.num_new <= notes.seen, "more is new than was seen")
+        self._require(len(notes.fed) == batch, "it was fed other sequences")
+        self._require(max(notes.fed) <= notes.seen, "more was fed than was seen")
         if notes.confidences is not None:
             self._require(len(notes.confidences) == batch, "confidences of other sequences")
         learns = cache.policy.allocator.learns
@@ -154,7 +156,6 @@ class _Filling:
         if notes.learned is not None:
             sizes = [len(known) for known in notes.learned.measured]
             self._require(sizes == [len(cache.keepers)] * batch, "what was measured, and where")
-        fed: Sequence[int] | None = None
         for i, (store, note) in enumerate(zip(cache.stores, notes.layers, strict=True)):
             policy = None if store.keeper is None else store.keeper.policy
             shape = lane_shape(
@@ -170,12 +171,9 @@ class _Filling:
             self._require((note.keeper is None) == (policy is None), f"who keeps layer {i}")
             if note.keeper is not None:
                 said = note.keeper
-                sizes = [len(said.fed), len(said.energies), len(said.qualities)]
-                self._require(sizes == [batch] * 3, f"sequences of layer {i}")
-                self._require(max(said.fed) <= notes.seen, "more was fed than was seen")
-                self._require(fed is None or said.fed == fed, "layers were fed differently")
+                sizes = [len(said.energies), len(said.qualities)]
+                self._require(sizes == [batch] * 2, f"sequences of layer {i}")
                 self._require(said.num_steps <= notes.seen, "more steps than tokens")
-                fed = said.fed
 
     def _expected_tensors(self, batch: int) -> dict[str, tuple[str, tuple[int, ...]]]:
         """What must be in the file, told from empty tables and the layouts, which are checked."""
