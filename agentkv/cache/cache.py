@@ -142,7 +142,10 @@ class Cache(StatefulCache):
         return self._meter.peak
 
     def kept(self, layer: int) -> list[list[Tensor]]:
-        """Original positions `layer` still holds, per sequence and KV head: int64, ascending."""
+        """Original positions `layer` still holds, per sequence and KV head: int64, ascending.
+
+        A sequence's own tokens are counted, from 0; padding has no position.
+        """
         return self.stores[layer].kept()
 
     def check(self) -> None:

@@ -10,6 +10,7 @@ from tests.agentkv.cache.policies_under_test import CASES, CHUNKS, PROMPT, PUBLI
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 SCHEDULED = [name for name in PUBLISHED if "schedule" in agentkv.policy(name).parameters]
+OTHERS = ["mistral-window", "gpt2", "gpt_oss", "gemma3"]
 UNSURE = torch.zeros(1, 96)
 SURE = torch.zeros(1, 96).index_fill_(1, torch.tensor([7]), 50.0)
 
@@ -92,21 +93,29 @@ def test_what_earlier_contexts_taught_shares_the_same_rows_out(llama, cache_for,
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", CASES)
-def test_a_row_is_the_same_alone_and_in_a_padded_batch(llama, cache_for, tokens, name):
-    case = CASES[name]
+@pytest.mark.parametrize(
+    ("family", "name", "budget"),
+    [("llama", name, None) for name in CASES]
+    + [("llama", name, 0.3) for name in ("h2o", "ada-pyramidkv", "arkv", "conf-kv-int8")]
+    + [(family, name, None) for family in OTHERS for name in ("ada-snapkv", "h2o", "conf-kv")],
+)
+def test_a_row_is_the_same_alone_and_in_a_padded_batch(
+    model_of, cache_for, tokens, family, name, budget
+):
+    case, model = CASES[name], model_of(family)
+    budget = budget or case.budget
     ids, mask = tokens(3, sum(CHUNKS)), torch.ones(3, sum(CHUNKS), dtype=torch.long)
     paddings = [range(0, 13), range(PROMPT - 9, PROMPT), ()]  # left, right, none
     for row, padding in enumerate(paddings):
         mask[row, list(padding)] = 0
         ids[row, list(padding)] = 0
     places = (mask.cumsum(-1) - 1).clamp_min(0)
-    together = cache_for(llama, policy=case.make(), budget=case.budget)
-    alone = [cache_for(llama, policy=case.make(), budget=case.budget) for _ in range(3)]
+    together = cache_for(model, policy=case.make(), budget=budget)
+    alone = [cache_for(model, policy=case.make(), budget=budget) for _ in range(3)]
     start = 0
     for num_tokens in CHUNKS:
         stop = start + num_tokens
-        logits = llama(
+        logits = model(
             ids[:, start:stop], past_key_values=together, attention_mask=mask[:, :stop],
             position_ids=places[:, start:stop],
         ).logits  # fmt: skip
@@ -114,14 +123,14 @@ def test_a_row_is_the_same_alone_and_in_a_padded_batch(llama, cache_for, tokens,
         for row, cache in enumerate(alone):
             is_real = mask[row, start:stop].bool()
             mine = ids[row : row + 1, start:stop][:, is_real]
-            found = llama(mine, past_key_values=cache).logits[0]
+            found = model(mine, past_key_values=cache).logits[0]
             torch.testing.assert_close(logits[row][is_real], found, **CLOSE)
             last.append(found[-1])
         together.settle(torch.stack(last))
         together.check()
         for row, cache in enumerate(alone):
             cache.settle(last[row][None])
-            for layer in range(4):
+            for layer in range(len(together.layers)):
                 held = zip(together.kept(layer)[row], cache.kept(layer)[0], strict=True)
                 # positions count no padding
                 assert all(torch.equal(one, other) for one, other in held), (layer, row)
@@ -174,6 +183,30 @@ def test_on_the_schedule_of_prompts_replies_grow_and_the_next_prompt_selects_ane
     assert total <= 2 * sum(case.layers)
     if not case.learns:
         assert_as_allotted(counts(cache), case.layers, case)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["snapkv", "ada-pyramidkv", "scissorhands", "arkv"])
+def test_on_an_interval_rows_go_at_every_third_token_only(llama, cache_for, tokens, name):
+    case = CASES[name]
+    policy = agentkv.policy(name, **{**case.make().parameters, "interval": 3})
+    cache = cache_for(llama, policy=policy, budget=case.budget)
+    ids = tokens(1, PROMPT + 9)
+    llama(ids[:, :PROMPT], past_key_values=cache)
+    assert_as_allotted(counts(cache), [PROMPT] * 4, case)
+    for step in range(1, 10):
+        before = counts(cache)
+        llama(ids[:, PROMPT + step - 1 : PROMPT + step], past_key_values=cache)
+        cache.check()
+        if step % 3:
+            grown = [[[count + 1 for count in heads] for heads in rows] for rows in before]
+            assert counts(cache) == grown
+        elif step == 3:
+            assert_as_allotted(counts(cache), case.layers, case)
+        else:
+            for rows, expected in zip(counts(cache), case.layers, strict=True):
+                least, most = expected - case.shrinks_by, expected + case.grows_by
+                assert 2 * least <= sum(rows[0]) <= 2 * most
 
 
 @torch.no_grad()
