@@ -98,8 +98,8 @@ class ForwardCache(CheckedCache):
 
     @property
     def turn_window(self) -> int:
-        is_learning = self.policy.allocator.learns and not self._lessons.is_over
-        return self.policy.scorer.window if is_learning else 0
+        is_context = self.policy.allocator.learns and self._num_new > 1
+        return self.policy.scorer.window if is_context else 0
 
     def note_turn(self, layer_idx: int, turn: Tensor) -> None:
         self._lessons.note_turn(layer_idx, turn)
@@ -181,7 +181,6 @@ class ForwardCache(CheckedCache):
         for store in self.stores:
             store.reorder(index)
         self._ids.reorder(index)
-        self._lessons.reorder(index)
         self._batch = len(index)
 
     def crop(self, *args: Any, **kwargs: Any) -> None:

@@ -36,7 +36,8 @@ class Keeper:
         self.num_steps = 0
         """Forwards of a single token."""
         self.energies: list[float | None] = []
-        """Of each sequence, the sum of its scores when rows first had to go; see `Lessons`."""
+        """Of each sequence of which rows had to go in this forward, the sum of the scores of those
+        that may; for an allocator that learns (`Lessons`)."""
 
     @property
     def policy(self) -> Policy:
@@ -87,8 +88,14 @@ class Keeper:
             verdict = policy.selector.select(rows, scores, num_rows, policy.allocator)
             verdict = view.in_storage_order(verdict)
             verdicts.append(verdict)
-            if scores is not None:
-                self._note(policy, sequence, view, rows, scores, verdict)
+            if scores is None:
+                continue
+            if policy.allocator.learns and confidences is None:
+                self.energies[sequence] = float(scores.where(rows.candidates, 0).sum())
+            if policy.precision.by_rank:
+                past = rows.attention()[..., : rows.positions.shape[1] - protected]
+                quality = policy.precision.quality(past)
+                self.ranks.note(sequence, view.back(scores), verdict, quality)
         if any(verdict is not None for verdict in verdicts):
             lanes.apply(verdicts)
         if self.policy.precision.format is not None and not self.policy.precision.by_rank:
@@ -114,21 +121,6 @@ class Keeper:
             return None
         return gate.target(budget, num_rows // per)
 
-    def _note(
-        self,
-        policy: Policy,
-        sequence: int,
-        view: View,
-        rows: Rows,
-        scores: Tensor,
-        verdict: Verdict,
-    ) -> None:
-        if policy.allocator.learns and self.energies[sequence] is None:
-            self.energies[sequence] = float(scores.where(rows.candidates, 0).sum())
-        if policy.precision.by_rank:
-            past = rows.attention()[..., : rows.positions.shape[1] - rows.protected]
-            self.ranks.note(sequence, view.back(scores), verdict, policy.precision.quality(past))
-
     def store_by_rank(self, lanes: Lanes, best: Mapping[int, float]) -> None:
         """Quantise what ranks below the share of rows that this layer deserves, where rows went in
         this forward, which has ended.
@@ -148,7 +140,7 @@ class Keeper:
     def reorder(self, index: Sequence[int], fed: list[int]) -> None:
         """Sequence i becomes a copy of what sequence index[i] was; `fed` as in `begin`."""
         self.fed = fed
-        self.energies = [self.energies[i] for i in index]
+        self.energies = [None] * len(index)
         self.ranks.reorder(index)
 
     def check(self, lanes: Lanes) -> None:

@@ -54,7 +54,6 @@ class KeeperNote(_Note):
 
     num_steps: Count
     """Forwards of a single token."""
-    energies: tuple[FiniteFloat | None, ...]
     qualities: tuple[Least | None, ...]
     """Of each sequence; see `Keeper` and `Ranks`."""
 
@@ -74,9 +73,6 @@ class LayerNote(_Note):
 class Learned(_Note):
     """Of a policy whose allocator learns."""
 
-    measured: tuple[tuple[Least | None, ...], ...]
-    is_over: bool
-    """As `Lessons` has them."""
     remembered: dict[str, tuple[Annotated[int, Field(ge=1)], tuple[Least, ...]]]
     """As the allocator has it."""
 

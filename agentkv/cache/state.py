@@ -172,7 +172,7 @@ class StatefulCache(ForwardCache):
             ) from error
 
     def _learned(self) -> Learned | None:
-        allocator, batch = self.policy.allocator, self._batch or 0
+        allocator = self.policy.allocator
         if not allocator.learns:
             return None
         if not isinstance(allocator, Remembers):
@@ -180,11 +180,7 @@ class StatefulCache(ForwardCache):
                 f"{type(allocator).__name__} learns and has no `remembered` and `remember` to keep "
                 "that by; give it these, as agentkv.policies.allocators.Measured has them"
             )
-        return Learned(
-            measured=self._lessons.measured(batch, self.keepers),
-            is_over=self._lessons.is_over,
-            remembered=dict(allocator.remembered),
-        )
+        return Learned(remembered=dict(allocator.remembered))
 
     def put(
         self,
@@ -221,9 +217,6 @@ class StatefulCache(ForwardCache):
         self.confidences = None if notes.confidences is None else list(notes.confidences)
         self.pending = _lists(notes.pending)
         self._meter.peak = max(self._meter.peak, notes.peak)
-        if notes.learned is not None:
-            learned = notes.learned
-            self._lessons.put_back(learned.measured, list(self.keepers), learned.is_over)
 
     def _begin(self, store: LayerStore, note: LayerNote, batch: int, device: torch.device) -> None:
         store.begin(
@@ -236,7 +229,7 @@ class StatefulCache(ForwardCache):
         if keeper is None:
             return
         assert said is not None
-        keeper.energies, keeper.num_steps = list(said.energies), said.num_steps
+        keeper.num_steps = said.num_steps
         known = enumerate(said.qualities)
         keeper.ranks.qualities = {i: quality for i, quality in known if quality is not None}
 
@@ -263,7 +256,6 @@ def _keeper_note(keeper: Keeper) -> KeeperNote:
     assert not keeper.ranks.noted, "a forward has not ended"
     return KeeperNote(
         num_steps=keeper.num_steps,
-        energies=tuple(keeper.energies),
         qualities=tuple(keeper.ranks.qualities.get(i) for i in range(len(keeper.fed))),
     )
 
