@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agentkv import options
+from agentkv.bench import bench
 
 if TYPE_CHECKING:
     from agentkv.trace import Step
@@ -27,6 +27,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+cli.add_typer(bench, name="bench")
 
 
 @cli.callback(invoke_without_command=True)
@@ -165,6 +166,7 @@ def tasks(
 ) -> None:
     """List the tasks of a suite."""
     with options.for_people() as console:
+        from agentkv_tasks.display import task_table
         from agentkv_tasks.suites import SUITES, load_suite
 
         loaded = load_suite(suite, world_seed=world_seed)
@@ -173,16 +175,7 @@ def tasks(
                 json.dumps([task.model_dump(mode="json") for task in loaded.tasks], indent=2)
             )
             return
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        for name in ("id", "category", "steps", "goal"):
-            table.add_column(name, justify="right" if name in ("id", "steps") else "left")
-        for task in loaded.tasks:
-            steps = str(len(task.solution)) if task.solution else "-"
-            mark = " (image)" if task.reads_image else ""
-            table.add_row(
-                str(task.task_id), (task.category or "-") + mark, steps, Text(task.intent)
-            )
-        console.print(table)
+        console.print(task_table(loaded.tasks))
         about = SUITES[suite].about if suite in SUITES else f"{len(loaded.tasks)} tasks"
         console.print(Text(f"{loaded.name} in world {world_seed}: {about}"), soft_wrap=True)
 

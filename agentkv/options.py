@@ -149,3 +149,8 @@ def typed_only(given: dict[str, Any], context: typer.Context) -> dict[str, Any]:
 def default_out(tasks: str, world_seed: int, model: str) -> Path:
     suffix = "" if model == "nano" else "-" + Path(model).name
     return Path("runs") / f"{Path(tasks).stem}-{world_seed}{suffix}"
+
+
+def bench_out(what: str, world_seed: int, model: str) -> Path:
+    suffix = "" if model == "nano" else "-" + Path(model).name
+    return Path("runs") / f"{what}-{world_seed}{suffix}.jsonl"

@@ -13,6 +13,7 @@ from rich.text import Text
 from agentkv_tasks.plan import Job
 from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.summary import human_bytes, percent, summarise
+from agentkv_tasks.task import Task
 from agentkv_tasks.worker import Stepped
 
 _RECENT = 20  # episodes that the guess of the time left goes by
@@ -190,3 +191,15 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
             counts = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
             lines.append(f"{summary.label}: {counts} (counted as failures)")
     return lines
+
+
+def task_table(tasks: Sequence[Task]) -> Table:
+    """What the tasks of a suite ask for."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("id", "category", "steps", "goal"):
+        table.add_column(name, justify="right" if name in ("id", "steps") else "left")
+    for task in tasks:
+        steps = str(len(task.solution)) if task.solution else "-"
+        mark = " (image)" if task.reads_image else ""
+        table.add_row(str(task.task_id), (task.category or "-") + mark, steps, Text(task.intent))
+    return table

@@ -1,0 +1,221 @@
+"""One policy's cache along a stream, beside what a full cache says of the same tokens.
+
+Shapes: V entries of the vocabulary.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.cache import Cache
+from agentkv.cache.lanes import Lanes
+from agentkv_tasks.bench.rows import Distance, LayerStates, Lives, StateRow
+
+Step = tuple[tuple[float, float, float | None], ...]
+"""Of every layer: shares of the tokens seen that are original and quantised, and what share of its
+rows the layer deserves (None where rank decides nothing)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a full cache says of the next token."""
+
+    logits: Tensor
+    """(V,) float32."""
+    log_odds: Tensor
+    """(V,) float64, log-probabilities."""
+    next_id: int
+    is_reply: bool
+    """Whether the next token is one that a model is to write."""
+
+    @classmethod
+    def of(cls, logits: Tensor, next_id: int, is_reply: bool) -> "Truth":
+        """From raw logits (V,)."""
+        return cls(logits.float(), logits.double().log_softmax(dim=-1), next_id, is_reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How far one step is from the truth; as in `Distance`."""
+
+    divergence: float
+    logits: float
+    agrees: bool
+    nll: float
+    full_nll: float
+    is_reply: bool
+
+    @classmethod
+    def of(cls, logits: Tensor, truth: Truth) -> "Apart":
+        """From raw logits (V,)."""
+        log_odds = logits.double().log_softmax(dim=-1)
+        return cls(
+            divergence=float((truth.log_odds.exp() * (truth.log_odds - log_odds)).sum()),
+            logits=float((logits.float() - truth.logits).abs().mean()),
+            agrees=bool(logits.argmax() == truth.logits.argmax()),
+            nll=-float(log_odds[truth.next_id]),
+            full_nll=-float(truth.log_odds[truth.next_id]),
+            is_reply=truth.is_reply,
+        )
+
+
+@dataclass(slots=True)
+class Follower:
+    """Feeds a stream to a cache token by token and keeps what is to be known of every step."""
+
+    label: str
+    parameters: Mapping[str, Any]
+    """The policy's, with the budget."""
+    cache: Cache
+    seconds: float = 0.0
+    """What the steps took."""
+    _apart: list[Apart] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Bytes held."""
+    steps: list[Step] = field(default_factory=list)
+    evictions: list[bool] = field(default_factory=list)
+    """Whether rows went."""
+    _ages: list[int] = field(default_factory=list)
+    _since: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    """Of every layer and lane, by position: tokens seen when the row was quantised, or -1."""
+    _before: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of every layer, rows and quantised rows of all lanes when it was last looked at."""
+    _seen: int = 0
+
+    def prefill(self, model: Any, ids: Tensor) -> None:
+        """Read the prompt (1, n); nothing of it is counted."""
+        self.cache.feed(model, ids)
+        self._note()
+
+    def step(self, model: Any, token: Tensor, truth: Truth) -> None:
+        """Read one more token (1, 1) and compare what is said of the next one."""
+        began = time.perf_counter()
+        logits = self.cache.feed(model, token)[0]
+        self._apart.append(Apart.of(logits, truth))
+        self.sizes.append(self.cache.nbytes)
+        self.evictions.append(self._note())
+        self.steps.append(self._states())
+        self.seconds += time.perf_counter() - began
+
+    @property
+    def lives(self) -> Lives:
+        """Of the quantised rows, one for each head or set of heads that keeps rows of its own."""
+        alive = [self.cache.seen - since[since >= 0] for since in self._since.values()]
+        ages = sorted(self._ages)
+        return Lives(
+            gone=len(ages),
+            median_age=None if not ages else float(ages[len(ages) // 2]),
+            shortest_age=None if not ages else ages[0],
+            alive=sum(len(each) for each in alive),
+            longest_alive=max((int(each.max()) for each in alive if len(each)), default=None),
+        )
+
+    def row(self, begin: int, end: int, *, is_whole: bool, **about: Any) -> StateRow:
+        """What was found from step `begin` up to, and without, `end`; `about` is the rest."""
+        part, num_steps = slice(begin, end), end - begin
+        apart = self._apart[part]
+        on_replies = [step for step in apart if step.is_reply]
+        steps = self.steps[part]
+        layers = []
+        for i, index in enumerate(self.cache.keepers):
+            of_layer = [step[i] for step in steps]
+            deserved = [share for _, _, share in of_layer if share is not None]
+            original = math.fsum(each[0] for each in of_layer) / num_steps
+            quantised = math.fsum(each[1] for each in of_layer) / num_steps
+            layers.append(
+                LayerStates(
+                    layer=index,
+                    original=original,
+                    quantised=quantised,
+                    evicted=max(0.0, 1 - original - quantised),
+                    deserved=math.fsum(deserved) / len(deserved) if deserved else None,
+                )
+            )
+        return StateRow(
+            label=self.label,
+            policy_parameters=self.parameters,
+            num_steps=num_steps,
+            is_whole=is_whole,
+            original=_mean([layer.original for layer in layers]),
+            quantised=_mean([layer.quantised for layer in layers]),
+            evicted=_mean([layer.evicted for layer in layers]),
+            layers=tuple(layers),
+            distance=_distance(apart),
+            reply_distance=_distance(on_replies) if on_replies else None,
+            evictions=sum(self.evictions[part]),
+            mean_bytes=round(_mean(self.sizes[part])),
+            end_bytes=self.sizes[end - 1],
+            peak_bytes=self.cache.peak_nbytes,
+            lives=self.lives if is_whole else None,
+            seconds=round(self.seconds, 1) if is_whole else None,
+            **about,
+        )
+
+    def _states(self) -> Step:
+        states = []
+        keepers = self.cache.keepers
+        qualities = [keeper.ranks.qualities.get(0) for keeper in keepers.values()]
+        best = max((quality for quality in qualities if quality is not None), default=None)
+        for index, quality in zip(keepers, qualities, strict=True):
+            lanes = self._lanes(index)
+            seen = self.cache.seen * lanes.num_lanes
+            deserved = None if quality is None or best is None else quality / best
+            states.append((sum(lanes.num_dense) / seen, sum(lanes.num_coded) / seen, deserved))
+        return tuple(states)
+
+    def _note(self) -> bool:
+        """Take note of rows that were quantised or went; whether any went."""
+        went, num_new = False, self.cache.seen - self._seen
+        self._seen = self.cache.seen
+        for index in self.cache.keepers:
+            lanes = self._lanes(index)
+            rows, coded = sum(lanes.counts), sum(lanes.num_coded)
+            rows_before, coded_before = self._before.get(index, (0, 0))
+            self._before[index] = rows, coded
+            has_gone = rows < rows_before + num_new * lanes.num_lanes
+            went |= has_gone
+            if coded != coded_before or (has_gone and coded):
+                self._note_quantised(index, lanes)
+        return went
+
+    def _note_quantised(self, index: int, lanes: Lanes) -> None:
+        seen = self.cache.seen
+        for lane, count in enumerate(lanes.num_coded):
+            since = self._since.get((index, lane))
+            if since is None or len(since) < seen:
+                grown = torch.full((max(1024, 2 * seen),), -1)
+                if since is not None:
+                    grown[: len(since)] = since
+                since = self._since[index, lane] = grown
+            is_coded = torch.zeros(len(since), dtype=torch.bool)
+            is_coded[lanes.positions(lane)[:count].long().cpu()] = True
+            has_gone = ~is_coded & (since >= 0)
+            self._ages += (seen - since[has_gone]).tolist()
+            since[has_gone] = -1
+            since[is_coded & (since < 0)] = seen
+
+    def _lanes(self, index: int) -> Lanes:
+        lanes = self.cache.stores[index].lanes
+        assert lanes is not None, "nothing was fed"
+        return lanes
+
+
+def _distance(steps: Sequence[Apart]) -> Distance:
+    return Distance(
+        num_steps=len(steps),
+        divergence=_mean([step.divergence for step in steps]),
+        worst_divergence=max(step.divergence for step in steps),
+        logit_distance=_mean([step.logits for step in steps]),
+        agreement=_mean([step.agrees for step in steps]),
+        nll=_mean([step.nll for step in steps]),
+        full_nll=_mean([step.full_nll for step in steps]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,139 @@
+"""Token streams that every policy of a measurement reads alike."""
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentkv.agent import Agent
+from agentkv.models.model import Reply
+from agentkv.models.scripted import Solution
+from agentkv.prompt import Template
+from agentkv_env.browser import Browser
+from agentkv_env.page import Page
+from agentkv_env.serialize import serialize
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.suites import load_suite
+
+
+class StreamError(ValueError):
+    """There are no tokens to be had from where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """So many tokens, always the same from the same place."""
+
+    source: str
+    """`world 75`, or the name of a file."""
+    ids: tuple[int, ...]
+    of_replies: tuple[bool, ...]
+    """Which of them are what a model is to write; the others it is only to read."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the ids, written in decimal with commas."""
+        return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+
+
+def of_file(path: Path, template: Template, num_tokens: int) -> Stream:
+    """The first tokens of a text file.
+
+    Raises:
+        StreamError: it cannot be read, or has fewer.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StreamError(f"--text {path} cannot be read: {error}") from error
+    ids = template.encode(text)
+    if len(ids) < num_tokens:
+        raise StreamError(
+            f"--text {path} has {len(ids)} tokens for this model, {num_tokens} are needed; "
+            "give a longer one or lower --tokens"
+        )
+    return Stream(path.name, tuple(ids[:num_tokens]), (False,) * num_tokens)
+
+
+def of_world(
+    world_seed: int,
+    template: Template,
+    num_tokens: int,
+    *,
+    browser_path: Path | None = None,
+    on_page: Callable[[int], None],
+) -> Stream:
+    """What an agent reads and writes in the embedded world: vwa75's solutions, one after another.
+
+    All in one stream, as one cache alive across episodes would see it. The seed decides the world
+    and the order of the tasks. Text inside images is not read, so that equal seeds give equal
+    streams with and without Tesseract.
+
+    Args:
+        on_page: told how many tokens there are so far.
+
+    Raises:
+        StreamError: the suite is over before there are so many tokens.
+        BrowserMissing, BrowserGone: there is no browser, or no longer.
+    """
+    tasks = list(load_suite("vwa75", world_seed=world_seed).tasks)
+    random.Random(world_seed).shuffle(tasks)
+    scribe = _Scribe(template, on_page)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(World(world_seed)))
+        addresses = Addresses(server.placeholders, server.addresses)
+        executable = str(browser_path) if browser_path else None
+        browser = stack.enter_context(Browser.launch(executable=executable, hosts=server.hosts))
+        for task in tasks:
+            if len(scribe.ids) >= num_tokens:
+                break
+            server.reset()
+            scribe.solution = Solution([addresses.fill(line) for line in task.solution])
+            with browser.session(
+                hosts=server.hosts, addresses=server.addresses, viewport=(1280, 1024), ocr=None
+            ) as session:
+                session.open(*(addresses.fill(url) for url in task.start_urls))
+                Agent(scribe).run(session, task.intent, max_steps=len(task.solution))
+    if len(scribe.ids) < num_tokens:
+        raise StreamError(
+            f"the solutions of world {world_seed} are {len(scribe.ids)} tokens, {num_tokens} are "
+            "needed; lower --tokens or give a --text"
+        )
+    ids, of_replies = scribe.ids[:num_tokens], scribe.of_replies[:num_tokens]
+    return Stream(f"world {world_seed}", tuple(ids), tuple(of_replies))
+
+
+class _Scribe:
+    """Follows a solution and writes down what a language model would have read and written."""
+
+    name = "solution"
+
+    def __init__(self, template: Template, on_page: Callable[[int], None]) -> None:
+        self._template, self._on_page = template, on_page
+        self.ids: list[int] = []
+        self.of_replies: list[bool] = []
+        self.solution = Solution(())
+        self._talk = self.solution.begin("")
+
+    def begin(self, goal: str, *, seed: int = 0) -> "_Scribe":
+        self._talk = self.solution.begin(goal)
+        self._write(self._template.opening(goal))
+        return self
+
+    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        template = self._template
+        seen = serialize(page, layout=template.layout, boxes=template.boxes).text
+        self._write(template.turn(seen, note))
+        reply = self._talk.reply(page, note)
+        self._write(template.encode(reply.text), is_reply=True)
+        self._write(template.between)
+        self._on_page(len(self.ids))
+        return reply
+
+    def _write(self, ids: Sequence[int], *, is_reply: bool = False) -> None:
+        self.ids += ids
+        self.of_replies += [is_reply] * len(ids)
