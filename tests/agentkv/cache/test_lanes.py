@@ -291,6 +291,24 @@ def test_codes_of_survivors_are_never_made_anew(form):
     assert torch.equal(contents(lanes, 0)[0], before[:, index])
 
 
+def test_blocks_are_merged_as_their_rows_go_and_rows_keep_their_scales():
+    torch.manual_seed(0)
+    lanes = Lanes(shape(lanes=2, heads=1), batch=1, device=CPU, meter=Meter())
+    keys = torch.randn(2, 1, 640, DIM) * 2.0 ** torch.randint(-6, 6, (2, 1, 640, 1))
+    lanes.append(keys, -keys, None, first=[0])
+    lanes.quantise_to([0])
+    stays = torch.rand(2, 640) < 0.1
+    lanes.apply([stays])
+    lanes.check()
+    for lane in range(2):
+        kept = keys[lane][:, stays[lane]]
+        part = lanes.parts(lane)[0]
+        assert part.key_scales.shape[2] <= 4 < 10  # two for each block that 60 to 128 rows fill
+        for which, original in enumerate((kept, -kept)):
+            off = (contents(lanes, lane)[which] - original).abs()
+            assert (off <= most_off(part, which, original)).all()
+
+
 def test_dropping_everything_gives_all_memory_back():
     meter = Meter()
     lanes = Lanes(shape(lanes=2, heads=1), batch=2, device=CPU, meter=meter)
