@@ -113,8 +113,8 @@ class RunSettings(_Settings):
     """Processes, each with a model, a browser and the sites of its own."""
 
     budget: int | str | None = None
-    """What a cache may keep: tokens per layer and KV head, or bytes such as "64MiB"; None: the
-    policy's default."""
+    """What a cache may keep: tokens per layer and KV head, a share of those seen such as "25%", or
+    bytes such as "64MiB"; None: the policy's default."""
     prefill: Literal["chunked", "whole"] = "chunked"
     """Feed a page in pieces that keep the cache near its budget, or at once."""
     chunk: int = Field(default=512, ge=1)

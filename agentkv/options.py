@@ -30,7 +30,10 @@ Seeds = Annotated[str, typer.Option(help="Seeds, by commas; each task once per s
 World = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
 Budget = Annotated[
     str,
-    typer.Option(help="What a cache may keep: tokens per layer and KV head, or bytes (64MiB)."),
+    typer.Option(
+        help="What a cache may keep: tokens per layer and KV head, a share of those seen (25%), or "
+        "bytes (64MiB)."
+    ),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
 Workers = Annotated[
