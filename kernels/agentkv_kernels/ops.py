@@ -1,13 +1,18 @@
 """The public functions: each picks the implementation for where the tensors are.
 
-On the CPU that is `reference`; a step whose logits fit in a few megabytes takes the path with the
-fewest calls, which yields the attention mass for free.
+`attend` and `weights` are plain torch everywhere. A step whose logits fit in a few megabytes takes
+the path with the fewest calls, which yields the attention mass for free. What takes whole lanes
+runs as Triton kernels where there is a CUDA device for them (`choice_here` says), else as `lanes`.
 """
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
+from agentkv_kernels import lanes
+from agentkv_kernels.boxes import Average, Boxes, DenseRows, Drawn, Int8Rows, Stored
+from agentkv_kernels.device import Choice, Implementation, choice_for, choice_here, chosen
+from agentkv_kernels.device import lack_of_attention as _lack_of_attention
 from agentkv_kernels.formats import BLOCK, FORMATS, Format, format_of, merge
 from agentkv_kernels.parts import Coded, Dense, Part
 from agentkv_kernels.reference import Attended, weights
@@ -18,11 +23,21 @@ __all__ = [
     "BLOCK",
     "FORMATS",
     "Attended",
+    "Average",
+    "Boxes",
+    "Choice",
     "Coded",
     "Dense",
+    "DenseRows",
+    "Drawn",
     "Format",
+    "Int8Rows",
     "Part",
+    "Stored",
     "attend",
+    "attend_lanes",
+    "choice_for",
+    "choice_here",
     "format_of",
     "merge",
     "weights",
@@ -66,4 +81,31 @@ def attend(
         window=window,
         sinks=sinks,
         num_mass_queries=num_mass_queries,
+    )
+
+
+def attend_lanes(
+    q: Tensor,
+    stored: Stored,
+    *,
+    scale: float,
+    sinks: Tensor | None = None,
+    with_mass: bool = False,
+    average: Average | None = None,
+    implementation: Implementation | None = None,
+) -> Drawn:
+    """Attention of one new token per lane; see `lanes.attend_lanes` for shapes and meaning.
+
+    Raises:
+        ValueError: an implementation is asked for and cannot serve.
+    """
+    lack = _lack_of_attention(q.dtype, q.shape[1] // stored.num_heads, q.shape[2])
+    if chosen(implementation, q.device, lack) == "triton":
+        from agentkv_kernels.triton import attend as kernels
+
+        return kernels.attend_lanes(
+            q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average
+        )
+    return lanes.attend_lanes(
+        q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average
     )

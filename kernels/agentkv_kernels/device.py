@@ -1,0 +1,95 @@
+"""Which implementation serves a device, and why."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+import torch
+
+TRITON = "3.7.1"
+"""The version the kernels are written and tested with; the one that torch 2.13 asks for."""
+
+OLDEST_CAPABILITY = (8, 0)
+"""The oldest devices that the kernels are compiled for: matrix units that know bfloat16."""
+
+Implementation = Literal["triton", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An implementation, and why it is that one."""
+
+    implementation: Implementation
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.implementation}: {self.reason}"
+
+
+@cache
+def choice_for(device: torch.device) -> Choice:
+    """What serves tensors on a device. `str()` of it is a line for people."""
+    if device.type != "cuda":
+        return Choice("reference", f"rows on {device.type}, Triton needs CUDA")
+    if torch.version.hip is not None:
+        return Choice("reference", "this torch is built for ROCm, the kernels for CUDA")
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    if capability < OLDEST_CAPABILITY:
+        needed, found = (".".join(map(str, pair)) for pair in (OLDEST_CAPABILITY, capability))
+        return Choice("reference", f"{name} has compute capability {found}, below {needed}")
+    lack = _lack_of_triton()
+    return Choice("reference", lack) if lack else Choice("triton", f"Triton {TRITON} on {name}")
+
+
+def choice_here() -> Choice:
+    """What serves the best device of this machine."""
+    return choice_for(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
+
+
+def chosen(asked: Implementation | None, device: torch.device, lack: str | None) -> Implementation:
+    """The implementation to use.
+
+    Args:
+        asked: what the caller insists on; None: whatever serves best.
+        lack: why Triton cannot serve these tensors wherever they are; None if it can.
+
+    Raises:
+        ValueError: Triton is asked for and cannot serve.
+    """
+    if asked == "reference":
+        return asked
+    choice = choice_for(device)
+    if choice.implementation == "reference":
+        lack = choice.reason
+    if lack is None:
+        return "triton"
+    if asked == "triton":
+        raise ValueError(
+            f"the Triton kernels cannot be used: {lack}; leave the implementation open to get the "
+            "reference"
+        )
+    return "reference"
+
+
+def lack_of_attention(dtype: torch.dtype, group: int, head_dim: int) -> str | None:
+    """Why Triton does not attend with so many query heads per key-value head of such rows; None
+    if it does. The bounds are where it compiles without spilling registers."""
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"rows are {dtype}, the kernels know float16, bfloat16 and float32"
+    most_heads, most_channels = (8, 128) if dtype == torch.float32 else (16, 256)
+    if group > most_heads:
+        return f"{group} query heads per key-value head in {dtype}, at most {most_heads} are served"
+    if head_dim > most_channels:
+        return f"heads of {head_dim} channels in {dtype}, at most {most_channels} are served"
+    return None
+
+
+def _lack_of_triton() -> str | None:
+    try:
+        found = version("triton")
+    except PackageNotFoundError:
+        return f"Triton is not installed: pip install triton=={TRITON}"
+    if found != TRITON:
+        return f"Triton {found} is installed, the kernels need {TRITON}"
+    return None

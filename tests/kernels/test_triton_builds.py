@@ -1,0 +1,85 @@
+"""The Triton kernels compile for the devices they are meant for, and into what they should."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not made for this platform")
+
+from agentkv_kernels.device import lack_of_attention  # noqa: E402
+from agentkv_kernels.triton.attend import attend_kernel  # noqa: E402
+from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
+from agentkv_kernels.triton.tiling import tiling  # noqa: E402
+from tests.kernels.builds import TYPES, built  # noqa: E402
+
+MOST_SHARED = 100 * 1024
+"""What lets two programs stand on a unit of the oldest devices."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_built_yet(tmp_path, monkeypatch):
+    import triton
+
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
+
+
+def named(kernel, **types):
+    """The type of every argument, given the names of those that have it; without one: float32."""
+    by_name = {name: type for type, names in types.items() for name in names.split()}
+    return {p.name: by_name.get(p.name, "*fp32") for p in kernel.params if not p.is_constexpr}
+
+
+# query heads per KV head, head size, dtype, whether rows may be missing
+ATTENTION = [
+    (1, 64, torch.float16, False),
+    (3, 128, torch.bfloat16, True),
+    (5, 128, torch.float16, True),
+    (8, 64, torch.bfloat16, False),
+    (16, 256, torch.bfloat16, True),
+    (8, 128, torch.float32, True),
+]
+
+
+@pytest.mark.parametrize("group, head_dim, dtype, is_padded", ATTENTION)
+@pytest.mark.parametrize("capability", [80, 90])
+def test_attention_spills_nothing_and_loads_wide(
+    tmp_path, group, head_dim, dtype, is_padded, capability
+):
+    assert lack_of_attention(dtype, group, head_dim) is None
+    shape, name = tiling(group, head_dim, dtype), "*" + TYPES[str(dtype).removeprefix("torch.")]
+    types = named(
+        attend_kernel,
+        **{"*i32": "positions boxes dense_boxes block_ids code_boxes block_boxes"},
+        **{"*i8": "keys values key_exponents value_exponents", "*fp16": "shares"},
+        i32="num_lanes num_splits num_tiles",
+        fp32="factor",
+    )
+    types |= dict.fromkeys(("q", "dense_keys", "dense_values"), name)
+    sizes = {"W": 2, "G": group, "M": shape.heads, "D": head_dim, "E": shape.columns}
+    constants = sizes | {"T": shape.rows, "DOT": shape.uses_dot, "CODED": True}
+    constants |= {"PADDED": is_padded, "MASS": True}
+    done = built(
+        attend_kernel,
+        types,
+        constants,
+        capability=capability,
+        folder=tmp_path,
+        num_warps=shape.warps,
+    )
+    assert done.spilled_bytes == 0
+    assert done.shared_bytes <= MOST_SHARED
+    assert done.wide_loads >= 4  # keys and values, of codes and of other rows
+    assert (done.products > 0) == (group >= 4 and dtype != torch.float32)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_shares_are_put_together_without_spilling(tmp_path, capability):
+    types = named(
+        combine_kernel,
+        **{"*fp16": "shares", "*i32": "boxes code_boxes", "*bf16": "output", "fp32": "keep gain"},
+        i32="num_lanes num_splits num_tiles lanes_per_sequence",
+    )
+    constants = {"W": 2, "G": 8, "M": 8, "D": 128, "E": 128, "T": 64, "S": 64, "R": 128, "K": 1}
+    flags = dict.fromkeys(("SINKS", "CODED", "WRITES_MASS", "MOVES", "STARTS_AT_MASS"), True)
+    done = built(combine_kernel, types, constants | flags, capability=capability, folder=tmp_path)
+    assert done.spilled_bytes == 0
+    assert done.shared_bytes <= MOST_SHARED
