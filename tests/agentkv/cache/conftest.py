@@ -172,6 +172,11 @@ class Judge:
             _hidden[layer] = hidden
         return self.model(ids, use_cache=False).logits
 
+    @property
+    def weights(self):
+        """By layer, what the latest forward's queries gave each row: (B, H * G, n, T) float64."""
+        return dict(_weights)
+
     def _hiding(self, of_rows, past):
         """(B, H, past) bool: True where a KV head's row is gone."""
         hidden = torch.ones(len(of_rows), self.num_heads, past, dtype=torch.bool)
@@ -210,6 +215,7 @@ class Judge:
 
 
 _hidden = {}
+_weights = {}
 
 
 def _judge(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None, **kwargs):
@@ -232,6 +238,7 @@ def _judge(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None,
         column = s_aux.double().view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
         logits = torch.cat([logits, column], dim=-1)
     p = logits.softmax(dim=-1).nan_to_num(0.0)[..., :num_kv]
+    _weights[module.layer_idx] = p
     return torch.einsum("bhqt,bhtd->bqhd", p, v).to(q.dtype), None
 
 

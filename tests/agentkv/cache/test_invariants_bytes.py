@@ -89,7 +89,7 @@ def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
     assert full.nbytes / 4 < cache.peak_nbytes < full.nbytes * 0.75
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", [name for name in BOUNDED if name in PUBLISHED])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, name, batch):
     case = CASES[name]

@@ -71,6 +71,10 @@ def test_exactly_the_budget_stays(llama, cache_for, tokens, name):
     if case.heads == "ragged":
         assert any(len(set(of_heads)) > 1 for of_rows in counts(cache) for of_heads in of_rows)
     if case.sure is not None:
+        before = counts(cache)
+        cache.settle(torch.cat([UNSURE, SURE]))
+        assert [rows[:1] for rows in counts(cache)] == [rows[:1] for rows in before]
+        assert_as_allotted([rows[1:] for rows in counts(cache)], case.sure, case)
         cache.settle(SURE.expand(2, -1))
         assert_sound(cache, case, num_seen=seen)
         assert_as_allotted(counts(cache), case.sure, case)
