@@ -199,6 +199,7 @@ class StatefulCache(ForwardCache):
             ids: the tokens fed, which become the cache's own.
         """
         self.reset()
+        self._meter.peak = max(self._meter.peak, notes.peak)
         if notes.batch is None:
             self._ids = ids
             self.pending = _lists(notes.pending)
@@ -216,7 +217,6 @@ class StatefulCache(ForwardCache):
         self._batch, self._num_new, self._ids = notes.batch, notes.num_new, ids
         self.confidences = None if notes.confidences is None else list(notes.confidences)
         self.pending = _lists(notes.pending)
-        self._meter.peak = max(self._meter.peak, notes.peak)
 
     def _begin(self, store: LayerStore, note: LayerNote, batch: int, device: torch.device) -> None:
         store.begin(

@@ -1,0 +1,219 @@
+"""The life of a cache: fed, settled, reordered, reset, saved, loaded, taken back, in random order.
+
+Two judges. A replay on a new cache of nothing but what was fed must give the same cache, since what
+comes back from a file or a snapshot is to go on as if it had never been away. And every logit must
+be that of one forward over a sequence's whole history, in which what was gone by then is masked.
+"""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import agentkv
+from agentkv.cache.hf import Misuse
+from tests.agentkv.cache.policies_under_test import CASES
+
+VOCAB = 96
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+FEW = settings(max_examples=8, stateful_step_count=14, deadline=None)
+LIVES = [
+    *(("llama", name) for name in ("snapkv", "ada-snapkv", "arkv", "conf-kv-int8", "h2o")),
+    *(("llama", name) for name in ("edie-tada", "int8", "critical-ada-snapkv", "streaming")),
+    *(("gpt_oss", name) for name in ("ada-snapkv", "arkv", "edie-tada")),
+]
+
+
+class Life(RuleBasedStateMachine):
+    """What is known of the cache: all that was done to it, and of each sequence, per forward, its
+    tokens, their logits, and what was held when they came."""
+
+    def __init__(self, model, case, judge, kept_by_head, folder):
+        super().__init__()
+        self.model, self.case, self.judge, self.kept_by_head = model, case, judge, kept_by_head
+        self.path = Path(folder) / "cache"
+        self.num_heads = model.config.num_key_value_heads
+        self.generator = torch.Generator().manual_seed(0)
+        self.done, self.stories = [], []
+        self.snapshots, self.foreign, self.saved = [], [], None
+        self.cache = self.new_cache()
+
+    def new_cache(self):
+        return agentkv.Cache.for_model(self.model, policy=self.case.make(), budget=self.case.budget)
+
+    @property
+    def now(self):
+        return list(self.done), [list(story) for story in self.stories]
+
+    @now.setter
+    def now(self, then):
+        self.done, self.stories = list(then[0]), [list(story) for story in then[1]]
+
+    @initialize(batch=st.integers(1, 3))
+    def start(self, batch):
+        self.feed_tokens(batch, 60)
+
+    @rule(batch=st.integers(1, 3), count=st.sampled_from([1, 1, 1, 2, 7, 40]))
+    def feed(self, batch, count):
+        self.feed_tokens(len(self.stories) or batch, count)
+
+    @torch.no_grad()
+    def feed_tokens(self, batch, count):
+        ids = torch.randint(1, VOCAB, (batch, count), generator=self.generator)
+        self.stories = self.stories or [[] for _ in range(batch)]
+        nothing = [[torch.arange(0)] * self.num_heads] * batch
+        held = [nothing] * len(self.cache.stores)
+        if self.cache.seen:
+            held = self.kept_by_head(self.cache)
+        logits = self.model(ids, past_key_values=self.cache).logits
+        for i, story in enumerate(self.stories):
+            story.append((ids[i], logits[i], [[layer[i]] for layer in held]))
+        self.done.append(("feed", ids))
+
+    @precondition(lambda self: self.stories)
+    @rule(is_sure=st.lists(st.booleans(), min_size=3, max_size=3))
+    def settle(self, is_sure):
+        logits = torch.randn(len(self.stories), VOCAB, generator=self.generator)
+        for i, sure in enumerate(is_sure[: len(self.stories)]):
+            logits[i] *= 50 if sure else 0.1
+        self.cache.settle(logits)
+        self.done.append(("settle", logits))
+
+    @precondition(lambda self: self.stories)
+    @rule(data=st.data())
+    def reorder(self, data):
+        each = st.integers(0, len(self.stories) - 1)
+        index = data.draw(st.lists(each, min_size=1, max_size=3))
+        self.cache.reorder_cache(torch.tensor(index))
+        self.stories = [list(self.stories[i]) for i in index]
+        self.done.append(("reorder_cache", torch.tensor(index)))
+
+    @rule()
+    def reset(self):
+        self.cache.reset()
+        self.stories = []
+        self.done.append(("reset",))
+
+    @rule()
+    def take_a_snapshot(self):
+        held = self.cache.nbytes
+        self.snapshots.append((self.cache.snapshot(), self.now))
+        assert self.cache.nbytes == held
+
+    @precondition(lambda self: self.snapshots)
+    @rule(data=st.data())
+    def restore(self, data):
+        snapshot, then = data.draw(st.sampled_from(self.snapshots))
+        self.cache.restore(snapshot)
+        self.now = then
+
+    @precondition(lambda self: self.foreign)
+    @rule()
+    def refuse_a_snapshot_of_another_cache(self):
+        held = self.cache.nbytes
+        with pytest.raises(Misuse, match="snapshot of this cache"):
+            self.cache.restore(self.foreign[-1][0])
+        assert self.cache.nbytes == held
+
+    @rule()
+    def save(self):
+        self.cache.pending = [[len(self.done)]] * len(self.stories)
+        self.cache.save(self.path)
+        self.saved = self.now, self.cache.peak_nbytes
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def load(self):
+        self.cache = agentkv.Cache.load(self.path, self.model)
+        # those of the other cache, which is gone
+        self.foreign, self.snapshots = self.foreign + self.snapshots, []
+        self.now, peak = self.saved
+        assert self.cache.peak_nbytes == peak
+        assert self.cache.pending == [[len(self.done)]] * len(self.stories)
+
+    @invariant()
+    def the_structure_is_sound(self):
+        self.cache.check()
+        self.cache.check()  # looking changes nothing
+
+    @invariant()
+    def every_token_is_counted(self):
+        length = sum(len(ids) for ids, _, _ in self.stories[0]) if self.stories else 0
+        assert self.cache.seen == length
+        assert self.cache.batch_size == (len(self.stories) or -1)
+        if self.stories:
+            ids = torch.stack([torch.cat([part[0] for part in story]) for story in self.stories])
+            assert torch.equal(self.cache.ids, ids.to(torch.int32))
+
+    def teardown(self):
+        twin = self.replayed()
+        self.compare(twin)
+        for story in self.stories if self.case.format is None else []:
+            self.judge_logits(story)
+        batch = len(self.stories) or 2
+        for count in (1, 30, 1):
+            ids = torch.randint(1, VOCAB, (batch, count), generator=self.generator)
+            with torch.no_grad():
+                found = self.model(ids, past_key_values=self.cache).logits
+                expected = self.model(ids, past_key_values=twin).logits
+            assert torch.equal(found, expected)
+        self.compare(twin)
+        if self.snapshots:  # as good as new, whatever happened since
+            self.cache.restore(self.snapshots[0][0])
+            self.now = self.snapshots[0][1]
+            self.compare(self.replayed())
+
+    def replayed(self):
+        twin = self.new_cache()
+        with torch.no_grad():
+            for what, *given in self.done:
+                if what == "feed":
+                    self.model(given[0], past_key_values=twin)
+                else:
+                    getattr(twin, what)(*given)
+        return twin
+
+    def compare(self, twin):
+        twin.check()
+        for i in range(len(twin.stores)):
+            pairs = zip(self.cache.kept(i), twin.kept(i), strict=True)
+            for found, expected in pairs:
+                assert [x.tolist() for x in found] == [x.tolist() for x in expected]
+        assert self.cache.nbytes == twin.nbytes
+        assert self.cache.confidences == twin.confidences
+        allocator = twin.policy.allocator
+        if allocator.learns:
+            assert self.cache.policy.allocator.remembered == allocator.remembered
+
+    def judge_logits(self, story):
+        ids = torch.cat([part[0] for part in story])
+        cuts, start = [], 0
+        for new, _, held in story:
+            cuts.append((start, held))
+            start += len(new)
+        expected = self.judge().at_once(ids[None], cuts)[0]
+        torch.testing.assert_close(torch.cat([part[1] for part in story]), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("family, name", LIVES, ids=map("-".join, LIVES))
+def test_a_cache_is_what_it_was_fed_whatever_else_happened_to_it(
+    model_of, judge, kept_by_head, family, name
+):
+    model = model_of(family)
+    agentkv.attach(model)
+    with tempfile.TemporaryDirectory() as folder:
+        run_state_machine_as_test(
+            lambda: Life(model, CASES[name], lambda: judge(family), kept_by_head, folder),
+            settings=FEW,
+        )
