@@ -1,8 +1,11 @@
 """Which implementation serves a device, and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -13,7 +16,8 @@ TRITON = "3.7.1"
 OLDEST_CAPABILITY = (8, 0)
 """The oldest devices that the kernels are compiled for: matrix units that know bfloat16."""
 
-Implementation = Literal["triton", "reference"]
+Implementation = Literal["triton", "numba", "reference"]
+"""Kernels for CUDA devices, kernels for processors, plain torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,11 @@ class Choice:
 @cache
 def choice_for(device: torch.device) -> Choice:
     """What serves tensors on a device. `str()` of it is a line for people."""
+    if device.type == "cpu":
+        lack = _lack_of_numba()
+        return Choice("reference", lack) if lack else Choice("numba", "Numba on cpu")
     if device.type != "cuda":
-        return Choice("reference", f"rows on {device.type}, Triton needs CUDA")
+        return Choice("reference", f"rows on {device.type}, Triton needs CUDA, Numba cpu")
     if torch.version.hip is not None:
         return Choice("reference", "this torch is built for ROCm, the kernels for CUDA")
     name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
@@ -47,27 +54,34 @@ def choice_here() -> Choice:
     return choice_for(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
 
 
-def chosen(asked: Implementation | None, device: torch.device, lack: str | None) -> Implementation:
+def chosen(
+    asked: Implementation | None,
+    device: torch.device,
+    lacks: Mapping[Implementation, str | None],
+) -> Implementation:
     """The implementation to use.
 
     Args:
         asked: what the caller insists on; None: whatever serves best.
-        lack: why Triton cannot serve these tensors wherever they are; None if it can.
+        lacks: of the implementations there are besides the reference, why they cannot serve these
+            tensors wherever they are; None if they can.
 
     Raises:
-        ValueError: Triton is asked for and cannot serve.
+        ValueError: an implementation is asked for and cannot serve.
     """
-    if asked == "reference":
-        return asked
     choice = choice_for(device)
-    if choice.implementation == "reference":
-        lack = choice.reason
+    wanted = choice.implementation if asked is None else asked
+    if wanted == "reference":
+        return wanted
+    lack = lacks.get(wanted, "this is not among what they do")
+    if wanted != choice.implementation:
+        lack = str(choice)
     if lack is None:
-        return "triton"
-    if asked == "triton":
+        return wanted
+    if asked is not None:
         raise ValueError(
-            f"the Triton kernels cannot be used: {lack}; leave the implementation open to get the "
-            "reference"
+            f"the {wanted.capitalize()} kernels cannot be used: {lack}; leave the implementation "
+            "open to get the best there is"
         )
     return "reference"
 
@@ -92,4 +106,15 @@ def _lack_of_triton() -> str | None:
         return f"Triton is not installed: pip install triton=={TRITON}"
     if found != TRITON:
         return f"Triton {found} is installed, the kernels need {TRITON}"
+    return None
+
+
+def _lack_of_numba() -> str | None:
+    if find_spec("numba") is None:
+        return "rows on cpu, and Numba is not installed: pip install 'agentkv[cpu]'"
+    try:
+        import_module("agentkv_kernels.numba.kernels")
+    except RuntimeError as error:
+        # where it keeps what it compiled is not to be written to
+        return f"rows on cpu, and Numba has no place to keep compiled code ({error})"
     return None

@@ -1,11 +1,15 @@
 """The public functions: each picks the implementation for where the tensors are.
 
-`attend` and `weights` are plain torch everywhere. A step whose logits fit in a few megabytes takes
-the path with the fewest calls, which yields the attention mass for free. What takes whole lanes
-runs as Triton kernels where there is a CUDA device for them (`choice_here` says), else as `lanes`.
+    tensors on     attend                        attend_lanes
+    CUDA           plain torch                   triton
+    a processor    numba for a single query      numba
+
+Without Triton or Numba (`choice_for` says which and why), and for what they do not serve, plain
+torch does all; there a step whose logits fit in a few megabytes takes the path with the fewest
+calls, which yields the attention mass for free. `weights` is plain torch everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -14,6 +18,8 @@ from agentkv_kernels.boxes import Average, Boxes, DenseRows, Drawn, Int8Rows, St
 from agentkv_kernels.device import Choice, Implementation, choice_for, choice_here, chosen
 from agentkv_kernels.device import lack_of_attention as _lack_of_attention
 from agentkv_kernels.formats import BLOCK, FORMATS, Format, format_of, merge
+from agentkv_kernels.numba.limits import lack_of_attention as _lack_of_lanes
+from agentkv_kernels.numba.limits import lack_of_parts as _lack_of_parts
 from agentkv_kernels.parts import Coded, Dense, Part
 from agentkv_kernels.reference import Attended, weights
 from agentkv_kernels.reference import attend as _attend_in_blocks
@@ -43,6 +49,8 @@ __all__ = [
     "weights",
 ]
 
+Lacks = Mapping[Implementation, str | None]
+
 MAX_LOGITS_AT_ONCE = 1 << 22
 """16 MiB of float32 (our choice): 512 new tokens over 2,048 rows in 4 heads."""
 
@@ -61,6 +69,14 @@ def attend(
 
     Queries must see at least one row each unless a part is padded.
     """
+    if q.shape[2] == 1 and q_positions is None:
+        lacks: Lacks = {"numba": _lack_of_parts(q, parts)}
+        if chosen(None, q.device, lacks) == "numba":
+            from agentkv_kernels.numba import attend as on_processors
+
+            return on_processors.attend(
+                q, parts, scale=scale, sinks=sinks, num_mass_queries=num_mass_queries
+            )
     num_rows = sum(part.num_rows for part in parts)
     num_logits = q.shape[0] * q.shape[1] * q.shape[2] * num_rows
     if num_logits <= MAX_LOGITS_AT_ONCE and not any(part.is_padded for part in parts):
@@ -99,13 +115,20 @@ def attend_lanes(
     Raises:
         ValueError: an implementation is asked for and cannot serve.
     """
-    lack = _lack_of_attention(q.dtype, q.shape[1] // stored.num_heads, q.shape[2])
-    if chosen(implementation, q.device, lack) == "triton":
-        from agentkv_kernels.triton import attend as kernels
+    lacks: Lacks = {
+        "triton": _lack_of_attention(q.dtype, q.shape[1] // stored.num_heads, q.shape[2]),
+        "numba": _lack_of_lanes(q),
+    }
+    serve: Callable[..., Drawn]
+    match chosen(implementation, q.device, lacks):
+        case "triton":
+            from agentkv_kernels.triton import attend as on_devices
 
-        return kernels.attend_lanes(
-            q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average
-        )
-    return lanes.attend_lanes(
-        q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average
-    )
+            serve = on_devices.attend_lanes
+        case "numba":
+            from agentkv_kernels.numba import attend as on_processors
+
+            serve = on_processors.attend_lanes
+        case "reference":
+            serve = lanes.attend_lanes
+    return serve(q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average)

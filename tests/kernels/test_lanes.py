@@ -34,16 +34,18 @@ def place(boxes, lane, head, num_heads, row):
     return num_heads * base + head * room + start + row
 
 
+@pytest.mark.parametrize("implementation", ["reference", "numba"])
 @pytest.mark.parametrize("absent", [0.0, 0.4])
 @pytest.mark.parametrize("sinks_of", [None, 2])
-def test_lanes_are_attended_as_loops_in_float64_do(absent, sinks_of):
+def test_lanes_are_attended_as_loops_in_float64_do(implementation, absent, sinks_of):
     sizes = [(66, 3), (0, 0), (0, 7), (2, 0)]
     lot = Lot(sizes, heads=2, head_dim=4, absent=absent)
     stored, q, numbers = lot.stored, lot.queries(2), lot.statistic(3)
     sinks = None if sinks_of is None else lot.numbers(sinks_of * 4)
     before = numbers.clone()
     average = Average(numbers, 0.9, 0.2, starts_at_mass=True)
-    done = lanes.attend_lanes(q, stored, scale=0.3, sinks=sinks, with_mass=True, average=average)
+    seen = {"scale": 0.3, "sinks": sinks, "with_mass": True, "average": average}
+    done = ops.attend_lanes(q, stored, implementation=implementation, **seen)
     for lane in range(len(sizes)):
         there = stored.boxes.rows(stored.positions, lane, 1)[0] >= 0
         mass = torch.zeros(there.shape[0], dtype=torch.float64)
@@ -72,16 +74,26 @@ def test_lanes_are_attended_as_loops_in_float64_do(absent, sinks_of):
             assert bool((numbers[at, 1:] == before[at, 1:]).all())
 
 
-def test_without_a_device_the_reference_serves_and_says_why():
+def test_without_a_device_numba_serves_and_the_choice_says_why():
     choice = ops.choice_for(torch.device("cpu"))
-    assert str(choice) == "reference: rows on cpu, Triton needs CUDA"
+    assert str(choice) == "numba: Numba on cpu"
     lot = Lot([(3, 4)], heads=1, head_dim=8)
     q = lot.queries(2)
     done = ops.attend_lanes(q, lot.stored, scale=0.3)
     expected = lanes.attend_lanes(q, lot.stored, scale=0.3)
-    assert torch.equal(done.output, expected.output) and done.mass is None
-    with pytest.raises(ValueError, match="cannot be used: rows on cpu.*leave the implementation"):
+    torch.testing.assert_close(done.output, expected.output)
+    assert done.mass is None
+    with pytest.raises(ValueError, match="Triton kernels cannot be used: numba.*leave the impl"):
         ops.attend_lanes(q, lot.stored, scale=0.3, implementation="triton")
+
+
+def test_what_numba_does_not_serve_the_reference_does():
+    lot = Lot([(3, 4)], heads=1, head_dim=8, dtype=torch.bfloat16)
+    q = lot.queries(2)
+    done = ops.attend_lanes(q, lot.stored, scale=0.3)
+    assert torch.equal(done.output, lanes.attend_lanes(q, lot.stored, scale=0.3).output)
+    with pytest.raises(ValueError, match="Numba kernels cannot be used: rows are torch.bfloat16"):
+        ops.attend_lanes(q, lot.stored, scale=0.3, implementation="numba")
 
 
 @pytest.mark.parametrize(
@@ -103,4 +115,4 @@ def test_rows_are_never_laid_outside_their_boxes():
     boxes = ops.Boxes.of([4, 9], [1, 0], [2, 9], device="cpu")
     assert boxes.table.tolist() == [[0, 4], [4, 9], [1, 0], [2, 9]]
     with pytest.raises(AssertionError, match="outside their room"):
-        boxes.moved(starts=[1, 0], counts=[4, 9])
+        boxes.used([1, 0], [4, 9])

@@ -1,0 +1,1 @@
+"""Kernels in Numba for processors. Nothing here is imported unless Numba is there."""
