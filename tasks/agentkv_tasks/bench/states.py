@@ -182,17 +182,19 @@ def _measure(
     reference.prefill(prompt)
     for follower in followers:
         follower.prefill(model, prompt)
+    about = _about(bench, local, stream)  # before others can change the source
     bar = progress.add_task("reading the stream", total=bench.num_tokens * len(followers))
     rows: list[StateRow] = []
     bench.out.parent.mkdir(parents=True, exist_ok=True)
     with bench.out.open("w", encoding="utf-8") as file:
 
         def write(begin: int, end: int, *, is_whole: bool) -> None:
-            about = _about(bench, local, stream) | {
+            place = {
                 "first": bench.num_prompt + begin,
                 "is_whole": is_whole,
+                "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             }
-            new = [follower.row(begin, end, **about) for follower in followers]
+            new = [follower.row(begin, end, **place, **about) for follower in followers]
             file.writelines(row.to_json() + "\n" for row in new)
             file.flush()
             rows.extend(new)
@@ -234,5 +236,4 @@ def _about(bench: Bench, local: "LocalModel", stream: Stream) -> dict[str, Any]:
         "versions": versions(),
         "device": torch.cuda.get_device_name(device) if is_cuda else processor(),
         "commit": commit(),
-        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
