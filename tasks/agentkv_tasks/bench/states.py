@@ -189,7 +189,7 @@ def _measure(
     with bench.out.open("w", encoding="utf-8") as file:
 
         def write(begin: int, end: int, *, is_whole: bool) -> None:
-            place = {
+            place: dict[str, Any] = {
                 "first": bench.num_prompt + begin,
                 "is_whole": is_whole,
                 "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
