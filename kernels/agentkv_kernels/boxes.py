@@ -58,19 +58,28 @@ class Boxes:
         in_box = box.view(num_heads, room, *flat.shape[1:])
         return in_box.narrow(1, self.starts[lane], self.counts[lane])
 
-    def moved(
-        self, *, starts: Sequence[int], counts: Sequence[int], table: Tensor | None = None
-    ) -> "Boxes":
-        """The same boxes with other rows of them in use, which must lie inside.
+    def used(self, starts: Sequence[int], counts: Sequence[int]) -> "Boxes":
+        """The same boxes with other rows of them in use, which must lie inside."""
+        self._check(starts, counts)
+        return Boxes.of(self.rooms, starts, counts, device=self.table.device)
+
+    def gone_on(self, left: Sequence[int], more: Sequence[int], table: Tensor | None) -> "Boxes":
+        """The same boxes after so many rows of each lane left at its start, its count having
+        changed by `more`.
 
         Args:
             table: what `table` is to be, if a kernel wrote it already.
         """
+        starts = [start + by for start, by in zip(self.starts, left, strict=True)]
+        counts = [count + by for count, by in zip(self.counts, more, strict=True)]
+        if table is None:
+            return self.used(starts, counts)
+        self._check(starts, counts)
+        return Boxes(table, self.rooms, tuple(starts), tuple(counts))
+
+    def _check(self, starts: Sequence[int], counts: Sequence[int]) -> None:
         for start, count, room in zip(starts, counts, self.rooms, strict=True):
             assert 0 <= start and 0 <= count and start + count <= room, "rows outside their room"
-        if table is None:
-            return Boxes.of(self.rooms, starts, counts, device=self.table.device)
-        return Boxes(table, self.rooms, tuple(starts), tuple(counts))
 
 
 def _bases(rooms: Sequence[int]) -> list[int]:

@@ -86,11 +86,20 @@ def chosen(
     return "reference"
 
 
+def lack_of_rows(dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why Triton does not store such rows; None if it does."""
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"rows are {dtype}, the kernels know float16, bfloat16 and float32"
+    if head_dim > 256:
+        return f"heads of {head_dim} channels, at most 256 are served"
+    return None
+
+
 def lack_of_attention(dtype: torch.dtype, group: int, head_dim: int) -> str | None:
     """Why Triton does not attend with so many query heads per key-value head of such rows; None
     if it does. The bounds are where it compiles without spilling registers."""
-    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"rows are {dtype}, the kernels know float16, bfloat16 and float32"
+    if lack := lack_of_rows(dtype, head_dim):
+        return lack
     most_heads, most_channels = (8, 128) if dtype == torch.float32 else (16, 256)
     if group > most_heads:
         return f"{group} query heads per key-value head in {dtype}, at most {most_heads} are served"
@@ -106,6 +115,10 @@ def _lack_of_triton() -> str | None:
         return f"Triton is not installed: pip install triton=={TRITON}"
     if found != TRITON:
         return f"Triton {found} is installed, the kernels need {TRITON}"
+    try:
+        import_module("triton")
+    except ImportError as error:
+        return f"Triton {found} is installed and does not load ({error})"
     return None
 
 

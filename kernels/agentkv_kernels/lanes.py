@@ -4,12 +4,15 @@ One lane at a time: for tests, and for the CPU.
 Shapes as in `boxes`.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from agentkv_kernels import reference
-from agentkv_kernels.boxes import Average, Boxes, Drawn, Stored
-from agentkv_kernels.formats import FORMATS
+from agentkv_kernels.boxes import Average, Boxes, Drawn, Int8Rows, Stored
+from agentkv_kernels.formats import BLOCK, FORMATS
 from agentkv_kernels.parts import Coded, Dense, Part
 
 
@@ -92,3 +95,80 @@ def parts_of(stored: Stored, lane: int) -> list[Part]:
         values = dense.boxes.rows(dense.values, lane, heads)[None]
         parts.append(Dense(keys, values, positions[:, split:], stored.is_padded))
     return parts
+
+
+def append_row(
+    stored: Stored,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    positions: Tensor,
+    recent: int | None = None,
+    numbers: Tensor | None = None,
+) -> Stored:
+    """Add one row at the end of every lane, and quantise the oldest 64 rows in the model's dtype
+    where more than recent + 63 of a lane are left.
+
+    Rows are written in place, into room that must be there: one row of the positions and of the
+    others, and of a lane that quantises 64 rows of codes and a block. Nothing else moves.
+
+    Args:
+        keys, values: (N, W, D) in the model's dtype.
+        positions: (N,) int32.
+        recent: None: nothing is quantised.
+        numbers: (R, k), one head in a lane: what rows carry along, 0 for the new one.
+
+    Returns:
+        The same rows in boxes that have moved on.
+    """
+    after, dense, heads = grown(stored, recent), stored.dense, stored.num_heads
+    num_lanes = stored.num_lanes
+    with_new = dense.boxes.gone_on([0] * num_lanes, [1] * num_lanes, None)
+    for lane in range(num_lanes):
+        after.boxes.rows(stored.positions, lane, 1)[0, -1] = positions[lane]
+        if numbers is not None:
+            after.boxes.rows(numbers, lane, 1)[0, -1] = 0
+        oldest = []
+        for new, flat in ((keys, dense.keys), (values, dense.values)):
+            rows = with_new.rows(flat, lane, heads)
+            rows[:, -1] = new[lane]
+            oldest.append(rows[:, :BLOCK])
+        if after.dense.boxes.starts[lane] > dense.boxes.starts[lane]:
+            assert after.coded is not None
+            _quantise(oldest, after.coded, lane, heads)
+    return after
+
+
+def _quantise(oldest: Sequence[Tensor], coded: Int8Rows, lane: int, heads: int) -> None:
+    """Fill the last 64 rows of a lane's codes, and its last block, from keys and values."""
+    for rows, codes, exponents in (
+        (oldest[0], coded.keys, coded.key_exponents),
+        (oldest[1], coded.values, coded.value_exponents),
+    ):
+        made, scale = FORMATS["int8"].encode(rows)
+        coded.boxes.rows(codes, lane, heads)[:, -BLOCK:] = made
+        coded.blocks.rows(exponents, lane, heads)[:, -1:] = scale
+    coded.boxes.rows(coded.block_ids, lane, 1)[0, -BLOCK:] = coded.blocks.counts[lane] - 1
+
+
+def grown(stored: Stored, recent: int | None, tables: Sequence[Tensor] | None = None) -> Stored:
+    """What is stored once every lane has a row more, and what became too old is quantised.
+
+    Args:
+        tables: of the boxes, if a kernel wrote them: of positions and others, and of codes and
+            blocks if any lane quantises.
+    """
+    dense, coded = stored.dense, stored.coded
+    is_due = [recent is not None and n + 1 - recent >= BLOCK for n in dense.boxes.counts]
+    left = [BLOCK * due for due in is_due]
+    given: list[Tensor | None] = [None] * 4 if tables is None else [*tables, None, None]
+    boxes = stored.boxes.gone_on([0] * len(left), [1] * len(left), given[0])
+    gains = [1 - count for count in left]
+    dense = replace(dense, boxes=dense.boxes.gone_on(left, gains, given[1]))
+    if any(is_due):
+        assert coded is not None, "nothing to hold quantised rows"
+        none = [0] * len(left)
+        codes = coded.boxes.gone_on(none, left, given[2])
+        blocks = coded.blocks.gone_on(none, [int(due) for due in is_due], given[3])
+        coded = replace(coded, boxes=codes, blocks=blocks)
+    return replace(stored, boxes=boxes, dense=dense, coded=coded)

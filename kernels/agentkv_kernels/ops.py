@@ -6,17 +6,22 @@
 
 Without Triton or Numba (`choice_for` says which and why), and for what they do not serve, plain
 torch does all; there a step whose logits fit in a few megabytes takes the path with the fewest
-calls, which yields the attention mass for free. `weights` is plain torch everywhere.
+calls, which yields the attention mass for free. `weights` is plain torch everywhere; `append_row`,
+`compact` and `merge_blocks` are so everywhere but on CUDA.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from agentkv_kernels import lanes
+from agentkv_kernels import lanes, lanes_kept
 from agentkv_kernels.boxes import Average, Boxes, DenseRows, Drawn, Int8Rows, Stored
 from agentkv_kernels.device import Choice, Implementation, choice_for, choice_here, chosen
 from agentkv_kernels.device import lack_of_attention as _lack_of_attention
+from agentkv_kernels.device import lack_of_rows as _lack_of_rows
 from agentkv_kernels.formats import BLOCK, FORMATS, Format, format_of, merge
 from agentkv_kernels.numba.limits import lack_of_attention as _lack_of_lanes
 from agentkv_kernels.numba.limits import lack_of_parts as _lack_of_parts
@@ -40,12 +45,15 @@ __all__ = [
     "Int8Rows",
     "Part",
     "Stored",
+    "append_row",
     "attend",
     "attend_lanes",
     "choice_for",
     "choice_here",
+    "compact",
     "format_of",
     "merge",
+    "merge_blocks",
     "weights",
 ]
 
@@ -115,11 +123,8 @@ def attend_lanes(
     Raises:
         ValueError: an implementation is asked for and cannot serve.
     """
-    lacks: Lacks = {
-        "triton": _lack_of_attention(q.dtype, q.shape[1] // stored.num_heads, q.shape[2]),
-        "numba": _lack_of_lanes(q),
-    }
     serve: Callable[..., Drawn]
+    lacks = _lacks(q, q.shape[1] // stored.num_heads)
     match chosen(implementation, q.device, lacks):
         case "triton":
             from agentkv_kernels.triton import attend as on_devices
@@ -131,4 +136,101 @@ def attend_lanes(
             serve = on_processors.attend_lanes
         case "reference":
             serve = lanes.attend_lanes
-    return serve(q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average)
+    with _current(q.device):
+        return serve(q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average)
+
+
+def append_row(
+    stored: Stored,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    positions: Tensor,
+    recent: int | None = None,
+    numbers: Tensor | None = None,
+    implementation: Implementation | None = None,
+) -> Stored:
+    """Add one row to every lane and quantise what became too old; see `lanes.append_row`.
+
+    Raises:
+        ValueError: an implementation is asked for and cannot serve.
+    """
+    serve: Callable[..., Stored] = lanes.append_row
+    if _on_device(implementation, stored):
+        from agentkv_kernels.triton import append
+
+        serve = append.append_row
+    with _current(keys.device):
+        return serve(stored, keys, values, positions=positions, recent=recent, numbers=numbers)
+
+
+def compact(
+    stored: Stored,
+    picks: Tensor,
+    *,
+    counts: Sequence[int],
+    coded_counts: Sequence[int],
+    spare: int,
+    carried: Sequence[Tensor] = (),
+    implementation: Implementation | None = None,
+) -> tuple[Stored, list[Tensor]]:
+    """Only some rows of every lane, in memory that fits them; see `lanes_kept.compact`.
+
+    Raises:
+        ValueError: an implementation is asked for and cannot serve.
+    """
+    serve: Callable[..., tuple[Stored, list[Tensor]]] = lanes_kept.compact
+    if _on_device(implementation, stored):
+        from agentkv_kernels.triton import compact as on_devices
+
+        serve = on_devices.compact
+    with _current(picks.device):
+        return serve(
+            stored, picks, counts=counts, coded_counts=coded_counts, spare=spare, carried=carried
+        )
+
+
+def merge_blocks(
+    stored: Stored,
+    merges: Sequence[bool],
+    *,
+    implementation: Implementation | None = None,
+) -> Stored:
+    """The quantised rows of some lanes in as few blocks as they fill; see
+    `lanes_kept.merge_blocks`.
+
+    Raises:
+        ValueError: an implementation is asked for and cannot serve.
+    """
+    assert stored.coded is not None, "nothing is quantised"
+    serve: Callable[..., Int8Rows] = lanes_kept.merge_blocks
+    if _on_device(implementation, stored):
+        from agentkv_kernels.triton import compact as on_devices
+
+        serve = on_devices.merge_blocks
+    with _current(stored.positions.device):
+        coded = serve(stored.coded, merges, num_heads=stored.num_heads)
+    return replace(stored, coded=coded)
+
+
+def _on_device(asked: Implementation | None, stored: Stored) -> bool:
+    lacks: Lacks = {"triton": _lack_of_rows(stored.dense.keys.dtype, stored.head_dim)}
+    return chosen(asked, stored.positions.device, lacks) == "triton"
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, wherever its tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def serves_lanes(q: Tensor, stored: Stored) -> bool:
+    """Whether there are kernels for `attend_lanes` of queries (B, H, ..., D); else it is slow."""
+    group = q.shape[1] * q.shape[0] // (stored.num_lanes * stored.num_heads)
+    return chosen(None, q.device, _lacks(q, group)) != "reference"
+
+
+def _lacks(q: Tensor, group: int) -> Lacks:
+    return {
+        "triton": _lack_of_attention(q.dtype, group, q.shape[-1]),
+        "numba": _lack_of_lanes(q),
+    }

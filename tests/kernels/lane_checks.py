@@ -8,12 +8,13 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
 
-from agentkv_kernels import lanes
+from agentkv_kernels import lanes, lanes_kept
 from agentkv_kernels.boxes import Average
+from agentkv_kernels.formats import BLOCK
 from tests.kernels.lane_rows import Lot
 
 
@@ -72,6 +73,141 @@ class Attention:
                 close(average.numbers, expected_average.numbers, equal_nan=True, **loose)
 
 
+@dataclass(frozen=True)
+class Append:
+    """New rows until some left, over lanes (quantised rows, others): exactly as the reference."""
+
+    lanes: list[tuple[int, int]]
+    heads: int = 1
+    head_dim: int = 16
+    dtype: torch.dtype = torch.float32
+    recent: int | None = None
+    steps: int = 2
+    numbers: torch.dtype | None = None
+
+    def __call__(self, device):
+        from agentkv_kernels.triton import append as kernels
+
+        lot = Lot(
+            self.lanes,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            behind=BLOCK + self.steps,
+            device=device,
+        )
+        # halves to be rounded, channels of any size, one of zeros
+        for flat in (lot.stored.dense.keys, lot.stored.dense.values):
+            flat[:, 1:3] = flat[:, 1:3].mul(4).round().div(8)
+            flat[:, 3] *= 2.0**100 if self.dtype != HALF else 2.0**-10
+            # the interpreter reads bfloat16 below 2**-126 wrongly
+            flat[:, 4] *= 2.0**-126 if self.dtype != BRAIN else 2.0**-110
+            flat[:, 5] = 0
+        numbers = None if self.numbers is None else lot.statistic(3).to(self.numbers)
+        found, expected = (copied(lot.stored) for _ in range(2))
+        carried = [None if numbers is None else numbers.clone() for _ in range(2)]
+        for step in range(self.steps):
+            shape = len(self.lanes), self.heads, self.head_dim
+            keys, values = (lot.numbers(*shape).to(device, self.dtype) for _ in range(2))
+            positions = torch.arange(len(self.lanes), dtype=torch.int32, device=device) + step
+            new = {"positions": positions, "recent": self.recent}
+            found = kernels.append_row(found, keys, values, numbers=carried[0], **new)
+            expected = lanes.append_row(expected, keys, values, numbers=carried[1], **new)
+        same(found, expected)
+        if numbers is not None:
+            close(*carried, atol=0, rtol=0, equal_nan=True)
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A share of the rows of lanes (quantised rows, others) stays, and then some lanes' blocks are
+    merged: exactly as the reference."""
+
+    lanes: list[tuple[int, int]]
+    kept: float
+    heads: int = 1
+    head_dim: int = 16
+    dtype: torch.dtype = torch.float32
+    carried: bool = True
+
+    def __call__(self, device):
+        from agentkv_kernels.triton import compact as kernels
+
+        lot = Lot(
+            self.lanes,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            device=device,
+        )
+        stored = lot.stored
+        num_rows = stored.positions.shape[0]
+        chosen = [(torch.rand(c + d, generator=lot.draw) < self.kept) for c, d in self.lanes]
+        picks = torch.full((len(self.lanes), stored.boxes.most + 1), 1 << 30, dtype=torch.int32)
+        for lane, stays in enumerate(chosen):
+            picks[lane, : int(stays.sum())] = stays.nonzero()[:, 0]
+        how = {
+            "counts": [int(stays.sum()) for stays in chosen],
+            "coded_counts": [
+                int(stays[:c].sum()) for stays, (c, _) in zip(chosen, self.lanes, strict=True)
+            ],
+            "spare": 3,
+        }
+        if self.carried:
+            norms = lot.numbers(self.heads * num_rows, 2)
+            how["carried"] = [lot.statistic(5).to(torch.float16), norms.to(device)]
+        results = []
+        for how_made in (kernels, lanes_kept):
+            after, carried = how_made.compact(stored, picks.to(device), **how)
+            rows = rows_in_use(after, carried)
+            if after.coded is not None:
+                merges = [lane % 3 != 1 for lane in range(len(self.lanes))]
+                merged = how_made.merge_blocks(after.coded, merges, num_heads=self.heads)
+                rows += rows_in_use(replace(after, coded=merged), [])
+            results.append(rows)
+        assert len(results[0]) == len(results[1])
+        for one, other in zip(*results, strict=True):
+            close(one, other, atol=0, rtol=0)
+
+
+def rows_in_use(stored, carried):
+    """All that the lanes hold, and the tables of their boxes, one tensor after another."""
+    heads, num_rows = stored.num_heads, stored.positions.shape[0]
+    fields = [(stored.boxes, x, x.shape[0] // max(num_rows, 1)) for x in carried]
+    fields += [(stored.boxes, stored.positions, 1)]
+    fields += [(stored.dense.boxes, x, heads) for x in (stored.dense.keys, stored.dense.values)]
+    if (coded := stored.coded) is not None:
+        fields += [(coded.boxes, x, heads) for x in (coded.keys, coded.values)]
+        fields += [(coded.boxes, coded.block_ids, 1)]
+        exponents = coded.key_exponents, coded.value_exponents
+        fields += [(coded.blocks, x, heads) for x in exponents]
+    rows = [box.rows(x, lane, n) for box, x, n in fields for lane in range(stored.num_lanes)]
+    return rows + [box.table for box, _, _ in fields]
+
+
+def copied(stored):
+    """The same rows in memory of their own."""
+    values = {field.name: getattr(stored, field.name) for field in fields(stored) if field.init}
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            values[name] = value.clone()
+        elif is_dataclass(value):
+            values[name] = copied(value)
+    return type(stored)(**values)
+
+
+def same(found, expected):
+    """That all rows and boxes are alike to the bit, and the room around them too."""
+    for field in fields(expected):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        if is_dataclass(other):
+            same(one, other)
+        elif isinstance(other, torch.Tensor):
+            close(one, other, atol=0, rtol=0, equal_nan=True)
+        else:
+            assert one == other, f"{field.name}: {one}, not {other}"
+
+
 def moving(before):
     """What moves a copy of these numbers."""
     return None if before is None else Average(before.clone(), 0.75, 0.25, starts_at_mass=True)
@@ -104,6 +240,18 @@ CHECKS = {
     "float32 rows of many query heads": Attention([(20, 20)], group=7, head_dim=10, sinks_of=1),
     "all that a matrix unit takes": Attention([(9, 9)], group=16, dtype=HALF, splits=(1,)),
     "bfloat16 rows": Attention([(66, 70)], group=1, dtype=BRAIN, head_dim=24),
+    "a row more, nothing quantised": Append([(0, 0), (3, 70), (0, 5)], heads=2, head_dim=12),
+    "a row more, and a block that leaves": Append(
+        [(64, 66), (0, 67), (5, 3)], heads=2, recent=4, numbers=torch.float32
+    ),
+    "all rows are to be quantised": Append([(0, 63), (7, 62)], dtype=HALF, recent=0, steps=3),
+    "bfloat16 rows leave": Append(
+        [(0, 70), (70, 80)], dtype=BRAIN, head_dim=20, recent=7, numbers=torch.uint8
+    ),
+    "some rows stay": Compaction([(150, 20), (0, 70), (3, 0), (0, 0), (66, 66)], 0.6, heads=2),
+    "hardly any rows stay": Compaction([(70, 90), (200, 5)], 0.05, head_dim=24, dtype=BRAIN),
+    "all rows stay, none quantised": Compaction([(0, 5), (0, 66)], 1.1, carried=False),
+    "no rows stay": Compaction([(70, 3), (2, 2)], 0.0),
     "large heads": Attention([(40, 40)], group=4, dtype=HALF, head_dim=200, splits=(2,)),
 }
 """By what is special about each. The interpreter knows no products of bfloat16, nor its integers:

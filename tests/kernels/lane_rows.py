@@ -14,6 +14,7 @@ class Lot:
     Args:
         lanes: of each lane, its quantised rows and those in the model's dtype.
         absent: the share of rows that are not there; they hold poison too.
+        behind: room behind the rows of every lane, beyond what it has anyway.
     """
 
     def __init__(
@@ -25,12 +26,12 @@ class Lot:
         dtype=torch.float32,
         absent=0.0,
         seed=0,
-        spare=5,
+        behind=0,
         device="cpu",
     ):
         self.draw = torch.Generator().manual_seed(seed)
         self.lanes, self.heads, self.head_dim, self.device = lanes, heads, head_dim, device
-        self.spare = spare
+        self.behind = behind
         coded, dense = [c for c, _ in lanes], [d for _, d in lanes]
         boxes, positions = self.field([c + d for c, d in lanes], 1, (), torch.int32)
         is_padded = absent > 0
@@ -47,7 +48,7 @@ class Lot:
                 rows[:, ~there] = math.nan
                 dense_boxes.rows(flat, lane, heads)[:] = rows.to(dtype)
         whole = DenseRows(dense_boxes, keys, values)
-        codes = self.coded(coded) if any(coded) else None
+        codes = self.coded(coded) if any(coded) or behind else None
         self.stored = Stored(heads, boxes, positions, whole, codes, is_padded)
 
     def numbers(self, *shape):
@@ -55,8 +56,11 @@ class Lot:
 
     def field(self, counts, heads, inner, dtype):
         """Boxes with room before and behind the rows, and their tensor full of poison."""
-        starts = [(3 * i + 1) % self.spare if self.spare > 1 else 0 for i in range(len(counts))]
-        rooms = [n + start + i % 3 for i, (n, start) in enumerate(zip(counts, starts, strict=True))]
+        starts = [(3 * i + 1) % 5 for i in range(len(counts))]
+        rooms = [
+            start + n + i % 3 + self.behind
+            for i, (n, start) in enumerate(zip(counts, starts, strict=True))
+        ]
         flat = torch.empty((heads * sum(rooms), *inner), dtype=dtype)
         flat.fill_(math.nan if dtype.is_floating_point else 127)
         return Boxes.of(rooms, starts, counts, device=self.device), flat.to(self.device)

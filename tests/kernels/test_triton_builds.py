@@ -6,8 +6,10 @@ import torch
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
 from agentkv_kernels.device import lack_of_attention  # noqa: E402
+from agentkv_kernels.triton.append import append_kernel, warps_for  # noqa: E402
 from agentkv_kernels.triton.attend import attend_kernel  # noqa: E402
 from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
+from agentkv_kernels.triton.compact import gather_kernel, merge_kernel  # noqa: E402
 from agentkv_kernels.triton.tiling import tiling  # noqa: E402
 from tests.kernels.builds import TYPES, built  # noqa: E402
 
@@ -83,3 +85,56 @@ def test_the_shares_are_put_together_without_spilling(tmp_path, capability):
     done = built(combine_kernel, types, constants | flags, capability=capability, folder=tmp_path)
     assert done.spilled_bytes == 0
     assert done.shared_bytes <= MOST_SHARED
+
+
+@pytest.mark.parametrize("head_dim, dtype", [(128, "*bf16"), (256, "*fp32")])
+@pytest.mark.parametrize("capability", [80, 90])
+def test_a_block_leaves_without_spilling(tmp_path, head_dim, dtype, capability):
+    tables = "boxes dense_boxes code_boxes block_boxes"
+    after = " ".join("next_" + name for name in tables.split())
+    types = named(
+        append_kernel,
+        **{dtype: "new_keys new_values keys values"},
+        **{"*i32": f"new_positions positions block_ids {tables} {after}"},
+        **{"*i8": "key_codes value_codes key_exponents value_exponents"},
+        i32="recent num_lanes",
+    )
+    constants = {"W": 2, "D": head_dim, "E": head_dim, "K": 1, "KP": 1, "B": 64}
+    constants |= {"NUMBERS": True, "QUANTISES": True}
+    warps = warps_for(head_dim)
+    where = {"capability": capability, "folder": tmp_path, "num_warps": warps}
+    done = built(append_kernel, types, constants, **where)
+    assert done.spilled_bytes == 0
+    assert done.shared_bytes <= MOST_SHARED
+    assert done.wide_loads >= 2  # the rows that leave, keys and values
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_rows_are_gathered_wide(tmp_path, capability):
+    types = named(
+        gather_kernel,
+        **{"*i32": "picks old_boxes new_boxes old_codes new_codes c new_c"},
+        **{"*i8": "a b new_a new_b"},
+        i32="num_picks num_lanes",
+    )
+    constants = {"HA": 2, "CA": 128, "PA": 128, "HB": 2, "CB": 128, "PB": 128}
+    constants |= {"HC": 1, "CC": 1, "PC": 1, "T": 64, "BEHIND": False}
+    done = built(gather_kernel, types, constants, capability=capability, folder=tmp_path)
+    assert done.spilled_bytes == 0
+    assert done.wide_loads >= 2
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_blocks_are_merged_without_spilling(tmp_path, capability):
+    exponents = "key_exponents value_exponents new_key_exponents new_value_exponents"
+    types = named(
+        merge_kernel,
+        **{"*i8": f"keys values {exponents}"},
+        **{"*i32": "block_ids boxes blocks new_ids new_blocks merges"},
+        i32="num_lanes",
+    )
+    constants = {"W": 2, "D": 128, "E": 128, "B": 64}
+    done = built(merge_kernel, types, constants, capability=capability, folder=tmp_path)
+    assert done.spilled_bytes == 0
+    assert done.shared_bytes <= MOST_SHARED
+    assert done.wide_loads >= 2

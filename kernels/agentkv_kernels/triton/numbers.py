@@ -1,4 +1,4 @@
-"""What several kernels need: where a lane's rows are, and powers of two."""
+"""What several kernels need: where a lane's rows are, powers of two, rounding."""
 
 import triton
 import triton.language as tl
@@ -15,5 +15,15 @@ def box_of(table, lane, num_lanes, head, W: tl.constexpr):
 
 @triton.jit
 def power(exponents):
-    """2 ** exponents as float32, by its bits: exact where `exp2` need not be."""
+    """2 ** exponents as float32 for -126..127, by its bits: exact where `exp2` need not be."""
     return ((exponents.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def to_even(x):
+    """The nearest integer, of two as near the even one, as torch rounds; |x| < 2**22."""
+    below = tl.floor(x)
+    # exact but for x just below 0; x + 0.5 would round
+    over = x - below
+    is_odd = below - 2.0 * tl.floor(below * 0.5) == 1.0
+    return tl.where((over > 0.5) | ((over == 0.5) & is_odd), below + 1.0, below)
