@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from agentkv.cache.budget import Allowance, Budget
@@ -151,25 +150,19 @@ class StatefulCache(ForwardCache):
                     keeper=None if store.keeper is None else _keeper_note(store.keeper),
                 )
             )
-        pending = self.pending
-        try:
-            return Notes(
-                batch=self._batch,
-                shared_by=self.allowance.batch,
-                seen=self.seen,
-                fed=tuple(self.stores[0].fed),
-                num_new=self._num_new,
-                peak=self._meter.peak,
-                has_ids=self._ids.is_whole,
-                confidences=None if self.confidences is None else tuple(self.confidences),
-                pending=None if pending is None else tuple(tuple(ids) for ids in pending),
-                layers=tuple(layers),
-                learned=self._learned(),
-            )
-        except (TypeError, ValidationError) as error:
-            raise CacheFileError(
-                f"pending must be a list of token ids for every sequence; found {pending!r}"
-            ) from error
+        return Notes(
+            batch=self._batch,
+            shared_by=self.allowance.batch,
+            seen=self.seen,
+            fed=tuple(self.stores[0].fed),
+            num_new=self._num_new,
+            peak=self._meter.peak,
+            has_ids=self._ids.is_whole,
+            confidences=None if self.confidences is None else tuple(self.confidences),
+            pending=_tuples(self.pending),
+            layers=tuple(layers),
+            learned=self._learned(),
+        )
 
     def _learned(self) -> Learned | None:
         allocator = self.policy.allocator
@@ -258,6 +251,21 @@ def _keeper_note(keeper: Keeper) -> KeeperNote:
         num_steps=keeper.num_steps,
         qualities=tuple(keeper.ranks.qualities.get(i) for i in range(len(keeper.fed))),
     )
+
+
+def _tuples(pending: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
+    if pending is None:
+        return None
+    is_right = isinstance(pending, list | tuple) and all(
+        isinstance(ids, list | tuple) and all(type(token) is int for token in ids)
+        for ids in pending
+    )
+    if not is_right:
+        raise CacheFileError(
+            "pending must be a list with a list of token ids, whole numbers, for every sequence; "
+            f"found {pending!r}"
+        )
+    return tuple(tuple(ids) for ids in pending)
 
 
 def _lists(pending: Sequence[Sequence[int]] | None) -> list[list[int]] | None:

@@ -196,9 +196,10 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(llama, tokens, t
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == old and os.listdir(tmp_path) == ["cache"]
-    cache.pending = [["not", "ids"]]
-    with pytest.raises(CacheFileError, match="pending"):
-        cache.save(path)
+    for pending in ([["not", "ids"]], [3], 3, [[True]], [[0.5]], "ids"):
+        cache.pending = pending
+        with pytest.raises(CacheFileError, match="pending"):
+            cache.save(path)
     assert path.read_bytes() == old and os.listdir(tmp_path) == ["cache"]
 
 
