@@ -59,8 +59,10 @@ def test_a_sequence_may_be_padding_alone_at_first(llama, cache_for, tokens, name
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.bfloat16) for name in PUBLISHED] + [(name, torch.float16) for name in KINDS],
+)
 def test_models_in_half_precision_stay_in_it(llama, cache_for, tokens, name, dtype):
     case, model = CASES[name], llama.to(dtype)
     cache = cache_for(model, policy=case.make(), budget=case.budget)

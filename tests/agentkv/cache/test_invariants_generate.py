@@ -8,7 +8,7 @@ from tests.agentkv.cache.policies_under_test import CASES, PROMPT, PUBLISHED
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*PUBLISHED, "ada-by-confidence", "along-keys"])
 def test_generate_is_the_loop_by_hand(llama, cache_for, tokens, name):
     case, ids = CASES[name], tokens(2, PROMPT)
     ids[0, :7] = 0
