@@ -181,6 +181,8 @@ class ForwardCache(CheckedCache):
         for store in self.stores:
             store.reorder(index)
         self._ids.reorder(index)
+        if self.confidences is not None:
+            self.confidences = [self.confidences[i] for i in index]
         self._batch = len(index)
 
     def crop(self, *args: Any, **kwargs: Any) -> None:

@@ -148,6 +148,11 @@ class Life(RuleBasedStateMachine):
         self.cache.check()  # looking changes nothing
 
     @invariant()
+    def a_confidence_belongs_to_each_sequence(self):
+        if self.cache.confidences is not None:
+            assert len(self.cache.confidences) == len(self.stories)
+
+    @invariant()
     def every_token_is_counted(self):
         length = sum(len(ids) for ids, _, _ in self.stories[0]) if self.stories else 0
         assert self.cache.seen == length
