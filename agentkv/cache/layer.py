@@ -14,9 +14,11 @@ from agentkv.cache.keeper import Keeper
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.ring import QueryRing
 from agentkv.cache.shape import lane_shape
+from agentkv.cache.step import attend_step
 from agentkv.cache.table import Meter
 from agentkv.cache.view import Attention
 from agentkv.policies.rows import Seen
+from agentkv.policies.slots import Tracker
 from agentkv_kernels.ops import attend, weights
 
 
@@ -91,7 +93,7 @@ class LayerStore:
             )
         self.attention = attention
         columns = None
-        if mask is not None:
+        if mask is not None and not mask[:, -num_q:].all():
             columns = [row.nonzero().squeeze(1) for row in mask[:, -num_q:]]
         norms = None
         if lanes.shape.num_norms:
@@ -99,20 +101,12 @@ class LayerStore:
         lanes.append(
             self._by_lane(keys), self._by_lane(values), norms, first=self.fed, columns=columns
         )
-        by_lane = self._by_lane(q)
-        if columns is None and lanes.is_even:
-            out = self._attend_lane(None, by_lane).view(q.shape)
-        else:
-            # contiguous, unlike q, so that its lanes are views of it
-            out = q.new_zeros(q.shape)
-            spread = self._by_lane(out)
-            for lane in range(lanes.num_lanes):
-                pick = None if columns is None else columns[lane // lanes.shape.per_sequence]
-                if pick is None:
-                    spread[lane] = self._attend_lane(lane, by_lane[lane, None])[0]
-                elif pick.shape[0]:
-                    mine = by_lane[lane, None][:, :, pick]
-                    spread[lane][:, pick] = self._attend_lane(lane, mine)[0]
+        out = None
+        if num_q == 1 and columns is None:
+            tracker = self._tracker
+            out = attend_step(q, lanes, attention=attention, tracker=tracker, fed=self.fed)
+        if out is None:
+            out = self._attend(q, columns)
         if self.ring is not None:
             self.ring.append(q, first=self.fed, columns=columns)
         self.seen += num_q
@@ -139,11 +133,33 @@ class LayerStore:
             window=self.shape.window,
         )
 
+    @property
+    def _tracker(self) -> Tracker | None:
+        return None if self.keeper is None else self.keeper.policy.scorer.tracker
+
     def _by_lane(self, x: Tensor) -> Tensor:
         """(B, S * w, Q, ...) -> (N, w, Q, ...), a view where it can be."""
         assert self.lanes is not None
         per = self.lanes.shape.per_sequence
         return x if per == 1 else x.reshape(x.shape[0] * per, x.shape[1] // per, *x.shape[2:])
+
+    def _attend(self, q: Tensor, columns: Sequence[Tensor] | None) -> Tensor:
+        """Attend with queries (B, H * G, Q, D), of which `columns` are real tokens; None: all."""
+        lanes, by_lane = self.lanes, self._by_lane(q)
+        assert lanes is not None
+        if columns is None and lanes.is_even:
+            return self._attend_lane(None, by_lane).view(q.shape)
+        # contiguous, unlike q, so that its lanes are views of it
+        out = q.new_zeros(q.shape)
+        spread = self._by_lane(out)
+        for lane in range(lanes.num_lanes):
+            pick = None if columns is None else columns[lane // lanes.shape.per_sequence]
+            if pick is None:
+                spread[lane] = self._attend_lane(lane, by_lane[lane, None])[0]
+            elif pick.shape[0]:
+                mine = by_lane[lane, None][:, :, pick]
+                spread[lane][:, pick] = self._attend_lane(lane, mine)[0]
+        return out
 
     def _attend_lane(self, lane: int | None, q: Tensor) -> Tensor:
         """Attend in one lane, or in all at once, with new queries (n, W * G, Q, D) of real tokens,
@@ -166,7 +182,7 @@ class LayerStore:
                 q_positions = (places + first[0]).expand(q.shape[0], -1)
             else:
                 q_positions = places + torch.tensor(first, device=q.device)[:, None]
-        tracker = None if self.keeper is None else self.keeper.policy.scorer.tracker
+        tracker = self._tracker
         parts = lanes.parts(lane)
         done = attend(
             q,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentkv_kernels.ops import BLOCK
+from agentkv_kernels.ops import BLOCK, Boxes
 
 Which = int | slice | None
 """One lane, some in a row, or all."""
@@ -57,7 +57,17 @@ class Table:
         meter: is told of every byte taken and given back; a copy in flight does not count.
     """
 
-    __slots__ = ("_bases", "_meter", "_rooms", "_starts", "counts", "fields", "spare", "tensors")
+    __slots__ = (
+        "_bases",
+        "_boxes",
+        "_meter",
+        "_rooms",
+        "_starts",
+        "counts",
+        "fields",
+        "spare",
+        "tensors",
+    )
 
     def __init__(
         self,
@@ -73,6 +83,7 @@ class Table:
         self.counts = [0] * num_lanes
         """Rows of each lane. Read only."""
         self._bases, self._rooms, self._starts = [0] * num_lanes, [0] * num_lanes, [0] * num_lanes
+        self._boxes: Boxes | None = None
 
     @property
     def num_lanes(self) -> int:
@@ -82,6 +93,20 @@ class Table:
     def nbytes(self) -> int:
         """Bytes of all storage, unused room included."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors)
+
+    @property
+    def boxes(self) -> Boxes:
+        """Where the rows are, for kernels; kept until a row comes or goes."""
+        found, device = self._boxes, self.tensors[0].device
+        if (
+            found is None
+            or found.counts != tuple(self.counts)
+            or found.starts != tuple(self._starts)
+            or found.rooms != tuple(self._rooms)
+        ):
+            found = Boxes.of(self._rooms, self._starts, self.counts, device=device)
+            self._boxes = found
+        return found
 
     @property
     def is_even(self) -> bool:

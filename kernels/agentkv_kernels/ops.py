@@ -224,9 +224,9 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
 
 
 def serves_lanes(q: Tensor, stored: Stored) -> bool:
-    """Whether there are kernels for `attend_lanes` of queries (B, H, ..., D); else it is slow."""
-    group = q.shape[1] * q.shape[0] // (stored.num_lanes * stored.num_heads)
-    return chosen(None, q.device, _lacks(q, group)) != "reference"
+    """Whether kernels serve this in `attend_lanes`; the reference goes from lane to lane."""
+    lacks = _lacks(q, q.shape[1] // stored.num_heads)
+    return chosen(None, q.device, lacks) != "reference"
 
 
 def _lacks(q: Tensor, group: int) -> Lacks:
