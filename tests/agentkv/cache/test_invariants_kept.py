@@ -225,7 +225,7 @@ def test_on_an_interval_rows_go_at_every_third_token_only(llama, cache_for, toke
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "share"),
-    [(name, 0.4) for name in PUBLISHED if name in BOUNDED] + [("snapkv", "40%")],
+    [(name, 0.4) for name, case in PUBLISHED.items() if case.is_bounded] + [("snapkv", "40%")],
 )
 def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, name, share):
     case = CASES[name]
