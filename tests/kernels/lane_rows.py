@@ -85,7 +85,10 @@ class Lot:
                 # channels that differ in size by far, and one that is always 0
                 spread = torch.linspace(-3, 1, size).exp2()
                 spread[-1] = 0
-                codes, scales = FORMATS["int8"].encode(self.numbers(heads, first, size) * spread)
+                # blocks that differ in size by far, too: what is merged must be shifted
+                rows = self.numbers(heads, first, size) * spread
+                rows *= (-5.0 * (torch.arange(first) // BLOCK % 4)).exp2()[:, None]
+                codes, scales = FORMATS["int8"].encode(rows)
                 boxes.rows(flat, lane, heads)[:] = codes[:, stays].to(self.device)
                 blocks.rows(exponents, lane, heads)[:] = scales.to(self.device)
         return Int8Rows(boxes, keys, values, ids, blocks, key_exponents, value_exponents)

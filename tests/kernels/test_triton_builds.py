@@ -10,7 +10,7 @@ from agentkv_kernels.triton.append import append_kernel, warps_for  # noqa: E402
 from agentkv_kernels.triton.attend import attend_kernel  # noqa: E402
 from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
 from agentkv_kernels.triton.compact import gather_kernel, merge_kernel  # noqa: E402
-from agentkv_kernels.triton.tiling import tiling  # noqa: E402
+from agentkv_kernels.triton.tiling import splits, tiling  # noqa: E402
 from tests.kernels.builds import TYPES, built  # noqa: E402
 
 MOST_SHARED = 100 * 1024
@@ -138,3 +138,23 @@ def test_blocks_are_merged_without_spilling(tmp_path, capability):
     assert done.spilled_bytes == 0
     assert done.shared_bytes <= MOST_SHARED
     assert done.wide_loads >= 2
+
+
+@pytest.mark.parametrize(
+    "num_programs, num_rows, expected",
+    [
+        (8, 4096, 33),
+        (12, 4096, 22),
+        (64, 4096, 5),
+        (96, 4096, 3),
+        (264, 4096, 1),
+        (4000, 4096, 1),
+        (8, 500, 8),
+        (8, 1, 1),
+        (8, 0, 1),
+    ],
+)
+def test_shares_are_two_programs_a_unit_and_never_less_than_a_block(
+    num_programs, num_rows, expected
+):
+    assert splits(num_programs, num_rows, num_units=132) == expected
