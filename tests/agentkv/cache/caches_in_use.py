@@ -1,0 +1,31 @@
+"""Caches that were fed something, and whether two of them are the same."""
+
+import torch
+
+import agentkv
+
+
+def kept(cache):
+    return [
+        [places.tolist() for heads in cache.kept(i) for places in heads]
+        for i in range(len(cache.stores))
+    ]
+
+
+def assert_same(found, expected):
+    assert kept(found) == kept(expected)
+    assert found.nbytes == expected.nbytes
+    assert (found.seen, found.batch_size) == (expected.seen, expected.batch_size)
+    assert found.confidences == expected.confidences and found.pending == expected.pending
+    if expected.ids is None:
+        assert found.ids is None
+    else:
+        assert torch.equal(found.ids, expected.ids)
+
+
+def used(model, tokens, policy, budget, *, batch=2, length=100):
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=budget, chunk=40)
+    cache.feed(model, tokens(batch, length))
+    cache.feed(model, tokens(batch, 1, seed=1))
+    cache.pending = [[3, 1]] * batch
+    return cache

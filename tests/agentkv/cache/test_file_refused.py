@@ -1,0 +1,275 @@
+"""Files that are refused, with a reason: of other models and policies, damaged, or made to hurt."""
+
+import json
+import os
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import agentkv
+from agentkv.cache.file import CacheFileError, Entry, write
+from tests.agentkv.cache.caches_in_use import assert_same, used
+from tests.agentkv.cache.policies_under_test import CASES, SMALL, along_keys
+
+FAST = settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+# ---- other models, policies, versions
+
+
+def test_the_first_difference_between_models_is_named(model_of, tokens, tmp_path):
+    llama = model_of("llama")
+    used(llama, tokens, "snapkv", 40).save(tmp_path / "cache")
+
+    def refusal(model, **more):
+        with pytest.raises(CacheFileError) as error:
+            agentkv.Cache.load(tmp_path / "cache", model, **more)
+        return str(error.value)
+
+    assert "family was llama, that of this model is qwen3" in refusal(model_of("qwen3"))
+    other = model_of("llama").to(torch.bfloat16)
+    assert "dtype was float32, that of this model is bfloat16" in refusal(other)
+    other = model_of("llama")
+    other.config.rope_parameters = {"rope_type": "default", "rope_theta": 5e5}
+    assert "rope (rope_parameters)" in refusal(other) and "500000.0" in refusal(other)
+    other = model_of("llama")
+    other.config.rms_norm_eps = 0.5
+    assert "config (rms_norm_eps) was 1e-06, that of this model is 0.5" in refusal(other)
+    for index in (0, 7, -2):
+        other = model_of("llama")
+        with torch.no_grad():
+            list(other.model.parameters())[index].mul_(1.001)
+        assert "weights" in refusal(other)
+    other = model_of("llama")
+    other.config.use_cache, other.config._name_or_path = False, "elsewhere"
+    agentkv.Cache.load(tmp_path / "cache", other).check()  # of no effect
+
+
+def test_the_first_difference_between_policies_is_named(llama, tokens, tmp_path):
+    path = tmp_path / "cache"
+
+    def refusal(**more):
+        with pytest.raises(CacheFileError) as error:
+            agentkv.Cache.load(path, llama, **more)
+        return str(error.value)
+
+    used(llama, tokens, agentkv.policy("snapkv", **SMALL), 40).save(path)
+    assert "gate" in refusal(policy="full")
+    said = refusal(policy=agentkv.policy("snapkv", window=6, kernel=5))
+    assert "the scorer of the policy 'snapkv'" in said and "kernel=3" in said and "kernel=5" in said
+    twin = replace(agentkv.policy("snapkv", **SMALL), name="mine")
+    assert agentkv.Cache.load(path, llama, policy=twin).policy.name == "mine"
+
+    own = agentkv.scored("along-keys", along_keys, protected=3)
+    used(llama, tokens, own, 40).save(path)
+    assert "pass it as policy=" in refusal()
+    other = agentkv.scored("along-keys", lambda rows: rows.attention(), protected=3)
+    assert "along_keys" in refusal(policy=other) and "<lambda>" in refusal(policy=other)
+    agentkv.Cache.load(path, llama, policy=own).check()
+
+    changed = agentkv.policy("snapkv", **SMALL)
+    changed = replace(changed, selector=replace(changed.selector, sinks=2))
+    used(llama, tokens, changed, 40).save(path)
+    assert "put together by hand" in refusal()
+    agentkv.Cache.load(path, llama, policy=changed).check()
+
+
+def test_a_file_of_the_future_is_refused_by_its_version(llama, tokens, tmp_path):
+    path = tmp_path / "cache"
+    used(llama, tokens, "window", 20).save(path)
+    data = path.read_bytes()
+    assert data.count(b'"version":"1"') == 1
+    path.write_bytes(data.replace(b'"version":"1"', b'"version":"2"'))
+    with pytest.raises(CacheFileError, match="version 2"):
+        agentkv.Cache.load(path, llama)
+
+
+# ---- damage
+
+
+class Bomb:
+    def __reduce__(self):
+        return (os.mkdir, ("bomb-went-off",))
+
+
+def test_what_something_else_wrote_is_refused_and_never_run(llama, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "cache"
+    for data in (b"", b"{}", bytes(200), b"\xff" * 200, pickle.dumps(Bomb())):
+        path.write_bytes(data)
+        with pytest.raises(CacheFileError):
+            agentkv.Cache.load(path, llama)
+    torch.save({"keys": Bomb()}, path)
+    with pytest.raises(CacheFileError):
+        agentkv.Cache.load(path, llama)
+    save_file({"layers.0.whole.keys": torch.zeros(4, 4)}, path)
+    with pytest.raises(CacheFileError, match="not written by agentkv"):
+        agentkv.Cache.load(path, llama)
+    assert os.listdir(tmp_path) == ["cache"]
+
+
+@FAST
+@given(data=st.data())
+def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
+    whole, path = tmp_path / "whole", tmp_path / "damaged"
+    if not whole.exists():
+        case = CASES["conf-kv-int8"]
+        used(llama, tokens, case.make(), case.budget).save(whole)
+    good = whole.read_bytes()
+    header = 8 + int.from_bytes(good[:8], "little")
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 3))):
+        # most of the file is tensors, most of what can be misread is not
+        place = data.draw(st.one_of(st.integers(0, header), st.integers(0, len(bad) - 1)))
+        bad[place] = data.draw(st.integers(0, 255).filter(lambda b, old=bad[place]: b != old))
+    cut = data.draw(st.sampled_from([0, 0, 0, 1, 100, len(bad) // 2]))
+    path.write_bytes(bytes(bad[: len(bad) - cut]))
+    try:
+        loaded = agentkv.Cache.load(path, llama)
+    except CacheFileError:
+        return
+    # two changes may undo each other, and blanks after the header may be of any kind
+    assert cut == 0 and bytes(bad[header:]) == good[header:]
+    assert_same(loaded, agentkv.Cache.load(whole, llama))
+
+
+def rewrite(path, change):
+    """Alter what a file says, with a right digest: as somebody who wishes us ill would."""
+    with safe_open(path, framework="pt") as file:
+        metadata = dict(file.metadata())
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    del metadata["digest"]
+    state = json.loads(metadata.pop("state"))
+    change(state, tensors, metadata)
+    metadata.setdefault("state", json.dumps(state))
+    entries = [Entry(name, t.dtype, tuple(t.shape), lambda t=t: t) for name, t in tensors.items()]
+    write(path, metadata, entries)
+
+
+def set_in(*path, to):
+    def change(state, tensors, metadata):
+        for step in path[:-1]:
+            state = state[step]
+        state[path[-1]] = to
+
+    return change
+
+
+def tensor(name, change):
+    def alter(state, tensors, metadata):
+        tensors[name] = change(tensors[name])
+
+    return alter
+
+
+def word(key, to):
+    return lambda state, tensors, metadata: metadata.__setitem__(key, to)
+
+
+HOSTILE = {
+    "more sequences": set_in("batch", to=3),
+    "a billion sequences": set_in("batch", to=10**9),
+    "nobody": set_in("batch", to=None),
+    "no layer": set_in("layers", to=[]),
+    "a position nobody saw": tensor("layers.1.about.positions", lambda t: t + 50),
+    "a position below 0": tensor("layers.1.about.positions", lambda t: t - 120),
+    "one position for all": tensor("layers.1.about.positions", lambda t: t * 0),
+    "a block without a scale": tensor("layers.0.codes.block_ids", lambda t: t + 9),
+    "a block below 0": tensor("layers.0.codes.block_ids", lambda t: t - 1),
+    "a statistic that is none": tensor("layers.3.about.tracked", lambda t: t * torch.nan),
+    "keys of another dtype": tensor("layers.0.whole.keys", lambda t: t.to(torch.float16)),
+    "keys of another shape": tensor("layers.0.whole.keys", lambda t: t[:-1]),
+    "a tensor too many": lambda s, t, m: t.update(more=torch.zeros(3)),
+    "a tensor too few": lambda s, t, m: t.pop("layers.2.whole.values"),
+    "no ids": lambda s, t, m: t.pop("ids"),
+    "ids it says it has not": set_in("has_ids", to=False),
+    "a room too large": set_in("layers", 0, "tables", "whole", 0, 2, to=10**9),
+    "a room too small": set_in("layers", 0, "tables", "whole", 0, 2, to=1),
+    "rows below 0": set_in("layers", 0, "tables", "whole", 0, 1, to=-1),
+    "another table": set_in("layers", 0, "tables", "more", to=[]),
+    "no table": set_in("layers", 0, "tables", to={}),
+    "a lane too few": lambda s, t, m: s["layers"][0]["tables"]["about"].pop(),
+    "another dtype": set_in("layers", 0, "dtype", to="int64"),
+    "half the dtype": set_in("layers", 0, "dtype", to="float16"),
+    "a scale that is none": set_in("layers", 0, "scale", to=float("nan")),
+    "nobody keeps it": set_in("layers", 0, "keeper", to=None),
+    "nothing seen": set_in("seen", to=0),
+    "fed more than seen": set_in("fed", to=[500, 500]),
+    "fed nothing": set_in("fed", to=[0, 0]),
+    "all of it new": set_in("num_new", to=10**6),
+    "confidence of one": set_in("confidences", to=[0.5]),
+    "learned something": set_in("learned", to={"remembered": {}}),
+    "shared by nobody": set_in("shared_by", to=0),
+    "unknown words": set_in("more", to=1),
+    "no JSON": word("state", "[" * 100_000),
+    "no settings": lambda s, t, m: m.pop("settings"),
+    "a budget below 0": word(
+        "settings", '{"kind":"tokens","number":-3,"prefill":"whole","chunk":5}'
+    ),
+    "a share of all": word("settings", '{"kind":"share","number":7.0,"prefill":"whole","chunk":5}'),
+    "a tiny budget": word("settings", '{"kind":"tokens","number":1,"prefill":"whole","chunk":5}'),
+    "no chunk": word("settings", '{"kind":"tokens","number":90,"prefill":"whole","chunk":0}'),
+    "no policy": word("policy", "null"),
+    "an unknown policy": word("policy", '{"name":"best","parameters":{},"parts":{}}'),
+    "unknown parts": word("policy", '{"name":"full","parameters":{},"parts":{"gate":"open"}}'),
+    "a config that is none": word("config", "[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_file_that_contradicts_itself_is_refused_before_it_is_used(
+    llama, tokens, tmp_path, change
+):
+    path = tmp_path / "cache"
+    case = CASES["conf-kv-int8"]
+    used(llama, tokens, case.make(), case.budget).save(path)
+    rewrite(path, HOSTILE[change])
+    with pytest.raises(CacheFileError):
+        agentkv.Cache.load(path, llama)
+
+
+def test_lessons_of_another_model_are_refused(llama, tokens, tmp_path):
+    used(llama, tokens, agentkv.policy("edie-tada", **SMALL), 24).save(tmp_path / "cache")
+    rewrite(tmp_path / "cache", set_in("learned", "remembered", "", to=[3, [1.0, 2.0]]))
+    with pytest.raises(CacheFileError, match="2 layers"):
+        agentkv.Cache.load(tmp_path / "cache", llama)
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path
+
+
+@FAST
+@given(data=st.data())
+def test_whatever_its_notes_say_a_file_is_refused_or_makes_a_cache_that_works(
+    llama, tokens, tmp_path, data
+):
+    whole, path = tmp_path / "whole", tmp_path / "altered"
+    if not whole.exists():
+        used(llama, tokens, agentkv.policy("arkv", **SMALL), 30, length=60).save(whole)
+    path.write_bytes(whole.read_bytes())
+    anything = st.sampled_from([None, 0, 1, 2, 3, 31, -1, 2**31, 10**30, 0.5, "", [], {}, True])
+
+    def change(state, tensors, metadata):
+        found = data.draw(st.sampled_from(list(leaves(state))))
+        set_in(*found, to=data.draw(anything))(state, tensors, metadata)
+
+    rewrite(path, change)
+    try:
+        loaded = agentkv.Cache.load(path, llama)
+    except CacheFileError:
+        return
+    loaded.check()
+    loaded.feed(llama, tokens(2, 3))
+    loaded.check()
