@@ -3,6 +3,8 @@
 A part of the command line, like `cli.py`; imports wait until a command needs them.
 """
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +15,6 @@ from agentkv import options
 bench = typer.Typer(
     help="Measure a cache by itself, without tasks.", no_args_is_help=True, rich_markup_mode=None
 )
-
-
-@bench.callback()
-def _main() -> None:
-    # with a callback the only command is asked for by its name
-    pass
 
 
 @bench.command()
@@ -65,6 +61,76 @@ def states(
                 num_parts=parts,
                 text=text,
                 out=out or options.bench_out("states", world_seed, model),
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+@bench.command()
+def speed(
+    policies: Annotated[
+        str, typer.Option(help="Cache policies by commas, also TOML files that compose them.")
+    ] = "full,window,snapkv,int8,conf-kv-int8",
+    model: Annotated[str, typer.Option(help="nano, a folder or a hub id.")] = "nano",
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Random weights instead: gpt2, qwen3-14b, gpt-oss-20b ... or tiny."),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Of the shape. [default: as many as fit]")
+    ] = None,
+    seen: Annotated[str, typer.Option(help="Tokens read before, by commas.")] = "512,2048,8192",
+    batches: Annotated[str, typer.Option(help="Sequences at once, by commas.")] = "1",
+    tokens: Annotated[int, typer.Option(min=1, help="Steps that a round times.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="In each, every cache has its turn.")] = 5,
+    split_rounds: Annotated[
+        int, typer.Option(min=0, help="More rounds, which ask where the time goes.")
+    ] = 1,
+    against: Annotated[
+        str, typer.Option(help="Beside transformers' DynamicCache: quantized, kvpress, by commas.")
+    ] = "transformers",
+    budget: options.Budget = options.DEFAULT_BUDGET,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens that are read at once before.")] = 512,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    device: options.Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="File for the rows. [default: below runs/]")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")] = False,
+) -> None:
+    """Time decoding under cache policies beside transformers' own cache.
+
+    Each cache is checked first, and nothing is timed if one is wrong. Then all of them decode the
+    same tokens in turns, each time from the same state; a last round asks where the time goes.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.bench.speed.measure import Bench, conduct
+
+        settings = read_settings(
+            model=model,
+            policies=tuple(options.split("--policies", policies)),
+            budget=options.read_budget(budget),
+            chunk=chunk,
+            dtype=dtype,
+            device=device,
+        )
+        conduct(
+            Bench(
+                settings=settings,
+                shape=shape,
+                num_layers=layers,
+                batches=options.read_numbers("--batches", batches),
+                lengths=options.read_numbers("--seen", seen),
+                num_tokens=tokens,
+                num_rounds=rounds,
+                num_split_rounds=split_rounds,
+                against=tuple(options.split("--against", against)),
+                threads=threads,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or Path("runs") / f"speed-{shape or Path(model).name}.jsonl",
                 fresh=fresh,
             ),
             console,

@@ -96,8 +96,8 @@ def for_people() -> Iterator[Console]:
             raise
         is_to_mend = isinstance(error, ValueError) or type(error).__name__ == "BrowserMissing"
         _fail(str(error), 2 if is_to_mend else 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; start the same command again to go on", 130)
+    except KeyboardInterrupt as error:
+        _fail(str(error) or "interrupted; start the same command again to go on", 130)
 
 
 def _fail(message: str, code: int) -> None:

@@ -1,0 +1,1 @@
+"""What a cache costs in time: decoding beside transformers' own, checked before."""

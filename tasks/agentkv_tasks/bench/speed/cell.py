@@ -1,0 +1,219 @@
+"""One batch and one length: states are reached once, then contenders decode from them in turns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from agentkv_tasks.bench.speed.clock import Clock, percentile, undisturbed
+from agentkv_tasks.bench.speed.contenders import Contender, Ours, pieces
+from agentkv_tasks.bench.speed.rows import SpeedRow
+from agentkv_tasks.bench.speed.split import MODEL, SUMS, Stopwatch, noting_paths, watched
+from agentkv_tasks.bench.speed.verify import check_logits, check_state, keeps_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What is read, and how often it is decoded from there."""
+
+    ids: Tensor = field(repr=False)
+    """(B, seen + warm-up + steps) tokens, the same for all."""
+    seen: int
+    num_warm_up: int
+    num_rounds: int
+    num_split_rounds: int
+
+    @property
+    def prompt(self) -> Tensor:
+        return self.ids[:, : self.seen]
+
+    @property
+    def warm_up(self) -> Sequence[Tensor]:
+        return pieces(self.ids[:, self.seen : self.seen + self.num_warm_up], 1)
+
+    @property
+    def steps(self) -> Sequence[Tensor]:
+        """Tokens (B, 1)."""
+        return pieces(self.ids[:, self.seen + self.num_warm_up :], 1)
+
+
+@dataclass(slots=True)
+class Timed:
+    """What was found of one contender."""
+
+    contender: Contender
+    prefill_seconds: float
+    live_bytes: int
+    kept_rows: float
+    checked: dict[str, float]
+    attention: str = "sdpa"
+    rounds: list[list[float]] = field(default_factory=list)
+    """Seconds of every step."""
+    ratios: list[float] = field(default_factory=list)
+    """Of every round: median step by the baseline's."""
+    whole_ratios: list[float] = field(default_factory=list)
+    peak_bytes: int | None = None
+    allocator_bytes: int | None = None
+    split: dict[str, float] = field(default_factory=dict)
+    """Seconds of all steps asked, by part."""
+    num_split: int = 0
+
+    @property
+    def label(self) -> str:
+        return self.contender.label
+
+    def row(self, *, batch: int, **about: Any) -> SpeedRow:
+        """With what is not this one's own."""
+        steps = [1e3 * seconds for of_round in self.rounds for seconds in of_round]
+        parts = {name: 1e3 * seconds / self.num_split for name, seconds in self.split.items()}
+        split = {
+            name: sum(parts.get(each, 0.0) for each in of) for name, of in SUMS.items() if parts
+        }
+        speeds = [batch * len(of_round) / sum(of_round) for of_round in self.rounds]
+        return SpeedRow(
+            label=self.label,
+            kind=self.contender.kind,
+            parameters=dict(self.contender.parameters),
+            attention=self.attention,
+            batch=batch,
+            num_rounds=len(self.rounds),
+            p20_ms=percentile(steps, 0.2),
+            p50_ms=percentile(steps, 0.5),
+            p80_ms=percentile(steps, 0.8),
+            tokens_per_second=percentile(speeds, 0.5),
+            ratio=percentile(self.ratios, 0.5),
+            ratio_least=min(self.ratios),
+            ratio_most=max(self.ratios),
+            whole_ratio=percentile(self.whole_ratios, 0.5),
+            round_p50_ms=[1e3 * percentile(of_round, 0.5) for of_round in self.rounds],
+            split_ms=split,
+            split_parts_ms=parts,
+            prefill_seconds=self.prefill_seconds,
+            live_bytes=self.live_bytes,
+            peak_bytes=self.peak_bytes,
+            allocator_bytes=self.allocator_bytes,
+            kept_rows=self.kept_rows,
+            **about,
+        )
+
+
+def measure_cell(
+    cell: Cell, contenders: Sequence[Contender], progress: Progress
+) -> Iterator[Timed]:
+    """Of each contender what was found, the baseline first, when all is over.
+
+    Interrupted, it gives what whole rounds have shown, and then raises KeyboardInterrupt again.
+
+    Raises:
+        WrongError: the state of one is not what it should be; before anything is timed.
+    """
+    batch = cell.ids.shape[0]
+    turns = len(contenders) * (1 + cell.num_rounds + cell.num_split_rounds)
+    bar = progress.add_task("", total=turns)
+    clock = Clock(cell.ids.device)
+    found: list[Timed] = []
+
+    def at(what: str, contender: Contender) -> None:
+        said = f"{what} {contender.label}, batch {batch}, {cell.seen} tokens seen"
+        progress.update(bar, description=said)
+
+    try:
+        expected: Tensor | None = None
+        for contender in contenders:
+            at("reading:", contender)
+            timed, logits = _reach(cell, contender, clock)
+            if expected is None:
+                expected = logits
+            elif isinstance(contender, Ours) and keeps_all(contender):
+                check_logits(contender, logits, expected)
+            found.append(timed)
+            progress.advance(bar)
+        for number in range(cell.num_rounds):
+            for timed in found:
+                at(f"round {number + 1}:", timed.contender)
+                timed.rounds.append(_round(cell, timed, clock))
+                progress.advance(bar)
+        for _ in range(cell.num_split_rounds):
+            for timed in found:
+                at("parts of", timed.contender)
+                _split_round(cell, timed, clock)
+                progress.advance(bar)
+    except KeyboardInterrupt:
+        yield from _compared(found)
+        raise
+    finally:
+        progress.remove_task(bar)
+        for contender in contenders:
+            contender.begin()
+    yield from _compared(found)
+
+
+def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
+    """Those of rounds in which all had their turn, beside the baseline, which is the first."""
+    num_whole = min((len(timed.rounds) for timed in found), default=0)
+    if not num_whole:
+        return
+    num_split = min(timed.num_split for timed in found)
+    for timed in found:
+        del timed.rounds[num_whole:]
+        if not num_split:
+            timed.split.clear()
+        for mine, base in zip(timed.rounds, found[0].rounds, strict=True):
+            timed.ratios.append(percentile(mine, 0.5) / percentile(base, 0.5))
+            timed.whole_ratios.append(sum(mine) / sum(base))
+    yield from found
+
+
+def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tensor]:
+    """Read the prompt, hold that state, and check it."""
+    logits: list[Tensor] = []
+    contender.begin()
+    seconds = clock.seconds(lambda: logits.append(contender.feed(cell.prompt)))
+    timed = Timed(contender, seconds, contender.live_bytes, contender.num_rows, {})
+    contender.hold()
+    if isinstance(contender, Ours):
+        contender.resume()
+        paths: set[str] = set()
+        with noting_paths(paths):
+            timed.checked["attention"] = check_state(contender, cell.ids[:, cell.seen, None])
+        timed.attention = "+".join(sorted(paths))
+        contender.release()
+    return timed, logits[0]
+
+
+def _round(cell: Cell, timed: Timed, clock: Clock) -> list[float]:
+    contender, device = timed.contender, cell.ids.device
+    before = 0
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    contender.resume()
+    for token in cell.warm_up:
+        contender.feed(token)
+    with undisturbed():
+        seconds = [clock.seconds(lambda token=token: contender.feed(token)) for token in cell.steps]  # type: ignore[misc]
+    timed.peak_bytes = contender.peak_bytes
+    if device.type == "cuda":
+        given = torch.cuda.max_memory_allocated(device) - before
+        timed.allocator_bytes = max(given, timed.allocator_bytes or 0)
+    contender.release()
+    return seconds
+
+
+def _split_round(cell: Cell, timed: Timed, clock: Clock) -> None:
+    contender = timed.contender
+    contender.resume()
+    for token in cell.warm_up:
+        contender.feed(token)
+    watch = Stopwatch(clock.wait)
+    with undisturbed(), watched(contender, watch) as feed:
+        for token in cell.steps:
+            feed(token)
+    contender.release()
+    for name, seconds in watch.seconds.items():
+        timed.split[name] = timed.split.get(name, 0.0) + seconds
+    timed.num_split += len(cell.steps)
+    assert MODEL in timed.split, "nothing was asked"

@@ -1,0 +1,64 @@
+"""Seconds that a step takes where it runs, and what is said of many of them."""
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+
+class Clock:
+    """Times work on one device: by CUDA's events where it is a GPU, between two waits for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        if device.type == "cuda":
+            self._events = (
+                torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]
+                torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]
+            )
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Do `work`, and wait until it is done."""
+        if self._events is None:
+            began = time.perf_counter()
+            work()
+            return time.perf_counter() - began
+        begin, end = self._events
+        self.wait()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def wait(self) -> None:
+        """Until the device has nothing left to do."""
+        if self._events is not None:
+            torch.cuda.synchronize(self._device)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie, between neighbours by proportion."""
+    assert values and 0 <= share <= 1
+    ascending = sorted(values)
+    place = share * (len(ascending) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ascending) - 1)
+    return ascending[below] + (place - below) * (ascending[above] - ascending[below])
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No collection of garbage inside."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,147 @@
+"""What a model says when it sees only some of what it read: the measure for every contender.
+
+A full cache of transformers' own, read by attention in float64 that hides rows it is told to hide.
+
+Shapes: B sequences, H key-value heads, G query heads each, n new tokens, T tokens read, D head
+size, V entries of the vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+
+from agentkv.cache.cache import Cache
+from agentkv_tasks.bench.speed.shapes import twin
+
+ATTENTION = "agentkv-bench-judge"
+
+Kept = list[list[list[Tensor]]]
+"""Per layer, sequence and KV head, positions that are still there; as `Cache.kept` says them."""
+
+
+class Judge:
+    """Reads tokens beside a cache, and hides from itself what that cache no longer has.
+
+    Args:
+        plain: the model; its weights are used and nothing of it is changed.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        AttentionInterface.register(ATTENTION, self._attend)
+        AttentionMaskInterface.register(ATTENTION, _no_mask)
+        self._model = twin(plain, ATTENTION)
+        # without a configuration all layers keep all
+        self._cache = DynamicCache()
+        self._kept: Kept | None = None
+
+    def feed(self, ids: Tensor, kept: Kept | None) -> Tensor:
+        """Read (B, n) more; the logits (B, V) of the last one.
+
+        Args:
+            kept: of the tokens read so far; None: all.
+        """
+        self._kept = kept
+        said = self._model(input_ids=ids, past_key_values=self._cache, use_cache=True)
+        logits: Tensor = said.logits[:, -1]
+        return logits
+
+    def take_quantised(self, cache: Cache) -> float:
+        """Let rows be what `cache` reads them back as where it holds them quantised.
+
+        Returns:
+            The largest distance of a lane's quantised keys or values from what they were here, as a
+            share of their norm; 0 where there are none.
+        """
+        worst = 0.0
+        layers: Any = self._cache.layers
+        for own, store in zip(layers, cache.stores, strict=True):
+            lanes = store.lanes
+            assert lanes is not None, "nothing was read"
+            width, per = lanes.shape.num_heads, lanes.shape.per_sequence
+            for lane, count in enumerate(lanes.num_coded):
+                if not count:
+                    continue
+                sequence, heads = lane // per, slice(lane % per * width, (lane % per + 1) * width)
+                places = lanes.positions(lane)[:count].long()
+                read_back = lanes.parts(lane)[0].whole(torch.float32)
+                for mine, theirs in zip((own.keys, own.values), read_back, strict=True):
+                    rows = mine[sequence, heads]  # (w, T, D), a view
+                    before = rows[:, places].float()
+                    distance = (theirs[0] - before).norm() / before.norm()
+                    worst = max(worst, float(distance))
+                    rows[:, places] = theirs[0].to(rows.dtype)
+        return worst
+
+    def _attend(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        s_aux: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        num_new, num_all = query.shape[2], key.shape[2]
+        place = torch.arange(num_all, device=query.device)
+        behind = place[num_all - num_new :, None] - place
+        visible = behind >= 0
+        if sliding_window is not None:
+            visible &= behind < sliding_window
+        visible = visible.expand(query.shape[0], key.shape[1], -1, -1)  # (B, H, n, T)
+        if self._kept is not None:
+            visible = visible & self._held(self._kept[module.layer_idx], key, num_new)[:, :, None]
+        if scaling is None:
+            scaling = query.shape[-1] ** -0.5
+        return attention_of(query, key, value, visible, scaling, s_aux).to(query.dtype), None
+
+    @staticmethod
+    def _held(kept: list[list[Tensor]], key: Tensor, num_new: int) -> Tensor:
+        """(B, H, T) bool: what is still there, new tokens included."""
+        held = torch.zeros(key.shape[:3], dtype=torch.bool, device=key.device)
+        held[..., key.shape[2] - num_new :] = True
+        for sequence, heads in enumerate(kept):
+            for head, positions in enumerate(heads):
+                held[sequence, head, positions.to(key.device)] = True
+        return held
+
+
+def attention_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None,
+    scaling: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Softmax attention written out in float64.
+
+    Args:
+        query: (B, H * G, n, D).  key, value: (B, H, T, D).
+        visible: (B, H, n, T) bool; None: all.
+        sinks: (H * G,) logits that join the softmax.
+
+    Returns:
+        (B, n, H * G, D) float64.
+    """
+    outputs = []
+    for b in range(query.shape[0]):  # one sequence after another: float64 is large
+        q, k, v = query[b].double(), key[b].double(), value[b].double()
+        grouped = q.view(k.shape[0], -1, *q.shape[1:])  # (H, G, n, D)
+        logits = torch.einsum("hgnd,htd->hgnt", grouped, k) * scaling
+        if visible is not None:
+            logits = logits.masked_fill(~visible[b][:, None], -torch.inf)
+        if sinks is not None:
+            beside = sinks.double().view(*logits.shape[:2], 1, 1)
+            logits = torch.cat([logits, beside.expand(*logits.shape[:3], 1)], dim=-1)
+        weights = logits.softmax(dim=-1)[..., : k.shape[1]]
+        outputs.append(torch.einsum("hgnt,htd->nhgd", weights, v).flatten(1, 2))
+    return torch.stack(outputs)
+
+
+def _no_mask(*args: Any, **kwargs: Any) -> None:
+    return None

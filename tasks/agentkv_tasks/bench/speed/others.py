@@ -1,0 +1,168 @@
+"""Caches of other libraries: those that are here as contenders, and of the rest what is missing."""
+
+import contextlib
+import copy
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentkv_tasks.bench.speed.contenders import (
+    BASELINE,
+    Contender,
+    Transformers,
+    pieces,
+    rows_of,
+    stored_bytes,
+)
+from agentkv_tasks.bench.speed.shapes import twin
+
+AGAINST = (BASELINE, "quantized", "kvpress")
+"""What `--against` knows."""
+
+_BACKENDS = {
+    "fp8": "transformers",
+    "quanto": "optimum.quanto",
+    "hqq": "hqq",
+}
+"""Of transformers' QuantizedCache, and the module each of them needs."""
+
+
+def others(
+    against: tuple[str, ...], plain: Any, *, chunk: int, budget: int | str | None
+) -> tuple[list[Contender], list[str]]:
+    """The baseline first, then what else was asked for; and a line for each that is not here.
+
+    Args:
+        plain: a model over SDPA that nobody has touched.
+        budget: rows per head that kvpress goes down to, which takes a number only.
+    """
+    found: list[Contender] = [Transformers(BASELINE, plain, chunk)]
+    missing: list[str] = []
+    if "quantized" in against:
+        for backend, module in _BACKENDS.items():
+            label = f"quantized-{backend}"
+            if not _is_here(module):
+                missing.append(f"{label}: left out, {module} is not installed")
+                continue
+            try:
+                found.append(Transformers(label, plain, chunk, {"backend": backend}))
+            except (ImportError, ValueError, TypeError) as error:
+                missing.append(f"{label}: left out, {' '.join(str(error).split())}")
+    if "kvpress" in against:
+        if not _is_here("kvpress"):
+            missing.append("kvpress: left out, it is not installed")
+        elif not isinstance(budget, int):
+            missing.append(f"kvpress: left out, it takes no budget such as {budget!r}")
+        else:
+            parameters = {
+                "press": "SnapKVPress",
+                "target_size": budget,
+                "compression_interval": 64,
+                "hidden_states_buffer_size": 64,
+            }
+            try:
+                found.append(Pressed("kvpress-snapkv", twin(plain, "sdpa"), parameters))
+            except (ImportError, AttributeError) as error:
+                missing.append(f"kvpress: left out, {' '.join(str(error).split())}")
+    return found, missing
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@dataclass(slots=True)
+class Pressed:
+    """kvpress's `DecodingPress` around one of its presses, over a DynamicCache.
+
+    It evicts while decoding only. So of the first thing it reads the last tokens are fed one by
+    one, as many as it takes for the press to act once, and the others at once, as it has to be.
+    """
+
+    label: str
+    model: Any = field(repr=False)
+    parameters: Mapping[str, Any]
+    """`press` by its class's name, and the numbers of the DecodingPress."""
+    kind: str = "kvpress"
+    cache: Any = field(init=False, repr=False)
+    press: Any = field(init=False, repr=False)
+    _hooks: contextlib.ExitStack | None = field(default=None, repr=False)
+    _num_fed: int = 0
+    _held: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        from transformers import DynamicCache
+
+        self.release()
+        kvpress = importlib.import_module("kvpress")
+        numbers = {key: value for key, value in self.parameters.items() if key != "press"}
+        base = getattr(kvpress, self.parameters["press"])()
+        self.press, self._num_fed, self._held = kvpress.DecodingPress(base, **numbers), 0, None
+        self.cache = DynamicCache(config=self.model.config)
+
+    def feed(self, ids: Tensor) -> Tensor:
+        if self._hooks is None:
+            self._hooks = contextlib.ExitStack()
+            self._hooks.enter_context(self.press(self.model))
+        alone = min(ids.shape[1], self.parameters["compression_interval"])
+        if self._num_fed:
+            alone = ids.shape[1]
+        at_once, one_by_one = ids[:, : ids.shape[1] - alone], ids[:, ids.shape[1] - alone :]
+        logits: Any = None
+        for piece in (at_once, *pieces(one_by_one, 1)):
+            if piece.shape[1]:
+                logits = self._read(piece)
+        assert isinstance(logits, Tensor), "no tokens to feed"
+        return logits
+
+    def _read(self, ids: Tensor) -> Tensor:
+        # the cache is shorter than what was read, so that positions have to be given
+        places = torch.arange(self._num_fed, self._num_fed + ids.shape[1], device=ids.device)
+        self._num_fed += ids.shape[1]
+        said = self.model(
+            input_ids=ids,
+            position_ids=places[None],
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = said.logits[:, -1]
+        return logits
+
+    def hold(self) -> None:
+        self._held = (self.cache, self.press, self._num_fed)
+        self.release()
+
+    def resume(self) -> None:
+        self.release()
+        cache, press, self._num_fed = self._held
+        # the press counts its steps and holds hidden states
+        self.cache, self.press = copy.deepcopy(cache), copy.deepcopy(press)
+
+    def release(self) -> None:
+        if self._hooks is not None:
+            self._hooks.close()
+        self._hooks, self.cache, self.press = None, None, None
+
+    @property
+    def live_bytes(self) -> int:
+        return stored_bytes(self.cache)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return None
+
+    @property
+    def num_rows(self) -> float:
+        return rows_of(self.cache)

@@ -1,0 +1,247 @@
+"""Models to time: one that is there, or random weights in the shape of a known one, scaled down."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GptOssConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.utils import logging
+
+from agentkv.models.find import ModelError, find_model
+
+_FROM: Any = AutoModelForCausalLM  # which has no types
+
+SMALL_VOCABULARY = 8192
+"""Of a shape whose own would not fit (our choice)."""
+FEW_EXPERTS = 4
+"""Of a layer whose own would not fit: as many as a token of gpt-oss is sent to."""
+MOST_BYTES = 2 << 30
+"""Weights of a shape on a CPU, so that it can be run anywhere (our choice)."""
+MOST_OF_GPU = 0.4
+"""Share of a GPU's free memory for weights."""
+
+_NO_SPECIAL: Mapping[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+_QWEN3: Mapping[str, Any] = {"rope_theta": 1e6, "head_dim": 128, "vocab_size": 151936}
+SHAPES: Mapping[str, tuple[type[PreTrainedConfig], Mapping[str, Any]]] = MappingProxyType(
+    {
+        "tiny": (
+            LlamaConfig,
+            {
+                "vocab_size": 256,
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+            },
+        ),
+        "gpt2": (GPT2Config, {}),
+        "qwen2.5-0.5b": (
+            Qwen2Config,
+            {
+                "vocab_size": 151936,
+                "hidden_size": 896,
+                "intermediate_size": 4864,
+                "num_hidden_layers": 24,
+                "num_attention_heads": 14,
+                "num_key_value_heads": 2,
+                "tie_word_embeddings": True,
+            },
+        ),
+        "qwen3-0.6b": (
+            Qwen3Config,
+            {
+                **_QWEN3,
+                "hidden_size": 1024,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 28,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "tie_word_embeddings": True,
+            },
+        ),
+        "llama-3.1-8b": (
+            LlamaConfig,
+            {
+                "vocab_size": 128256,
+                "hidden_size": 4096,
+                "intermediate_size": 14336,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "rope_theta": 5e5,
+            },
+        ),
+        "qwen3-14b": (
+            Qwen3Config,
+            {
+                **_QWEN3,
+                "hidden_size": 5120,
+                "intermediate_size": 17408,
+                "num_hidden_layers": 40,
+                "num_attention_heads": 40,
+                "num_key_value_heads": 8,
+            },
+        ),
+        "qwen3-32b": (
+            Qwen3Config,
+            {
+                **_QWEN3,
+                "hidden_size": 5120,
+                "intermediate_size": 25600,
+                "num_hidden_layers": 64,
+                "num_attention_heads": 64,
+                "num_key_value_heads": 8,
+            },
+        ),
+        "gpt-oss-20b": (
+            GptOssConfig,
+            {
+                "vocab_size": 201088,
+                "hidden_size": 2880,
+                "intermediate_size": 2880,
+                "num_hidden_layers": 24,
+                "num_attention_heads": 64,
+                "num_key_value_heads": 8,
+                "head_dim": 64,
+                "num_local_experts": 32,
+                "num_experts_per_tok": 4,
+                "sliding_window": 128,
+            },
+        ),
+    }
+)
+"""Configurations as published, without their weights; `tiny` is ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in evaluation mode on its device, untouched by us."""
+
+    name: str
+    model: Any
+    scaled: str
+    """What of the shape was made smaller or larger; empty where nothing was."""
+
+
+def load(name: str, device: torch.device, dtype: str) -> Loaded:
+    """A model of this machine; nothing is downloaded.
+
+    Raises:
+        ModelError: no such model, or one with parts missing.
+    """
+    source = find_model(name)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = _FROM.from_pretrained(
+            source, local_files_only=True, dtype=_dtype(dtype, device, "auto")
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{source} cannot be read as a model: {error}") from error
+    return Loaded(name, model.to(device).eval(), "")
+
+
+def build(
+    name: str, device: torch.device, dtype: str, *, num_layers: int | None, num_positions: int
+) -> Loaded:
+    """Random weights in a known shape, with as many layers as fit, whole turns of sorts of layer.
+
+    Args:
+        num_layers: instead of as many as fit.
+        num_positions: the model is to read so many tokens, whatever its shape was made for.
+
+    Raises:
+        ModelError: more layers than the shape has.
+    """
+    kind, values = SHAPES[name]
+    config: Any = kind(**values, **_NO_SPECIAL)
+    kept = _dtype(dtype, device, torch.bfloat16)
+    said = _scale(config, _most_bytes(device), kept, num_layers)
+    if num_positions > config.max_position_embeddings:
+        said.append(f"{num_positions} positions instead of {config.max_position_embeddings}")
+        key = "n_positions" if isinstance(config, GPT2Config) else "max_position_embeddings"
+        setattr(config, key, num_positions)
+    # wide enough that attention is not flat, in which mistakes would not be seen
+    config.initializer_range = 1.5 * config.hidden_size**-0.5
+    torch.manual_seed(0)
+    with device:
+        model = _FROM.from_config(config, dtype=kept)
+    return Loaded(name, model.to(device).eval(), ", ".join(said))
+
+
+def twin(model: Any, attention: str) -> Any:
+    """Another model over the same weights, with an attention and hooks of its own."""
+    shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, shared)
+    other.set_attn_implementation(attention)
+    return other
+
+
+def most_positions(model: Any) -> int | None:
+    """Tokens that a model with learned positions can read; None for others."""
+    is_learned = model.config.model_type == "gpt2"
+    return int(model.config.max_position_embeddings) if is_learned else None
+
+
+def _scale(config: Any, most_bytes: int, dtype: torch.dtype, num_layers: int | None) -> list[str]:
+    """Make a configuration smaller until its weights fit; what was done, in words."""
+    said = []
+    whole = config.num_hidden_layers
+    if num_layers is not None and not 1 <= num_layers <= whole:
+        raise ModelError(f"--layers {num_layers}: the shape has {whole}, so 1 to {whole} fit")
+    least = num_layers or len(set(getattr(config, "layer_types", None) or [0]))
+    for key, few in (("vocab_size", SMALL_VOCABULARY), ("num_local_experts", FEW_EXPERTS)):
+        had = getattr(config, key, None)
+        if had is not None and had > few and _bytes(config, dtype, least) > most_bytes:
+            setattr(config, key, few)
+            what = "entries in the vocabulary" if key == "vocab_size" else "experts in a layer"
+            said.append(f"{few} of {had} {what}")
+    count = num_layers
+    if count is None:
+        count = whole
+        while count > least and _bytes(config, dtype, count) > most_bytes:
+            count -= least
+    if count < whole:
+        said.insert(0, f"{count} of {whole} layers")
+        _set_layers(config, count)
+    return said
+
+
+def _set_layers(config: Any, count: int) -> None:
+    kinds = getattr(config, "layer_types", None)
+    setattr(config, "n_layer" if isinstance(config, GPT2Config) else "num_hidden_layers", count)
+    if kinds is not None:
+        config.layer_types = kinds[:count]
+
+
+def _bytes(config: Any, dtype: torch.dtype, num_layers: int) -> int:
+    """Of the weights; counted on a model without any."""
+    smaller = copy.deepcopy(config)
+    _set_layers(smaller, num_layers)
+    with torch.device("meta"):
+        model = _FROM.from_config(smaller)
+    return int(dtype.itemsize * sum(x.numel() for x in model.parameters()))
+
+
+def _most_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MOST_BYTES
+    return int(MOST_OF_GPU * torch.cuda.mem_get_info(device)[0])
+
+
+def _dtype(name: str, device: torch.device, on_gpu: Any) -> Any:
+    if name != "auto":
+        return getattr(torch, name)
+    return on_gpu if device.type == "cuda" else torch.float32

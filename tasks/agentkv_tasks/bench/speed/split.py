@@ -1,0 +1,202 @@
+"""Where the time of a step goes: parts of the cache are wrapped from outside while it is asked.
+
+Whoever is innermost is charged; so the parts sum to the whole, the cost of asking included, which
+is why latencies are measured in rounds of their own.
+"""
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from transformers import Cache as TransformersCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+import agentkv.cache.keeper as keeper_module
+from agentkv.cache.cache import Cache
+from agentkv.cache.forward import ForwardCache
+from agentkv.cache.keeper import Keeper
+from agentkv.cache.lanes import Lanes
+from agentkv.cache.ring import QueryRing
+from agentkv.cache.view import View
+from agentkv_kernels import ops
+from agentkv_tasks.bench.speed.contenders import Contender, Ours
+
+MODEL = "model"
+"""Whatever is nobody else's."""
+
+ENTRIES = ("attend", "attend_lanes")
+"""Of the kernels."""
+
+SUMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "attention": ("attention",),
+        "bookkeeping": ("append", "tracking", "gate", "scores", "entry"),
+        "compaction": ("drop", "keep", "quantise"),
+        MODEL: (MODEL,),
+    }
+)
+"""The four that are shown, and what each is made of.
+
+attention: the kernel alone. append: new rows and queries stored, room made for them. tracking: the
+statistics of rows. gate: is anything due, and how sure is the model. scores: what rows are worth
+and which of them stay. entry: checks and hooks around a forward, the rows handed over. drop, keep:
+rows let go. quantise: rows encoded, blocks of them merged.
+"""
+
+
+class Stopwatch:
+    """Seconds by name, each moment charged to the innermost of what is running.
+
+    Args:
+        wait: until the device is done, so that what was launched is charged to who launched it.
+    """
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self._wait = wait
+        self._names: list[str] = []
+        self._since = 0.0
+        self.seconds: dict[str, float] = {}
+
+    def wrapped(self, work: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """`work`, charged to `name`."""
+
+        @functools.wraps(work)
+        def charged(*args: Any, **kwargs: Any) -> Any:
+            self._charge()
+            self._names.append(name)
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self._charge()
+                self._names.pop()
+
+        return charged
+
+    def _charge(self) -> None:
+        self._wait()
+        now = time.perf_counter()
+        if self._names:
+            name = self._names[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+
+@contextmanager
+def watched(contender: Contender, watch: Stopwatch) -> Iterator[Callable[..., Any]]:
+    """While this is open, `watch` is told of every part; gives the contender's `feed`, to be called
+    in place of its own. All is as before afterwards."""
+    undo: list[Callable[[], None]] = []
+
+    def wrap(owner: Any, attribute: str, name: str) -> None:
+        if isinstance(owner, type):
+            # where it is defined, or it would stay where it was inherited
+            owner = next(each for each in owner.__mro__ if attribute in vars(each))
+        inner = vars(owner)[attribute]
+        setattr(owner, attribute, watch.wrapped(inner, name))
+        undo.append(lambda: setattr(owner, attribute, inner))
+
+    try:
+        if isinstance(contender, Ours):
+            _wrap_ours(contender, wrap)
+        else:
+            wrap(TransformersCache, "update", "append")
+            inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
+            ALL_ATTENTION_FUNCTIONS["sdpa"] = watch.wrapped(inner, "attention")
+            undo.append(lambda: _forget("sdpa"))
+        yield watch.wrapped(contender.feed, MODEL)
+    finally:
+        for each in reversed(undo):
+            each()
+
+
+@contextmanager
+def noting_paths(found: set[str]) -> Iterator[None]:
+    """While this is open, the implementations that attention is computed by are added to `found`.
+
+    Told by the choice that `ops` makes at each call; nothing is added where it makes none.
+    """
+    depth = 0
+    entries = [(module, name, vars(module)[name]) for module, name in _entries()]
+    choose = vars(ops).get("chosen")
+
+    def inside(work: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return work(*args, **kwargs)
+            finally:
+                depth -= 1
+
+        return counted
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        assert choose is not None
+        name = choose(*args, **kwargs)
+        if depth:
+            found.add(name)
+        return name
+
+    try:
+        for module, name, entry in entries:
+            setattr(module, name, inside(entry))
+        if choose is not None:
+            vars(ops)["chosen"] = noted
+        yield
+    finally:
+        for module, name, entry in entries:
+            setattr(module, name, entry)
+        if choose is not None:
+            vars(ops)["chosen"] = choose
+
+
+def _forget(name: str) -> None:
+    ALL_ATTENTION_FUNCTIONS.pop(name)  # the one of the library stands behind it
+
+
+def _entries() -> list[tuple[ModuleType, str]]:
+    """Where the cache calls the kernels by: its modules, and the names in them."""
+    modules = [
+        sys.modules[name] for name in sorted(sys.modules) if name.startswith("agentkv.cache.")
+    ]
+    return [
+        (module, name)
+        for module in modules
+        for name in ENTRIES
+        if vars(module).get(name) is vars(ops)[name]
+    ]
+
+
+def _wrap_ours(contender: Ours, wrap: Callable[[Any, str, str], None]) -> None:
+    policy = contender.policy
+    for owner, attribute in (
+        (ForwardCache, "check_input"),
+        (ForwardCache, "note_ids"),
+        (ForwardCache, "update"),
+        (ForwardCache, "attend"),
+        (ForwardCache, "finish"),
+        (Cache, "settle"),
+    ):
+        wrap(owner, attribute, "entry")
+    for module, name in _entries():
+        wrap(module, name, "attention")
+    wrap(Lanes, "append", "append")
+    wrap(QueryRing, "append", "append")
+    if policy.scorer.tracker is not None:
+        wrap(type(policy.scorer.tracker), "update", "tracking")
+    wrap(Keeper, "evict", "gate")
+    if policy.gate.needs_logits:
+        wrap(type(policy.gate), "confidence", "gate")
+    wrap(View, "rows", "scores")
+    wrap(keeper_module, "_scores", "scores")
+    wrap(type(policy.selector), "select", "scores")
+    wrap(Lanes, "apply", "keep")
+    wrap(Lanes, "drop", "drop")
+    wrap(Lanes, "drop_before", "drop")
+    wrap(Lanes, "quantise_to", "quantise")
+    wrap(Lanes, "quantise", "quantise")
+    wrap(Keeper, "store_by_rank", "quantise")

@@ -1,0 +1,125 @@
+"""The tables of `agentkv bench speed`; all fit 80 columns."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.table import Table
+from rich.text import Text
+
+from agentkv_tasks.bench.speed.contenders import BASELINE
+from agentkv_tasks.bench.speed.rows import SpeedRow
+from agentkv_tasks.bench.speed.split import SUMS
+from agentkv_tasks.summary import human_bytes
+
+_TIMES = (
+    "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: ms of a step, {tokens} "
+    "steps in each of {rounds} interleaved rounds, each from the same state. tok/s: of the batch. "
+    "x: p50 by that of {baseline} (DynamicCache, SDPA) in the same round, median, least-most. "
+    "rows: of a layer and head. {paths}Load of the machine {load}."
+)
+_SPLITS = (
+    "ms of a step, mean, in rounds of their own, the cost of asking included. books: appending, "
+    "statistics, gate, scores. compact: dropping, keeping, quantising. model: the rest. cache: "
+    "before the first step; peak: at any moment (transformers' caches do not say)."
+)
+
+
+def tables(rows: Sequence[SpeedRow]) -> Iterator[Table]:
+    """Times, and where they go, for every batch."""
+    by_batch = sorted(rows, key=lambda row: row.batch)
+    for _, group in groupby(by_batch, key=lambda row: row.batch):
+        of_batch = list(group)
+        yield _times(of_batch)
+        yield _splits(of_batch)
+
+
+def _times(rows: Sequence[SpeedRow]) -> Table:
+    first = rows[0]
+    loads = [load for row in rows for load in row.load_average]
+    named = f"{first.model} ({first.weights} weights" + ("; " + first.scaled) * bool(first.scaled)
+    caption = _TIMES.format(
+        model=named + ")",
+        batch=first.batch,
+        device=first.device,
+        dtype=first.settings.get("dtype", ""),
+        threads=f"{first.threads} thread" + "s" * (first.threads != 1),
+        tokens=first.num_tokens,
+        rounds=" or ".join(str(n) for n in sorted({row.num_rounds for row in rows})),
+        baseline=BASELINE,
+        paths=_paths(rows),
+        load=f"{min(loads):.1f}-{max(loads):.1f}" if loads else "unknown",
+    )
+    table = _table(caption, "p20", "p50", "p80", "tok/s", "x", "", "rows")
+    for row in _by_length(rows, table):
+        table.add_row(
+            *_head(row),
+            _ms(row.p20_ms),
+            _ms(row.p50_ms),
+            _ms(row.p80_ms),
+            _rate(row.tokens_per_second),
+            f"{row.ratio:.2f}",
+            f"{row.ratio_least:.2f}-{row.ratio_most:.2f}",
+            f"{row.kept_rows:.0f}",
+        )
+    return table
+
+
+def _splits(rows: Sequence[SpeedRow]) -> Table:
+    table = _table(_SPLITS, "attention", "books", "compact", "model", "cache", "peak")
+    for row in _by_length(rows, table):
+        split = [_ms(row.split_ms[name]) if row.split_ms else "-" for name in SUMS]
+        table.add_row(*_head(row), *split, human_bytes(row.live_bytes), human_bytes(row.peak_bytes))
+    return table
+
+
+def _paths(rows: Sequence[SpeedRow]) -> str:
+    """Which attention was used by ours, where that is known."""
+    by_path: dict[str, list[str]] = {}
+    for row in rows:
+        labels = by_path.setdefault(row.attention, [])
+        if row.kind == "agentkv" and row.attention and row.label not in labels:
+            labels.append(row.label)
+    used = [(path, labels) for path, labels in by_path.items() if labels]
+    if not used:
+        return ""
+    if len(used) == 1:
+        return f"Our attention: {used[0][0]}. "
+    each = "; ".join(f"{path}: {', '.join(labels)}" for path, labels in used)
+    return f"Our attention: {each}. "
+
+
+def _by_length(rows: Sequence[SpeedRow], table: Table) -> Iterator[SpeedRow]:
+    """The rows, with a gap in the table where the length changes."""
+    before = None
+    for row in sorted(rows, key=lambda row: row.seen):
+        if before not in (None, row.seen):
+            table.add_row()
+        before = row.seen
+        yield row
+
+
+def _head(row: SpeedRow) -> tuple[str, Text]:
+    return str(row.seen), Text(row.label)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def _table(caption: str, *names: str) -> Table:
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        caption=caption,
+        caption_justify="left",
+    )
+    table.add_column("seen", justify="right", no_wrap=True)
+    table.add_column("cache", overflow="fold", max_width=16)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
