@@ -124,7 +124,7 @@ def attend_lanes(
         ValueError: an implementation is asked for and cannot serve.
     """
     serve: Callable[..., Drawn]
-    lacks = _lacks(q, q.shape[1] // stored.num_heads)
+    lacks = _lacks(q, stored)
     match chosen(implementation, q.device, lacks):
         case "triton":
             from agentkv_kernels.triton import attend as on_devices
@@ -225,11 +225,18 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
 
 def serves_lanes(q: Tensor, stored: Stored) -> bool:
     """Whether kernels serve this in `attend_lanes`; the reference goes from lane to lane."""
-    lacks = _lacks(q, q.shape[1] // stored.num_heads)
+    lacks = _lacks(q, stored)
     return chosen(None, q.device, lacks) != "reference"
 
 
-def _lacks(q: Tensor, group: int) -> Lacks:
+def _lacks(q: Tensor, stored: Stored) -> Lacks:
+    rows = stored.dense.keys.dtype
+    if q.dtype != rows:
+        both = f"rows are {rows}, queries {q.dtype}"
+        return {"triton": both, "numba": both}
+    if q.requires_grad and torch.is_grad_enabled():
+        return dict.fromkeys(("triton", "numba"), "gradients are asked for")
+    group = q.shape[1] // stored.num_heads
     return {
         "triton": _lack_of_attention(q.dtype, group, q.shape[-1]),
         "numba": _lack_of_lanes(q),

@@ -115,3 +115,13 @@ def test_kernels_that_cannot_serve_are_refused_by_name(asked):
     picks = torch.zeros(1, 1, dtype=torch.int32)
     with pytest.raises(ValueError, match=reason):
         ops.compact(stored, picks, counts=[1], coded_counts=[1], spare=0, implementation=asked)
+
+
+@pytest.mark.parametrize("asked", ["triton", "numba"])
+def test_queries_of_another_dtype_and_gradients_are_left_to_the_reference(asked):
+    lot = Lot([(3, 4)], heads=1, head_dim=8)
+    for q in (lot.queries(2).double(), lot.queries(2).requires_grad_()):
+        assert not ops.serves_lanes(q, lot.stored)
+        ops.attend_lanes(q, lot.stored, scale=0.3)
+        with pytest.raises(ValueError, match="kernels cannot be used"):
+            ops.attend_lanes(q, lot.stored, scale=0.3, implementation=asked)
