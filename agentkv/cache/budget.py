@@ -9,6 +9,7 @@ from agentkv.cache.geometry import Geometry
 from agentkv.cache.size import resting_bytes
 from agentkv.policies.policy import Policy
 from agentkv.policies.rows import PolicyError
+from agentkv.policies.slots import Learner, Remembered
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -77,6 +78,9 @@ class Allowance:
         self._share = budget if isinstance(budget, Share) else None
         self._least = 1
         self._layers: tuple[tuple[int, int], tuple[int, ...]] = ((0, 0), ())
+        self.memory: Remembered = {}
+        """What an allocator that learns goes by until the next context begins."""
+        self.begin_context()
         if isinstance(budget, Bytes):
             self._fitted = _fit_bytes(policy, budget.count, geometry, batch)
         elif isinstance(budget, Share):
@@ -84,6 +88,15 @@ class Allowance:
             self._fitted = policy.fitted(self._least)
         else:
             self._fitted = policy.fitted(budget)
+
+    def begin_context(self) -> None:
+        """From now on go by all that was learned so far: in a context, earlier ones count."""
+        if isinstance(self.policy.allocator, Learner):
+            self.go_by(self.policy.allocator.remembered)
+
+    def go_by(self, memory: Remembered) -> None:
+        """Until the next context begins, share out as this memory says."""
+        self.memory, self._layers = memory, ((0, 0), ())
 
     def at(self, num_seen: int) -> Policy:
         """The policy with its budget filled in, after so many tokens of a sequence."""
@@ -106,8 +119,11 @@ class Allowance:
         if rows is None:
             return None
         key, shares = self._layers
-        if key != (rows, num_seen) or policy.allocator.learns:
-            shares = policy.allocator.layers(rows, self._num_layers, num_seen)
+        if key != (rows, num_seen):
+            allocator = policy.allocator
+            if allocator.learns and isinstance(allocator, Learner):
+                allocator = allocator.going_by(self.memory)
+            shares = allocator.layers(rows, self._num_layers, num_seen)
             self._layers = ((rows, num_seen), shares)
         return shares[index]
 

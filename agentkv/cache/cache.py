@@ -155,22 +155,8 @@ class Cache(StatefulCache):
             assert store.seen == self.seen, "layers have seen different numbers of tokens"
         assert self.nbytes == self._meter.live, f"{self.nbytes} bytes, {self._meter.live} metered"
         assert self._meter.live <= self._meter.peak
-        if self.policy.allocator.learns:
-            self._check_total()
         ids = self.ids
         assert ids is None or ids.shape == (self._batch, self.seen), "the id stream is not whole"
-
-    def _check_total(self) -> None:
-        """What is learned shifts the budgets of layers at once, and their rows a forward later."""
-        keepers = list(self.keepers.items())
-        for sequence, num_seen in enumerate(keepers[0][1].fed):
-            gate, num_rows = self.allowance.at(num_seen).gate, 0
-            for layer, _ in keepers:
-                num_rows += sum(places.shape[0] for places in self.kept(layer)[sequence])
-            if gate.ceiling is not None and gate.bounded:
-                heads = sum(self.stores[layer].shape.num_heads for layer, _ in keepers)
-                most = heads * (gate.ceiling + gate.slack)
-                assert num_rows <= most, f"{num_rows} rows in all layers, at most {most} allowed"
 
     def gate(self) -> "Gate":
         """A logits processor that tells the policy how sure the model is; put it first in the list.

@@ -133,6 +133,8 @@ class ForwardCache(CheckedCache):
             raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
         keys, values = handle.keys.detach(), handle.values.detach()
         self._batch, self._num_new = keys.shape[0], keys.shape[2]
+        if handle.layer_idx == 0 and self._num_new > 1:
+            self.allowance.begin_context()
         store = self.stores[handle.layer_idx]
         projection = None
         if store.keeper is not None and self.policy.selector.norms is not None:

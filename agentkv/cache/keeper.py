@@ -150,9 +150,7 @@ class Keeper:
             mine = slice(sequence * per, (sequence + 1) * per)
             policy, num_rows = self.allowance.at(num_seen), sum(lanes.counts[mine])
             budget = self.allowance.layer(self.index, num_seen)
-            # after lessons, budgets are those of the next forward
-            is_settled = policy.gate.bounded and not policy.allocator.learns
-            if budget is not None and is_settled:
+            if budget is not None and policy.gate.bounded:
                 most = per * (budget + policy.gate.slack)
                 assert num_rows <= most, f"{num_rows} rows in all lanes, at most {most} allowed"
             if (recent := policy.precision.recent) is not None:

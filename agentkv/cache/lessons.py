@@ -3,7 +3,7 @@
 A context is a forward of several tokens, a prompt or an observation, at whose end rows have to go
 in every layer. Each layer's energy is then the sum of its scores over the rows that may go, times
 how far its attention turned the residual stream. So a cache learns from turn to turn, and caches
-that share a policy value learn together.
+that share a policy value learn together. What a context teaches counts from the next one on.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from agentkv.cache.keeper import Keeper
-from agentkv.policies.slots import Allocator
+from agentkv.policies.slots import Allocator, Learner
 
 
 class Lessons:
@@ -45,6 +45,7 @@ class Lessons:
                 turns = self._turns[layer].tolist()
                 products = [_product(keeper.energies[i], turns[i]) for i in measured]
                 means.append(sum(products) / len(products))
+            assert isinstance(self._allocator, Learner)
             self._allocator.learn(means)
         for keeper in keepers.values():
             keeper.energies = [None] * batch

@@ -75,6 +75,8 @@ class Learned(_Note):
 
     remembered: dict[str, tuple[Annotated[int, Field(ge=1)], tuple[Least, ...]]]
     """As the allocator has it."""
+    gone_by: dict[str, tuple[Annotated[int, Field(ge=1)], tuple[Least, ...]]]
+    """As it was when the context began that is going on."""
 
 
 class Notes(_Note):

@@ -19,12 +19,13 @@ from agentkv.cache.file import KINDS, CacheFileError, Entry, SavedFile, write
 from agentkv.cache.identity import identity, require_same
 from agentkv.cache.notes import Notes, Settings
 from agentkv.cache.shape import lane_shape
-from agentkv.cache.state import Remembers, StatefulCache, tables_of
+from agentkv.cache.state import StatefulCache, tables_of
 from agentkv.cache.stream import IdStream
 from agentkv.cache.table import Table
 from agentkv.cache.view import Attention
 from agentkv.policies.policy import Policy
 from agentkv.policies.rows import PolicyError
+from agentkv.policies.slots import Learner
 from agentkv.policies.written import read, written
 
 IDS = "ids"
@@ -121,10 +122,12 @@ class _Filling:
         cache.put(notes, self._packed, attentions=found, devices=devices, ids=self._ids())
         cache.check()
         allocator, learned = cache.policy.allocator, notes.learned
-        if learned is not None and isinstance(allocator, Remembers) and not allocator.remembered:
+        for memory in () if learned is None else (learned.remembered, learned.gone_by):
+            cache.allowance.go_by(memory)
+            cache.allowance.layer(0, notes.seen)  # is it of a model like this one?
+        if learned is not None and isinstance(allocator, Learner) and not allocator.remembered:
             # what a policy that is in use has learned since is newer
             allocator.remember(learned.remembered)
-            cache.allowance.layer(0, notes.seen)  # is it of a model like this one?
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:

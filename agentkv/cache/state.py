@@ -1,9 +1,8 @@
 """All that a cache is between two forwards, taken out of it and put back."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,18 +17,7 @@ from agentkv.cache.notes import KeeperNote, LayerNote, Learned, Notes
 from agentkv.cache.stream import IdStream
 from agentkv.cache.table import Table
 from agentkv.cache.view import Attention
-
-Remembered = Mapping[str, tuple[int, tuple[float, ...]]]
-
-
-@runtime_checkable
-class Remembers(Protocol):
-    """An allocator whose memory can be written down, as that of `allocators.Measured`."""
-
-    @property
-    def remembered(self) -> Remembered: ...
-
-    def remember(self, remembered: Remembered) -> None: ...
+from agentkv.policies.slots import Learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +122,8 @@ class StatefulCache(ForwardCache):
             ids=snapshot.ids.copy(),
         )
         allocator, learned = self.policy.allocator, snapshot.notes.learned
-        if learned is not None and isinstance(allocator, Remembers):
+        if learned is not None:
+            assert isinstance(allocator, Learner)
             allocator.remember(learned.remembered)
 
     def notes(self) -> Notes:
@@ -166,14 +155,10 @@ class StatefulCache(ForwardCache):
 
     def _learned(self) -> Learned | None:
         allocator = self.policy.allocator
-        if not allocator.learns:
+        if not isinstance(allocator, Learner):
             return None
-        if not isinstance(allocator, Remembers):
-            raise CacheFileError(
-                f"{type(allocator).__name__} learns and has no `remembered` and `remember` to keep "
-                "that by; give it these, as agentkv.policies.allocators.Measured has them"
-            )
-        return Learned(remembered=dict(allocator.remembered))
+        known, used = dict(allocator.remembered), dict(self.allowance.memory)
+        return Learned(remembered=known, gone_by=used)
 
     def put(
         self,
@@ -199,6 +184,8 @@ class StatefulCache(ForwardCache):
             return
         try:
             self._share_bytes(notes.shared_by)
+            if notes.learned is not None:
+                self.allowance.go_by(notes.learned.gone_by)
             for i, (store, note) in enumerate(zip(self.stores, notes.layers, strict=True)):
                 self._begin(store, note, notes.batch, devices[i])
                 for name, table in tables_of(store).items():

@@ -11,7 +11,7 @@ All counts are rows per head, those that never go included in `layers` and left 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
@@ -29,8 +29,7 @@ from agentkv.policies.parameters import (
 )
 from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes
 from agentkv.policies.rows import PolicyError
-
-_Remembered = tuple[int, tuple[float, ...]]
+from agentkv.policies.slots import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,6 @@ class Uniform:
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = False
     learns: ClassVar[bool] = False
-
-    def learn(self, energies: Sequence[float]) -> None:
-        raise AssertionError("nothing to learn")
 
     def fitted(self, protected: int) -> Self:
         return self
@@ -160,9 +156,6 @@ class Adaptive:
                 "compete; share layers out with Uniform() or Pyramid()"
             )
 
-    def learn(self, energies: Sequence[float]) -> None:
-        raise AssertionError("nothing to learn")
-
     def fitted(self, protected: int) -> Self:
         return replace(self, over=self.over.fitted(protected), protected=protected)
 
@@ -206,7 +199,9 @@ class Measured:
     """Which stream of contexts is going on: contexts of other keys do not count."""
     protected: int = 0
     """Rows that never go, filled in by `fitted`."""
-    _memory: dict[str, _Remembered] = field(default_factory=dict, compare=False, repr=False)
+    _memory: dict[str, tuple[int, tuple[float, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     learns: ClassVar[bool] = True
@@ -219,13 +214,16 @@ class Measured:
             raise PolicyError(f"key must be a word for a stream of contexts; found {self.key!r}")
 
     @property
-    def remembered(self) -> Mapping[str, _Remembered]:
+    def remembered(self) -> Remembered:
         """Per key how many contexts were taken in and the mean energy of every layer."""
         return dict(self._memory)
 
-    def remember(self, remembered: Mapping[str, _Remembered]) -> None:
+    def going_by(self, remembered: Remembered) -> Self:
+        return replace(self, _memory=dict(remembered))
+
+    def remember(self, remembered: Remembered) -> None:
         """Put back what `remembered` gave, instead of what is there. Raises PolicyError."""
-        taken: dict[str, _Remembered] = {}
+        taken: dict[str, tuple[int, tuple[float, ...]]] = {}
         for key, (count, means) in remembered.items():
             if require_count(f"contexts of {key!r}", count) < 1 or not means:
                 raise PolicyError(f"what was learned under {key!r} is empty")

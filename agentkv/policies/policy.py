@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentkv.policies.rows import PolicyError
-from agentkv.policies.slots import Allocator, Gate, Precision, Scorer, Selector
+from agentkv.policies.slots import Allocator, Gate, Learner, Precision, Scorer, Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class Policy:
                 f"policy {self.name!r}: {type(self.precision).__name__} stores rows by rank when "
                 f"others go, and {type(self.gate).__name__} lets none go; take a gate with a "
                 "budget, or a precision that goes by age"
+            )
+        if self.allocator.learns and not isinstance(self.allocator, Learner):
+            raise PolicyError(
+                f"policy {self.name!r}: {type(self.allocator).__name__} says that it learns and is "
+                "no Learner (agentkv.policies.slots)"
             )
         if self.selector.needs_window and self.scorer.window == 0:
             raise PolicyError(

@@ -9,8 +9,8 @@
 Shapes: as in `rows`.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -106,13 +106,7 @@ class Allocator(Protocol):
 
     @property
     def learns(self) -> bool:
-        """Whether `learn` is to be called once per context."""
-        ...
-
-    def learn(self, energies: Sequence[float]) -> None:
-        """Take in one context: per layer, the sum of its scores times how far its attention turned
-        the residual stream (1 - cosine of the stream before and after). Mutates what the allocator
-        remembers; only called if it `learns`."""
+        """Whether it is a `Learner`."""
         ...
 
     def fitted(self, protected: int) -> Self:
@@ -131,6 +125,34 @@ class Allocator(Protocol):
             budget: candidates a lane keeps on average; the answer sums to S * budget, or to all
                 there are if they are fewer. No lane is given more than it has.
         """
+        ...
+
+
+Remembered = Mapping[str, tuple[int, tuple[float, ...]]]
+"""Per stream of contexts: how many there were, and what they showed of every layer."""
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """What an allocator does besides if what it is told of earlier contexts moves its shares."""
+
+    def learn(self, energies: Sequence[float]) -> None:
+        """Take in one context: per layer, the sum of its scores times how far its attention turned
+        the residual stream (1 - cosine of the stream before and after). Mutates what is remembered.
+        """
+        ...
+
+    @property
+    def remembered(self) -> Remembered:
+        """All that was learned, a copy."""
+        ...
+
+    def remember(self, remembered: Remembered) -> None:
+        """Know this and nothing else. Mutates. Raises PolicyError."""
+        ...
+
+    def going_by(self, remembered: Remembered) -> Self:
+        """This allocator with a memory of its own, which is this."""
         ...
 
 

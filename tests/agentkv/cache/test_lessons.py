@@ -93,3 +93,22 @@ def test_a_batch_teaches_the_mean_of_its_sequences(llama, cache_for, tokens):
     count, means = learned(together)
     assert count == 1
     assert means == pytest.approx([sum(layer) / 3 for layer in zip(*alone, strict=True)], rel=1e-4)
+
+
+@torch.no_grad()
+def test_what_a_prompt_teaches_counts_from_the_next_prompt_on(llama, cache_for, tokens):
+    policy = tada()
+    cache = cache_for(llama, policy=policy, budget=16)
+
+    def rows():
+        return [sum(map(len, cache.kept(layer)[0])) for layer in range(4)]
+
+    cache.feed(llama, tokens(1, 40))
+    for i in range(5):
+        assert rows() == [32] * 4  # earlier prompts taught nothing: all layers alike
+        llama(tokens(1, 1, seed=i), past_key_values=cache)
+    shares = policy.allocator.fitted(4).layers(16, 4, 65)
+    cache.feed(llama, tokens(1, 20, seed=9))
+    for i in range(5):
+        assert rows() == [2 * share for share in shares]
+        llama(tokens(1, 1, seed=i), past_key_values=cache)
