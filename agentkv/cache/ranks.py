@@ -72,7 +72,8 @@ class Ranks:
             policy = policies[sequence]
             protected = policy.selector.protected
             assert isinstance(protected, int)
-            share = self.qualities[sequence] / best[sequence]
+            # exponents of 1 / tau can be so large that no quality is left
+            share = self.qualities[sequence] / best[sequence] if best[sequence] > 0 else 1.0
             most = policy.precision.num_originals(share, budgets[sequence])
             for i in range(per):
                 lane = sequence * per + i
