@@ -233,16 +233,13 @@ class Table:
 
     def _close(self, lane: int, first: int, last: int, move_older: bool) -> None:
         count, behind = last - first, self.counts[lane] - last
-        if move_older:
-            if first:
-                for f in range(len(self.fields)):
-                    rows = self.rows(f, lane)
-                    rows.narrow(1, count, first).copy_(rows.narrow(1, 0, first).clone())
-            self._starts[lane] += count
-        elif behind:
-            for f in range(len(self.fields)):
+        moved, to, start = (first, count, 0) if move_older else (behind, first, last)
+        for f, tensor in enumerate(self.tensors):
+            if moved and tensor.numel():
                 rows = self.rows(f, lane)
-                rows.narrow(1, first, behind).copy_(rows.narrow(1, last, behind).clone())
+                rows.narrow(1, to, moved).copy_(rows.narrow(1, start, moved).clone())
+        if move_older:
+            self._starts[lane] += count
         self.counts[lane] -= count
 
     def _lay_out(
