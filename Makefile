@@ -41,14 +41,21 @@ system:
 	@$(PYTHON_IS_NEW_ENOUGH)
 	@echo "setting up .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' \
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu]' \
 	  || { echo "pip could not install agentkv: its reason stands above; mend it and run make setup again" >&2; exit 1; }
+	@touch $@
+
+# What only the tests need is most of a gigabyte: kernels for GPUs are interpreted and built there.
+.venv/tests: .venv/installed
+	@echo "setting up the tests (about half a minute)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
+	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
 
 run: setup
 	@$(BIN)/agentkv run --tasks vwa75 $(RUN_ARGS)
 
-lint: setup
+lint: setup .venv/tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

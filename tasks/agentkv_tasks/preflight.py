@@ -1,6 +1,5 @@
 """What a run needs of the machine, looked at before anything starts."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -91,17 +90,15 @@ def _fonts() -> Finding:
 def _compute() -> Iterator[Finding]:
     import torch  # seconds
 
+    from agentkv_kernels.ops import choice_here
+
     yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    if not torch.cuda.is_available():
-        yield Finding("device", "ok", f"CPU: {processor()}")
-        yield Finding("kernels", "ok", "reference path (PyTorch), as always on a CPU")
-        return
-    yield Finding("device", "ok", f"CUDA: {torch.cuda.get_device_name()}")
-    if importlib.util.find_spec("triton") is None:
-        hint = "triton not found: reference path (PyTorch); install agentkv[gpu] for the kernels"
-        yield Finding("kernels", "degraded", hint)
-    else:
-        yield Finding("kernels", "ok", "Triton")
+    on_cuda = torch.cuda.is_available()
+    where = f"CUDA: {torch.cuda.get_device_name()}" if on_cuda else f"CPU: {processor()}"
+    yield Finding("device", "ok", where)
+    choice = choice_here()
+    is_slower = choice.implementation == "reference"
+    yield Finding("kernels", "degraded" if is_slower else "ok", str(choice))
 
 
 def _model(name: str) -> Finding:
