@@ -1,8 +1,6 @@
 """`agentkv bench speed`: contenders decode in turns from equal states, after each was checked."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +14,17 @@ from torch import Tensor
 
 from agentkv.build import SCRIPTED, budget_for, make_policy
 from agentkv.cache.attach import attach
-from agentkv.cache.families import describe
 from agentkv.config import RunSettings
 from agentkv.models.find import find_model
 from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
 from agentkv_tasks.bench.speed.contenders import Contender, Ours
+from agentkv_tasks.bench.speed.machine import (
+    SpeedError,
+    device_of,
+    load_average,
+    require_memory,
+    threads_of_torch,
+)
 from agentkv_tasks.bench.speed.others import AGAINST, others
 from agentkv_tasks.bench.speed.rows import SpeedRow, summary
 from agentkv_tasks.bench.speed.shapes import SHAPES, Loaded, build, load, most_positions, twin
@@ -28,16 +32,11 @@ from agentkv_tasks.bench.speed.table import tables
 from agentkv_tasks.bench.speed.verify import NUM_STEPS, check_path
 from agentkv_tasks.plan import resolved_parameters
 from agentkv_tasks.provenance import commit, processor, versions
-from agentkv_tasks.summary import human_bytes
 
 WARM_UP = 2
 """Steps of each round before those that count."""
 CHECKED = 1.5
 """Tokens that contenders are checked over, by the budget, so that rows go."""
-
-
-class SpeedError(ValueError):
-    """A measurement that cannot be made as asked; the message says what can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ def check(bench: Bench) -> None:
         resolved_parameters(settings, policy)
     if bench.out.exists() and not bench.fresh:
         raise SpeedError(f"{bench.out} is there already; give another --out, or --fresh")
-    _device(settings.device)
+    device_of(settings.device)
 
 
 def conduct(bench: Bench, console: Console) -> list[SpeedRow]:
@@ -133,10 +132,10 @@ def conduct(bench: Bench, console: Console) -> list[SpeedRow]:
         KeyboardInterrupt: with what was measured until then written, as far as whole rounds go.
     """
     check(bench)
-    with _threads(bench.threads), torch.inference_mode():
+    with threads_of_torch(bench.threads), torch.inference_mode():
         loaded = _load(bench)
         contenders, missing = _contenders(bench, loaded.model)
-        _require_memory(bench, loaded.model, contenders)
+        require_memory(loaded.model, contenders, max(bench.lengths) * max(bench.batches))
         run, interrupted = _Run(), False
         for line in missing:
             console.print(Text(line), soft_wrap=True)
@@ -157,7 +156,7 @@ def conduct(bench: Bench, console: Console) -> list[SpeedRow]:
 
 
 def _load(bench: Bench) -> Loaded:
-    settings, device = bench.settings, _device(bench.settings.device)
+    settings, device = bench.settings, device_of(bench.settings.device)
     if bench.shape is not None:
         loaded = build(
             bench.shape,
@@ -213,25 +212,28 @@ def _measure(
             run.checked[contender.label] = worst
             progress.advance(bar)
         progress.remove_task(bar)
+    for batch in bench.batches:
+        for seen in bench.lengths:
+            cell = Cell(
+                ids=_ids(plain, batch, seen + WARM_UP + bench.num_tokens, device),
+                seen=seen,
+                num_warm_up=WARM_UP,
+                num_rounds=bench.num_rounds,
+                num_split_rounds=bench.num_split_rounds,
+            )
+            load_before = load_average()
+            for timed in measure_cell(cell, contenders, progress):
+                about = _about(bench, loaded, run, timed, started_at, load_before)
+                row = timed.row(batch=batch, seen=seen, num_tokens=bench.num_tokens, **about)
+                _write(bench, row, is_first=not run.rows)
+                run.rows.append(row)
+
+
+def _write(bench: Bench, row: SpeedRow, *, is_first: bool) -> None:
+    """Into the file at once; it is made when there is something to write."""
     bench.out.parent.mkdir(parents=True, exist_ok=True)
-    with bench.out.open("w", encoding="utf-8") as file:
-        for batch in bench.batches:
-            for seen in bench.lengths:
-                num_all = seen + WARM_UP + bench.num_tokens
-                cell = Cell(
-                    ids=_ids(plain, batch, num_all, device),
-                    seen=seen,
-                    num_warm_up=WARM_UP,
-                    num_rounds=bench.num_rounds,
-                    num_split_rounds=bench.num_split_rounds,
-                )
-                load_before = _load_average()
-                for timed in measure_cell(cell, contenders, progress):
-                    about = _about(bench, loaded, run, timed, started_at, load_before)
-                    row = timed.row(batch=batch, seen=seen, num_tokens=bench.num_tokens, **about)
-                    file.write(row.to_json() + "\n")
-                    file.flush()
-                    run.rows.append(row)
+    with bench.out.open("w" if is_first else "a", encoding="utf-8") as file:
+        file.write(row.to_json() + "\n")
 
 
 def _about(
@@ -248,7 +250,7 @@ def _about(
         "scaled": loaded.scaled,
         "weights": "own" if bench.shape is None else "random",
         "checked": {**run.checked[timed.label], **timed.checked},
-        "load_average": [*load_before, *_load_average()],
+        "load_average": [*load_before, *load_average()],
         "settings": {
             "chunk": settings.chunk,
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
@@ -270,58 +272,3 @@ def _ids(model: Any, batch: int, count: int, device: torch.device) -> Tensor:
     generator = torch.Generator().manual_seed(75)
     drawn = torch.randint(model.config.vocab_size, (count, batch), generator=generator)
     return drawn.T.contiguous().to(device)
-
-
-def _require_memory(bench: Bench, model: Any, contenders: Sequence[Contender]) -> None:
-    """Each state is held once, and one contender at a time works on a copy of its own."""
-    tokens = max(bench.lengths) * max(bench.batches)
-    full = tokens * sum(
-        2 * layer.num_heads * layer.head_dim * model.dtype.itemsize
-        for layer in describe(model).layers
-    )
-    num_full = sum(not isinstance(each, Ours) or not each.policy.gate.evicts for each in contenders)
-    needed, free = (num_full + 2) * full, _free_bytes(model.device)
-    if free is not None and needed > free:
-        raise SpeedError(
-            f"{num_full} caches that keep all of {tokens} tokens, and two at work, need about "
-            f"{human_bytes(needed)}; {human_bytes(free)} are free. Lower --seen, --batches or "
-            "--layers, or measure fewer policies that keep all"
-        )
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-def _load_average() -> list[float]:
-    try:
-        return [round(os.getloadavg()[0], 2)]
-    except OSError:
-        return []
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SpeedError(f"--device {name}: torch {torch.__version__} sees no GPU; use auto or cpu")
-    return torch.device(name)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -26,7 +26,7 @@ SMALL_VOCABULARY = 8192
 """Of a shape whose own would not fit (our choice)."""
 FEW_EXPERTS = 4
 """Of a layer whose own would not fit: as many as a token of gpt-oss is sent to."""
-MOST_BYTES = 2 << 30
+MOST_BYTES = 3 << 30
 """Weights of a shape on a CPU, so that it can be run anywhere (our choice)."""
 MOST_OF_GPU = 0.4
 """Share of a GPU's free memory for weights."""

@@ -1,0 +1,82 @@
+"""The machine that is measured on: its device, threads, load, and whether memory is enough."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentkv.cache.families import describe
+from agentkv_tasks.bench.speed.contenders import Contender, Ours
+from agentkv_tasks.summary import human_bytes
+
+
+class SpeedError(ValueError):
+    """A measurement that cannot be made as asked; the message says what can."""
+
+
+def require_memory(model: Any, contenders: Sequence[Contender], tokens: int) -> None:
+    """Refuse what would not fit: each state is held once, and one contender at a time works on a
+    copy of its own.
+
+    Args:
+        tokens: of all sequences together.
+
+    Raises:
+        SpeedError: saying how much is needed and how much there is.
+    """
+    full = tokens * sum(
+        2 * layer.num_heads * layer.head_dim * model.dtype.itemsize
+        for layer in describe(model).layers
+    )
+    num_full = sum(not isinstance(each, Ours) or not each.policy.gate.evicts for each in contenders)
+    needed, free = (num_full + 2) * full, _free_bytes(model.device)
+    if free is not None and needed > free:
+        raise SpeedError(
+            f"{num_full} caches that keep all of {tokens} tokens, and two at work, need about "
+            f"{human_bytes(needed)}; {human_bytes(free)} are free. Lower --seen, --batches or "
+            "--layers, or measure fewer policies that keep all"
+        )
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def load_average() -> list[float]:
+    """Over the last minute; empty where the system does not say."""
+    try:
+        return [round(os.getloadavg()[0], 2)]
+    except OSError:
+        return []
+
+
+def device_of(name: str) -> torch.device:
+    """What `auto`, `cpu`, `cuda` ... means here. Raises SpeedError: there is no GPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise SpeedError(f"--device {name}: torch {torch.__version__} sees no GPU; use auto or cpu")
+    return torch.device(name)
+
+
+@contextmanager
+def threads_of_torch(count: int | None) -> Iterator[None]:
+    """So many inside; None: as many as there are."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
