@@ -57,11 +57,12 @@ def attend_lanes(
             stored.boxes.rows(mass, lane, 1)[0] = done.mass[0].mean(dim=0)
     if average is not None and mass is not None:
         for lane in range(stored.num_lanes):
-            _move(average, stored.boxes, mass, lane)
+            move(average, stored.boxes, mass, lane)
     return Drawn(output, mass if with_mass else None)
 
 
-def _move(average: Average, boxes: Boxes, mass: Tensor, lane: int) -> None:
+def move(average: Average, boxes: Boxes, mass: Tensor, lane: int) -> None:
+    """Move the numbers of one lane by its mass (R,), in place."""
     numbers = boxes.rows(average.numbers, lane, 1)[0, :, 0]
     drawn = boxes.rows(mass, lane, 1)[0]
     moved = average.keep * numbers + average.gain * drawn

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agentkv_kernels.boxes import Average, Drawn, Stored
+from agentkv_kernels.lanes import move
 from agentkv_kernels.numba import kernels
 from agentkv_kernels.parts import Dense, Part
 from agentkv_kernels.reference import Attended
@@ -73,14 +74,8 @@ def attend_lanes(
     drawn = torch.empty((1, stored.positions.shape[0]))
     output, mass = _attend(q, held, scale, sinks, heads, drawn), drawn[0]
     if average is not None:
-        kernels.move(
-            average.numbers.numpy(),
-            mass.numpy(),
-            held.boxes,
-            np.float32(average.keep),
-            np.float32(average.gain),
-            average.starts_at_mass,
-        )
+        for lane in range(stored.num_lanes):
+            move(average, stored.boxes, mass, lane)
     return Drawn(output, mass if with_mass else None)
 
 
@@ -132,8 +127,6 @@ def _attend(
     if sinks is not None:
         extra = sinks.detach().to(torch.float32).reshape(-1, num_q_heads).numpy()
     kernels.attend(
-        0,
-        num_lanes * heads,
         heads,
         q.detach().contiguous().numpy(),
         np.float32(scale * LOG2_E),

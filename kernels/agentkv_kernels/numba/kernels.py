@@ -1,15 +1,11 @@
 """Numba: attention of one new token per lane over rows of mixed precision, for processors.
 
-Compiled when first called, not when imported, and kept on disk beside this file (or where
-`NUMBA_CACHE_DIR` says). Logits are in base 2: s = (q . k) * scale * log2(e). Key scales of a block
-go into the query and value scales into what the block adds to the output, so that the inner loops
-turn integers into floats and do nothing else with them.
+Compiled when first called and kept on disk beside this file, or where `NUMBA_CACHE_DIR` says. All
+of it is in one file: what is kept is told to be stale by this file's date alone. Logits and scales
+as in `kernels/README.md`. Two query heads are worked on at once, four rows at a time: what is
+loaded is used eight times, and sums still fit the registers.
 
-Two query heads that read the same rows are worked on at once, four rows at a time: what is loaded
-is used eight times, and still fits the registers.
-
-Shapes as in `boxes`; t rows of a run, that is, rows of a lane that lie together in memory and have
-one scale.
+Shapes as in `boxes`. A run is rows of a lane that lie together in memory and have one scale.
 """
 
 import numpy as np
@@ -24,6 +20,9 @@ LOG2_E = f32(1.4426950408889634)
 FLOOR = f32(-1e30)
 """The logit of a row that is not there, and what a maximum starts at."""
 
+LONGEST = 128
+"""Rows of a run at most: what all query heads read before the next run stays in a fast cache."""
+
 BASE, ROOM, START, COUNT = range(4)
 FIRST, STOP, BLOCK = range(3)
 """Of a run: its rows in the lane, and the block whose scales they have; -1: not quantised."""
@@ -31,12 +30,12 @@ FIRST, STOP, BLOCK = range(3)
 
 @njit(error_model="numpy", fastmath={"contract"}, cache=True)
 def power_of_two(y):
-    """2 ** y of a float32 y <= 126, to one unit in the last place; 0 below -126."""
+    """2 ** y of a float32 y <= 126, off by 2.3e-7 of it at most; 0 below -126."""
     magic = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer
     shifted = f32(y + magic)
     whole = shifted.view(np.int32) - i32(0x4B400000)
     f = y - (shifted - magic)
-    # Taylor series of exp(f * ln 2) over -0.5..0.5, the last coefficient fitted to what it leaves
+    # the Taylor series of exp(f * ln 2), over -0.5..0.5
     p = f32(1.5403530e-4)
     p = p * f + f32(1.3333558e-3)
     p = p * f + f32(9.6181291e-3)
@@ -76,34 +75,38 @@ def logits_of_one(q, j, keys, row, s, t, stop, tops):
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
-def logits_of_two(q, keys, row, s, t, stop, tops):
-    """`logits_of_one` of both queries."""
-    top0, top1 = tops[0], tops[1]
-    while t + 4 <= stop:
-        a = b = c = d = f32(0.0)
-        e = f = g = h = f32(0.0)
-        for i in range(q.shape[1]):
-            x, y = q[0, i], q[1, i]
-            w0, w1 = f32(keys[row, i]), f32(keys[row + 1, i])
-            w2, w3 = f32(keys[row + 2, i]), f32(keys[row + 3, i])
-            a += x * w0
-            b += x * w1
-            c += x * w2
-            d += x * w3
-            e += y * w0
-            f += y * w1
-            g += y * w2
-            h += y * w3
-        s[0, t], s[0, t + 1], s[0, t + 2], s[0, t + 3] = a, b, c, d
-        s[1, t], s[1, t + 1], s[1, t + 2], s[1, t + 3] = e, f, g, h
-        top0 = max(top0, max(max(a, b), max(c, d)))
-        top1 = max(top1, max(max(e, f), max(g, h)))
-        t += 4
-        row += 4
-    tops[0], tops[1] = top0, top1
-    if t < stop:
-        logits_of_one(q, 0, keys, row, s, t, stop, tops)
-        logits_of_one(q, 1, keys, row, s, t, stop, tops)
+def logits(q, keys, first, s, start, stop, tops):
+    """`logits_of_one` of all queries, two by two."""
+    group = q.shape[0]
+    for j in range(0, group - 1, 2):
+        k, row, t, top0, top1 = j + 1, first, start, tops[j], tops[j + 1]
+        while t + 4 <= stop:
+            a = b = c = d = f32(0.0)
+            e = f = g = h = f32(0.0)
+            for i in range(q.shape[1]):
+                x, y = q[j, i], q[k, i]
+                w0, w1 = f32(keys[row, i]), f32(keys[row + 1, i])
+                w2, w3 = f32(keys[row + 2, i]), f32(keys[row + 3, i])
+                a += x * w0
+                b += x * w1
+                c += x * w2
+                d += x * w3
+                e += y * w0
+                f += y * w1
+                g += y * w2
+                h += y * w3
+            s[j, t], s[j, t + 1], s[j, t + 2], s[j, t + 3] = a, b, c, d
+            s[k, t], s[k, t + 1], s[k, t + 2], s[k, t + 3] = e, f, g, h
+            top0 = max(top0, max(max(a, b), max(c, d)))
+            top1 = max(top1, max(max(e, f), max(g, h)))
+            t += 4
+            row += 4
+        tops[j], tops[k] = top0, top1
+        if t < stop:
+            logits_of_one(q, j, keys, row, s, t, stop, tops)
+            logits_of_one(q, k, keys, row, s, t, stop, tops)
+    if group % 2:
+        logits_of_one(q, group - 1, keys, first, s, start, stop, tops)
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
@@ -137,21 +140,26 @@ def mix_into_one(p, j, t, stop, values, row, out):
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
-def mix_into_two(p, t, stop, values, row, out):
-    """`mix_into_one` of both queries."""
-    while t + 4 <= stop:
-        a, b, c, d = p[0, t], p[0, t + 1], p[0, t + 2], p[0, t + 3]
-        e, f, g, h = p[1, t], p[1, t + 1], p[1, t + 2], p[1, t + 3]
-        for i in range(out.shape[1]):
-            w0, w1 = f32(values[row, i]), f32(values[row + 1, i])
-            w2, w3 = f32(values[row + 2, i]), f32(values[row + 3, i])
-            out[0, i] += a * w0 + b * w1 + c * w2 + d * w3
-            out[1, i] += e * w0 + f * w1 + g * w2 + h * w3
-        t += 4
-        row += 4
-    if t < stop:
-        mix_into_one(p, 0, t, stop, values, row, out)
-        mix_into_one(p, 1, t, stop, values, row, out)
+def mix(p, start, stop, values, first, out):
+    """`mix_into_one` of all queries, two by two."""
+    group = out.shape[0]
+    for j in range(0, group - 1, 2):
+        k, row, t = j + 1, first, start
+        while t + 4 <= stop:
+            a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
+            e, f, g, h = p[k, t], p[k, t + 1], p[k, t + 2], p[k, t + 3]
+            for i in range(out.shape[1]):
+                w0, w1 = f32(values[row, i]), f32(values[row + 1, i])
+                w2, w3 = f32(values[row + 2, i]), f32(values[row + 3, i])
+                out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
+                out[k, i] += e * w0 + f * w1 + g * w2 + h * w3
+            t += 4
+            row += 4
+        if t < stop:
+            mix_into_one(p, j, t, stop, values, row, out)
+            mix_into_one(p, k, t, stop, values, row, out)
+    if group % 2:
+        mix_into_one(p, group - 1, start, stop, values, first, out)
 
 
 @njit(error_model="numpy", cache=True)
@@ -167,16 +175,13 @@ def find_runs(positions, is_padded, block_ids, num_coded, num_rows, runs):
             continue
         block = block_ids[t] if t < num_coded else i32(-1)
         stop = t + 1
-        end = num_coded if t < num_coded else num_rows
-        if t < num_coded or is_padded:
-            while (
-                stop < end
-                and (t >= num_coded or block_ids[stop] == block)
-                and not (is_padded and positions[stop] < 0)
-            ):
-                stop += 1
-        else:
-            stop = end
+        end = min(num_coded if t < num_coded else num_rows, t + LONGEST)
+        while (
+            stop < end
+            and (t >= num_coded or block_ids[stop] == block)
+            and not (is_padded and positions[stop] < 0)
+        ):
+            stop += 1
         runs[num_runs, FIRST], runs[num_runs, STOP], runs[num_runs, BLOCK] = t, stop, block
         num_runs += 1
         t = stop
@@ -200,8 +205,6 @@ def scaled(x, j, exponents, row, out):
 
 @njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
 def attend(
-    first_unit,
-    stop_unit,
     heads,
     q,
     factor,
@@ -222,10 +225,9 @@ def attend(
     output,
     mass,
 ):
-    """Attend in some lanes' heads; writes `output` and, unless it is empty, `mass`.
+    """Attend in all lanes; writes `output` and, unless it is empty, `mass`.
 
     Args:
-        first_unit, stop_unit: which; unit lane * W + head.
         heads: W.
         q, output: (N, W * G, D) float32.
         factor: scale * log2(e).
@@ -236,94 +238,62 @@ def attend(
             table of zeros.
     """
     head_dim, num_lanes = q.shape[2], boxes.shape[1]
-    most = np.int64(1)
+    group, most = q.shape[1] // heads, np.int64(boxes[COUNT].max())
+    s, runs = np.empty((group, most), f32), np.empty((most, 3), i32)
+    query, moved = np.empty((group, head_dim), f32), np.empty((group, head_dim), f32)
+    out, tops = np.empty((group, head_dim), f32), np.empty(group, f32)
     for lane in range(num_lanes):
-        most = max(most, np.int64(boxes[COUNT, lane]))
-    s, query = np.empty((2, most), f32), np.empty((2, head_dim), f32)
-    moved, out = np.empty((2, head_dim), f32), np.empty((2, head_dim), f32)
-    tops, totals, runs = np.empty(2, f32), np.empty(2, f32), np.empty((most, 3), i32)
-    group = q.shape[1] // heads
-    runs_of, num_runs = -1, 0
-    for unit in range(first_unit, stop_unit):
-        lane, head = unit // heads, unit % heads
         num_coded, num_rows = np.int64(code_boxes[COUNT, lane]), np.int64(boxes[COUNT, lane])
         place = first_row(boxes, lane, 0, 1)
-        if lane != runs_of:
-            ids = block_ids[first_row(code_boxes, lane, 0, 1) :]
-            num_runs = find_runs(positions[place:], is_padded, ids, num_coded, num_rows, runs)
-            runs_of = lane
-        first_code = first_row(code_boxes, lane, head, heads)
-        first_dense = first_row(dense_boxes, lane, head, heads) - num_coded
-        first_block = first_row(block_boxes, lane, head, heads)
-        of_head = min(head, mass.shape[0] - 1)
-        if mass.shape[0] and of_head == head:
-            mass[of_head, place : place + num_rows] = f32(0.0)
+        ids = block_ids[first_row(code_boxes, lane, 0, 1) :]
+        num_runs = find_runs(positions[place:], is_padded, ids, num_coded, num_rows, runs)
         if not num_runs:
-            output[lane, head * group : (head + 1) * group] = f32(0.0)
-            continue
-        for g in range(head * group, (head + 1) * group, 2):
-            width = min(2, (head + 1) * group - g)
-            for j in range(width):
+            output[lane] = f32(0.0)
+        if mass.shape[0]:
+            mass[:, place : place + num_rows] = f32(0.0)
+        for head in range(heads if num_runs else 0):
+            first_code = first_row(code_boxes, lane, head, heads)
+            first_dense = first_row(dense_boxes, lane, head, heads) - num_coded
+            first_block = first_row(block_boxes, lane, head, heads)
+            first_q, of_head = head * group, min(head, mass.shape[0] - 1)
+            for j in range(group):
                 tops[j] = FLOOR
                 if sinks.shape[0]:
-                    tops[j] = sinks[lane % sinks.shape[0], g + j] * LOG2_E
+                    tops[j] = sinks[lane % sinks.shape[0], first_q + j] * LOG2_E
                 for i in range(head_dim):
-                    query[j, i] = q[lane, g + j, i] * factor
+                    query[j, i] = q[lane, first_q + j, i] * factor
                     out[j, i] = f32(0.0)
                 if is_padded:
                     s[j, :num_rows] = FLOOR
             for r in range(num_runs):
                 t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
                 if block < 0:
-                    if width == 2:
-                        logits_of_two(query, keys, first_dense + t, s, t, stop, tops)
-                    else:
-                        logits_of_one(query, 0, keys, first_dense + t, s, t, stop, tops)
+                    logits(query, keys, first_dense + t, s, t, stop, tops)
                 else:
-                    for j in range(width):
+                    for j in range(group):
                         scaled(query, j, key_exponents, first_block + block, moved)
-                    if width == 2:
-                        logits_of_two(moved, code_keys, first_code + t, s, t, stop, tops)
-                    else:
-                        logits_of_one(moved, 0, code_keys, first_code + t, s, t, stop, tops)
-            for j in range(width):
-                totals[j] = softmax(s, j, num_rows, tops[j])
+                    logits(moved, code_keys, first_code + t, s, t, stop, tops)
+            for j in range(group):
+                total = softmax(s, j, num_rows, tops[j])
                 if sinks.shape[0]:
-                    sink = sinks[lane % sinks.shape[0], g + j] * LOG2_E
-                    totals[j] += power_of_two(f32(sink - tops[j]))
+                    sink = sinks[lane % sinks.shape[0], first_q + j] * LOG2_E
+                    total += power_of_two(f32(sink - tops[j]))
+                share = f32(1.0) / total
+                for row in range(num_rows):
+                    s[j, row] *= share
+                if mass.shape[0]:
+                    share = f32(mass.shape[0]) / f32(q.shape[1])
+                    for row in range(num_rows):
+                        mass[of_head, place + row] += s[j, row] * share
             for r in range(num_runs):
                 t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
                 if block < 0:
-                    if width == 2:
-                        mix_into_two(s, t, stop, values, first_dense + t, out)
-                    else:
-                        mix_into_one(s, 0, t, stop, values, first_dense + t, out)
-                else:
-                    moved[:width] = f32(0.0)
-                    if width == 2:
-                        mix_into_two(s, t, stop, code_values, first_code + t, moved)
-                    else:
-                        mix_into_one(s, 0, t, stop, code_values, first_code + t, moved)
-                    for j in range(width):
-                        scaled(moved, j, value_exponents, first_block + block, moved)
-                        for i in range(head_dim):
-                            out[j, i] += moved[j, i]
-            for j in range(width):
-                share = f32(1.0) / totals[j]
-                for i in range(head_dim):
-                    output[lane, g + j, i] = out[j, i] * share
-                if mass.shape[0]:
-                    share *= f32(mass.shape[0]) / f32(q.shape[1])
-                    for row in range(num_rows):
-                        mass[of_head, place + row] += s[j, row] * share
-
-
-@njit(error_model="numpy", cache=True)
-def move(numbers, mass, boxes, keep, gain, starts_at_mass):
-    """Move the first column of `numbers` (R, k) as `boxes.Average` says."""
-    for lane in range(boxes.shape[1]):
-        place, count = first_row(boxes, lane, 0, 1), boxes[COUNT, lane]
-        for t in range(place, place + count):
-            numbers[t, 0] = keep * numbers[t, 0] + gain * mass[t]
-        if starts_at_mass and count:
-            numbers[place + count - 1, 0] = mass[place + count - 1]
+                    mix(s, t, stop, values, first_dense + t, out)
+                    continue
+                moved[:] = f32(0.0)
+                mix(s, t, stop, code_values, first_code + t, moved)
+                for j in range(group):
+                    scaled(moved, j, value_exponents, first_block + block, moved)
+                    for i in range(head_dim):
+                        out[j, i] += moved[j, i]
+            output[lane, first_q : first_q + group] = out
