@@ -61,6 +61,7 @@ def others(
         else:
             parameters = {
                 "press": "SnapKVPress",
+                "window_size": 32,
                 "target_size": budget,
                 "compression_interval": 64,
                 "hidden_states_buffer_size": 64,
@@ -90,7 +91,7 @@ class Pressed:
     label: str
     model: Any = field(repr=False)
     parameters: Mapping[str, Any]
-    """`press` by its class's name, and the numbers of the DecodingPress."""
+    """`press` by its class's name, its `window_size`, and the numbers of the DecodingPress."""
     kind: str = "kvpress"
     cache: Any = field(init=False, repr=False)
     press: Any = field(init=False, repr=False)
@@ -106,8 +107,9 @@ class Pressed:
 
         self.release()
         kvpress = importlib.import_module("kvpress")
-        numbers = {key: value for key, value in self.parameters.items() if key != "press"}
-        base = getattr(kvpress, self.parameters["press"])()
+        numbers = dict(self.parameters)
+        kind, window = getattr(kvpress, numbers.pop("press")), numbers.pop("window_size")
+        base = kind(window_size=window)
         self.press, self._num_fed, self._held = kvpress.DecodingPress(base, **numbers), 0, None
         self.cache = DynamicCache(config=self.model.config)
 
