@@ -34,6 +34,7 @@ from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv_kernels import ops
 from agentkv_tasks.bench.speed import measure as measure_module
+from agentkv_tasks.bench.speed import shapes as shapes_module
 from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
 from agentkv_tasks.bench.speed.clock import percentile
 from agentkv_tasks.bench.speed.contenders import Ours, Transformers
@@ -84,9 +85,7 @@ def measure(tmp_path: Path) -> Measure:
 @pytest.fixture(scope="module")
 def plain() -> Any:
     device = torch.device("cpu")
-    model = build("tiny", device, "auto", num_layers=None, num_positions=1024).model
-    model.set_attn_implementation("sdpa")
-    return model
+    return build("tiny", device, "auto", num_layers=None, num_positions=1024).model
 
 
 def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> None:
@@ -117,6 +116,21 @@ def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> No
     short = json.loads(lines[-1])
     assert [each["label"] for each in short["rows"]] == [row["label"] for row in rows]
     assert all(f"batch {batch}" in said for batch in (1, 3)) and "tiny (random weights)" in said
+
+
+def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = {**SHAPES["tiny"][1], "num_local_experts": 4, "sliding_window": 24}
+    shapes = {**SHAPES, "tiny-oss": (SHAPES["gpt-oss-20b"][0], tiny)}
+    for module in (shapes_module, measure_module):
+        monkeypatch.setattr(module, "SHAPES", shapes)
+    rows, said = measure("full", "conf-kv", "ada-snapkv", shape="tiny-oss", against=("quantized",))
+    found = {row["label"]: row for row in rows}
+    assert found["transformers"]["attention"] == "eager" and "DynamicCache, eager" in said
+    assert found["transformers"]["split_parts_ms"]["attention"] > 0
+    assert all(row["checked"]["logits"] < 1e-4 for row in rows)
+    assert "quantized-fp8: left out" in said  # it knows no windows
 
 
 def test_ratios_are_those_of_the_same_rounds(measure: Measure) -> None:

@@ -49,7 +49,7 @@ class Timed:
     live_bytes: int
     kept_rows: float
     checked: dict[str, float]
-    attention: str = "sdpa"
+    attention: str
     rounds: list[list[float]] = field(default_factory=list)
     """Seconds of every step."""
     ratios: list[float] = field(default_factory=list)
@@ -172,7 +172,7 @@ def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tenso
     logits: list[Tensor] = []
     contender.begin()
     seconds = clock.seconds(lambda: logits.append(contender.feed(cell.prompt)))
-    timed = Timed(contender, seconds, contender.live_bytes, contender.num_rows, {})
+    timed = Timed(contender, seconds, contender.live_bytes, contender.num_rows, {}, "")
     contender.hold()
     if isinstance(contender, Ours):
         contender.resume()
@@ -181,6 +181,8 @@ def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tenso
             timed.checked["attention"] = check_state(contender, cell.ids[:, cell.seen, None])
         timed.attention = "+".join(sorted(paths))
         contender.release()
+    else:
+        timed.attention = contender.model.config._attn_implementation
     return timed, logits[0]
 
 

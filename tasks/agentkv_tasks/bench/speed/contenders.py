@@ -14,7 +14,7 @@ from agentkv.cache.cache import Cache
 from agentkv.policies.policy import Policy
 
 BASELINE = "transformers"
-"""DynamicCache over SDPA: what everything is compared with."""
+"""DynamicCache over SDPA, or eager attention where there is no SDPA: what all is compared with."""
 
 
 class Contender(Protocol):
@@ -117,7 +117,7 @@ class Ours:
 
 @dataclass(slots=True)
 class Transformers:
-    """A cache of transformers' own, read by its SDPA attention."""
+    """A cache of transformers' own, read by its own attention."""
 
     label: str
     model: Any = field(repr=False)

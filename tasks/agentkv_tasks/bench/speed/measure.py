@@ -173,7 +173,6 @@ def _load(bench: Bench) -> Loaded:
             f"{loaded.name} has {most} positions, and up to {bench.most_tokens} tokens would be "
             "read; lower --seen, --tokens or --budget"
         )
-    loaded.model.set_attn_implementation("sdpa")
     return loaded
 
 
@@ -181,7 +180,7 @@ def _contenders(bench: Bench, plain: Any) -> tuple[list[Contender], list[str]]:
     settings = bench.settings
     budget, chunk = settings.budget, settings.chunk
     found, missing = others(bench.against, plain, chunk=chunk, budget=budget)
-    ours = twin(plain, "sdpa")
+    ours = twin(plain, plain.config._attn_implementation)
     attach(ours)
     for chosen in settings.policies:
         policy = make_policy(chosen)

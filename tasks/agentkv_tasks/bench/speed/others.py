@@ -38,7 +38,7 @@ def others(
     """The baseline first, then what else was asked for; and a line for each that is not here.
 
     Args:
-        plain: a model over SDPA that nobody has touched.
+        plain: a model over transformers' own attention that nobody has touched.
         budget: rows per head that kvpress goes down to, which takes a number only.
     """
     found: list[Contender] = [Transformers(BASELINE, plain, chunk)]
@@ -67,7 +67,11 @@ def others(
                 "hidden_states_buffer_size": 64,
             }
             try:
-                found.append(Pressed("kvpress-snapkv", twin(plain, "sdpa"), parameters))
+                found.append(
+                    Pressed(
+                        "kvpress-snapkv", twin(plain, plain.config._attn_implementation), parameters
+                    )
+                )
             except (ImportError, AttributeError) as error:
                 missing.append(f"kvpress: left out, {' '.join(str(error).split())}")
     return found, missing

@@ -19,7 +19,7 @@ class SpeedRow:
     parameters: Mapping[str, Any]
     """All of them, with the budget."""
     attention: str
-    """What computed it in a step: of ours the kernels' implementation, of others sdpa."""
+    """What computed it in a step: of ours the kernels' implementation, of others sdpa or eager."""
     model: str
     scaled: str
     """What of a named shape was made smaller or larger; empty where nothing was."""

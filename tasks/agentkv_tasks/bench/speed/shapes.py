@@ -128,7 +128,7 @@ SHAPES: Mapping[str, tuple[type[PreTrainedConfig], Mapping[str, Any]]] = Mapping
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in evaluation mode on its device, untouched by us."""
+    """A model in evaluation mode on its device, with transformers' own attention."""
 
     name: str
     model: Any
@@ -150,7 +150,7 @@ def load(name: str, device: torch.device, dtype: str) -> Loaded:
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"{source} cannot be read as a model: {error}") from error
-    return Loaded(name, model.to(device).eval(), "")
+    return _loaded(name, model.to(device), "")
 
 
 def build(
@@ -178,7 +178,7 @@ def build(
     torch.manual_seed(0)
     with device:
         model = _FROM.from_config(config, dtype=kept)
-    return Loaded(name, model.to(device).eval(), ", ".join(said))
+    return _loaded(name, model.to(device), ", ".join(said))
 
 
 def twin(model: Any, attention: str) -> Any:
@@ -189,10 +189,21 @@ def twin(model: Any, attention: str) -> Any:
     return other
 
 
+def plain_attention(model: Any) -> str:
+    """The best of transformers' own that every machine has: sdpa, or eager where the model has
+    sinks, which SDPA does not know."""
+    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+
+
 def most_positions(model: Any) -> int | None:
     """Tokens that a model with learned positions can read; None for others."""
     is_learned = model.config.model_type == "gpt2"
     return int(model.config.max_position_embeddings) if is_learned else None
+
+
+def _loaded(name: str, model: Any, scaled: str) -> Loaded:
+    model.set_attn_implementation(plain_attention(model))
+    return Loaded(name, model.eval(), scaled)
 
 
 def _scale(config: Any, most_bytes: int, dtype: torch.dtype, num_layers: int | None) -> list[str]:

@@ -104,9 +104,14 @@ def watched(contender: Contender, watch: Stopwatch) -> Iterator[Callable[..., An
             _wrap_ours(contender, wrap)
         else:
             wrap(TransformersCache, "update", "append")
-            inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
-            ALL_ATTENTION_FUNCTIONS["sdpa"] = watch.wrapped(inner, "attention")
-            undo.append(lambda: _forget("sdpa"))
+            # sdpa is looked up among the library's, eager in the family's own module
+            if contender.model.config._attn_implementation == "sdpa":
+                inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
+                ALL_ATTENTION_FUNCTIONS["sdpa"] = watch.wrapped(inner, "attention")
+                undo.append(lambda: _forget("sdpa"))
+            else:
+                family = sys.modules[type(contender.model).__module__]
+                wrap(family, "eager_attention_forward", "attention")
         yield watch.wrapped(contender.feed, MODEL)
     finally:
         for each in reversed(undo):

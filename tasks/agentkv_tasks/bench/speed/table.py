@@ -14,7 +14,7 @@ from agentkv_tasks.summary import human_bytes
 _TIMES = (
     "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: ms of a step, {tokens} "
     "steps in each of {rounds} interleaved rounds, each from the same state. tok/s: of the batch. "
-    "x: p50 by that of {baseline} (DynamicCache, SDPA) in the same round, median, least-most. "
+    "x: p50 by that of {baseline} (DynamicCache, {attention}) in the same round, median, range. "
     "rows: of a layer and head. {paths}Load of the machine {load}."
 )
 _SPLITS = (
@@ -46,6 +46,7 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
         tokens=first.num_tokens,
         rounds=" or ".join(str(n) for n in sorted({row.num_rounds for row in rows})),
         baseline=BASELINE,
+        attention=next(row.attention for row in rows if row.label == BASELINE),
         paths=_paths(rows),
         load=f"{min(loads):.1f}-{max(loads):.1f}" if loads else "unknown",
     )
