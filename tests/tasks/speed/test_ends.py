@@ -1,0 +1,168 @@
+"""Interrupted, asked for what cannot be, scaled to fit."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from rich.progress import Progress
+from torch import Tensor
+
+import agentkv
+from agentkv.cache.families import describe
+from agentkv_tasks.bench.speed import measure as measure_module
+from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
+from agentkv_tasks.bench.speed.clock import percentile
+from agentkv_tasks.bench.speed.contenders import Ours, Transformers
+from agentkv_tasks.bench.speed.shapes import MOST_BYTES, SHAPES, build, twin
+from agentkv_tasks.bench.speed.split import Stopwatch
+
+LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
+"""Of the tiny shape."""
+
+Rows = list[dict[str, Any]]
+Measure = Callable[..., tuple[Rows, str]]
+
+
+class _Stops:
+    """Scores by age, and is interrupted like by Ctrl-C when it has scored so often."""
+
+    def __init__(self, often: int) -> None:
+        self.left = often
+
+    def __call__(self, rows: Any) -> Tensor:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        scores: Tensor = rows.positions.float().expand(HEADS, -1)
+        return scores
+
+
+def _interrupted(plain: Any, often: int) -> Iterator[Timed]:
+    ours = twin(plain, "sdpa")
+    agentkv.attach(ours)
+    policy = agentkv.scored("stops", _Stops(often))
+    contenders = [Transformers("transformers", plain, 64), Ours("stops", {}, policy, ours, 16, 64)]
+    ids = torch.randint(256, (1, 26), generator=torch.Generator().manual_seed(5))
+    cell = Cell(ids=ids, seen=20, num_warm_up=2, num_rounds=3, num_split_rounds=1)
+    return measure_cell(cell, contenders, Progress(disable=True))
+
+
+@torch.inference_mode()
+def test_an_interrupted_measurement_keeps_whole_rounds(plain: Any) -> None:
+    # scored twice per token, once for each layer: prompt and check 4, a round 12
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        for timed in _interrupted(plain, 4 + 2 * 12 + 5):
+            found.append((timed.label, len(timed.rounds), len(timed.ratios), timed.num_split))
+    assert found == [("transformers", 2, 2, 0), ("stops", 2, 2, 0)]
+    with pytest.raises(KeyboardInterrupt):
+        assert not list(_interrupted(plain, 4 + 5))
+
+
+def test_interrupted_what_was_measured_is_shown_and_kept(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = measure_module.measure_cell
+
+    def only_the_first(cell: Cell, *args: Any) -> Iterator[Timed]:
+        if cell.seen != 40:
+            raise KeyboardInterrupt
+        yield from inner(cell, *args)
+
+    monkeypatch.setattr(measure_module, "measure_cell", only_the_first)
+    with pytest.raises(KeyboardInterrupt, match="2 rows measured so far: .*speed.jsonl"):
+        measure("window", lengths=(40, 150))
+    rows, said = measure.last  # type: ignore[attr-defined]
+    assert [row["seen"] for row in rows] == [40, 40]
+    assert "p50" in said and "150" not in said.split()
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_shapes_are_scaled_to_what_fits_anywhere_and_say_so(name: str) -> None:
+    meta = torch.device("meta")
+    loaded = build(name, meta, "float32", num_layers=None, num_positions=9000)
+    held = sum(x.numel() * x.element_size() for x in loaded.model.parameters())
+    assert held <= MOST_BYTES
+    config, published = loaded.model.config, SHAPES[name][0](**SHAPES[name][1])
+    assert config.max_position_embeddings >= 9000
+    assert len(describe(loaded.model).layers) == config.num_hidden_layers
+    for key, what in (("num_hidden_layers", "layers"), ("vocab_size", "vocabulary")):
+        assert (getattr(config, key) < getattr(published, key)) == (what in loaded.scaled)
+    for key in ("hidden_size", "num_attention_heads"):
+        assert getattr(config, key) == getattr(published, key)
+
+
+def test_a_twin_has_the_same_weights_and_an_attention_of_its_own(plain: Any) -> None:
+    other = twin(plain, "eager")
+    pairs = zip(plain.parameters(), other.parameters(), strict=True)
+    assert all(a.data_ptr() == b.data_ptr() for a, b in pairs)
+    assert plain.config._attn_implementation == "sdpa"
+    assert other.config._attn_implementation == "eager"
+
+
+def test_percentiles_are_those_of_torch() -> None:
+    values = [5.0, 1.0, 2.5, 9.0, 4.0, 4.0]
+    for share in (0.0, 0.2, 0.5, 0.8, 1.0):
+        expected = torch.tensor(values, dtype=torch.float64).quantile(share)
+        assert percentile(values, share) == pytest.approx(float(expected))
+
+
+def test_time_is_charged_to_the_innermost_and_sums_to_the_whole() -> None:
+    watch = Stopwatch(lambda: None)
+    inner = watch.wrapped(lambda: sum(range(1000)), "inner")
+    outer = watch.wrapped(lambda: [inner() for _ in range(3)], "outer")
+    before = watch.wrapped(lambda: None, "before")
+    before()
+    outer()
+    assert set(watch.seconds) == {"before", "outer", "inner"}
+    assert all(seconds >= 0 for seconds in watch.seconds.values())
+    assert not watch._names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "gpt5"], "unknown shape 'gpt5'; known: tiny, gpt2"),
+        (["--shape", "tiny", "--layers", "9"], "the shape has 2, so 1 to 2 fit"),
+        (["--layers", "2"], "--layers is for a --shape"),
+        (["--model", "stop"], "stop is a script"),
+        (["--model", "nowhere"], "unknown model 'nowhere'"),
+        (["--policies", "gatd"], "unknown policy 'gatd'"),
+        (["--policies", "mine.toml"], "cannot read mine.toml"),
+        (["--against", "vllm"], "'vllm' is unknown; known: transformers, quantized, kvpress"),
+        (["--seen", "0"], "--seen must be 1 or more; found 0"),
+        (["--seen", "many"], "--seen 'many': expected whole numbers"),
+        (["--batches", "-1"], "--batches must be 1 or more"),
+        (["--tokens", "0"], "--tokens"),
+        (["--dtype", "int8"], "dtype"),
+        (["--device", "cuda:7"], "cuda:7"),
+        (["--shape", "tiny", "--budget", "8", "--policies", "snapkv"], "budget"),
+        (["--shape", "tiny", "--seen", "900000000"], "need about"),
+    ],
+)
+def test_a_mistake_is_answered_before_anything_is_timed(
+    arguments: list[str], message: str, tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    out = tmp_path / "speed.jsonl"
+    result = call(*arguments, "--out", str(out))
+    assert result.exit_code == 2, result.output
+    assert message in result.output and "Traceback" not in result.output
+    assert not out.exists()
+
+
+def test_rows_that_are_there_are_not_overwritten_unasked(
+    tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    out = tmp_path / "speed.jsonl"
+    out.write_text("mine\n")
+    result = call("--shape", "tiny", "--out", str(out))
+    assert result.exit_code == 2 and "--fresh" in result.output
+    assert out.read_text() == "mine\n"
+
+
+def test_help_fits_80_columns(call: Callable[..., Result]) -> None:
+    said = call("--help").output
+    assert "--shape" in said and all(len(line) <= 80 for line in said.splitlines())

@@ -1,0 +1,120 @@
+"""What `agentkv bench speed` measures, in rows."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import Cache as TransformersCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+import agentkv.cache.keeper as keeper_module
+import agentkv.cache.layer as layer_module
+import agentkv.cache.step as step_module
+from agentkv.cache.cache import Cache
+from agentkv.cache.forward import ForwardCache
+from agentkv.cache.keeper import Keeper
+from agentkv.cache.lanes import Lanes
+from agentkv.cache.layer import LayerStore
+from agentkv_kernels import ops
+from agentkv_tasks.bench.speed import measure as measure_module
+from agentkv_tasks.bench.speed import shapes as shapes_module
+from agentkv_tasks.bench.speed.shapes import SHAPES
+
+LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
+"""Of the tiny shape."""
+
+Rows = list[dict[str, Any]]
+Measure = Callable[..., tuple[Rows, str]]
+
+
+def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> None:
+    rows, said = measure("full", "conf-kv-int8", "ada-snapkv", lengths=(40, 150), batches=(1, 3))
+    labels = ["transformers", "full", "conf-kv-int8", "ada-snapkv"]
+    expected = [(batch, seen, label) for batch in (1, 3) for seen in (40, 150) for label in labels]
+    assert [(row["batch"], row["seen"], row["label"]) for row in rows] == expected
+    for row in rows:
+        kept = 64 if row["label"] in labels[2:] and row["seen"] == 150 else row["seen"]
+        assert row["kept_rows"] == kept
+        assert row["num_tokens"] == 3 and len(row["round_p50_ms"]) == row["num_rounds"] == 2
+        assert 0 < row["p20_ms"] <= row["p50_ms"] <= row["p80_ms"]
+        assert set(row["split_ms"]) == {"attention", "bookkeeping", "compaction", "model"}
+        # something was charged to the kernels, wherever the cache calls them
+        assert row["split_parts_ms"]["attention"] > 0 and row["split_parts_ms"]["append"] > 0
+        assert row["checked"]["logits"] < 1e-4
+        assert row["command"] and row["device"] and row["versions"]["torch"] == torch.__version__
+        if row["label"] == "transformers":
+            full = 2 * LAYERS * HEADS * DIM * FLOAT * row["seen"] * row["batch"]
+            assert row["live_bytes"] == full and row["peak_bytes"] is None
+            assert (row["attention"], row["ratio"]) == ("sdpa", 1.0)
+        else:
+            assert row["checked"]["attention"] < 1e-5
+            assert row["attention"] in ("numba", "reference")
+            assert row["peak_bytes"] >= row["live_bytes"] > 0
+    lines = said.rstrip().splitlines()
+    assert max(map(len, lines[:-2])) <= 80 and "…" not in "".join(lines)
+    short = json.loads(lines[-1])
+    assert [each["label"] for each in short["rows"]] == [row["label"] for row in rows]
+    assert all(f"batch {batch}" in said for batch in (1, 3)) and "tiny (random weights)" in said
+
+
+def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = {**SHAPES["tiny"][1], "num_local_experts": 4, "sliding_window": 24}
+    shapes = {**SHAPES, "tiny-oss": (SHAPES["gpt-oss-20b"][0], tiny)}
+    for module in (shapes_module, measure_module):
+        monkeypatch.setattr(module, "SHAPES", shapes)
+    rows, said = measure("full", "conf-kv", "ada-snapkv", shape="tiny-oss", against=("quantized",))
+    found = {row["label"]: row for row in rows}
+    assert found["transformers"]["attention"] == "eager" and "DynamicCache, eager" in said
+    assert found["transformers"]["split_parts_ms"]["attention"] > 0
+    assert all(row["checked"]["logits"] < 1e-4 for row in rows)
+    assert "quantized-fp8: left out" in said  # it knows no windows
+
+
+def test_ratios_are_those_of_the_same_rounds(measure: Measure) -> None:
+    rows, _ = measure("window", num_rounds=3)
+    base, ours = (row["round_p50_ms"] for row in rows)
+    ratios = sorted(b / a for a, b in zip(base, ours, strict=True))
+    assert rows[1]["ratio"] == pytest.approx(ratios[1])
+    assert (rows[1]["ratio_least"], rows[1]["ratio_most"]) == pytest.approx((ratios[0], ratios[2]))
+
+
+def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
+    measure: Measure,
+) -> None:
+    rows, said = measure("int8", "nf4", against=("quantized", "kvpress"), num_split_rounds=0)
+    found = {row["label"]: row for row in rows}
+    assert 0 < found["int8"]["checked"]["quantised"] < 0.03
+    assert 0.03 < found["nf4"]["checked"]["quantised"] < 0.25
+    assert not found["int8"]["split_ms"]
+    for name in ("quantized-fp8", "quantized-quanto", "quantized-hqq", "kvpress"):
+        assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
+
+
+def test_a_cache_is_asked_for_its_parts_and_left_as_it_was(measure: Measure) -> None:
+    def watched() -> list[Any]:
+        names = {
+            layer_module: ("attend",),
+            step_module: ("attend_lanes",),
+            keeper_module: ("_scores",),
+            ops: ("chosen",),
+            LayerStore: ("attend",),
+            ForwardCache: ("update", "attend", "finish", "check_input", "note_ids"),
+            Cache: ("settle",),
+            Keeper: ("evict", "store_by_rank"),
+            Lanes: ("append", "apply", "drop", "drop_before", "quantise", "quantise_to"),
+            TransformersCache: ("update",),
+        }
+        return [vars(owner)[name] for owner, some in names.items() for name in some]
+
+    before, sdpa = watched(), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    rows, _ = measure("h2o", "conf-kv")
+    assert all(a is b for a, b in zip(before, watched(), strict=True))
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa
+    parts = {row["label"]: set(row["split_parts_ms"]) for row in rows}
+    assert parts["transformers"] == {"attention", "append", "model"}
+    assert {"tracking", "scores", "gate", "entry", "keep"} <= parts["h2o"]
+    assert "gate" in parts["conf-kv"]

@@ -1,0 +1,122 @@
+"""Contenders that were broken on purpose, and the judge of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from torch import Tensor
+
+import agentkv
+from agentkv.cache.coded import CodedRows
+from agentkv.cache.lanes import Lanes
+from agentkv.cache.layer import LayerStore
+from agentkv_tasks.bench.speed.contenders import Ours
+from agentkv_tasks.bench.speed.judge import Judge
+from agentkv_tasks.bench.speed.shapes import twin
+from agentkv_tasks.bench.speed.verify import WrongError, check_path
+
+LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
+"""Of the tiny shape."""
+
+Rows = list[dict[str, Any]]
+Measure = Callable[..., tuple[Rows, str]]
+
+
+def _refused(measure: Measure, *policies: object, message: str, **changes: Any) -> None:
+    with pytest.raises(WrongError, match=message):
+        measure(*policies, **changes)
+    rows, said = measure.last  # type: ignore[attr-defined]
+    assert rows == [] and "p50" not in said and "{" not in said
+
+
+def test_nothing_is_timed_where_attention_is_wrong(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = LayerStore.attend
+
+    def louder(store: LayerStore, *args: Any) -> Tensor:
+        return 1.05 * inner(store, *args)
+
+    monkeypatch.setattr(LayerStore, "attend", louder)
+    _refused(measure, "full", message="full is wrong: .* logits .* Nothing was timed")
+
+
+def test_nothing_is_timed_where_a_kernel_goes_wrong_with_many_rows(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = LayerStore.attend
+
+    def forgets(store: LayerStore, q: Tensor, *args: Any) -> Tensor:
+        is_long = store.lanes is not None and max(store.lanes.counts) > 300
+        return inner(store, q, *args) * (0.9 if is_long and q.shape[2] == 1 else 1.0)
+
+    monkeypatch.setattr(LayerStore, "attend", forgets)
+    _refused(measure, "full", lengths=(400,), message="after 40[01] tokens its attention is 0.1 ")
+
+
+def test_nothing_is_timed_where_other_rows_stay_than_the_cache_says(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = Lanes.apply
+
+    def one_off(lanes: Lanes, verdicts: Any) -> None:
+        inner(lanes, verdicts)
+        if any(verdict is not None for verdict in verdicts):
+            values = lanes._dense.rows(1, 0)
+            values.copy_(values.roll(1, dims=1))
+
+    monkeypatch.setattr(Lanes, "apply", one_off)
+    _refused(measure, "full", "window", message="window is wrong: .* hides the same rows")
+
+
+def test_nothing_is_timed_where_quantised_rows_are_not_what_they_were(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = CodedRows.append
+
+    def larger(coded: CodedRows, rows: Any) -> None:
+        inner(coded, [(1.1 * keys, values) for keys, values in rows])
+
+    monkeypatch.setattr(CodedRows, "append", larger)
+    _refused(measure, "int8", message="rows in int8 are 0.1 of their norm .* at most 0.03")
+
+
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
+) -> None:
+    inner = LayerStore.attend
+    monkeypatch.setattr(LayerStore, "attend", lambda store, *args: -inner(store, *args))
+    out = tmp_path / "speed.jsonl"
+    result = call("--shape", "tiny", "--seen", "30", "--policies", "full", "--out", str(out))
+    assert result.exit_code == 1 and not out.exists()
+    assert "agentkv: full is wrong" in result.output and "Traceback" not in result.output
+
+
+@torch.inference_mode()
+def test_the_judge_agrees_with_a_model_that_has_a_mask(plain: Any) -> None:
+    ids = torch.randint(256, (1, 12), generator=torch.Generator().manual_seed(3))
+    judge = Judge(plain)
+    found = judge.feed(ids[:, :9], None)
+    torch.testing.assert_close(found, plain(ids[:, :9]).logits[:, -1], atol=1e-5, rtol=0)
+    kept = [[[torch.tensor([0, 4, 8])] * HEADS]] * LAYERS
+    found = judge.feed(ids[:, 9:], kept)
+    visible = torch.ones(12, 12).tril().bool()
+    visible[9:, :9] = torch.zeros(9).index_fill(0, torch.tensor([0, 4, 8]), 1).bool()
+    mask = torch.zeros(1, 1, 12, 12).masked_fill(~visible, -torch.inf)
+    expected = plain(ids, attention_mask=mask).logits[:, -1]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    with pytest.raises(AssertionError):  # hiding changes something
+        torch.testing.assert_close(found, plain(ids).logits[:, -1], atol=1e-2, rtol=0)
+
+
+@torch.inference_mode()
+def test_a_policy_of_ones_own_is_checked_like_any(plain: Any) -> None:
+    ours = twin(plain, "sdpa")
+    agentkv.attach(ours)
+    ids = torch.randint(256, (2, 120), generator=torch.Generator().manual_seed(4))
+    policy = agentkv.scored("oldest", lambda rows: -rows.positions.float().expand(HEADS, -1))
+    found = check_path(Ours("oldest", {}, policy, ours, 32, 48), plain, ids, 48)
+    assert 0 < found["logits"] < 1e-4 and found["quantised"] == 0
