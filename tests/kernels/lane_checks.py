@@ -278,6 +278,7 @@ def main():
             check("cpu")
             reason = None
         except Exception:
+            # the edge of this process: whatever a kernel raised is told by name, and the test fails
             reason = traceback.format_exc()
         print(json.dumps({"check": name, "failed": reason}))
         sys.stdout.flush()
