@@ -1,6 +1,7 @@
 """The cache itself: what transformers is handed as `past_key_values`."""
 
 import os
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -174,7 +175,14 @@ class Cache(StatefulCache):
         if logits.shape[0] != self._batch:
             raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
         # the only point of a step that waits for the device
-        self.confidences = gate.confidence(logits).tolist()
+        self.settle_at(gate.confidence(logits).tolist())
+
+    def settle_at(self, confidences: Sequence[float]) -> None:
+        """As `settle`, where what the policy's gate makes of the logits is on the host already."""
+        if not self.policy.gate.needs_logits or self._batch is None:
+            return
+        assert len(confidences) == self._batch, "a confidence for every sequence"
+        self.confidences = list(confidences)
         for i in self.keepers:
             self.stores[i].evict(self.confidences, num_new=self._num_new)
         self._store_by_rank()
