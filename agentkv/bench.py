@@ -16,23 +16,36 @@ bench = typer.Typer(
     help="Measure a cache by itself, without tasks.", no_args_is_help=True, rich_markup_mode=None
 )
 
+Policies = Annotated[
+    str, typer.Option(help="Cache policies by commas, also TOML files that compose them.")
+]
+Model = Annotated[str, typer.Option(help="nano, a folder or a hub id.")]
+Shape = Annotated[
+    str | None,
+    typer.Option(help="Random weights instead: gpt2, qwen3-14b, gpt-oss-20b ... or tiny."),
+]
+Layers = Annotated[int | None, typer.Option(help="Of the shape. [default: as many as fit]")]
+Against = Annotated[
+    str, typer.Option(help="Beside transformers' DynamicCache: static, quantized, kvpress.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Of torch.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+OutFile = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
+Overwrite = Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")]
+
 
 @bench.command()
 def states(
-    policies: Annotated[
-        str, typer.Option(help="Cache policies by commas, also TOML files that compose them.")
-    ] = "full,window,snapkv,arkv,fp8,conf-kv-int8",
-    model: Annotated[str, typer.Option(help="nano, a folder or a hub id.")] = "nano",
+    policies: Policies = "full,window,snapkv,arkv,fp8,conf-kv-int8",
+    model: Model = "nano",
     budget: options.Budget = "256",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens read one by one.")] = 4096,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens read at once before.")] = 512,
     parts: Annotated[int, typer.Option(help="Of the stream; rows tell of each.")] = 8,
     world_seed: options.World = 75,
     text: Annotated[Path | None, typer.Option(help="A text file instead of the world.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File for the rows. [default: below runs/]")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")] = False,
+    out: OutFile = None,
+    fresh: Overwrite = False,
     device: options.Device = "auto",
     browser_path: options.Browser = None,
 ) -> None:
@@ -69,41 +82,32 @@ def states(
 
 @bench.command()
 def speed(
-    policies: Annotated[
-        str, typer.Option(help="Cache policies by commas, also TOML files that compose them.")
-    ] = "full,window,snapkv,int8,conf-kv-int8",
-    model: Annotated[str, typer.Option(help="nano, a folder or a hub id.")] = "nano",
-    shape: Annotated[
-        str | None,
-        typer.Option(help="Random weights instead: gpt2, qwen3-14b, gpt-oss-20b ... or tiny."),
-    ] = None,
-    layers: Annotated[
-        int | None, typer.Option(help="Of the shape. [default: as many as fit]")
-    ] = None,
+    policies: Policies = "full,window,snapkv,int8,conf-kv-int8",
+    model: Model = "nano",
+    shape: Shape = None,
+    layers: Layers = None,
     seen: Annotated[str, typer.Option(help="Tokens read before, by commas.")] = "512,2048,8192",
     batches: Annotated[str, typer.Option(help="Sequences at once, by commas.")] = "1",
     tokens: Annotated[int, typer.Option(min=1, help="Steps that a round times.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="In each, every cache has its turn.")] = 5,
     split_rounds: Annotated[
         int, typer.Option(min=0, help="More rounds, which ask where the time goes.")
-    ] = 1,
-    against: Annotated[
-        str, typer.Option(help="Beside transformers' DynamicCache: quantized, kvpress, by commas.")
-    ] = "transformers",
+    ] = 3,
+    against: Against = "transformers",
     budget: options.Budget = options.DEFAULT_BUDGET,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens that are read at once before.")] = 512,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of torch.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    threads: Threads = None,
+    dtype: Dtype = "auto",
     device: options.Device = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="File for the rows. [default: below runs/]")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")] = False,
+    out: OutFile = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or go on where it stands.")
+    ] = False,
 ) -> None:
     """Time decoding under cache policies beside transformers' own cache.
 
     Each cache is checked first, and nothing is timed if one is wrong. Then all of them decode the
-    same tokens in turns, each time from the same state; a last round asks where the time goes.
+    same tokens in turns, each time from the same state; more rounds ask where the time goes.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -131,6 +135,57 @@ def speed(
                 threads=threads,
                 command=shlex.join(["agentkv", *sys.argv[1:]]),
                 out=out or Path("runs") / f"speed-{shape or Path(model).name}.jsonl",
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+@bench.command()
+def memory(
+    policies: Policies = "full,window,conf-kv-int8",
+    model: Model = "nano",
+    shape: Shape = None,
+    layers: Layers = None,
+    seen: Annotated[str, typer.Option(help="Tokens of the prompt, by commas.")] = "2048,32768",
+    tokens: Annotated[int, typer.Option(min=1, help="Decoded after it.")] = 64,
+    against: Against = "transformers",
+    budget: options.Budget = options.DEFAULT_BUDGET,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens of it that are read at once.")] = 512,
+    threads: Threads = None,
+    dtype: Dtype = "auto",
+    device: options.Device = "auto",
+    out: OutFile = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Say what a whole process takes that reads a prompt and decodes under each policy.
+
+    Each cache is checked first. Then every policy and length has a process of its own, which
+    tells the most memory it had resident, beside that of one with transformers' own cache.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.bench.memory.measure import Bench, conduct
+
+        settings = read_settings(
+            model=model,
+            policies=tuple(options.split("--policies", policies)),
+            budget=options.read_budget(budget),
+            chunk=chunk,
+            dtype=dtype,
+            device=device,
+        )
+        conduct(
+            Bench(
+                settings=settings,
+                shape=shape,
+                num_layers=layers,
+                lengths=options.read_numbers("--seen", seen),
+                num_decoded=tokens,
+                against=tuple(options.split("--against", against)),
+                threads=threads,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or Path("runs") / f"memory-{shape or Path(model).name}.jsonl",
                 fresh=fresh,
             ),
             console,

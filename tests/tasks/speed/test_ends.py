@@ -56,7 +56,7 @@ def test_an_interrupted_measurement_keeps_whole_rounds(plain: Any) -> None:
     found = []
     with pytest.raises(KeyboardInterrupt):
         for timed in _interrupted(plain, 4 + 2 * 12 + 5):
-            found.append((timed.label, len(timed.rounds), len(timed.ratios), timed.num_split))
+            found.append((timed.label, len(timed.rounds), len(timed.ratios), len(timed.splits)))
     assert found == [("transformers", 2, 2, 0), ("stops", 2, 2, 0)]
     with pytest.raises(KeyboardInterrupt):
         assert not list(_interrupted(plain, 4 + 5))
@@ -132,7 +132,7 @@ def test_time_is_charged_to_the_innermost_and_sums_to_the_whole() -> None:
         (["--model", "nowhere"], "unknown model 'nowhere'"),
         (["--policies", "gatd"], "unknown policy 'gatd'"),
         (["--policies", "mine.toml"], "cannot read mine.toml"),
-        (["--against", "vllm"], "'vllm' is unknown; known: transformers, quantized, kvpress"),
+        (["--against", "vllm"], "'vllm' is unknown; known: transformers, static, quantized"),
         (["--seen", "0"], "--seen must be 1 or more; found 0"),
         (["--seen", "many"], "--seen 'many': expected whole numbers"),
         (["--batches", "-1"], "--batches must be 1 or more"),
@@ -151,16 +151,6 @@ def test_a_mistake_is_answered_before_anything_is_timed(
     assert result.exit_code == 2, result.output
     assert message in result.output and "Traceback" not in result.output
     assert not out.exists()
-
-
-def test_rows_that_are_there_are_not_overwritten_unasked(
-    tmp_path: Path, call: Callable[..., Result]
-) -> None:
-    out = tmp_path / "speed.jsonl"
-    out.write_text("mine\n")
-    result = call("--shape", "tiny", "--out", str(out))
-    assert result.exit_code == 2 and "--fresh" in result.output
-    assert out.read_text() == "mine\n"
 
 
 def test_help_fits_80_columns(call: Callable[..., Result]) -> None:

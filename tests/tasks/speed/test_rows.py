@@ -18,7 +18,7 @@ from agentkv.cache.keeper import Keeper
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.layer import LayerStore
 from agentkv_kernels import ops
-from agentkv_tasks.bench.speed import measure as measure_module
+from agentkv_tasks.bench.speed import ready as ready_module
 from agentkv_tasks.bench.speed import shapes as shapes_module
 from agentkv_tasks.bench.speed.shapes import SHAPES
 
@@ -42,6 +42,8 @@ def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> No
         assert set(row["split_ms"]) == {"attention", "bookkeeping", "compaction", "model"}
         # something was charged to the kernels, wherever the cache calls them
         assert row["split_parts_ms"]["attention"] > 0 and row["split_parts_ms"]["append"] > 0
+        keeping = row["split_ms"]["bookkeeping"] + row["split_ms"]["compaction"]
+        assert 0 < row["keeping_share"] == pytest.approx(keeping / sum(row["split_ms"].values()))
         assert row["checked"]["logits"] < 1e-4
         assert row["command"] and row["device"] and row["versions"]["torch"] == torch.__version__
         if row["label"] == "transformers":
@@ -57,6 +59,21 @@ def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> No
     short = json.loads(lines[-1])
     assert [each["label"] for each in short["rows"]] == [row["label"] for row in rows]
     assert all(f"batch {batch}" in said for batch in (1, 3)) and "tiny (random weights)" in said
+    heads = [line.split() for line in lines if line.split()[:2] == ["seen", "cache"]]
+    assert ["seen", "cache", "1", "3"] in heads  # tokens a second by batch
+
+
+def test_a_static_cache_is_timed_with_room_for_what_is_read(measure: Measure) -> None:
+    rows, said = measure("full", lengths=(40, 150), batches=(2,), against=("static",))
+    found = {(row["label"], row["seen"]): row for row in rows}
+    for seen in (40, 150):
+        row = found["static", seen]
+        room = seen + 2 + 3  # and the steps that warm up and that are timed
+        counters = 8 * LAYERS  # each layer counts what it has read
+        assert row["live_bytes"] == 2 * LAYERS * 2 * HEADS * DIM * FLOAT * room + counters
+        assert row["kept_rows"] == seen and row["checked"]["logits"] < 1e-4
+        assert row["attention"] == "sdpa" and row["split_parts_ms"]["append"] > 0
+    assert "static" in said
 
 
 def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention(
@@ -64,7 +81,7 @@ def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention
 ) -> None:
     tiny = {**SHAPES["tiny"][1], "num_local_experts": 4, "sliding_window": 24}
     shapes = {**SHAPES, "tiny-oss": (SHAPES["gpt-oss-20b"][0], tiny)}
-    for module in (shapes_module, measure_module):
+    for module in (shapes_module, ready_module):
         monkeypatch.setattr(module, "SHAPES", shapes)
     rows, said = measure("full", "conf-kv", "ada-snapkv", shape="tiny-oss", against=("quantized",))
     found = {row["label"]: row for row in rows}
@@ -89,7 +106,7 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
     found = {row["label"]: row for row in rows}
     assert 0 < found["int8"]["checked"]["quantised"] < 0.03
     assert 0.03 < found["nf4"]["checked"]["quantised"] < 0.25
-    assert not found["int8"]["split_ms"]
+    assert not found["int8"]["split_ms"] and found["int8"]["keeping_share"] is None
     for name in ("quantized-fp8", "quantized-quanto", "quantized-hqq", "kvpress"):
         assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
 

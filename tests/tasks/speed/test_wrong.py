@@ -8,6 +8,7 @@ import pytest
 import torch
 from click.testing import Result
 from torch import Tensor
+from transformers.cache_utils import StaticLayer
 
 import agentkv
 from agentkv.cache.coded import CodedRows
@@ -82,6 +83,19 @@ def test_nothing_is_timed_where_quantised_rows_are_not_what_they_were(
 
     monkeypatch.setattr(CodedRows, "append", larger)
     _refused(measure, "int8", message="rows in int8 are 0.1 of their norm .* at most 0.03")
+
+
+def test_nothing_is_timed_where_another_librarys_cache_is_wrong(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = StaticLayer.update
+
+    def forgets(layer: StaticLayer, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        keys, values = inner(layer, *args, **kwargs)
+        return keys, values * (torch.arange(values.shape[2]) > 5)[:, None]
+
+    monkeypatch.setattr(StaticLayer, "update", forgets)
+    _refused(measure, "full", against=("static",), message="static is wrong: .* logits")
 
 
 def test_what_is_wrong_is_said_in_one_line(

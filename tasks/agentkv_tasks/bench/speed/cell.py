@@ -11,7 +11,7 @@ from torch import Tensor
 from agentkv_tasks.bench.speed.clock import Clock, percentile, undisturbed
 from agentkv_tasks.bench.speed.contenders import Contender, Ours, pieces
 from agentkv_tasks.bench.speed.rows import SpeedRow
-from agentkv_tasks.bench.speed.split import MODEL, SUMS, Stopwatch, noting_paths, watched
+from agentkv_tasks.bench.speed.split import KEEPING, SUMS, Stopwatch, noting_paths, watched
 from agentkv_tasks.bench.speed.verify import check_logits, check_state, keeps_all
 
 
@@ -57,9 +57,8 @@ class Timed:
     whole_ratios: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     allocator_bytes: int | None = None
-    split: dict[str, float] = field(default_factory=dict)
-    """Seconds of all steps asked, by part."""
-    num_split: int = 0
+    splits: list[dict[str, float]] = field(default_factory=list)
+    """Of every round that asked: mean seconds of a step, by part."""
 
     @property
     def label(self) -> str:
@@ -68,7 +67,11 @@ class Timed:
     def row(self, *, batch: int, **about: Any) -> SpeedRow:
         """With what is not this one's own."""
         steps = [1e3 * seconds for of_round in self.rounds for seconds in of_round]
-        parts = {name: 1e3 * seconds / self.num_split for name, seconds in self.split.items()}
+        names = dict.fromkeys(name for split in self.splits for name in split)
+        parts = {
+            name: 1e3 * percentile([split.get(name, 0.0) for split in self.splits], 0.5)
+            for name in names
+        }
         split = {
             name: sum(parts.get(each, 0.0) for each in of) for name, of in SUMS.items() if parts
         }
@@ -91,6 +94,9 @@ class Timed:
             round_p50_ms=[1e3 * percentile(of_round, 0.5) for of_round in self.rounds],
             split_ms=split,
             split_parts_ms=parts,
+            keeping_share=sum(split[name] for name in KEEPING) / sum(split.values())
+            if split
+            else None,
             prefill_seconds=self.prefill_seconds,
             live_bytes=self.live_bytes,
             peak_bytes=self.peak_bytes,
@@ -147,7 +153,7 @@ def measure_cell(
     finally:
         progress.remove_task(bar)
         for contender in contenders:
-            contender.begin()
+            contender.end()
     yield from _compared(found)
 
 
@@ -156,11 +162,9 @@ def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
     num_whole = min((len(timed.rounds) for timed in found), default=0)
     if not num_whole:
         return
-    num_split = min(timed.num_split for timed in found)
+    num_split = min(len(timed.splits) for timed in found)
     for timed in found:
-        del timed.rounds[num_whole:]
-        if not num_split:
-            timed.split.clear()
+        del timed.rounds[num_whole:], timed.splits[num_split:]
         for mine, base in zip(timed.rounds, found[0].rounds, strict=True):
             timed.ratios.append(percentile(mine, 0.5) / percentile(base, 0.5))
             timed.whole_ratios.append(sum(mine) / sum(base))
@@ -170,7 +174,7 @@ def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
 def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tensor]:
     """Read the prompt, hold that state, and check it."""
     logits: list[Tensor] = []
-    contender.begin()
+    contender.begin(cell.ids.shape[1])
     seconds = clock.seconds(lambda: logits.append(contender.feed(cell.prompt)))
     timed = Timed(contender, seconds, contender.live_bytes, contender.num_rows, {}, "")
     contender.hold()
@@ -215,7 +219,5 @@ def _split_round(cell: Cell, timed: Timed, clock: Clock) -> None:
         for token in cell.steps:
             feed(token)
     contender.release()
-    for name, seconds in watch.seconds.items():
-        timed.split[name] = timed.split.get(name, 0.0) + seconds
-    timed.num_split += len(cell.steps)
-    assert MODEL in timed.split, "nothing was asked"
+    count = len(cell.steps)
+    timed.splits.append({name: seconds / count for name, seconds in watch.seconds.items()})

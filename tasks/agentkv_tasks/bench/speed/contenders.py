@@ -33,8 +33,8 @@ class Contender(Protocol):
     @property
     def model(self) -> Any: ...
 
-    def begin(self) -> None:
-        """Be empty, and hold no state."""
+    def begin(self, room: int) -> None:
+        """Be empty, and hold no state; no more than `room` tokens of a sequence will be read."""
 
     def feed(self, ids: Tensor) -> Tensor:
         """Read (B, n) more; the logits (B, V) of the last one."""
@@ -47,6 +47,9 @@ class Contender(Protocol):
 
     def release(self) -> None:
         """Give the working memory back; the state held stays."""
+
+    def end(self) -> None:
+        """Give all memory back."""
 
     @property
     def live_bytes(self) -> int:
@@ -76,9 +79,9 @@ class Ours:
     _held: Any = None
 
     def __post_init__(self) -> None:
-        self.begin()  # a budget that cannot be is refused now
+        self.begin(1)  # a budget that cannot be is refused now
 
-    def begin(self) -> None:
+    def begin(self, room: int) -> None:
         self._held = None
         self.cache = Cache.for_model(
             self.model, policy=self.policy, budget=self.budget, chunk=self.chunk
@@ -95,6 +98,10 @@ class Ours:
         self.cache.restore(self._held)
 
     def release(self) -> None:
+        self.cache.reset()
+
+    def end(self) -> None:
+        self._held = None
         self.cache.reset()
 
     @property
@@ -123,21 +130,28 @@ class Transformers:
     model: Any = field(repr=False)
     chunk: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """For a QuantizedCache: its backend; empty for a DynamicCache."""
+    """Of a StaticCache or QuantizedCache, `cache` by name and its own; empty for a DynamicCache."""
     kind: str = "transformers"
     cache: Any = field(init=False, repr=False)
     _held: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.begin()
+        self.begin(1)  # what is not installed is missed now
 
-    def begin(self) -> None:
-        from transformers import DynamicCache, QuantizedCache
+    @property
+    def is_quantised(self) -> bool:
+        return self.parameters.get("cache") == "QuantizedCache"
 
-        config = self.model.config
+    def begin(self, room: int) -> None:
+        from transformers import DynamicCache, QuantizedCache, StaticCache
+
+        numbers, config = dict(self.parameters), self.model.config
+        kind = numbers.pop("cache", None)
         self._held = None
-        if self.parameters:
-            self.cache = QuantizedCache(config=config, **self.parameters)
+        if kind == "QuantizedCache":
+            self.cache = QuantizedCache(config=config, **numbers)
+        elif kind == "StaticCache":
+            self.cache = StaticCache(config=config, max_cache_len=room, **numbers)
         else:
             self.cache = DynamicCache(config=config)
 
@@ -160,6 +174,9 @@ class Transformers:
     def release(self) -> None:
         self.cache = None
 
+    def end(self) -> None:
+        self._held, self.cache = None, None
+
     @property
     def live_bytes(self) -> int:
         return stored_bytes(self.cache)
@@ -170,7 +187,7 @@ class Transformers:
 
     @property
     def num_rows(self) -> float:
-        if self.parameters:
+        if self.parameters:  # others hold room for more, or rows in two places
             return float(self.cache.get_seq_length())
         return rows_of(self.cache)
 

@@ -1,7 +1,7 @@
 """The machine that is measured on: its device, threads, load, and whether memory is enough."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from agentkv.cache.families import describe
-from agentkv_tasks.bench.speed.contenders import Contender, Ours
 from agentkv_tasks.summary import human_bytes
 
 
@@ -17,12 +16,13 @@ class SpeedError(ValueError):
     """A measurement that cannot be made as asked; the message says what can."""
 
 
-def require_memory(model: Any, contenders: Sequence[Contender], tokens: int) -> None:
-    """Refuse what would not fit: each state is held once, and one contender at a time works on a
-    copy of its own.
+def require_memory(model: Any, tokens: int, num_caches: int) -> None:
+    """Refuse what would not fit.
 
     Args:
         tokens: of all sequences together.
+        num_caches: that keep all of them, at the same time; those at work count twice, because
+            they may be copied in being made longer.
 
     Raises:
         SpeedError: saying how much is needed and how much there is.
@@ -31,11 +31,10 @@ def require_memory(model: Any, contenders: Sequence[Contender], tokens: int) -> 
         2 * layer.num_heads * layer.head_dim * model.dtype.itemsize
         for layer in describe(model).layers
     )
-    num_full = sum(not isinstance(each, Ours) or not each.policy.gate.evicts for each in contenders)
-    needed, free = (num_full + 2) * full, _free_bytes(model.device)
+    needed, free = num_caches * full, _free_bytes(model.device)
     if free is not None and needed > free:
         raise SpeedError(
-            f"{num_full} caches that keep all of {tokens} tokens, and two at work, need about "
+            f"{num_caches} caches at once that keep all of {tokens} tokens need about "
             f"{human_bytes(needed)}; {human_bytes(free)} are free. Lower --seen, --batches or "
             "--layers, or measure fewer policies that keep all"
         )

@@ -21,7 +21,7 @@ from agentkv_tasks.bench.speed.contenders import (
 )
 from agentkv_tasks.bench.speed.shapes import twin
 
-AGAINST = (BASELINE, "quantized", "kvpress")
+AGAINST = (BASELINE, "static", "quantized", "kvpress")
 """What `--against` knows."""
 
 _BACKENDS = {
@@ -43,6 +43,8 @@ def others(
     """
     found: list[Contender] = [Transformers(BASELINE, plain, chunk)]
     missing: list[str] = []
+    if "static" in against:
+        found.append(Transformers("static", plain, chunk, {"cache": "StaticCache"}))
     if "quantized" in against:
         for backend, module in _BACKENDS.items():
             label = f"quantized-{backend}"
@@ -50,7 +52,8 @@ def others(
                 missing.append(f"{label}: left out, {module} is not installed")
                 continue
             try:
-                found.append(Transformers(label, plain, chunk, {"backend": backend}))
+                parameters: dict[str, Any] = {"cache": "QuantizedCache", "backend": backend}
+                found.append(Transformers(label, plain, chunk, parameters))
             except (ImportError, ValueError, TypeError) as error:
                 missing.append(f"{label}: left out, {' '.join(str(error).split())}")
     if "kvpress" in against:
@@ -104,9 +107,9 @@ class Pressed:
     _held: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.begin()
+        self.begin(1)
 
-    def begin(self) -> None:
+    def begin(self, room: int) -> None:
         from transformers import DynamicCache
 
         self.release()
@@ -160,6 +163,10 @@ class Pressed:
         if self._hooks is not None:
             self._hooks.close()
         self._hooks, self.cache, self.press = None, None, None
+
+    def end(self) -> None:
+        self.release()
+        self._held = None
 
     @property
     def live_bytes(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,12 @@ class SpeedRow:
     """The same of the rounds' whole times, steps counted in which memory was laid out anew."""
     round_p50_ms: Sequence[float]
     split_ms: Mapping[str, float]
-    """Mean of a step, in rounds of their own; the cost of asking included."""
+    """Mean of a step, median over rounds of their own; the cost of asking included. Empty if nobody
+    asked."""
     split_parts_ms: Mapping[str, float]
     """The same in smaller parts."""
+    keeping_share: float | None
+    """Of these the part for the cache beside attention: bookkeeping and compaction."""
     prefill_seconds: float
     """Reading what was seen, once."""
 
@@ -81,8 +84,8 @@ class SpeedRow:
 
 SHORT = (
     "label", "attention", "batch", "seen", "p20_ms", "p50_ms", "p80_ms", "tokens_per_second",
-    "ratio", "ratio_least", "ratio_most", "whole_ratio", "split_ms", "live_bytes", "peak_bytes",
-    "kept_rows",
+    "ratio", "ratio_least", "ratio_most", "whole_ratio", "split_ms", "keeping_share", "live_bytes",
+    "peak_bytes", "kept_rows",
 )  # fmt: skip
 """What a row says in the line that ends the output."""
 

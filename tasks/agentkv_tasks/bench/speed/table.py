@@ -18,19 +18,23 @@ _TIMES = (
     "rows: of a layer and head. {paths}Load of the machine {load}."
 )
 _SPLITS = (
-    "ms of a step, mean, in rounds of their own, the cost of asking included. books: appending, "
-    "statistics, gate, scores. compact: dropping, keeping, quantising. model: the rest. cache: "
-    "before the first step; peak: at any moment (transformers' caches do not say)."
+    "ms of a step, mean, in {rounds} of their own, the cost of asking included. books: appending, "
+    "statistics, gate, scores. compact: dropping, keeping, quantising. keep: both, as a share of "
+    "the step. model: the rest. cache: before the first step; peak: at any moment (transformers' "
+    "caches do not say)."
 )
+_BATCHES = "Tokens a second, of all sequences of a batch together, by batch."
 
 
 def tables(rows: Sequence[SpeedRow]) -> Iterator[Table]:
-    """Times, and where they go, for every batch."""
+    """Times, and where they go, for every batch; and of several batches the tokens a second."""
     by_batch = sorted(rows, key=lambda row: row.batch)
     for _, group in groupby(by_batch, key=lambda row: row.batch):
         of_batch = list(group)
         yield _times(of_batch)
         yield _splits(of_batch)
+    if len({row.batch for row in rows}) > 1:
+        yield _batches(rows)
 
 
 def _times(rows: Sequence[SpeedRow]) -> Table:
@@ -66,10 +70,35 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
 
 
 def _splits(rows: Sequence[SpeedRow]) -> Table:
-    table = _table(_SPLITS, "attention", "books", "compact", "model", "cache", "peak")
+    rounds = " or ".join(str(n) for n in sorted({row.settings["num_split_rounds"] for row in rows}))
+    caption = _SPLITS.format(rounds=f"{rounds} round" + "s" * (rounds != "1"))
+    table = _table(caption, "attention", "books", "compact", "keep", "model", "cache", "peak")
     for row in _by_length(rows, table):
-        split = [_ms(row.split_ms[name]) if row.split_ms else "-" for name in SUMS]
-        table.add_row(*_head(row), *split, human_bytes(row.live_bytes), human_bytes(row.peak_bytes))
+        split = {name: _ms(row.split_ms[name]) if row.split_ms else "-" for name in SUMS}
+        share = row.keeping_share
+        table.add_row(
+            *_head(row),
+            split["attention"],
+            split["bookkeeping"],
+            split["compaction"],
+            "-" if share is None else f"{100 * share:.1f}%",
+            split["model"],
+            human_bytes(row.live_bytes),
+            human_bytes(row.peak_bytes),
+        )
+    return table
+
+
+def _batches(rows: Sequence[SpeedRow]) -> Table:
+    batches = sorted({row.batch for row in rows})
+    table = _table(_BATCHES, *(str(batch) for batch in batches))
+    found = {(row.seen, row.label, row.batch): row for row in rows}
+    heads = {(row.seen, row.label): row for row in rows}
+    for row in _by_length(list(heads.values()), table):
+        each = (found.get((row.seen, row.label, batch)) for batch in batches)
+        table.add_row(
+            *_head(row), *("-" if at is None else _rate(at.tokens_per_second) for at in each)
+        )
     return table
 
 

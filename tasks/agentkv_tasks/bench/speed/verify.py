@@ -46,9 +46,9 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
     """
     judge, worst = Judge(plain), {"logits": 0.0, "quantised": 0.0}
     begin = ids.shape[1] - NUM_STEPS
-    contender.begin()
+    contender.begin(ids.shape[1])
     most = LOGITS[plain.dtype]
-    if isinstance(contender, Transformers) and contender.parameters:
+    if isinstance(contender, Transformers) and contender.is_quantised:
         most = OTHERS_QUANTISED
     read = [*pieces(ids[:, :begin], chunk), *pieces(ids[:, begin:], 1)]
     if contender.kind == "kvpress":
@@ -79,7 +79,7 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
                     f"norm from what they were; at most {QUANTISED[name]:g} is expected. "
                     "Nothing was timed"
                 )
-    contender.begin()
+    contender.end()
     return worst
 
 

@@ -1,0 +1,104 @@
+"""One episode in a process of its own, which says what it took."""
+
+import gc
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import torch
+
+from agentkv.config import PolicySettings, RunSettings
+from agentkv_tasks.bench.speed.contenders import Contender
+from agentkv_tasks.bench.speed.machine import threads_of_torch
+from agentkv_tasks.bench.speed.others import others
+from agentkv_tasks.bench.speed.ready import load_model, make_ours, random_ids
+from agentkv_tasks.memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
+
+
+class EpisodeError(RuntimeError):
+    """A process that ended without an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """What a process is to do."""
+
+    settings: RunSettings
+    shape: str | None
+    num_layers: int | None
+    num_positions: int
+    label: str
+    chosen: PolicySettings | None
+    """The policy; None: the contender `label` among `against`."""
+    against: tuple[str, ...]
+    seen: int
+    num_decoded: int
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What it took; the names are those of `MemoryRow`."""
+
+    loaded_bytes: int
+    peak_bytes: int
+    live_bytes: int
+    cache_peak_bytes: int | None
+    allocator_bytes: int | None
+    kept_rows: float
+
+
+def in_a_process(episode: Episode) -> Taken:
+    """Begin a process, let it do this and nothing else, and wait until it has ended.
+
+    Raises:
+        EpisodeError: it was killed, which is what happens where memory is not enough.
+    """
+    spawn = multiprocessing.get_context("spawn")  # a fork would begin with what is here
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+        try:
+            return pool.submit(measured, episode).result()
+        except BrokenProcessPool:
+            raise EpisodeError(
+                f"{episode.label}, {episode.seen} tokens: the process was killed, as happens where "
+                "memory is not enough; lower --seen or --layers"
+            ) from None
+
+
+def measured(episode: Episode) -> Taken:
+    """Do it here. Figures mean something only in a process that did nothing before."""
+    with threads_of_torch(episode.threads), torch.inference_mode():
+        loaded = load_model(
+            episode.settings,
+            shape=episode.shape,
+            num_layers=episode.num_layers,
+            num_positions=episode.num_positions,
+        )
+        contender = _contender(episode, loaded.model)
+        prompt = random_ids(loaded.model, 1, episode.seen)
+        # weights that lie in a file are in memory when they have been used
+        contender.model(input_ids=prompt[:, :1], use_cache=False, logits_to_keep=1)
+        gc.collect()
+        reset_peaks()
+        loaded_bytes = peak_rss_bytes()
+        contender.begin(episode.seen + episode.num_decoded)
+        logits = contender.feed(prompt)
+        for _ in range(episode.num_decoded):
+            logits = contender.feed(logits.argmax(dim=-1, keepdim=True))
+        return Taken(
+            loaded_bytes=loaded_bytes,
+            peak_bytes=peak_rss_bytes(),
+            live_bytes=contender.live_bytes,
+            cache_peak_bytes=contender.peak_bytes,
+            allocator_bytes=peak_allocator_bytes(),
+            kept_rows=contender.num_rows,
+        )
+
+
+def _contender(episode: Episode, plain: object) -> Contender:
+    settings = episode.settings
+    if episode.chosen is not None:
+        return make_ours(settings, [episode.chosen], plain)[0]
+    found, _ = others(episode.against, plain, chunk=settings.chunk, budget=settings.budget)
+    return next(each for each in found if each.label == episode.label)

@@ -1,0 +1,179 @@
+"""What processes take, of a tiny shape: real processes, each of which says what it had resident."""
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+from torch import Tensor
+from typer.testing import CliRunner
+
+from agentkv.cache.layer import LayerStore
+from agentkv.cli import cli
+from agentkv.config import read_settings
+from agentkv_tasks.bench.memory.episode import Episode, EpisodeError, in_a_process, measured
+from agentkv_tasks.bench.memory.measure import Bench, conduct
+from agentkv_tasks.bench.speed.verify import WrongError
+
+ROW_BYTES = 2 * 2 * 2 * 16 * 4
+"""Keys and values of a token in all layers and heads of the tiny shape, float32."""
+
+Rows = list[dict[str, Any]]
+Measure = Callable[..., tuple[Rows, str]]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """Policies, and what differs from two lengths -> the file's rows, the output."""
+
+    def run(*policies: str, **changes: Any) -> tuple[Rows, str]:
+        settings = read_settings(policies=policies, budget=64, chunk=512, device="cpu")
+        out = tmp_path / "rows" / "memory.jsonl"
+        values = {"shape": "tiny", "lengths": (12_000, 300), "num_decoded": 3, **changes}
+        console = Console(width=80, record=True, file=io.StringIO())
+        try:
+            conduct(Bench(settings=settings, out=out, command="agentkv", **values), console)
+        finally:
+            said = console.export_text()
+            lines = out.read_text().splitlines() if out.exists() else []
+            run.last = [json.loads(line) for line in lines], said  # type: ignore[attr-defined]
+        found: tuple[Rows, str] = run.last  # type: ignore[attr-defined]
+        return found
+
+    return run
+
+
+@pytest.fixture
+def call() -> Callable[..., Result]:
+    """`agentkv bench memory` with these arguments."""
+    return lambda *arguments: CliRunner().invoke(cli, ["bench", "memory", *arguments])
+
+
+def _episode(label: str, **changes: Any) -> Episode:
+    settings = read_settings(policies=("window",), budget=64, chunk=96, device="cpu")
+    values: dict[str, Any] = {
+        "settings": settings,
+        "shape": "tiny",
+        "num_layers": None,
+        "num_positions": 400,
+        "label": label,
+        "chosen": settings.policies[0] if label == "window" else None,
+        "against": (),
+        "seen": 200,
+        "num_decoded": 5,
+        "threads": None,
+    }
+    return Episode(**{**values, **changes})
+
+
+def test_a_process_that_keeps_all_takes_more_the_longer_it_reads(measure: Measure) -> None:
+    rows, said = measure("window")
+    found = {(row["label"], row["seen"]): row for row in rows}
+    # the shortest first, all caches at a length before the next
+    assert list(found) == [
+        ("transformers", 300),
+        ("window", 300),
+        ("transformers", 12_000),
+        ("window", 12_000),
+    ]
+    for (label, _), row in found.items():
+        assert row["growth_bytes"] == row["peak_bytes"] - row["loaded_bytes"] > 0
+        short = found[label, 300]
+        assert row["ratio"] == row["peak_bytes"] / short["peak_bytes"]
+        assert row["growth_ratio"] == row["growth_bytes"] / short["growth_bytes"]
+        assert row["checked"]["logits"] < 1e-4 and row["num_decoded"] == 3
+        assert row["command"] and row["device"] and row["versions"]["torch"]
+    for seen in (300, 12_000):
+        row = found["transformers", seen]
+        assert row["live_bytes"] == (seen + 3) * ROW_BYTES and row["kept_rows"] == seen + 3
+        assert row["cache_peak_bytes"] is None
+        row = found["window", seen]
+        assert row["kept_rows"] == 64 and row["cache_peak_bytes"] >= row["live_bytes"]
+    more = (
+        found["transformers", 12_000]["growth_bytes"] - found["transformers", 300]["growth_bytes"]
+    )
+    assert more > 11_700 * ROW_BYTES
+    assert found["window", 12_000]["live_bytes"] == found["window", 300]["live_bytes"]
+    less = found["transformers", 12_000]["growth_ratio"] / found["window", 12_000]["growth_ratio"]
+    assert less > 1
+    lines = said.rstrip().splitlines()
+    assert max(map(len, lines[:-2])) <= 80 and "…" not in "".join(lines)
+    short_rows = json.loads(lines[-1])["rows"]
+    assert [(each["label"], each["seen"]) for each in short_rows] == list(found)
+
+
+def test_nothing_is_measured_where_a_cache_is_wrong(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = LayerStore.attend
+
+    def louder(store: LayerStore, *args: Any) -> Tensor:
+        return 1.05 * inner(store, *args)
+
+    monkeypatch.setattr(LayerStore, "attend", louder)
+    with pytest.raises(WrongError, match="window is wrong"):
+        measure("window")
+    assert measure.last[0] == [] and "peak" not in measure.last[1]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("label", ["transformers", "static", "window"])
+def test_an_episode_is_a_prompt_and_what_is_decoded_after_it(label: str) -> None:
+    taken = measured(_episode(label, against=("static",)))
+    assert taken.kept_rows == (64 if label == "window" else 205)
+    assert taken.peak_bytes >= taken.loaded_bytes > 0
+    if label == "transformers":
+        assert taken.live_bytes == 205 * ROW_BYTES
+
+
+class _Kills:
+    """Ends the process that reads it, as a machine without memory left does."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
+
+
+def test_a_process_that_was_killed_is_named() -> None:
+    with pytest.raises(EpisodeError, match="window, 200 tokens: the process was killed"):
+        in_a_process(_episode("window", threads=_Kills()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "gpt5"], "unknown shape 'gpt5'; known: tiny, gpt2"),
+        (["--model", "nowhere"], "unknown model 'nowhere'"),
+        (["--policies", "gatd"], "unknown policy 'gatd'"),
+        (["--against", "vllm"], "'vllm' is unknown"),
+        (["--seen", "0"], "--seen must be 1 or more; found 0"),
+        (["--tokens", "0"], "--tokens"),
+        (["--shape", "tiny", "--seen", "900000000"], "need about"),
+    ],
+)
+def test_a_mistake_is_answered_before_anything_is_measured(
+    arguments: list[str], message: str, tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    out = tmp_path / "memory.jsonl"
+    result = call(*arguments, "--out", str(out))
+    assert result.exit_code == 2, result.output
+    assert message in result.output and "Traceback" not in result.output
+    assert not out.exists()
+
+
+def test_rows_that_are_there_are_not_overwritten_unasked(
+    tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    out = tmp_path / "memory.jsonl"
+    out.write_text("mine\n")
+    result = call("--shape", "tiny", "--out", str(out))
+    assert result.exit_code == 2 and "--fresh" in result.output
+    assert out.read_text() == "mine\n"
+
+
+def test_help_fits_80_columns(call: Callable[..., Result]) -> None:
+    said = call("--help").output
+    assert "--seen" in said and all(len(line) <= 80 for line in said.splitlines())
