@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from agentkv.agent import Agent
 from agentkv.config import ComposedPolicy, PolicySettings, RunSettings, Slot, read_policy
+from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 
 if TYPE_CHECKING:
+    from agentkv.models.decode import ActingModel
     from agentkv.models.local import LocalModel
     from agentkv.policies.policy import Policy
 
@@ -110,30 +112,16 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     return None
 
 
-def make_agent(
-    settings: RunSettings,
-    *,
-    policy: PolicySettings,
-    model: "LocalModel | None",
-    solution: Sequence[str] = (),
-) -> Agent:
-    """The agent for one policy of a run.
+def make_acting(
+    settings: RunSettings, *, policy: PolicySettings, model: "LocalModel"
+) -> "ActingModel":
+    """`model` under one policy of a run.
 
-    Args:
-        settings: the run.
-        policy: one of `settings.policies`.
-        model: what `load_run_model` gave.
-        solution: the task's own; only the script `solution` reads it.
+    Raises:
+        ValueError: an unknown policy, or a budget that no cache can keep.
     """
-    limits = {
-        "strict": settings.strict,
-        "max_parse_failures": settings.max_parse_failures,
-        "max_repeats": settings.max_repeats,
-    }
-    if model is None:
-        return Agent(_script(settings, solution), **limits)  # type: ignore[arg-type]
     made = make_policy(policy)
-    acting = model.under(
+    return model.under(
         made,
         budget=budget_for(settings, made),
         decoding=settings.decoding,
@@ -143,7 +131,24 @@ def make_agent(
         prefill=settings.prefill,
         chunk=settings.chunk,
     )
-    return Agent(acting, **limits)  # type: ignore[arg-type]
+
+
+def make_agent(
+    settings: RunSettings, *, model: Model | None, solution: Sequence[str] = ()
+) -> Agent:
+    """The agent of a run's episode.
+
+    Args:
+        settings: the run.
+        model: what acts, such as `make_acting` gives it; None for the script of the settings.
+        solution: the task's own; only the script `solution` reads it.
+    """
+    return Agent(
+        _script(settings, solution) if model is None else model,
+        strict=settings.strict,
+        max_parse_failures=settings.max_parse_failures,
+        max_repeats=settings.max_repeats,
+    )
 
 
 def _script(settings: RunSettings, solution: Sequence[str]) -> Solution | Stop | RandomClicks:

@@ -1,7 +1,6 @@
-"""One episode with a language model: an append-only stream, one forward per token in doubt."""
+"""One episode with a language model: an append-only stream of ids, and the cache that read it."""
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,16 +9,16 @@ import torch
 
 from agentkv.cache.cache import Cache
 from agentkv.config import Decoding
-from agentkv.models.model import CacheUse, ContextLimit, Reply
+from agentkv.models.batch import Batch
+from agentkv.models.choose import Sampler
+from agentkv.models.model import CacheUse, Reply
+from agentkv.models.rules import Constrained, Free, Rule
+from agentkv.models.writing import Writing, no_room
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
-
-RESERVE = 32
-"""Tokens before the limit from which a constrained reply is brought to its end; most actions need
-fewer, and a cut one would be no action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,15 @@ class ActingModel:
         return LocalConversation(self, goal, seed)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A turn whose reply is being written."""
+
+    observation: str
+    """What the model is shown of the page."""
+    writing: Writing
+
+
 class LocalConversation:
     """One episode: an append-only stream of ids and the cache that has read it.
 
@@ -54,10 +62,9 @@ class LocalConversation:
         # Reproducible, and still not to be guessed by a page that does not know the goal.
         self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
         self._unread = self._local.template.opening(goal, self._nonce)
-        self._device = self._local.model.device
-        self._random = torch.Generator(device="cpu").manual_seed(seed)
+        random = torch.Generator(device=self._local.model.device).manual_seed(seed)
+        self._sampler = Sampler(acting.temperature, random)
 
-    @torch.inference_mode()
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """As `Conversation.reply`.
 
@@ -65,6 +72,15 @@ class LocalConversation:
             ContextLimit: the page and a reply no longer fit the model's positions.
             TimeoutError: `deadline` passed between two tokens. The conversation is then over.
         """
+        asked = self.ask(page, note, deadline)
+        batch = Batch(self._local.model)
+        batch.add(asked.writing)
+        while len(batch):
+            batch.step()
+        return self.answer(asked)
+
+    def ask(self, page: Page, note: str = "", deadline: float | None = None) -> Asked:
+        """Begin a reply, to be written in a `Batch` of this model. Raises ContextLimit."""
         acting, template = self._acting, self._local.template
         observation = serialize(
             page,
@@ -74,90 +90,39 @@ class LocalConversation:
             count=template.count,
         ).text
         turn = [*self._unread, *template.turn(observation, note, self._nonce)]
-        self._check_room(len(turn) + acting.max_new_tokens)
+        limit, used = self._local.max_positions, self.cache.seen
+        if limit is not None and used + len(turn) + acting.max_new_tokens > limit:
+            raise no_room(limit, used, len(turn) + acting.max_new_tokens)
+        writing = Writing(
+            self.cache,
+            turn,
+            self._rule(page),
+            sampler=self._sampler,
+            deadline=deadline,
+            max_positions=limit,
+        )
+        return Asked(observation, writing)
 
-        started = time.monotonic()
-        logits = self._forward(turn)
-        read = time.monotonic()
-        ids, unread = self._decode(logits, page, deadline)
-        self._unread = [*unread, *template.between]
-        cache = self.cache
+    def answer(self, asked: Asked) -> Reply:
+        """The reply whose writing has ended. Raises what ended it early."""
+        writing, cache, template = asked.writing, self.cache, self._local.template
+        if writing.error is not None:
+            raise writing.error
+        assert writing.read is not None and writing.ended is not None, "it is not written yet"
+        self._unread = [*writing.rule.unread, *template.between]
         return Reply(
-            text=template.decode(ids),
-            observation=observation,
-            num_tokens_in=len(turn),
-            num_tokens_out=len(ids),
-            prefill_s=read - started,
-            decode_s=time.monotonic() - read,
+            text=template.decode(writing.rule.ids),
+            observation=asked.observation,
+            num_tokens_in=writing.num_prompt,
+            num_tokens_out=len(writing.rule.ids),
+            prefill_s=writing.read - writing.began,
+            decode_s=writing.ended - writing.read,
             cache=CacheUse(cache.seen, cache.nbytes, cache.peak_nbytes),
         )
 
-    def _decode(
-        self, logits: torch.Tensor, page: Page, deadline: float | None
-    ) -> tuple[list[int], list[int]]:
-        """The reply's ids, and those at its end that the model has not read yet."""
-        if self._acting.decoding == "free":
-            return self._decode_freely(logits, deadline)
-        matcher = self._local.grammar.start(page, thoughts=self._local.template.thoughts)
-        ids: list[int] = []
-        while True:
-            new = matcher.forced()
-            if not new:
-                hurry = len(ids) >= self._acting.max_new_tokens - RESERVE
-                new = [self._choose(logits, matcher.allowed(hurry=hurry))]
-            matcher.consume(new)
-            ids += new
-            # What the grammar forces needs no forward of its own: it is read with what was chosen.
-            while not matcher.is_complete and (forced := matcher.forced()):
-                matcher.consume(forced)
-                ids += forced
-                new += forced
-            if matcher.is_complete:
-                return ids, new
-            _check_time(deadline)
-            logits = self._forward(new)
-
-    def _decode_freely(
-        self, logits: torch.Tensor, deadline: float | None
-    ) -> tuple[list[int], list[int]]:
-        template = self._local.template
-        ids: list[int] = []
-        while True:
-            id = self._choose(logits)
-            if id in template.end_ids:
-                return ids, []
-            ids.append(id)
-            # A second fence closes the action; whatever a chatty model adds is never read.
-            if len(ids) == self._acting.max_new_tokens or template.decode(ids).count("```") >= 2:
-                return ids, [id]
-            _check_time(deadline)
-            logits = self._forward([id])
-
-    def _choose(self, logits: torch.Tensor, allowed: torch.Tensor | None = None) -> int:
-        logits = logits[0]  # (vocabulary,)
-        if allowed is not None:
-            # Checkpoints are padded beyond the tokenizer, and tokenizers outgrow checkpoints.
-            num_ids = min(len(logits), len(allowed))
-            forbidden = ~allowed[:num_ids].to(logits.device)
-            logits = logits[:num_ids].masked_fill(forbidden, -torch.inf)
-        if self._acting.temperature == 0:
-            return int(logits.argmax())
-        chances = torch.softmax(logits.to(torch.float32) / self._acting.temperature, dim=-1)
-        return int(torch.multinomial(chances.cpu(), 1, generator=self._random))
-
-    def _forward(self, ids: list[int]) -> torch.Tensor:
-        """Read `ids` into the cache, which then settles; logits after the last: (1, vocabulary)."""
-        self._check_room(len(ids))
-        return self.cache.feed(self._local.model, torch.tensor([ids], device=self._device))
-
-    def _check_room(self, num_tokens: int) -> None:
-        limit, used = self._local.max_positions, self.cache.seen
-        if limit is not None and used + num_tokens > limit:
-            raise ContextLimit(
-                f"the model has {limit} positions; {used} are used, {num_tokens} more are needed"
-            )
-
-
-def _check_time(deadline: float | None) -> None:
-    if deadline is not None and time.monotonic() > deadline:
-        raise TimeoutError("the deadline passed while the model was writing")
+    def _rule(self, page: Page) -> Rule:
+        acting, local = self._acting, self._local
+        if acting.decoding == "free":
+            return Free(local.template, most=acting.max_new_tokens)
+        matcher = local.grammar.start(page, thoughts=local.template.thoughts)
+        return Constrained(matcher, most=acting.max_new_tokens)

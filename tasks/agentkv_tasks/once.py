@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from agentkv.build import load_run_model, make_agent
+from agentkv.build import load_run_model, make_acting, make_agent
 from agentkv.config import RunSettings
 from agentkv.trace import Episode, Step
 from agentkv_env.browser import Browser
@@ -43,8 +43,9 @@ def act_once(
         if parts.hostname.endswith(".localhost") and parts.port is None:
             server = stack.enter_context(Server(World(settings.world_seed)))
             hosts, addresses = server.hosts, server.addresses
-        model = load_run_model(settings)
-        agent = make_agent(settings, policy=policy, model=model)
+        local = load_run_model(settings)
+        model = None if local is None else make_acting(settings, policy=policy, model=local)
+        agent = make_agent(settings, model=model)
         path = settings.browser_path
         browser = stack.enter_context(
             Browser.launch(executable=str(path) if path else None, hosts=hosts)

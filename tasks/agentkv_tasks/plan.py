@@ -41,7 +41,7 @@ class Plan:
     scoring: Scoring
     step_timeout_s: float
     threads: int
-    """Of torch, per worker."""
+    """Of torch, in the process that holds the model."""
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def trace_path(out: Path, stem: str) -> Path:
 
 
 def default_threads(workers: int, cpus: int) -> int:
-    """Threads of torch per worker so that all workers together fill the machine once."""
-    return max(1, cpus // workers)
+    """Threads of torch that leave each further worker's browser a core (our choice)."""
+    return max(1, cpus - (workers - 1))
 
 
 def total(jobs: Sequence[Job]) -> dict[str, int]:

@@ -1,42 +1,39 @@
 """Runs a plan: hands episodes to worker processes and writes their rows, whatever becomes of them.
 
 The parent owns the results file and the display; it never touches a browser or a model, so nothing
-an episode does can take it down. A worker that dies or hangs costs the episode it was on, which
-becomes a row like any other, and another worker takes its place.
+an episode does can take it down. One process holds the model for all workers. A worker that dies or
+hangs costs the episode it was on, which becomes a row like any other, and another worker takes its
+place. When the model's process dies, that happens to all who are at work.
 """
 
 import multiprocessing
 import multiprocessing.connection
-import os
-import signal
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Protocol
 
+from agentkv.build import SCRIPTED
+from agentkv_tasks.child import Child
+from agentkv_tasks.model_child import CannotStart, ModelChild
 from agentkv_tasks.plan import Job, Plan
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import Results, Row
 from agentkv_tasks.station import blank_row
-from agentkv_tasks.worker import Finished, Message, Ready, Stepped, Unable, serve
+from agentkv_tasks.worker import MODEL_GONE, Finished, Message, Ready, Stepped, Unable, serve
 
 GRACE_S = 90.0
 """What an episode may take beyond its own limit, for start, scoring and a slow machine."""
 START_S = 600.0
-"""What a worker may take to load its model."""
-_LOG_TAIL = 300  # characters of a dead worker's last words that go into the row
+"""What a worker may take to start once the model is loaded."""
 _MAX_DEAD_STARTS = 2
+_MAX_LOST_MODELS = 2  # in a row, without an episode that ended in between
 
 
 class RunError(RuntimeError):
     """The run cannot go on; what was done so far is in the results."""
-
-
-class CannotStart(ValueError):
-    """No worker can work as was asked; the message says what to mend. Nothing was run."""
 
 
 class Display(Protocol):
@@ -64,16 +61,11 @@ class _Slot:
     """One worker process and what it is doing."""
 
     number: int
-    process: "multiprocessing.process.BaseProcess"
-    connection: "multiprocessing.connection.Connection"
-    log: Path
-    log_start: int
-    """Bytes in the log that earlier workers wrote."""
+    child: Child
     is_ready: bool = False
     job: Job | None = None
     started: float = field(default_factory=time.monotonic)
-    """Of the job, or of the process while it is not ready; monotonic seconds."""
-    heard: float = field(default_factory=time.monotonic)
+    """Of the job; monotonic seconds."""
     last: Stepped | None = None
 
 
@@ -96,66 +88,76 @@ class _Pool:
         self._display = display
         self._waiting = deque(jobs)
         self._context = multiprocessing.get_context("spawn")
+        self._model: ModelChild | None = None
+        """None for scripts."""
         self._slots: dict[int, _Slot] = {}
         self._num_dead_starts = 0
+        self._num_lost_models = 0
         self._versions = versions()
         self._commit = commit()
 
     def run(self) -> None:
         num_workers = min(self._plan.settings.workers, len(self._waiting))
         try:
+            if self._plan.settings.model not in SCRIPTED:
+                self._model = ModelChild(self._context, self._plan)
             for number in range(num_workers):
                 self._start(number)
             while self._waiting or any(slot.job for slot in self._slots.values()):
                 self._turn()
             for slot in self._slots.values():
-                self._dismiss(slot)
+                _dismiss(slot)
         finally:
             for slot in self._slots.values():
-                _kill(slot)
+                slot.child.kill()
+            if self._model is not None:
+                self._model.kill()
 
     def _turn(self) -> None:
         for slot in self._slots.values():
             if slot.is_ready and slot.job is None and self._waiting:
                 self._give(slot)
-        sources = [slot.connection for slot in self._slots.values()]
+        sources = [slot.child.connection for slot in self._slots.values()]
+        if self._model is not None:
+            sources.append(self._model.child.connection)
         ready = multiprocessing.connection.wait(sources, timeout=0.5)
+        silent = [slot for slot in self._slots.values() if slot.child.connection in ready]
+        silent = [slot for slot in silent if not self._hear(slot)]
+        if self._model is not None and not self._model_is_well(ready, silent):
+            return
         for slot in list(self._slots.values()):
-            if slot.connection in ready:
-                self._hear(slot)
-            elif not slot.process.is_alive():
-                self._bury(slot, "crash", _cause(slot))
+            if slot in silent or not slot.child.is_alive:
+                self._bury(slot, "crash", slot.child.cause())
             else:
                 self._check_limits(slot)
         self._display.tick()
 
     def _start(self, number: int) -> None:
-        ours, theirs = self._context.Pipe()
+        line = None if self._model is None else self._model.line()
         log = self._plan.settings.out / "logs" / f"worker-{number}.log"
-        log_start = log.stat().st_size if log.exists() else 0
-        process = self._context.Process(target=serve, args=(theirs, self._plan, log), daemon=False)
-        process.start()
-        theirs.close()  # so that the worker's death closes the pipe
-        self._slots[number] = _Slot(number, process, ours, log, log_start)
+        child = Child(self._context, serve, self._plan, line, what="the worker", log=log)
+        if line is not None:
+            line.close()  # the worker's alone now, so that its death closes the line
+        self._slots[number] = _Slot(number, child)
 
     def _give(self, slot: _Slot) -> None:
         job = self._waiting.popleft()
         slot.job, slot.last = job, None
-        slot.started = slot.heard = time.monotonic()
+        slot.started = slot.child.heard = time.monotonic()
         try:
-            slot.connection.send(job)
+            slot.child.connection.send(job)
         except (BrokenPipeError, ConnectionResetError):
             return  # it died between two jobs; the next turn finds it dead
         self._display.started(job)
 
-    def _hear(self, slot: _Slot) -> None:
+    def _hear(self, slot: _Slot) -> bool:
+        """Take one message; False at the worker's end."""
         try:
-            message: Message = slot.connection.recv()
+            message: Message = slot.child.connection.recv()
         except (EOFError, ConnectionResetError):
-            slot.process.join(5)
-            self._bury(slot, "crash", _cause(slot))
-            return
-        slot.heard = time.monotonic()
+            slot.child.wait(5)
+            return False
+        slot.child.heard = time.monotonic()
         match message:
             case Ready():
                 slot.is_ready, self._num_dead_starts = True, 0
@@ -164,33 +166,70 @@ class _Pool:
                 if slot.job is not None:
                     self._display.stepped(slot.job, message)
             case Finished():
+                self._num_lost_models = 0
                 self._keep(slot, message.row)
             case Unable():
                 raise CannotStart(message.message)
+        return True
+
+    def _model_is_well(self, ready: Sequence[object], silent: Sequence[_Slot]) -> bool:
+        """Whether the model's process goes on; else it, and all that hung on it, were replaced."""
+        assert self._model is not None
+        if self._model.child.connection in ready:
+            self._model.hear()
+        if any(slot.child.exit_code == MODEL_GONE for slot in silent):
+            self._model.child.wait(5)  # a worker may notice first
+        trouble = self._model.trouble
+        if trouble is not None:
+            self._lose_model(*trouble)
+        return trouble is None
+
+    def _lose_model(self, status: str, cause: str) -> None:
+        """Make rows of all episodes in progress, and start a model and its workers anew."""
+        assert self._model is not None
+        self._model.kill()
+        slots = list(self._slots.values())
+        for slot in slots:
+            while slot.child.connection.poll() and self._hear(slot):
+                pass  # an episode that came to its end in time
+            slot.child.kill()
+            if slot.job is not None:
+                self._keep(slot, self._lost(slot.job, slot, status, cause))
+        self._slots.clear()
+        self._num_lost_models += 1
+        if self._num_lost_models > _MAX_LOST_MODELS:
+            raise RunError(f"no model stays up: {cause} (see {self._model.child.log})")
+        if self._waiting:
+            self._model = ModelChild(self._context, self._plan)
+            for slot in slots[: len(self._waiting)]:
+                self._start(slot.number)
 
     def _check_limits(self, slot: _Slot) -> None:
         now = time.monotonic()
         if slot.job is None:
-            if not slot.is_ready and now - slot.started > START_S:
+            began = slot.child.started
+            if self._model is not None:
+                began = max(began, self._model.loaded or now)
+            if not slot.is_ready and now - began > START_S:
                 self._bury(slot, "timeout", f"the worker did not start in {START_S:.0f} s")
             return
         limit = self._plan.settings.timeout_s + GRACE_S
         if now - slot.started > limit:
             self._bury(slot, "timeout", f"killed: the episode took longer than {limit:.0f} s")
-        elif now - slot.heard > self._plan.step_timeout_s:
+        elif now - slot.child.heard > self._plan.step_timeout_s:
             wait = self._plan.step_timeout_s
             self._bury(slot, "timeout", f"killed: no step was finished in {wait:.0f} s")
 
     def _bury(self, slot: _Slot, status: str, cause: str) -> None:
         """End a worker for good, make a row of the episode it was on, and start another one."""
-        _kill(slot)
+        slot.child.kill()
         job = slot.job
         if job is not None:
             self._keep(slot, self._lost(job, slot, status, cause))
         elif not slot.is_ready:
             self._num_dead_starts += 1
             if self._num_dead_starts > _MAX_DEAD_STARTS:
-                raise RunError(f"workers die before they can work: {cause} (see {slot.log})")
+                raise RunError(f"workers die before they can work: {cause} (see {slot.child.log})")
         del self._slots[slot.number]
         if self._waiting:
             self._start(slot.number)
@@ -215,35 +254,10 @@ class _Pool:
         self._results.append(row)
         self._display.finished(job, row)
 
-    def _dismiss(self, slot: _Slot) -> None:
-        try:
-            slot.connection.send(None)
-        except (BrokenPipeError, ConnectionResetError):
-            return
-        slot.process.join(10)
 
-
-def _kill(slot: _Slot) -> None:
-    """End a worker's whole process group, its browser included, and wait for it."""
-    if slot.process.is_alive() and slot.process.pid is not None:
-        try:
-            os.killpg(slot.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            slot.process.kill()  # it had not yet come as far as its own group
-        slot.process.join(10)
-    slot.connection.close()
-
-
-def _cause(slot: _Slot) -> str:
-    """Why a process died: its signal or exit code, and the end of what it printed."""
-    code = slot.process.exitcode
-    if code is not None and code < 0:
-        how = f"the worker was killed by {signal.Signals(-code).name}"
-    else:
-        how = f"the worker ended with exit code {code}"
+def _dismiss(slot: _Slot) -> None:
     try:
-        said = slot.log.read_bytes()[slot.log_start :].decode(errors="replace").strip()
-    except OSError:
-        said = ""
-    last = " ".join(said[-_LOG_TAIL:].split())
-    return f"{how}; it last said: {last}" if last else how
+        slot.child.connection.send(None)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    slot.child.wait(10)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from playwright.sync_api import Error as PlaywrightError
 
-from agentkv.build import load_run_model, make_agent
+from agentkv.build import make_agent
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -22,13 +22,11 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, Unjudged, evaluate
-from agentkv_tasks.memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
+from agentkv_tasks.memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.plan import Job, Plan, trace_path
 from agentkv_tasks.provenance import processor
+from agentkv_tasks.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 from agentkv_tasks.results import Row
-
-if TYPE_CHECKING:
-    from agentkv.models.local import LocalModel
 
 _OUTSIDE_SETTLE_S = 3.0  # VisualWebArena's own wait before it reads a page it has opened
 
@@ -36,38 +34,37 @@ _EVALUATION_S = 60.0
 
 
 class Station:
-    """The things an episode needs, kept from one to the next: model, sites, browser.
+    """The things an episode needs, kept from one to the next: sites, browser, a line to the model.
 
     A context manager; after the browser was lost it is launched anew for the next episode.
 
+    Args:
+        line: to the process that holds the model; None for scripts, which need none.
+
     Raises:
-        ValueError: the model, the browser or a port cannot be had; the message says what to do.
+        ValueError: the browser or a port cannot be had; the message says what to do.
+        ModelGone: the model's process has ended, then or in an episode.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, line: Connection | None) -> None:
+        self._plan, self._line = plan, line
         self._settings = plan.settings
         self._stack = contextlib.ExitStack()
         self._browser_stack = contextlib.ExitStack()
         self._browser: Browser | None = None
-        self._model: LocalModel | None = None
+        self._model: RemoteModel | None = None
         self._server: Server | None = None
         self._ocr: Ocr | None = None
         self.addresses = Addresses({}, {})
 
     def __enter__(self) -> "Station":
         try:
-            self._model = load_run_model(self._settings)
-            if self._model is not None:
-                import torch
-
-                torch.set_num_threads(self._plan.threads)
-                for policy in self._settings.policies:  # a budget no cache can keep is an error now
-                    make_agent(self._settings, policy=policy, model=self._model)
             self._server = self._stack.enter_context(Server(World(self._plan.suite.world_seed)))
             self.addresses = _addresses(self._server, self._plan)
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
+            if self._line is not None:
+                self._model = RemoteModel(self._line)  # which is loaded by then, or soon
         except BaseException:
             self.__exit__()
             raise
@@ -80,12 +77,7 @@ class Station:
     @property
     def device(self) -> str:
         """Where the model computes: the GPU's name, or the processor's."""
-        if self._model is None:
-            return processor()
-        import torch
-
-        device = torch.device(self._model.model.device)
-        return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+        return processor() if self._model is None else self._model.device
 
     def run(self, job: Job, report: Callable[[Step], None]) -> Row:
         """One episode of `job`; whatever goes wrong inside becomes the row's status and error."""
@@ -120,18 +112,21 @@ class Station:
                 row = replace(row, status="unjudged", score=None, error=str(error))
             except (ActionFailed, BrowserGone, PlaywrightError) as error:
                 row = replace(row, status="env_error", error=_first_line(error))
+            except ModelGone:
+                raise
             except Exception as error:  # the episode's edge: one bad episode must not end the run
                 traceback.print_exc()
                 kind = type(error).__name__
                 row = replace(row, status="crash", error=f"{kind}: {_first_line(error)}")
         if row.status == "env_error":
             self._close_browser()
+        peaks = Peaks(peak_rss_bytes()) if self._model is None else self._model.end()
         return replace(
             row,
             **_costs(steps),
             seconds=round(time.monotonic() - started, 3),
-            allocator_peak_bytes=peak_allocator_bytes(),
-            rss_peak_bytes=peak_rss_bytes(),
+            allocator_peak_bytes=peaks.allocator_bytes,
+            rss_peak_bytes=peaks.rss_bytes,
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -144,8 +139,6 @@ class Station:
         pictures: Path,
     ) -> Row:
         task = job.task
-        # A policy that keeps everything is given no budget, whatever the run's is.
-        settings = self._settings.model_copy(update={"budget": job.policy_parameters["budget"]})
         assert self._server is not None and self._browser is not None
         self._server.reset()
         if not self._browser.is_alive:
@@ -153,21 +146,27 @@ class Station:
         with self._session(task.start_urls, task) as session:
             session.open(*(self.addresses.fill(url) for url in task.start_urls))
             solution = [self.addresses.fill(line) for line in task.solution]
-            agent = make_agent(settings, policy=job.policy, model=self._model, solution=solution)
+            agent = make_agent(self._settings, model=self._acting(job), solution=solution)
             episode = agent.run(
                 session,
                 task.intent,
-                max_steps=min(task.max_steps, settings.max_steps),
-                timeout_s=settings.timeout_s,
+                max_steps=min(task.max_steps, self._settings.max_steps),
+                timeout_s=self._settings.timeout_s,
                 seed=job.seed,
                 on_step=on_step,
-                screenshots=pictures if settings.screenshots else None,
+                screenshots=pictures if self._settings.screenshots else None,
             )
             trace.end(episode)
             row = replace(row, status=episode.status, answer=episode.answer, error=episode.error)
             if episode.status in ("env_error", "timeout"):
                 return row
             return self._scored(task, row, episode, session)
+
+    def _acting(self, job: Job) -> RemoteActing | None:
+        if self._model is None:
+            return None
+        # A policy that keeps everything is given no budget, whatever the run's is.
+        return self._model.under(job.policy, job.policy_parameters["budget"])
 
     def _scored(self, task: Any, row: Row, episode: Episode, session: Session) -> Row:
         assert self._browser is not None

@@ -71,13 +71,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_script_needs_no_language_model(name: str) -> None:
     run = RunSettings(model=name)
     model = load_run_model(run)
-    agent = make_agent(run, policy=run.policies[0], model=model, solution=["stop [1]"])
+    agent = make_agent(run, model=None, solution=["stop [1]"])
     assert (model, agent.model.name) == (None, name)
 
 
 def test_the_solution_is_the_tasks_own() -> None:
     run = RunSettings(model="solution")
-    agent = make_agent(run, policy=run.policies[0], model=None, solution=["stop [7]"])
+    agent = make_agent(run, model=None, solution=["stop [7]"])
     assert isinstance(agent.model, Solution)
     assert "stop [7]" in agent.model.begin("goal").reply(Page("http://a/", "", ())).text
 
