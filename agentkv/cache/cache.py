@@ -183,8 +183,7 @@ class Cache(StatefulCache):
             return
         assert len(confidences) == self._batch, "a confidence for every sequence"
         self.confidences = list(confidences)
-        for i in self.keepers:
-            self.stores[i].evict(self.confidences, num_new=self._num_new)
+        self.evict(self.confidences)
         self._store_by_rank()
 
     @torch.no_grad()

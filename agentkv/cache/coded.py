@@ -50,6 +50,11 @@ class CodedRows:
         return self._codes.counts
 
     @property
+    def blocks(self) -> Table | None:
+        """Scales by block; None where each row has its own."""
+        return self._blocks
+
+    @property
     def tables(self) -> list[Table]:
         return [self._codes] if self._blocks is None else [self._codes, self._blocks]
 
@@ -91,17 +96,17 @@ class CodedRows:
             if self._blocks is not None:
                 ids = torch.arange(count, device=row[0].device) // BLOCK + first_blocks[lane]
                 self._codes.rows(BLOCK_IDS, lane)[0, -count:] = ids
-        self._tidy()
+        self.tidy()
 
     def drop(self, runs: Sequence[tuple[int, int]]) -> None:
         """Of each lane, rows first..last - 1 go."""
         self._codes.drop(runs)
-        self._tidy()
+        self.tidy()
 
     def keep(self, picks: Sequence[Tensor | None]) -> None:
         """Of each lane only the rows with these numbers stay; None: all."""
         self._codes.keep(picks)
-        self._tidy()
+        self.tidy()
 
     def take(self, lanes: Sequence[int]) -> "CodedRows":
         """An independent copy of these lanes, on the same meter."""
@@ -124,7 +129,7 @@ class CodedRows:
     def _scale_fields(self) -> tuple[int, int]:
         return (KEY_SCALES, VALUE_SCALES) if self._blocks is None else (KEYS, VALUES)
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         """Merge the blocks of lanes that have more than `most_blocks`."""
         if self._blocks is None:
             return

@@ -1,6 +1,7 @@
 """A cache as a model calls it: checked before a forward, attended to in it, tidied after it."""
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -8,6 +9,7 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.attach import CheckedCache
 from agentkv.cache.budget import Allowance, Budget, Bytes
+from agentkv.cache.evict import evict
 from agentkv.cache.families import describe, output_projection
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf import Handle, Layer, Misuse
@@ -140,12 +142,24 @@ class ForwardCache(CheckedCache):
         if store.keeper is not None and self.policy.selector.norms is not None:
             projection = output_projection(module)
         attention = Attention(scale, sinks, projection)
-        return store.attend(query, keys, values, mask, attention)
+        output = store.attend(query, keys, values, mask, attention)
+        if self._num_new > 1 and store.keeper is not None:
+            # at once, so that no two layers hold a whole prompt
+            evict([store], None, num_new=self._num_new)
+        return output
 
     def finish(self) -> None:
+        if self._num_new == 1:
+            self.evict(None)
         self._store_by_rank()
         if self.turn_window:
             self._lessons.take(self.keepers)
+
+    def evict(self, confidences: Sequence[float] | None) -> None:
+        """Drop rows down to what the policy allows, in all layers; None for the confidence: down to
+        the most it ever allows."""
+        stores = [self.stores[i] for i in self.keepers]
+        evict(stores, confidences, num_new=self._num_new)
 
     def _store_by_rank(self) -> None:
         if not self.policy.precision.by_rank:

@@ -5,16 +5,10 @@ Shapes: B sequences of S lanes; H key-value heads; T rows.
 
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
 from agentkv.cache.budget import Allowance
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.ranks import Ranks
-from agentkv.cache.ring import QueryRing
-from agentkv.cache.view import Attention, View
 from agentkv.policies.policy import Policy
-from agentkv.policies.rows import Rows, Verdict
-from agentkv.policies.slots import Scorer
 from agentkv_kernels.ops import BLOCK
 
 
@@ -49,60 +43,7 @@ class Keeper:
         self.fed, self.num_steps = fed, 0
         self.energies, self.ranks = [None] * len(fed), Ranks()
 
-    def evict(
-        self,
-        lanes: Lanes,
-        ring: QueryRing | None,
-        *,
-        confidences: Sequence[float] | None,
-        num_new: int,
-        attention: Attention,
-        window: int | None,
-    ) -> None:
-        """Drop rows of each sequence down to what the policy allows it, and quantise by age.
-
-        Args:
-            confidences: per sequence; None: go by the most the gate ever allows.
-            num_new: tokens of the latest forward.
-            attention, window: of the layer.
-        """
-        verdicts: list[Verdict | None] = []
-        for sequence, num_seen in enumerate(self.fed):
-            policy = self.allowance.at(num_seen)
-            sure = None if confidences is None else confidences[sequence]
-            num_rows = self._rows_to_leave(policy, lanes, sequence, sure, num_new)
-            if num_rows is None:
-                verdicts.append(None)
-                continue
-            view, protected = View(lanes, sequence), policy.selector.protected
-            assert isinstance(protected, int)
-            rows = view.rows(
-                num_seen=num_seen,
-                sinks=policy.selector.sinks,
-                protected=protected,
-                ring=None if ring is None else ring.of(sequence),
-                attention=attention,
-                window=window,
-            )
-            scores = _scores(policy.scorer, rows)
-            verdict = policy.selector.select(rows, scores, num_rows, policy.allocator)
-            verdict = view.in_storage_order(verdict)
-            verdicts.append(verdict)
-            if scores is None:
-                continue
-            if policy.allocator.learns and confidences is None:
-                self.energies[sequence] = float(scores.where(rows.candidates, 0).sum())
-            if policy.precision.by_rank:
-                past = rows.attention()[..., : rows.positions.shape[1] - protected]
-                quality = policy.precision.quality(past)
-                self.ranks.note(sequence, view.back(scores), verdict, quality)
-        if any(verdict is not None for verdict in verdicts):
-            lanes.apply(verdicts)
-        if self.policy.precision.format is not None and not self.policy.precision.by_rank:
-            recent = [self.allowance.at(num_seen).precision.recent or 0 for num_seen in self.fed]
-            lanes.quantise_to(recent)
-
-    def _rows_to_leave(
+    def rows_to_leave(
         self,
         policy: Policy,
         lanes: Lanes,
@@ -156,13 +97,3 @@ class Keeper:
             if (recent := policy.precision.recent) is not None:
                 whole = max(lanes.num_dense[mine])
                 assert whole < recent + BLOCK, f"{whole} rows in the model's dtype, not {recent}"
-
-
-def _scores(scorer: Scorer, rows: Rows) -> Tensor | None:
-    """(S, T) float32; None where age decides."""
-    if scorer.by_age:
-        return None
-    scores = scorer.scores(rows)
-    if scores.shape[0] > rows.positions.shape[0]:
-        return scores.mean(dim=0, keepdim=True)
-    return scores

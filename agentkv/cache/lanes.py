@@ -28,7 +28,7 @@ KEYS, VALUES = 0, 1
 class Lanes:
     """The lanes of one layer: append, attend to, drop, keep, quantise; all bytes are metered."""
 
-    __slots__ = ("_dense", "_meta", "coded", "shape")
+    __slots__ = ("_dense", "_meta", "coded", "device", "num_lanes", "shape")
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Lanes:
         device: torch.device,
         meter: Meter,
     ) -> None:
-        self.shape = shape
         heads, num_lanes = shape.num_heads, batch * shape.per_sequence
+        self.shape, self.num_lanes, self.device = shape, num_lanes, device
         norms = Field(heads, (shape.num_norms,), torch.float32)
         about = [Field(1, (), torch.int32), shape.tracked, norms]
         self._meta = Table(about, num_lanes, device=device, meter=meter)
@@ -57,12 +57,8 @@ class Lanes:
             )
 
     @property
-    def num_lanes(self) -> int:
-        return self._meta.num_lanes
-
-    @property
     def counts(self) -> list[int]:
-        """Rows of each lane. Read only."""
+        """Rows of each lane."""
         return self._meta.counts
 
     @property
@@ -188,9 +184,8 @@ class Lanes:
         if len(runs) == len(gone):
             self.drop(runs)
         else:
-            device = self._meta.tensors[0].device
             both = zip(gone, self.counts, strict=True)
-            self._keep([rows_left(rows, count, device) for rows, count in both])
+            self._keep([rows_left(rows, count, self.device) for rows, count in both])
 
     def drop(self, runs: Sequence[Run]) -> None:
         """Of each lane, rows first..last - 1 of the storage order go."""
@@ -271,8 +266,9 @@ class Lanes:
     def take(self, sequences: Sequence[int]) -> "Lanes":
         """An independent copy of these sequences, on the same meter."""
         per, twin = self.shape.per_sequence, object.__new__(Lanes)
-        twin.shape = self.shape
+        twin.shape, twin.device = self.shape, self.device
         lanes = [sequence * per + i for sequence in sequences for i in range(per)]
+        twin.num_lanes = len(lanes)
         twin._meta, twin._dense = self._meta.take(lanes), self._dense.take(lanes)
         twin.coded = None if self.coded is None else self.coded.take(lanes)
         return twin

@@ -1,4 +1,4 @@
-"""One layer of the cache: attends over what it stores, then lets its policy decide what stays.
+"""One layer of the cache: stores what is new and attends over all it holds.
 
 Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new tokens, D head size;
 S lanes of a sequence, N = B * S, W = H / S heads in a lane, T rows of a lane.
@@ -12,13 +12,15 @@ from torch import Tensor
 from agentkv.cache.geometry import LayerShape
 from agentkv.cache.keeper import Keeper
 from agentkv.cache.lanes import Lanes
+from agentkv.cache.norms import norms_of
 from agentkv.cache.ring import QueryRing
 from agentkv.cache.shape import lane_shape
-from agentkv.cache.step import attend_step
+from agentkv.cache.step import Step, attend_step
 from agentkv.cache.table import Meter
-from agentkv.cache.view import Attention
+from agentkv.cache.view import Attention, Unit
 from agentkv.policies.rows import Seen
 from agentkv.policies.slots import Tracker
+from agentkv_kernels.index import Rack
 from agentkv_kernels.ops import attend, weights
 
 
@@ -29,7 +31,7 @@ class LayerStore:
         keeper: the policy's part for this layer; None for one that only its window bounds.
     """
 
-    __slots__ = ("attention", "fed", "keeper", "lanes", "meter", "ring", "seen", "shape")
+    __slots__ = ("_step", "attention", "fed", "keeper", "lanes", "meter", "ring", "seen", "shape")
 
     def __init__(self, shape: LayerShape, *, keeper: Keeper | None, meter: Meter) -> None:
         self.shape, self.keeper, self.meter = shape, keeper, meter
@@ -44,6 +46,7 @@ class LayerStore:
         that a sequence is the same alone and in a batch."""
         self.attention: Attention | None = None
         """Of the latest forward."""
+        self._step: Step | None = None
 
     @property
     def nbytes(self) -> int:
@@ -71,12 +74,25 @@ class LayerStore:
                 device=device,
                 meter=self.meter,
             )
+        self._step = Step(self.lanes, self.ring, self._tracker)
         return self.lanes
+
+    @property
+    def rack(self) -> Rack | None:
+        """Where all is, for compiled code; None where it does not serve."""
+        return None if self._step is None else self._step.rack
+
+    def unit(self, sequence: int) -> Unit:
+        """One sequence, to be shown to the policy."""
+        assert self.lanes is not None and self.attention is not None
+        ring = None if self.ring is None else self.ring.of(sequence)
+        return Unit(self.lanes, sequence, ring, self.attention, self.shape.window)
 
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, attention: Attention
     ) -> Tensor:
-        """Store the new tokens, attend over everything stored, and evict down to the ceiling.
+        """Store the new tokens and attend over everything stored. Nothing is evicted but what no
+        later token can see.
 
         Args:
             q: (B, H * G, Q, D), rotated.  keys, values: (B, H, Q, D).
@@ -95,20 +111,17 @@ class LayerStore:
         columns = None
         if mask is not None and not mask[:, -num_q:].all():
             columns = [row.nonzero().squeeze(1) for row in mask[:, -num_q:]]
-        norms = None
+        norms, out = None, None
         if lanes.shape.num_norms:
-            norms = self._by_lane(_norms(values, attention, lanes.shape.num_norms))
-        lanes.append(
-            self._by_lane(keys), self._by_lane(values), norms, first=self.fed, columns=columns
-        )
-        out = None
+            norms = self._by_lane(norms_of(values, attention, lanes.shape.num_norms))
         if num_q == 1 and columns is None:
-            tracker = self._tracker
-            out = attend_step(q, lanes, attention=attention, tracker=tracker, fed=self.fed)
+            assert self._step is not None
+            out = self._step.take(q, keys, values, attention, self.fed)
+            if out is not None and norms is not None:
+                for lane, new in enumerate(norms):
+                    lanes.norms(lane)[0, :, -1:] = new
         if out is None:
-            out = self._attend(q, columns)
-        if self.ring is not None:
-            self.ring.append(q, first=self.fed, columns=columns)
+            out = self._take_in(q, keys, values, norms, columns)
         self.seen += num_q
         for i in range(len(self.fed)):
             self.fed[i] += num_q if columns is None else columns[i].shape[0]
@@ -118,20 +131,30 @@ class LayerStore:
             lanes.drop_before([first for first in oldest for _ in range(lanes.shape.per_sequence)])
         if self.keeper is not None:
             self.keeper.num_steps += num_q == 1
-            self.evict(None, num_new=num_q)
         return out.transpose(1, 2)
 
-    def evict(self, confidences: Sequence[float] | None, *, num_new: int) -> None:
-        """Go down to what the policy allows; see `Keeper.evict`."""
-        assert self.keeper is not None and self.lanes is not None and self.attention is not None
-        self.keeper.evict(
-            self.lanes,
-            self.ring,
-            confidences=confidences,
-            num_new=num_new,
-            attention=self.attention,
-            window=self.shape.window,
+    def _take_in(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: Tensor | None,
+        columns: Sequence[Tensor] | None,
+    ) -> Tensor:
+        """The same in steps, for any number of tokens: as q."""
+        lanes, attention, out = self.lanes, self.attention, None
+        assert lanes is not None and attention is not None
+        lanes.append(
+            self._by_lane(keys), self._by_lane(values), norms, first=self.fed, columns=columns
         )
+        if q.shape[2] == 1 and columns is None:
+            tracker = self._tracker
+            out = attend_step(q, lanes, attention=attention, tracker=tracker, fed=self.fed)
+        if out is None:
+            out = self._attend(q, columns)
+        if self.ring is not None:
+            self.ring.append(q, first=self.fed, columns=columns)
+        return out
 
     @property
     def _tracker(self) -> Tracker | None:
@@ -226,6 +249,7 @@ class LayerStore:
         if ring is not None:
             self.ring = ring.take(index)
             ring.release()
+        self._step = Step(self.lanes, self.ring, self._tracker)
         self.fed = [self.fed[i] for i in index]
         if self.keeper is not None:
             self.keeper.reorder(index, self.fed)
@@ -236,7 +260,8 @@ class LayerStore:
             self.lanes.release()
         if self.ring is not None:
             self.ring.release()
-        self.lanes, self.ring, self.attention, self.seen, self.fed = None, None, None, 0, []
+        self.lanes, self.ring, self.attention, self._step = None, None, None, None
+        self.seen, self.fed = 0, []
         if self.keeper is not None:
             self.keeper.begin(self.fed)
 
@@ -269,19 +294,3 @@ class LayerStore:
                 assert int(places[-1]) < num_seen, "a row from the future"
                 reach = num_seen - int(places[0])
                 assert window is None or reach < window, "a row that no token can see"
-
-
-def _norms(values: Tensor, attention: Attention, num_norms: int) -> Tensor:
-    """(B, H, Q, n): L1 norms of values (B, H, Q, D) after the output projection, of every query
-    head or their mean."""
-    projection = attention.projection
-    assert projection is not None
-    group = projection.shape[0] // values.shape[1]
-    by_group = projection.view(-1, group, *projection.shape[1:])
-    # one query head after another: all projected values at once would be G times the hidden size
-    norms = [
-        (values.to(projection.dtype) @ by_group[:, g]).abs().sum(-1, dtype=torch.float32)
-        for g in range(group)
-    ]
-    stacked = torch.stack(norms, dim=-1)
-    return stacked if num_norms == group else stacked.mean(-1, keepdim=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentkv.cache.lanes import Lanes
 from agentkv.policies.policy import Policy
-from agentkv.policies.rows import Drop, Verdict
+from agentkv.policies.rows import Drop, DropOne, Verdict
 
 
 class Ranks:
@@ -39,6 +39,7 @@ class Ranks:
             kept = torch.cat([scores[:, : verdict.start], scores[:, verdict.stop :]], dim=1)
         else:
             # lanes keep different numbers of rows: fill them up at their fronts again
+            assert not isinstance(verdict, DropOne), "in storage order it is a mask"
             of_lanes = [own[stay] for own, stay in zip(scores, verdict, strict=True)]
             kept = scores.new_zeros(len(of_lanes), max(x.shape[0] for x in of_lanes))
             for lane, own in enumerate(of_lanes):

@@ -6,13 +6,91 @@ rows of a lane, R of all of them with their room.
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from agentkv.cache.lanes import Lanes
+from agentkv.cache.ring import QueryRing
 from agentkv.cache.view import Attention
-from agentkv.policies.rows import Seen
+from agentkv.policies.rows import Motion, Seen
 from agentkv.policies.slots import Tracker
-from agentkv_kernels.ops import DenseRows, Int8Rows, Stored, attend_lanes, serves_lanes
+from agentkv_kernels.index import Rack
+from agentkv_kernels.ops import (
+    DenseRows,
+    Int8Rows,
+    Stored,
+    attend_lanes,
+    attend_row,
+    serves_lanes,
+    serves_rack,
+)
+
+STILL = Motion(keep=1.0, gain=0.0, starts_at_mass=False)
+
+
+class Step:
+    """How a layer takes in one token of each sequence where compiled code does it in one go: the
+    row stored, attention over all rows, the statistic moved, the query kept."""
+
+    __slots__ = ("_lanes", "_motion", "_ring", "_tracker", "rack")
+
+    def __init__(self, lanes: Lanes, ring: QueryRing | None, tracker: Tracker | None) -> None:
+        self._lanes, self._ring, self._tracker = lanes, ring, tracker
+        self.rack: Rack | None = None
+        """None where nothing compiled serves these rows."""
+        form = lanes.shape.format
+        if serves_rack(lanes.shape.dtype, None if form is None else form.name, lanes.device):
+            self.rack = _rack(lanes, ring)
+        self._motion: Motion | None = STILL if tracker is None else tracker.motion
+        """None: the tracker has to be told of the mass."""
+
+    def take(
+        self, q: Tensor, keys: Tensor, values: Tensor, attention: Attention, fed: Sequence[int]
+    ) -> Tensor | None:
+        """Take in queries (B, S * W * G, 1, D), keys and values (B, S * W, 1, D).
+
+        Args:
+            fed: tokens of each sequence before this one.
+
+        Returns:
+            As q; None, and nothing was done, where compiled code does not serve these queries.
+        """
+        if self.rack is None or q.dtype is not torch.float32:
+            return None
+        if q.requires_grad and torch.is_grad_enabled():
+            return None
+        self.rack.begin_row(fed)
+        done = self._attend(q, keys, values, attention)
+        if done is None:
+            ring = [] if self._ring is None else [self._ring.table]
+            for table in (*self._lanes.tables[:2], *ring):
+                table.make_room()
+            done = self._attend(q, keys, values, attention)
+            assert done is not None, "there is no room where room was made"
+        output, mass = done
+        if mass is not None:
+            assert self._tracker is not None
+            _tell(self._tracker, self._lanes, mass, fed)
+        return output
+
+    def _attend(
+        self, q: Tensor, keys: Tensor, values: Tensor, attention: Attention
+    ) -> tuple[Tensor, Tensor | None] | None:
+        assert self.rack is not None
+        motion, mass = self._motion, None
+        if motion is None:
+            motion, mass = STILL, torch.empty(self._lanes.tables[0].tensors[0].shape[0])
+        output = attend_row(
+            self.rack,
+            q,
+            keys,
+            values,
+            scale=attention.scale,
+            sinks=attention.sinks,
+            mass=mass,
+            motion=(motion.keep, motion.gain, motion.starts_at_mass),
+        )
+        return None if output is None else (output, mass)
 
 
 def attend_step(
@@ -42,19 +120,7 @@ def attend_step(
     )
     if tracker is not None:
         assert done.mass is not None
-        for numbers, lane, mass in _masses(lanes, stored, done.mass):
-
-            def each(count: int, mass: Tensor = mass) -> Tensor:
-                return mass[:, None]
-
-            seen = Seen(
-                mass=mass,
-                num_queries=tracker.num_queries(1),
-                first=[fed[number // lanes.shape.per_sequence] for number in numbers],
-                num_new=1,
-                each=each,
-            )
-            tracker.update(lanes.statistic(lane), seen)
+        _tell(tracker, lanes, done.mass, fed)
     return done.output.view(q.shape)
 
 
@@ -74,15 +140,49 @@ def stored_in(lanes: Lanes) -> Stored | None:
     return Stored(lanes.shape.num_heads, about.boxes, about.tensors[0], dense, codes)
 
 
-def _masses(
-    lanes: Lanes, stored: Stored, mass: Tensor
-) -> Iterator[tuple[Sequence[int], int | None, Tensor]]:
-    """The mass (R,) as views (n, T): of all lanes, called None, where they are even, else of each;
-    with their numbers."""
-    boxes = stored.boxes
+def _tell(tracker: Tracker, lanes: Lanes, mass: Tensor, fed: Sequence[int]) -> None:
+    """Move the statistic by the mass (R,) of one new token."""
+    for numbers, lane, drawn in _spread(lanes, mass):
+
+        def each(count: int, drawn: Tensor = drawn) -> Tensor:
+            return drawn[:, None]
+
+        seen = Seen(
+            mass=drawn,
+            num_queries=tracker.num_queries(1),
+            first=[fed[number // lanes.shape.per_sequence] for number in numbers],
+            num_new=1,
+            each=each,
+        )
+        tracker.update(lanes.statistic(lane), seen)
+
+
+def _spread(lanes: Lanes, numbers: Tensor) -> Iterator[tuple[Sequence[int], int | None, Tensor]]:
+    """Numbers (R,) in the boxes of the positions as views (n, T): of all lanes, called None, where
+    they are even, else of each; with their numbers."""
+    index = lanes.tables[0].index
     if lanes.is_even:
-        by_lane = mass.view(boxes.num_lanes, boxes.rooms[0])
-        yield range(boxes.num_lanes), None, by_lane.narrow(1, boxes.starts[0], boxes.counts[0])
+        _, room, start, count = index.box(0)
+        yield range(lanes.num_lanes), None, numbers.view(-1, room)[:, start : start + count]
         return
-    for lane in range(boxes.num_lanes):
-        yield [lane], lane, boxes.rows(mass, lane, 1)
+    for lane in range(lanes.num_lanes):
+        base, _, start, count = index.box(lane)
+        yield [lane], lane, numbers[None, base + start : base + start + count]
+
+
+def _rack(lanes: Lanes, ring: QueryRing | None) -> Rack:
+    """Where all of a layer is; right for as long as these live."""
+    about, dense, *others = (table.index for table in lanes.tables)
+    codes, blocks = others or (None, None)
+    return Rack(
+        num_heads=lanes.shape.num_heads,
+        head_dim=lanes.shape.head_dim,
+        per_sequence=lanes.shape.per_sequence,
+        batch=lanes.num_lanes // lanes.shape.per_sequence,
+        about=about,
+        dense=dense,
+        codes=codes,
+        blocks=blocks,
+        ring=None if ring is None else ring.table.index,
+        window=0 if ring is None else ring.window,
+    )

@@ -4,6 +4,7 @@ Shapes: N lanes; a field has w heads per row (1 where it says something of the r
 row's own dimensions F.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,23 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentkv.cache.meter import Meter as Meter
+from agentkv_kernels.index import BASE, COUNT, ROOM, START, Index
 from agentkv_kernels.ops import BLOCK, Boxes
 
 Which = int | slice | None
 """One lane, some in a row, or all."""
-
-
-@dataclass(slots=True)
-class Meter:
-    """Bytes that a cache's storage holds now, and the most it ever held."""
-
-    live: int = 0
-    peak: int = 0
-
-    def add(self, num_bytes: int) -> None:
-        self.live += num_bytes
-        if self.live > self.peak:
-            self.peak = self.live
 
 
 Box = tuple[int, int, int]
@@ -44,6 +34,11 @@ class Field:
     """F."""
     dtype: torch.dtype
 
+    @property
+    def num_bytes(self) -> int:
+        """Of a row of one head."""
+        return self.dtype.itemsize * math.prod(self.inner)
+
 
 class Table:
     """Lanes of rows, one after another in one flat tensor per field.
@@ -57,17 +52,7 @@ class Table:
         meter: is told of every byte taken and given back; a copy in flight does not count.
     """
 
-    __slots__ = (
-        "_bases",
-        "_boxes",
-        "_meter",
-        "_rooms",
-        "_starts",
-        "counts",
-        "fields",
-        "spare",
-        "tensors",
-    )
+    __slots__ = ("_boxes", "_meter", "fields", "index", "num_lanes", "spare", "tensors")
 
     def __init__(
         self,
@@ -79,15 +64,16 @@ class Table:
         spare: int = BLOCK - 1,
     ) -> None:
         self.fields, self.spare, self._meter = tuple(fields), spare, meter
+        self.num_lanes = num_lanes
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
-        self.counts = [0] * num_lanes
-        """Rows of each lane. Read only."""
-        self._bases, self._rooms, self._starts = [0] * num_lanes, [0] * num_lanes, [0] * num_lanes
+        self.index = Index(num_lanes, [(f.heads, f.num_bytes) for f in fields])
+        """Where the rows are; compiled code adds and drops rows in it."""
         self._boxes: Boxes | None = None
 
     @property
-    def num_lanes(self) -> int:
-        return len(self.counts)
+    def counts(self) -> list[int]:
+        """Rows of each lane."""
+        return self.index.column(COUNT)
 
     @property
     def nbytes(self) -> int:
@@ -98,36 +84,39 @@ class Table:
     def boxes(self) -> Boxes:
         """Where the rows are, for kernels; kept until a row comes or goes."""
         found, device = self._boxes, self.tensors[0].device
-        if (
-            found is None
-            or found.counts != tuple(self.counts)
-            or found.starts != tuple(self._starts)
-            or found.rooms != tuple(self._rooms)
-        ):
-            found = Boxes.of(self._rooms, self._starts, self.counts, device=device)
-            self._boxes = found
+        now = [tuple(self.index.column(which)) for which in (ROOM, START, COUNT)]
+        if found is None or [found.rooms, found.starts, found.counts] != now:
+            found = self._boxes = Boxes.of(*now, device=device)
         return found
 
     @property
     def is_even(self) -> bool:
         """Whether all lanes are alike, so that `all_rows` can show them as one tensor."""
-        return len(self.counts) == 1 or (
-            _equal(self.counts) and _equal(self._starts) and _equal(self._rooms)
-        )
+        column = self.index.column
+        return self.num_lanes == 1 or all(_equal(column(each)) for each in (ROOM, START, COUNT))
 
     def rows(self, field: int, lane: int) -> Tensor:
         """(w, T, *F), a view."""
-        heads, room = self.fields[field].heads, self._rooms[lane]
-        flat = self.tensors[field].narrow(0, heads * self._bases[lane], heads * room)
-        return flat.view(heads, room, *flat.shape[1:]).narrow(
-            1, self._starts[lane], self.counts[lane]
-        )
+        base, room, start, count = self.index.box(lane)
+        return self._strided(field, base, room, start, (count,))
 
     def all_rows(self, field: int) -> Tensor:
         """(N, w, T, *F), a view; only of an even table."""
-        flat = self.tensors[field]
-        shape = (len(self.counts), self.fields[field].heads, self._rooms[0], *flat.shape[1:])
-        return flat.view(shape).narrow(2, self._starts[0], self.counts[0])
+        base, room, start, count = self.index.box(0)
+        return self._strided(field, base, room, start, (self.num_lanes, count))
+
+    def _strided(
+        self, field: int, base: int, room: int, start: int, sizes: tuple[int, ...]
+    ) -> Tensor:
+        """Rows of one lane, or of all: sizes (T,) or (N, T)."""
+        about = self.fields[field]
+        heads, cells = about.heads, math.prod(about.inner)
+        steps = (heads * room * cells, room * cells, cells)[-1 - len(sizes) :]
+        return self.tensors[field].as_strided(
+            (*sizes[:-1], heads, sizes[-1], *about.inner),
+            (*steps, *((1,) if about.inner else ())),
+            (heads * base + start) * cells,
+        )
 
     def show(self, field: int, lanes: Which) -> Tensor:
         """(n, w, T, *F) of the lanes in question, a view; several must be even."""
@@ -139,22 +128,37 @@ class Table:
         """Lengthen the lanes. The new rows hold anything and must be written."""
         more = [counts] * self.num_lanes if isinstance(counts, int) else counts
         wanted = [count + new for count, new in zip(self.counts, more, strict=True)]
-        for start, count, room in zip(self._starts, wanted, self._rooms, strict=True):
-            if start + count > room:
-                self._lay_out([None] * self.num_lanes, wanted)
-                return
-        self.counts = wanted
+        if self._has_room(wanted):
+            self.index.put(COUNT, wanted)
+        else:
+            self._lay_out([None] * self.num_lanes, wanted)
+
+    def make_room(self) -> None:
+        """See to it that every lane has room for one more row."""
+        wanted = [count + 1 for count in self.counts]
+        if not self._has_room(wanted):
+            rooms = [count + self.spare for count in wanted]
+            self._lay_out([None] * self.num_lanes, self.counts, rooms)
+
+    def _has_room(self, counts: Sequence[int]) -> bool:
+        column = self.index.column
+        return all(map(_fits, column(START), counts, column(ROOM)))
 
     def drop(self, runs: Sequence[tuple[int, int]]) -> None:
         """Of each lane, rows first..last - 1 go; the oldest go without anything moving."""
         # lanes that are alike stay alike, so that they can be read in one go
-        alike = _equal(self.counts) and _equal(list(runs))
+        counts = self.counts
+        alike = _equal(counts) and _equal(list(runs))
         from_start = all(first == 0 for first, _ in runs)
         for lane, (first, last) in enumerate(runs):
             if last > first:
-                behind = self.counts[lane] - last
+                behind = counts[lane] - last
                 self._close(lane, first, last, from_start or (alike and first <= behind))
-        for room, count in zip(self._rooms, self.counts, strict=True):
+        self.trim()
+
+    def trim(self) -> None:
+        """Give memory back where rows have gone."""
+        for room, count in zip(self.index.column(ROOM), self.counts, strict=True):
             if room - count > self.spare + 1 or (room and not count):
                 self._lay_out([None] * self.num_lanes, self.counts)
                 return
@@ -185,7 +189,8 @@ class Table:
     @property
     def layout(self) -> list[Box]:
         """Of each lane: its first row in use, its rows, its room."""
-        return list(zip(self._starts, self.counts, self._rooms, strict=True))
+        column = self.index.column
+        return list(zip(column(START), self.counts, column(ROOM), strict=True))
 
     def packed(self, field: int) -> Tensor:
         """A copy of the rows of all lanes and nothing else, as `fill` takes them: (w * sum T, *F),
@@ -204,7 +209,8 @@ class Table:
         may depend on how memory is divided, goes on exactly as it would have."""
         empty = [0] * self.num_lanes
         self._lay_out([None] * self.num_lanes, empty, [room for _, _, room in layout])
-        self._starts, self.counts = [box[0] for box in layout], [box[1] for box in layout]
+        self.index.put(START, [start for start, _, _ in layout])
+        self.index.put(COUNT, [count for _, count, _ in layout])
         self._copy_in(packed)
 
     def _copy_in(self, packed: Sequence[Tensor]) -> None:
@@ -221,26 +227,27 @@ class Table:
 
     def check(self) -> None:
         """Audit the structure. Raises AssertionError saying what is broken."""
-        for start, count, room in zip(self._starts, self.counts, self._rooms, strict=True):
+        column = self.index.column
+        for start, count, room in self.layout:
             assert 0 <= start and 0 <= count and start + count <= room, "rows outside their room"
             assert room - count <= self.spare + 1, f"{room - count} rows of unused room"
-        ends = [base + room for base, room in zip(self._bases, self._rooms, strict=True)]
-        assert all(a == b for a, b in zip([0, *ends], self._bases, strict=False)), "lanes overlap"
+        ends = [base + room for base, room in zip(column(BASE), column(ROOM), strict=True)]
+        assert all(a == b for a, b in zip([0, *ends], column(BASE), strict=False)), "lanes overlap"
+        assert self.index.points_at(self.tensors), "compiled code looks for the rows elsewhere"
         for field, tensor in zip(self.fields, self.tensors, strict=True):
             assert tensor.shape == (field.heads * (ends[-1] if ends else 0), *field.inner)
             expected = tensor.numel() * tensor.element_size()
             assert tensor.untyped_storage().nbytes() == expected, "memory beyond the tensor"
 
     def _close(self, lane: int, first: int, last: int, move_older: bool) -> None:
-        count, behind = last - first, self.counts[lane] - last
+        _, _, at, held = self.index.box(lane)
+        count, behind = last - first, held - last
         moved, to, start = (first, count, 0) if move_older else (behind, first, last)
         for f, tensor in enumerate(self.tensors):
             if moved and tensor.numel():
                 rows = self.rows(f, lane)
                 rows.narrow(1, to, moved).copy_(rows.narrow(1, start, moved).clone())
-        if move_older:
-            self._starts[lane] += count
-        self.counts[lane] -= count
+        self.index.use(lane, at + count if move_older else at, held - count)
 
     def _lay_out(
         self,
@@ -268,10 +275,17 @@ class Table:
                 elif num := min(rows.shape[1], counts[lane]):
                     box[:, :num] = rows[:, :num]
             tensors.append(new)
-        self.tensors, self._bases, self._rooms = tensors, bases[:-1], list(rooms)
-        self.counts, self._starts = list(counts), [0] * self.num_lanes
+        self.tensors = tensors
+        for which, numbers in ((BASE, bases[:-1]), (ROOM, rooms), (COUNT, counts)):
+            self.index.put(which, numbers)
+        self.index.put(START, [0] * self.num_lanes)
+        self.index.point(tensors)
         self._meter.add(-held)
         self._meter.add(self.nbytes)
+
+
+def _fits(start: int, count: int, room: int) -> bool:
+    return start + count <= room
 
 
 def _equal(numbers: list[Any]) -> bool:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from agentkv.policies.rows import Drop, Verdict
+from agentkv.policies.rows import Drop, DropOne, Verdict
 
 Run = tuple[int, int]
 """Rows first..last - 1."""
@@ -20,6 +20,7 @@ def rows_gone(verdict: Verdict | None, lane: int, count: int) -> Run | Tensor:
         return 0, 0
     if isinstance(verdict, Drop):
         return verdict.start, verdict.stop
+    assert not isinstance(verdict, DropOne), "carried out by itself"
     keep = verdict[lane, verdict.shape[1] - count :]
     gone = keep.logical_not().nonzero().squeeze(1)
     if not gone.shape[0]:

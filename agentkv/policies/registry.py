@@ -12,12 +12,12 @@ from torch import Tensor
 
 from agentkv.policies import confident, named, windowed
 from agentkv.policies.allocators import Shared, Uniform
+from agentkv.policies.function import Function
 from agentkv.policies.gates import Fixed, Schedule
 from agentkv.policies.parameters import require_flag
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Native
 from agentkv.policies.rows import PolicyError, Rows
-from agentkv.policies.scorers import Function
 from agentkv.policies.selectors import Best
 
 NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(

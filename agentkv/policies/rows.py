@@ -43,6 +43,12 @@ class Rows:
     sequence) give each row, softmax over all T, later rows hidden; computed when first called."""
     keys_values: Callable[[], tuple[Tensor, Tensor]]
     """Keys and values (H, T, D) float32, read back from whatever they are stored in."""
+    num_units: int = 1
+    """How many layers and sequences are shown at once, for a scorer that is `lanewise`: those with
+    the same rows to leave, each with as many lanes and heads. S and H are those of all of them, one
+    unit after another; rows of different units never compete."""
+    is_filled: bool = True
+    """Whether some lane may be filled up."""
 
     @property
     def there(self) -> Tensor:
@@ -66,8 +72,30 @@ class Drop:
     stop: int
 
 
-Verdict = Drop | Tensor
-"""A selector's answer: one run of rows to drop, or (S, T) bool, True for the rows that stay."""
+@dataclass(frozen=True, slots=True)
+class DropOne:
+    """One row of every lane goes."""
+
+    rows: Tensor
+    """(S,) int64: which."""
+
+
+Verdict = Drop | DropOne | Tensor
+"""A selector's answer: one run of rows to drop, one row of each lane, or (S, T) bool, True for the
+rows that stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """How a number that every row carries moves with the mass of one new query.
+
+    new = keep * old + gain * mass.
+    """
+
+    keep: float
+    gain: float
+    starts_at_mass: bool
+    """Whether the newest row takes its mass as it is, whatever its number was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Filled-up places of a lane draw no attention and so add to nothing.
 Shapes: H key-value heads, G query heads of each, w queries, T rows, D head size; S lanes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,13 +14,12 @@ from torch.nn import functional
 
 from agentkv.policies.parameters import (
     require_at_least,
-    require_count,
     require_number,
     require_one_of,
     require_rows,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
-from agentkv.policies.rows import PolicyError, Rows
+from agentkv.policies.rows import Rows
 from agentkv.policies.slots import Tracker
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
@@ -33,6 +31,7 @@ class Age:
     window: ClassVar[int] = 0
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = True
+    lanewise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     def scores(self, rows: Rows) -> Tensor:
@@ -54,6 +53,7 @@ class AttentionAndRecency:
     """Of the moving average of the masses, per query."""
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
+    lanewise: ClassVar[bool] = True
     comparable: ClassVar[bool] = False
 
     @property
@@ -78,6 +78,7 @@ class HeavyHitters:
     """Divide by the number of queries that could see the row (kvpress's ObservedAttention)."""
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
+    lanewise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     @property
@@ -106,6 +107,7 @@ class Unimportance:
     variant: Literal["count", "sum"] = "count"
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
+    lanewise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_rows("history", self.history)
@@ -142,6 +144,7 @@ class WindowMean:
     pool: Pool
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
+    lanewise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -169,6 +172,7 @@ class MeanAndVariance:
     kernel: int
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
+    lanewise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -200,6 +204,7 @@ class RemovalError:
     pool: Pool
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
+    lanewise: ClassVar[bool] = False
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -245,39 +250,6 @@ def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
     return attention / rest * norms
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A person's own score; PolicyError if what the function returns cannot rank the rows."""
-
-    name: str
-    function: Callable[[Rows], Tensor]
-    """Rows to (H, T) or (S, T), larger is better."""
-    window: int = 0
-    """How many of the last queries it wants from `Rows.attention`."""
-    comparable: bool = False
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_count("window", self.window)
-
-    def scores(self, rows: Rows) -> Tensor:
-        found = self.function(rows)
-        num_rows = rows.positions.shape[1]
-        shapes = ((rows.num_heads, num_rows), tuple(rows.positions.shape))
-        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        if what not in shapes:
-            raise PolicyError(
-                f"scorer {self.name!r} returned {what}; it must be a tensor of shape "
-                f"{' or '.join(map(str, sorted(set(shapes))))}, a score for every row"
-            )
-        found = found.to(torch.float32)
-        if bool((found.isnan() & rows.there).any()):
-            raise PolicyError(f"scorer {self.name!r} returned NaN for rows that are there")
-        # -inf stands for "no row" from here on
-        return found.clamp_min(torch.finfo(torch.float32).min)
-
-
 def _past(x: Tensor, window: int) -> Tensor:
     return x[..., : max(0, x.shape[-1] - window)]
 
@@ -289,9 +261,10 @@ def _whole(past: Tensor, rows: Rows) -> Tensor:
 
 def _stretched(x: Tensor, rows: Rows) -> Tensor:
     """(S, T): 0 at the least and 1 at the most of a lane's candidates."""
-    if x.shape[0] == 1:
-        # a lane by itself has no filled-up places, so that its candidates lie in one run
-        low, high = x[:, rows.sinks : x.shape[1] - rows.protected].aminmax()
+    if not rows.is_filled or x.shape[0] == 1:
+        # without filled-up places the candidates of a lane lie in one run
+        run = x[:, rows.sinks : x.shape[1] - rows.protected]
+        low, high = run.aminmax(dim=1, keepdim=True)
     else:
         may_go = rows.candidates
         low = x.masked_fill(~may_go, torch.inf).amin(dim=1, keepdim=True)

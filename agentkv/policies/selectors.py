@@ -21,7 +21,7 @@ from agentkv.policies.parameters import (
     require_share,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
-from agentkv.policies.rows import Drop, PolicyError, Rows, Verdict
+from agentkv.policies.rows import Drop, DropOne, PolicyError, Rows, Verdict
 from agentkv.policies.rows import Portion as Portion
 from agentkv.policies.slots import Allocator
 
@@ -48,10 +48,10 @@ class Best:
         num_lanes, num_rows = rows.positions.shape
         if scores is None:
             return Drop(first, first + num_rows - budget)
-        if num_lanes == 1 and num_rows == budget + 1:
+        is_alike = num_lanes == 1 or not (rows.is_filled or allocator.pools)
+        if is_alike and num_rows == budget + 1:
             # argmin answers with the first, that is the oldest, of equals
-            worst = first + int(scores[0, first:stop].argmin())
-            return Drop(worst, worst + 1)
+            return DropOne(scores[:, first:stop].argmin(dim=1).add_(first))
         candidates = _candidates(rows, scores)
         counts = _counts(candidates, rows, budget, allocator)
         return _verdict(rows, candidates, _top(candidates, counts))
@@ -174,9 +174,11 @@ def _candidates(rows: Rows, scores: Tensor) -> Tensor:
 def _counts(candidates: Tensor, rows: Rows, budget: int, allocator: Allocator) -> Tensor:
     """(S,) int64: how many candidates each lane keeps."""
     budget -= rows.sinks + rows.protected
-    if candidates.shape[0] == 1:
-        return torch.tensor([budget], device=candidates.device)
-    return allocator.heads(candidates, budget)
+    num_lanes = candidates.shape[0]
+    if num_lanes == rows.num_units:
+        return torch.full((num_lanes,), budget, device=candidates.device)
+    units = candidates.chunk(rows.num_units)
+    return torch.cat([allocator.heads(of_unit, budget) for of_unit in units])
 
 
 def _top(candidates: Tensor, counts: Tensor) -> Tensor:
@@ -197,4 +199,5 @@ def _verdict(rows: Rows, candidates: Tensor, kept: Tensor) -> Tensor:
 
 def _per_lane(x: Tensor, rows: Rows) -> Tensor:
     """(H, T) to (S, T): the mean over the heads where they share their rows."""
-    return x if rows.positions.shape[0] == x.shape[0] else x.mean(dim=0, keepdim=True)
+    num_lanes = rows.positions.shape[0]
+    return x if num_lanes == x.shape[0] else x.view(num_lanes, -1, x.shape[1]).mean(dim=1)

@@ -15,7 +15,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from agentkv.policies.rows import Portion, Rows, Seen, Verdict
+from agentkv.policies.rows import Motion, Portion, Rows, Seen, Verdict
 
 
 class Tracker(Protocol):
@@ -31,6 +31,12 @@ class Tracker(Protocol):
 
     def num_queries(self, num_new: int) -> int:
         """Over how many of the new queries `Seen.mass` is to average."""
+        ...
+
+    @property
+    def motion(self) -> Motion | None:
+        """What `update` does with the first number of each row after a single query, where that is
+        all it does; None: something else."""
         ...
 
     def update(self, column: Tensor, seen: Seen) -> None:
@@ -177,10 +183,16 @@ class Scorer(Protocol):
         """Whether scores of different heads of a layer are in one unit."""
         ...
 
+    @property
+    def lanewise(self) -> bool:
+        """Whether a lane's scores, or a head's, depend on nothing but its own rows, so that those
+        of several layers and sequences can be worked out at once."""
+        ...
+
     def scores(self, rows: Rows) -> Tensor:
         """(H, T) or (S, T) float32, larger is better; what stands at filled-up places is ignored.
 
-        Of (H, T) with S = 1 the mean over the heads is used.
+        Where heads share their rows, the mean over a lane's heads is used.
         """
         ...
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentkv.policies.parameters import require_rows
-from agentkv.policies.rows import Seen
+from agentkv.policies.rows import Motion, Seen
 
 MOVING_QUERIES = 32
 """How many of a chunk's last queries move an average (our choice)."""
@@ -37,6 +37,10 @@ class MovingMass:
 
     def num_queries(self, num_new: int) -> int:
         return min(num_new, MOVING_QUERIES)
+
+    @property
+    def motion(self) -> Motion:
+        return Motion(keep=self.decay, gain=1 - self.decay, starts_at_mass=True)
 
     def update(self, column: Tensor, seen: Seen) -> None:
         """Move the averages in `column` (N, T, 1), in place."""
@@ -69,6 +73,13 @@ class SummedMass:
 
     def num_queries(self, num_new: int) -> int:
         return num_new if self.recent is None else min(num_new, self.recent)
+
+    @property
+    def motion(self) -> Motion | None:
+        if self.counts:
+            return None
+        keep = 1.0 if self.recent is None else 1 - 1 / self.recent
+        return Motion(keep=keep, gain=1.0, starts_at_mass=False)
 
     def update(self, column: Tensor, seen: Seen) -> None:
         """Add to the sums in `column` (N, T, size), in place."""
@@ -112,6 +123,10 @@ class Shortfalls:
     def num_queries(self, num_new: int) -> int:
         # the mass is read where there is one query; of more, each is looked at by itself
         return 1
+
+    @property
+    def motion(self) -> None:
+        return None
 
     def update(self, column: Tensor, seen: Seen) -> None:
         """Write the bits of the new queries into `column` (N, T, size), in place."""

@@ -23,6 +23,7 @@ from agentkv_kernels.device import Choice, Implementation, choice_for, choice_he
 from agentkv_kernels.device import lack_of_attention as _lack_of_attention
 from agentkv_kernels.device import lack_of_rows as _lack_of_rows
 from agentkv_kernels.formats import BLOCK, FORMATS, Format, format_of, merge
+from agentkv_kernels.index import Rack
 from agentkv_kernels.numba.limits import lack_of_attention as _lack_of_lanes
 from agentkv_kernels.numba.limits import lack_of_parts as _lack_of_parts
 from agentkv_kernels.parts import Coded, Dense, Part
@@ -48,12 +49,15 @@ __all__ = [
     "append_row",
     "attend",
     "attend_lanes",
+    "attend_row",
     "choice_for",
     "choice_here",
     "compact",
+    "drop_row",
     "format_of",
     "merge",
     "merge_blocks",
+    "serves_rack",
     "weights",
 ]
 
@@ -87,17 +91,9 @@ def attend(
             )
     num_rows = sum(part.num_rows for part in parts)
     num_logits = q.shape[0] * q.shape[1] * q.shape[2] * num_rows
-    if num_logits <= MAX_LOGITS_AT_ONCE and not any(part.is_padded for part in parts):
-        return _attend_at_once(
-            q,
-            parts,
-            scale=scale,
-            q_positions=q_positions,
-            window=window,
-            sinks=sinks,
-            num_mass_queries=num_mass_queries,
-        )
-    return _attend_in_blocks(
+    is_small = num_logits <= MAX_LOGITS_AT_ONCE and not any(part.is_padded for part in parts)
+    serve = _attend_at_once if is_small else _attend_in_blocks
+    return serve(
         q,
         parts,
         scale=scale,
@@ -138,6 +134,62 @@ def attend_lanes(
             serve = lanes.attend_lanes
     with _current(q.device):
         return serve(q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average)
+
+
+def serves_rack(dtype: torch.dtype, format: str | None, device: torch.device) -> bool:
+    """Whether `attend_row` and `drop_row` serve rows of this dtype, others being quantised in this
+    format, on this device."""
+    return (
+        dtype == torch.float32
+        and format in (None, "int8")
+        and chosen(None, device, {"numba": None}) == "numba"
+    )
+
+
+def attend_row(
+    rack: Rack,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    scale: float,
+    sinks: Tensor | None = None,
+    mass: Tensor | None = None,
+    motion: tuple[float, float, bool] = (1.0, 0.0, False),
+) -> Tensor | None:
+    """Store one new row in every lane and attend over all rows, its own included, in one go.
+
+    The row's position is what `Rack.begin_row` said, and its statistic starts at 0. Of a layer that
+    keeps its last queries, these are taken in. Only where `serves_rack`, and without gradients.
+
+    Args:
+        q: (B, S * W * G, 1, D) float32; query head h * G + g reads head h.
+        keys, values: (B, S * W, 1, D) float32.
+        scale, sinks: as in `attend_lanes`.
+        mass: (R,) float32, what to write the mass into, in the boxes of the positions.
+        motion: `keep`, `gain` and `starts_at_mass` of `Average`, for the first number of each row.
+
+    Returns:
+        As q; None, and nothing was done, where a table has no room for a row.
+    """
+    assert serves_rack(q.dtype, None, q.device)
+    from agentkv_kernels.numba import step
+
+    return step.take_row(rack, q, keys, values, scale=scale, sinks=sinks, mass=mass, motion=motion)
+
+
+def drop_row(racks: Sequence[Rack], rows: Sequence[int]) -> bool:
+    """Let one row of every lane of some layers go, where `serves_rack`.
+
+    Args:
+        rows: which, in storage order, layer after layer; -1 for none.
+
+    Returns:
+        Whether memory should be given back, or blocks be merged, which is left to the caller.
+    """
+    from agentkv_kernels.numba import step
+
+    return step.drop_row(racks, rows)
 
 
 def append_row(

@@ -27,7 +27,8 @@ from agentkv.policies.allocators import Shared, Uniform
 from agentkv.policies.gates import Fixed
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Native
-from agentkv.policies.scorers import Function, WindowMean
+from agentkv.policies.function import Function
+from agentkv.policies.scorers import WindowMean
 from agentkv.policies.selectors import Best
 
 RATIO, BUDGET, WINDOW = 0.6, 38, 8

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agentkv_kernels.boxes import Average, Drawn, Stored
+from agentkv_kernels.index import BASE, COUNT, ROOM
 from agentkv_kernels.lanes import move
 from agentkv_kernels.numba import kernels
 from agentkv_kernels.parts import Dense, Part
@@ -168,8 +169,8 @@ def _flat(x: Tensor) -> Array:
 def _table(num_lanes: int, room: int, count: int) -> Array:
     """`boxes.Boxes.table` of lanes that are alike."""
     table = np.zeros((4, num_lanes), np.int32)
-    table[kernels.BASE] = np.arange(num_lanes) * room
-    table[kernels.ROOM], table[kernels.COUNT] = room, count
+    table[BASE] = np.arange(num_lanes) * room
+    table[ROOM], table[COUNT] = room, count
     return table
 
 

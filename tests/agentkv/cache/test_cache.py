@@ -42,11 +42,11 @@ def test_bytes_are_those_of_the_arithmetic(llama, cache_for, tokens):
         about, dense, coded, blocks = lanes.tables
         for lane in range(2):
             # a position and a mass; keys and values in float32; codes and block id; exponents
-            total += about._rooms[lane] * (4 + 4) + dense._rooms[lane] * 2 * width * 4
-            total += coded._rooms[lane] * (2 * width + 4) + blocks.counts[lane] * 2 * width
+            total += about.layout[lane][2] * (4 + 4) + dense.layout[lane][2] * 2 * width * 4
+            total += coded.layout[lane][2] * (2 * width + 4) + blocks.counts[lane] * 2 * width
             assert lanes.num_coded[lane] > 0
             for table in (about, dense, coded):
-                assert table._rooms[lane] - table.counts[lane] <= 64
+                assert table.layout[lane][2] - table.counts[lane] <= 64
     assert cache.nbytes == total
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv.policies.rows import Drop, Rows
+from agentkv.policies.rows import Drop, DropOne, Rows
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,9 @@ def kept_of(verdict, lengths):
     most = max(lengths)
     if isinstance(verdict, Drop):
         return [[i for i in range(most) if not verdict.start <= i < verdict.stop]] * len(lengths)
+    if isinstance(verdict, DropOne):
+        assert verdict.rows.shape == (len(lengths),) and set(lengths) == {most}
+        return [[i for i in range(most) if i != int(row)] for row in verdict.rows]
     assert verdict.dtype == torch.bool and verdict.shape == (len(lengths), most)
     for lane, count in zip(verdict, lengths, strict=True):
         assert not lane[: most - count].any(), "a place without a row stays"

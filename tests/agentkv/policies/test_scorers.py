@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+from agentkv.policies.function import Function
 from agentkv.policies.pool import pooled
 from agentkv.policies.rows import PolicyError
 from agentkv.policies.scorers import (
     Age,
     AttentionAndRecency,
-    Function,
     HeavyHitters,
     MeanAndVariance,
     RemovalError,

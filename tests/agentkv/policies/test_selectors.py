@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
-from agentkv.policies.rows import Drop, PolicyError
+from agentkv.policies.rows import Drop, DropOne, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
 from agentkv.policies.selectors import Best, Portion, TwoStage
 from tests.agentkv.policies.shown import filled, kept_of, random_head, shown
@@ -42,7 +42,7 @@ def test_the_best_scored_and_the_protected_stay(budget):
     verdict = Best(protected=3).select(rows, torch.tensor([scores]), budget, Shared())
     by_score = sorted(range(7), key=lambda i: -scores[i])[: budget - 3]
     assert kept_of(verdict, [10]) == [sorted(by_score) + [7, 8, 9]]
-    assert isinstance(verdict, Drop) == (budget == 9)
+    assert isinstance(verdict, DropOne) == (budget == 9)
 
 
 @pytest.mark.parametrize("num_lanes", [1, 3])

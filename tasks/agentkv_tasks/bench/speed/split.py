@@ -15,7 +15,8 @@ from typing import Any
 from transformers import Cache as TransformersCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-import agentkv.cache.keeper as keeper_module
+import agentkv.cache.evict as evict_module
+import agentkv.cache.forward as forward_module
 from agentkv.cache.cache import Cache
 from agentkv.cache.forward import ForwardCache
 from agentkv.cache.keeper import Keeper
@@ -28,7 +29,7 @@ from agentkv_tasks.bench.speed.contenders import Contender, Ours
 MODEL = "model"
 """Whatever is nobody else's."""
 
-ENTRIES = ("attend", "attend_lanes")
+ENTRIES = ("attend", "attend_lanes", "attend_row")
 """Of the kernels."""
 
 SUMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -41,10 +42,11 @@ SUMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The four that are shown, and what each is made of.
 
-attention: the kernel alone. append: new rows and queries stored, room made for them. tracking: the
-statistics of rows. gate: is anything due, and how sure is the model. scores: what rows are worth
-and which of them stay. entry: checks and hooks around a forward, the rows handed over. drop, keep:
-rows let go. quantise: rows encoded, blocks of them merged.
+attention: the kernel alone; where one compiled call stores a token's row and query, attends and
+moves the statistic, all of that. append: new rows and queries stored else, room made for them.
+tracking: the statistics of rows else. gate: is anything due, and how sure is the model. scores:
+what rows are worth and which of them stay. entry: checks and hooks around a forward, the rows
+handed over. drop, keep: rows let go. quantise: rows encoded, blocks of them merged.
 """
 
 KEEPING = ("bookkeeping", "compaction")
@@ -196,13 +198,14 @@ def _wrap_ours(contender: Ours, wrap: Callable[[Any, str, str], None]) -> None:
     wrap(QueryRing, "append", "append")
     if policy.scorer.tracker is not None:
         wrap(type(policy.scorer.tracker), "update", "tracking")
-    wrap(Keeper, "evict", "gate")
+    wrap(forward_module, "evict", "gate")
     if policy.gate.needs_logits:
         wrap(type(policy.gate), "confidence", "gate")
     wrap(View, "rows", "scores")
-    wrap(keeper_module, "_scores", "scores")
+    wrap(evict_module, "_scores", "scores")
     wrap(type(policy.selector), "select", "scores")
     wrap(Lanes, "apply", "keep")
+    wrap(evict_module, "drop_row", "drop")
     wrap(Lanes, "drop", "drop")
     wrap(Lanes, "drop_before", "drop")
     wrap(Lanes, "quantise_to", "quantise")
