@@ -37,7 +37,12 @@ Budget = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Processes. [default: 2, or 1 on a single core]")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Episodes at a time, each with its browser; one process holds the model for all and "
+        "decodes them in one batch. [default: 2, or 1 on a single core]",
+    ),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for rows, traces, report. [default: below runs/]")

@@ -97,8 +97,8 @@ def conduct(campaign: Campaign, console: Console) -> Path:
 
     Raises:
         ResultsError: the folder holds other results, or another run is writing there.
-        CannotStart: no worker can work as asked; the message says what to mend.
-        RunError: workers die; the message says why.
+        CannotStart: nobody can work as asked; the message says what to mend.
+        RunError: workers or the model's process die again and again; the message says why.
     """
     plan, out = campaign.plan, campaign.plan.settings.out
     with Results(out / "results.jsonl", fresh=campaign.fresh) as results:

@@ -130,8 +130,9 @@ def trace_path(out: Path, stem: str) -> Path:
 
 
 def default_threads(workers: int, cpus: int) -> int:
-    """Threads of torch that leave each further worker's browser a core (our choice)."""
-    return max(1, cpus - (workers - 1))
+    """Threads of torch that leave each worker's browser a core: threads that wait for one another
+    crawl on a machine with more work than cores (our choice)."""
+    return max(1, cpus - workers)
 
 
 def total(jobs: Sequence[Job]) -> dict[str, int]:

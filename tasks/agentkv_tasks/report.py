@@ -184,7 +184,7 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
         ("time", f"{row.seconds:.1f} s"),
         ("cache peak", kib(row.kv_peak_bytes)),
         ("cache mean", kib(row.kv_mean_bytes)),
-        ("worker RSS", human_bytes(row.rss_peak_bytes)),
+        ("RSS", human_bytes(row.rss_peak_bytes)),
         ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
     ]
     return environment.get_template("episode.html").render(

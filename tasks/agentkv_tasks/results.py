@@ -57,9 +57,12 @@ class Row:
     """Mean over the steps of what the cache held after each."""
     kv_seen_tokens: int | None = None
     allocator_peak_bytes: int | None = None
-    """CUDA's own figure; None on a CPU, where there is none."""
+    """CUDA's own figure of the model's process during the episode; None on a CPU, where there is
+    none, and where another episode shared that process: the figure would be neither's."""
     rss_peak_bytes: int | None = None
-    """Peak resident memory of the worker process during the episode, without the browser's."""
+    """Peak resident memory of the process with the model and its caches during the episode, of the
+    worker's own for a script, without the browser's; None where another episode shared it. With
+    `--workers 1` none does."""
     seconds: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0

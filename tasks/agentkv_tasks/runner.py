@@ -74,7 +74,7 @@ def run(plan: Plan, results: Results, display: Display, *, jobs: Sequence[Job]) 
 
     Raises:
         CannotStart: the model, a policy, the browser or a port cannot be had as asked.
-        RunError: workers die; the message says why.
+        RunError: workers, or the model's process, die again and again; the message says why.
         KeyboardInterrupt: passed on after all workers were ended; finished rows are on disk.
     """
     if jobs:

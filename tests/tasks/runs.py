@@ -1,0 +1,105 @@
+"""Real runs in processes of their own, watched from outside."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from agentkv_tasks.results import Row, read_rows
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = Path(__file__).parent / "data" / "small.json"
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "agentkv", "run", "--tasks", str(SMALL), "--out", str(out)),
+        *("--no-screenshots", "--no-ocr", *more),
+    ]
+
+
+def start(out: Path, *more: str) -> "subprocess.Popen[str]":
+    path = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command(out, *more),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that Ctrl-C of a test reaches the run alone
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=120)
+    return said
+
+
+def complete_rows(out: Path) -> list[Row]:
+    path = out / "results.jsonl"
+    return read_rows(path) if path.exists() else []
+
+
+def wait_for_rows(out: Path, count: int) -> None:
+    end = time.monotonic() + 90
+    while len(complete_rows(out)) < count:
+        assert time.monotonic() < end, f"{count} rows did not come"
+        time.sleep(0.05)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Process ids of all descendants of `pid`."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry.parent.name)] = int(fields[1])
+    found = [child for child, parent in parents.items() if parent == pid]
+    return found + [deeper for child in found for deeper in workers_of(child)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    end = time.monotonic() + 30
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < end, "processes of a killed run live on"
+        time.sleep(0.1)
+
+
+NANO = (
+    *("--model", "nano", "--device", "cpu", "--policies", "full,conf-kv-int8", "--budget", "128"),
+    *("--limit", "2", "--max-steps", "4"),
+)
+
+
+"""A run of four short episodes with the shipped model."""
+
+
+def model_of(pid: int) -> int | None:
+    """The process of a run that writes model.log."""
+    for child in workers_of(pid):
+        try:
+            if os.readlink(f"/proc/{child}/fd/1").endswith("/model.log"):
+                return child
+        except OSError:
+            continue
+    return None
+
+
+def wait_for_steps(out: Path, count: int) -> None:
+    """Until the first steps of so many episodes are over."""
+    end = time.monotonic() + 120
+    while sum(path.read_text().count("\n") > 1 for path in out.glob("traces/*.jsonl")) < count:
+        assert time.monotonic() < end, "no steps came"
+        time.sleep(0.02)

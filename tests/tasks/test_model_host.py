@@ -1,0 +1,155 @@
+"""The model's process and its lines, with the shipped model: threads stand for the workers."""
+
+import multiprocessing
+import multiprocessing.connection
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agentkv.build import load_run_model, make_acting
+from agentkv.config import PolicySettings, RunSettings
+from agentkv.models.local import LocalModel
+from agentkv.models.model import ContextLimit, Reply
+from agentkv_env.page import Box, Node, Page
+from agentkv_tasks.model_host import Host
+from agentkv_tasks.remote import Ask, Begin, ModelGone, Peaks, RemoteModel, ReplyFailed
+
+SETTINGS = RunSettings(model="nano", device="cpu", budget=64)
+POLICIES = (("full", None), ("conf-kv-int8", 128), ("window", 64))
+BOX = Box(1, 2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Iterator[LocalModel]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = load_run_model(SETTINGS)
+    assert model is not None
+    yield model
+    torch.set_num_threads(before)
+
+
+def page_of(number: int) -> Page:
+    names = ("Blue Kayak", "Red Tent", "Rope", "Add to cart")
+    nodes = tuple(Node("element", "link", name, BOX, id=id) for id, name in enumerate(names))
+    return Page(f"http://shop.localhost/{number}", f"Page {number}", nodes * (1 + number))
+
+
+def serve(host: Host, workers: list[threading.Thread]) -> None:
+    """Go round as the process does, until all workers are done."""
+    while any(worker.is_alive() for worker in workers):
+        for line in multiprocessing.connection.wait(host.lines, timeout=0.01) if host.lines else ():
+            host.hear(line)  # type: ignore[arg-type]
+        host.step()
+
+
+def started(host: Host, *works: Callable[[RemoteModel], None]) -> list[threading.Thread]:
+    """A worker for each, on a line of its own."""
+    threads = []
+    for work in works:
+        ours, theirs = multiprocessing.Pipe()
+        host.welcome(theirs)
+        thread = threading.Thread(target=lambda w=work, c=ours: w(RemoteModel(c)), daemon=True)
+        thread.start()
+        threads.append(thread)
+    return threads
+
+
+def untimed(reply: Reply) -> Reply:
+    return replace(reply, prefill_s=0, decode_s=0)
+
+
+def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> None:
+    heard: dict[str, list[Reply]] = {}
+
+    def worker(policy: str, budget: int | None) -> Callable[[RemoteModel], None]:
+        def work(model: RemoteModel) -> None:
+            talk = model.under(PolicySettings(name=policy), budget).begin(policy, seed=3)
+            heard[policy] = [talk.reply(page_of(i), "error: x" if i else "") for i in range(3)]
+            assert model.end() == Peaks()  # others were here
+
+        return work
+
+    host = Host(nano, SETTINGS)
+    serve(host, started(host, *(worker(*each) for each in POLICIES)))
+    for policy, budget in POLICIES:
+        settings = SETTINGS.model_copy(update={"budget": budget})
+        acting = make_acting(settings, policy=PolicySettings(name=policy), model=nano)
+        talk = acting.begin(policy, seed=3)
+        for i, reply in enumerate(heard[policy]):
+            assert untimed(reply) == untimed(talk.reply(page_of(i), "error: x" if i else ""))
+
+
+def test_an_episode_that_was_alone_is_told_what_it_took(nano: LocalModel) -> None:
+    told: list[Peaks] = []
+
+    def work(model: RemoteModel) -> None:
+        model.under(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
+        told.append(model.end())
+        told.append(model.end())
+
+    host = Host(nano, SETTINGS)
+    serve(host, started(host, work))
+    assert told[0].rss_bytes and told[0].rss_bytes > 50e6
+    assert told[0].allocator_bytes is None
+    assert told[1] == Peaks()  # there was no second episode
+
+
+def test_a_line_that_breaks_takes_no_other_with_it(nano: LocalModel) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    replies: list[Reply] = []
+
+    def work(model: RemoteModel) -> None:
+        talk = model.under(PolicySettings(name="full"), None).begin("goal")
+        replies.extend(talk.reply(page_of(i)) for i in range(2))
+
+    host = Host(nano, SETTINGS)
+    host.welcome(theirs)
+    ours.recv()
+    ours.send(Begin(PolicySettings(name="full"), None, "another goal", 0))
+    ours.send(Ask(page_of(2), "", None))
+    host.hear(theirs)
+    host.hear(theirs)
+    host.step()
+    assert host.is_busy and len(host.lines) == 1
+    ours.close()
+    serve(host, started(host, work))
+    assert len(replies) == 2 and not host.is_busy
+
+
+def test_what_goes_wrong_there_is_raised_here(nano: LocalModel) -> None:
+    raised: list[type[BaseException]] = []
+
+    def work(model: RemoteModel) -> None:
+        full = model.under(PolicySettings(name="full"), None)
+        with pytest.raises(TimeoutError) as late:
+            full.begin("goal").reply(page_of(0), deadline=time.monotonic() - 1)
+        with pytest.raises(ReplyFailed, match=r"PolicyError: .*budget") as failed:
+            model.under(PolicySettings(name="window"), 0).begin("goal").reply(page_of(0))
+        talk = full.begin("goal")
+        with pytest.raises(ContextLimit) as outgrown:
+            talk.reply(page_of(0), note="long " * 40000)
+        raised.extend([late.type, failed.type, outgrown.type])
+        assert full.begin("goal").reply(page_of(0)).text  # and it goes on
+
+    host = Host(nano, SETTINGS)
+    serve(host, started(host, work))
+    assert raised == [TimeoutError, ReplyFailed, ContextLimit]
+
+
+def test_a_worker_loads_no_torch() -> None:
+    code = "import sys, agentkv_tasks.worker; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_model_that_is_gone_is_an_error_of_its_own() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    theirs.close()
+    with pytest.raises(ModelGone):
+        RemoteModel(ours)

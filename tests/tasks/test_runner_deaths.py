@@ -1,0 +1,62 @@
+"""The model's process and its workers die, and a run goes on for as long as that makes sense."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.runs import (
+    NANO,
+    complete_rows,
+    finish,
+    model_of,
+    start,
+    wait_for_steps,
+    workers_of,
+)
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_model_that_is_killed_costs_the_episodes_in_progress_and_is_started_anew(
+    tmp_path: Path,
+) -> None:
+    process = start(tmp_path, *NANO, "--workers", "2")
+    wait_for_steps(tmp_path, 2)
+    model = model_of(process.pid)
+    assert model is not None
+    os.kill(model, signal.SIGKILL)
+    said = finish(process)
+    rows = complete_rows(tmp_path)
+    assert len({row.key for row in rows}) == len(rows) == 4
+    lost = [row for row in rows if row.status == "crash"]
+    assert 1 <= len(lost) <= 2 and "crash (counted as failures)" in said
+    assert all("the model's process was killed by SIGKILL" in row.error for row in lost)
+    assert [row.status for row in rows].count("timeout") == 0
+
+
+def test_a_worker_that_is_killed_takes_no_other_episode_with_it(tmp_path: Path) -> None:
+    process = start(tmp_path, *NANO, "--workers", "2")
+    wait_for_steps(tmp_path, 1)
+    model = model_of(process.pid)
+    worker = next(pid for pid in workers_of(process.pid) if os.getpgid(pid) == pid and pid != model)
+    os.kill(worker, signal.SIGKILL)
+    finish(process)
+    rows = complete_rows(tmp_path)
+    lost = [row for row in rows if row.status == "crash"]
+    assert len(rows) == 4 and len(lost) <= 1
+    assert all("the worker was killed by SIGKILL" in row.error for row in lost)
+
+
+def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    process = start(tmp_path / "out", "--model", str(folder), "--workers", "1")
+    said = finish(process)
+    assert process.returncode == 1 and "no model stays up: the model's process ended" in said, said
+    assert "model.log" in said
+    assert not complete_rows(tmp_path / "out")

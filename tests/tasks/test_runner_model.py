@@ -1,0 +1,68 @@
+"""Whole runs with the shipped model, which one process holds for all workers."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentkv_tasks.results import Row
+from tests.tasks.runs import (
+    NANO,
+    complete_rows,
+    finish,
+    model_of,
+    start,
+    wait_for_rows,
+    wait_for_steps,
+    wait_until_gone,
+    workers_of,
+)
+
+pytestmark = pytest.mark.browser
+
+
+def untimed(row: Row) -> Row:
+    """Without what a clock or another process's memory says."""
+    return replace(
+        row, seconds=0, prefill_s=0, decode_s=0, rss_peak_bytes=None, finished_at="", commit=""
+    )
+
+
+def maps_torch(pid: int) -> bool:
+    try:
+        return "libtorch_cpu" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def test_two_workers_share_a_model_and_find_what_one_finds(tmp_path: Path) -> None:
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    process = start(together, *NANO, "--workers", "2")
+    wait_for_steps(together, 1)
+    models = [pid for pid in workers_of(process.pid) if maps_torch(pid)]
+    assert models == [model_of(process.pid)]
+    finish(process)
+    finish(start(alone, *NANO, "--workers", "1"))
+    found = {row.key: untimed(row) for row in complete_rows(together)}
+    assert found == {row.key: untimed(row) for row in complete_rows(alone)}
+    assert len(found) == 4 and all(row.kv_peak_bytes for row in found.values())
+    assert all(row.rss_peak_bytes for row in complete_rows(alone))
+
+
+def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:
+    process = start(tmp_path, *NANO, "--workers", "2")
+    wait_for_rows(tmp_path, 1)
+    family = workers_of(process.pid)
+    assert model_of(process.pid) in family
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+    wait_until_gone(family)
+
+
+def test_a_budget_that_no_cache_can_keep_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    process = start(tmp_path, *NANO, "--budget", "1KiB")
+    said = finish(process)
+    assert process.returncode == 2 and "a budget of 1024 bytes is too small" in said, said
+    assert "Traceback" not in said and not complete_rows(tmp_path)
