@@ -103,18 +103,19 @@ def _batches(rows: Sequence[SpeedRow]) -> Table:
 
 
 def _paths(rows: Sequence[SpeedRow]) -> str:
-    """Which attention was used by ours, where that is known."""
-    by_path: dict[str, list[str]] = {}
+    """Which attention was used by ours, where that is known: at any length."""
+    by_label: dict[str, set[str]] = {}
     for row in rows:
-        labels = by_path.setdefault(row.attention, [])
-        if row.kind == "agentkv" and row.attention and row.label not in labels:
-            labels.append(row.label)
-    used = [(path, labels) for path, labels in by_path.items() if labels]
-    if not used:
+        if row.kind == "agentkv" and row.attention:
+            by_label.setdefault(row.label, set()).update(row.attention.split("+"))
+    by_path: dict[str, list[str]] = {}
+    for label, paths in by_label.items():
+        by_path.setdefault("+".join(sorted(paths)), []).append(label)
+    if not by_path:
         return ""
-    if len(used) == 1:
-        return f"Our attention: {used[0][0]}. "
-    each = "; ".join(f"{path}: {', '.join(labels)}" for path, labels in used)
+    if len(by_path) == 1:
+        return f"Our attention: {next(iter(by_path))}. "
+    each = "; ".join(f"{path}: {', '.join(labels)}" for path, labels in by_path.items())
     return f"Our attention: {each}. "
 
 
