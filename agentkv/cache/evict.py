@@ -14,13 +14,17 @@ from agentkv.cache.layer import LayerStore
 from agentkv.cache.view import View
 from agentkv.policies.policy import Policy
 from agentkv.policies.rows import Drop, DropOne, Rows, Verdict
-from agentkv_kernels.ops import drop_row
+from agentkv_kernels.ops import drop_rows
+
+FEW = 2
+"""Rows of a lane, on average, that are dropped one by one (our choice: what a step adds)."""
 
 
 def evict(
     stores: Sequence[LayerStore], confidences: Sequence[float] | None, *, num_new: int
 ) -> None:
-    """Drop rows of each sequence and layer down to what the policy allows, and quantise by age.
+    """Drop rows of each sequence and layer down to what the policy allows; after a forward, that is
+    without confidences, also quantise by age.
 
     Args:
         stores: layers that the policy acts on, all of one cache.
@@ -31,7 +35,7 @@ def evict(
     assert keeper is not None
     allowance = keeper.allowance
     going = _Going()
-    for sequence, num_seen in enumerate(fed):
+    for sequence, num_seen in enumerate(fed if allowance.policy.gate.evicts else ()):
         sure = None if confidences is None else confidences[sequence]
         policy = allowance.at(num_seen)
         due = _due(policy, stores, sequence, sure, num_new)
@@ -40,7 +44,7 @@ def evict(
             going.note(of_group, sequence, verdict)
     going.go()
     precision = allowance.policy.precision
-    if precision.format is not None and not precision.by_rank:
+    if confidences is None and precision.format is not None and not precision.by_rank:
         recent = [allowance.at(num_seen).precision.recent or 0 for num_seen in fed]
         for store in stores:
             assert store.lanes is not None
@@ -66,7 +70,9 @@ def _due(
             per = lanes.shape.per_sequence
             most = max(lanes.counts[sequence * per : (sequence + 1) * per])
             device = lanes.device
-            key: Hashable = i if by_itself else (num_rows, most, device)
+            # lanes of different lengths are filled up, which only pays where all are different
+            alike = None if policy.allocator.pools and not policy.scorer.by_age else most
+            key: Hashable = i if by_itself else (num_rows, alike, device)
             groups.setdefault(key, (num_rows, []))[1].append(store)
     return list(groups.values())
 
@@ -111,35 +117,27 @@ class _Going:
 
     def __init__(self) -> None:
         self._stores: dict[int, LayerStore] = {}
-        self._rows: dict[int, list[int]] = {}
-        """By layer: the one row that goes of each lane, -1 for none."""
+        self._rows: dict[int, list[Sequence[int]]] = {}
+        """By layer: the few rows of each lane that go."""
         self._others: dict[int, list[Verdict | None]] = {}
         """By layer and sequence: verdicts by which more goes."""
 
     def note(self, stores: Sequence[LayerStore], sequence: int, verdict: Verdict) -> None:
         """Take in a verdict on one sequence in some layers."""
-        rows: list[int] | None = None
-        if isinstance(verdict, DropOne):
-            rows = verdict.rows.tolist()
-        elif isinstance(verdict, Drop) and verdict.stop - verdict.start == 1:
-            rows = []
+        few = _few(stores, sequence, verdict)
         for i, store in enumerate(stores):
             lanes, key = store.lanes, id(store)
             assert lanes is not None
-            per = lanes.shape.per_sequence
             self._stores[key] = store
-            if rows is not None:
-                assert isinstance(verdict, Drop | DropOne)
-                mine = [verdict.start] * per if isinstance(verdict, Drop) else rows[i * per :][:per]
-                of_lanes = self._rows.setdefault(key, [-1] * lanes.num_lanes)
-                of_lanes[sequence * per : (sequence + 1) * per] = mine
+            per = lanes.shape.per_sequence
+            mine = slice(i * per, (i + 1) * per)
+            if few is not None:
+                of_lanes = self._rows.setdefault(key, [()] * lanes.num_lanes)
+                of_lanes[sequence * per : (sequence + 1) * per] = few[mine]
                 continue
+            assert not isinstance(verdict, DropOne)
             others = self._others.setdefault(key, [None] * len(store.fed))
-            if isinstance(verdict, Drop):
-                others[sequence] = verdict
-            else:
-                assert not isinstance(verdict, DropOne)
-                others[sequence] = verdict[i * per : (i + 1) * per]
+            others[sequence] = verdict if isinstance(verdict, Drop) else verdict[mine]
 
     def go(self) -> None:
         """Let the rows go."""
@@ -150,14 +148,45 @@ class _Going:
         compiled = {key: self._stores[key].rack for key in self._rows}
         racks = [rack for rack in compiled.values() if rack is not None]
         rows = [r for key, rack in compiled.items() if rack is not None for r in self._rows[key]]
-        is_loose = bool(racks) and drop_row(racks, rows)
+        is_loose = bool(racks) and drop_rows(racks, rows)
         for key, rack in compiled.items():
             lanes = self._stores[key].lanes
             assert lanes is not None
             if rack is None:
-                lanes.drop([(row, row + 1) if row >= 0 else (0, 0) for row in self._rows[key]])
+                # elsewhere these are one row at most
+                lanes.drop([(row[0], row[0] + 1) if row else (0, 0) for row in self._rows[key]])
             elif is_loose:
                 _tidy(lanes)
+
+
+def _few(
+    stores: Sequence[LayerStore], sequence: int, verdict: Verdict
+) -> Sequence[Sequence[int]] | None:
+    """Of every lane the rows that go, in storage order, where they are few; else None."""
+    of_stores = [store.lanes for store in stores if store.lanes is not None]
+    per = of_stores[0].shape.per_sequence
+    if isinstance(verdict, DropOne):
+        return [(row,) for row in verdict.rows.tolist()]
+    if isinstance(verdict, Drop):
+        is_one = verdict.stop - verdict.start == 1
+        return [(verdict.start,)] * (len(stores) * per) if is_one else None
+    if any(store.rack is None for store in stores):
+        return None
+    counts = [
+        count
+        for lanes in of_stores
+        for count in lanes.counts[sequence * per : (sequence + 1) * per]
+    ]
+    num_gone = sum(counts) - int(verdict.sum())
+    if num_gone > FEW * len(counts):
+        return None
+    rows: list[list[int]] = [[] for _ in counts]
+    for lane, column in verdict.logical_not().nonzero().tolist():
+        # a shorter lane is filled up at its front
+        row = column - (verdict.shape[1] - counts[lane])
+        if row >= 0:
+            rows[lane].append(row)
+    return rows
 
 
 def _tidy(lanes: Lanes) -> None:

@@ -135,11 +135,11 @@ def _obstacle(config: Any, kinds: list[str]) -> str | None:
 def output_projection(module: nn.Module) -> Tensor:
     """The weights through which each query head of an attention module reaches the stream.
 
-    Multiplying a head's output (T, D) by its (D, d) gives what it adds, but for a bias. Made anew
-    at each call.
+    Multiplying a head's output (T, D) by its (D, d) gives what it adds, but for a bias.
 
     Returns:
-        (H, D, d) float32, on the module's device; a view where the weights are float32.
+        (H, D, d), a view of the weights: a copy in another dtype at each step would cost more than
+        the projection itself.
 
     Raises:
         ValueError: the projection is no plain linear map here: quantised, adapted or offloaded.
@@ -171,5 +171,5 @@ def output_projection(module: nn.Module) -> Tensor:
         )
     rows = weight.detach() if isinstance(found, Conv1D) else weight.detach().T  # (H * D, d)
     head_dim: Any = module.head_dim
-    by_head: Tensor = rows.to(torch.float32).unflatten(0, (-1, head_dim))
+    by_head: Tensor = rows.unflatten(0, (-1, head_dim))
     return by_head

@@ -133,7 +133,9 @@ class ForwardCache(CheckedCache):
             raise Misuse(OTHER_MODEL)
         if mask is not None and mask.dim() != 2:
             raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
-        keys, values = handle.keys.detach(), handle.values.detach()
+        keys, values = handle.keys, handle.values
+        if keys.requires_grad or values.requires_grad:
+            keys, values = keys.detach(), values.detach()
         self._batch, self._num_new = keys.shape[0], keys.shape[2]
         if handle.layer_idx == 0 and self._num_new > 1:
             self.allowance.begin_context()
@@ -141,7 +143,9 @@ class ForwardCache(CheckedCache):
         projection = None
         if store.keeper is not None and self.policy.selector.norms is not None:
             projection = output_projection(module)
-        attention = Attention(scale, sinks, projection)
+        attention = store.attention
+        if attention is None or not attention.is_of(scale, sinks, projection):
+            attention = Attention(scale, sinks, projection)
         output = store.attend(query, keys, values, mask, attention)
         if self._num_new > 1 and store.keeper is not None:
             # at once, so that no two layers hold a whole prompt

@@ -26,6 +26,11 @@ class Attention:
     projection: Tensor | None
     """(H * G, D, hidden size), the output projection by query head; None unless asked for."""
 
+    def is_of(self, scale: float, sinks: Tensor | None, projection: Tensor | None) -> bool:
+        """Whether these are the same."""
+        is_same = sinks is self.sinks and projection is self.projection
+        return is_same and scale == self.scale
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:

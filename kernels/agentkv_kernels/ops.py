@@ -13,6 +13,9 @@ calls, which yields the attention mass for free. `weights` is plain torch everyw
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType, ModuleType
 
 import torch
 from torch import Tensor
@@ -53,7 +56,7 @@ __all__ = [
     "choice_for",
     "choice_here",
     "compact",
-    "drop_row",
+    "drop_rows",
     "format_of",
     "merge",
     "merge_blocks",
@@ -62,6 +65,8 @@ __all__ = [
 ]
 
 Lacks = Mapping[Implementation, str | None]
+
+_NUMBA: Lacks = MappingProxyType({"numba": None})
 
 MAX_LOGITS_AT_ONCE = 1 << 22
 """16 MiB of float32 (our choice): 512 new tokens over 2,048 rows in 4 heads."""
@@ -89,8 +94,7 @@ def attend(
             return on_processors.attend(
                 q, parts, scale=scale, sinks=sinks, num_mass_queries=num_mass_queries
             )
-    num_rows = sum(part.num_rows for part in parts)
-    num_logits = q.shape[0] * q.shape[1] * q.shape[2] * num_rows
+    num_logits = q.shape[:3].numel() * sum(part.num_rows for part in parts)
     is_small = num_logits <= MAX_LOGITS_AT_ONCE and not any(part.is_padded for part in parts)
     serve = _attend_at_once if is_small else _attend_in_blocks
     return serve(
@@ -137,13 +141,10 @@ def attend_lanes(
 
 
 def serves_rack(dtype: torch.dtype, format: str | None, device: torch.device) -> bool:
-    """Whether `attend_row` and `drop_row` serve rows of this dtype, others being quantised in this
+    """Whether `attend_row` and `drop_rows` serve rows of this dtype, others being quantised in this
     format, on this device."""
-    return (
-        dtype == torch.float32
-        and format in (None, "int8")
-        and chosen(None, device, {"numba": None}) == "numba"
-    )
+    is_known = dtype == torch.float32 and format in (None, "int8")
+    return is_known and chosen(None, device, _NUMBA) == "numba"
 
 
 def attend_row(
@@ -172,24 +173,28 @@ def attend_row(
     Returns:
         As q; None, and nothing was done, where a table has no room for a row.
     """
-    assert serves_rack(q.dtype, None, q.device)
-    from agentkv_kernels.numba import step
+    assert chosen(None, q.device, _NUMBA) == "numba"
+    output: Tensor | None = _step().take_row(
+        rack, q, keys, values, scale=scale, sinks=sinks, mass=mass, motion=motion
+    )
+    return output
 
-    return step.take_row(rack, q, keys, values, scale=scale, sinks=sinks, mass=mass, motion=motion)
 
-
-def drop_row(racks: Sequence[Rack], rows: Sequence[int]) -> bool:
-    """Let one row of every lane of some layers go, where `serves_rack`.
+def drop_rows(racks: Sequence[Rack], rows: Sequence[Sequence[int]]) -> bool:
+    """Let a few rows of every lane of some layers go, where `serves_rack`.
 
     Args:
-        rows: which, in storage order, layer after layer; -1 for none.
+        rows: which, of every lane, in storage order; the lanes of a layer after those of another.
 
     Returns:
         Whether memory should be given back, or blocks be merged, which is left to the caller.
     """
-    from agentkv_kernels.numba import step
+    return bool(_step().drop_rows(racks, rows))
 
-    return step.drop_row(racks, rows)
+
+@cache
+def _step() -> ModuleType:  # once: at every step even an import statement counts
+    return import_module("agentkv_kernels.numba.step")
 
 
 def append_row(

@@ -229,20 +229,22 @@ def weights(
         for start in range(0, part.num_rows, block)
     ]
     num_rows = sum(part.num_rows for part in parts)
-    logits = torch.cat(pieces, dim=-1) if pieces else grouped.new_empty(*grouped.shape[:3], 0)
+    pieces = pieces or [grouped.new_empty(*grouped.shape[:3], 0)]
+    logits = torch.cat(pieces, dim=-1) if len(pieces) > 1 else pieces[0]
     logits = logits.view(*shape, num_rows)
-    positions = torch.cat([part.positions for part in parts], dim=-1)
+    places = [part.positions for part in parts]
+    positions = torch.cat(places, dim=-1) if len(places) > 1 else places[0]
     is_padded = any(part.is_padded for part in parts)
     hidden = hidden_from(q_positions, positions, window, is_padded)
     if hidden is not None:
         hidden = hidden[:, None, None]  # (B, 1, 1, Q or 1, T)
-        logits = logits.masked_fill(hidden, -math.inf)
+        logits.masked_fill_(hidden, -math.inf)
     if sinks is not None:
         column = sinks.to(torch.float32).view(1, *shape[1:3], 1, 1).expand(*shape, 1)
         logits = torch.cat([logits, column], dim=-1)
     p = logits.softmax(dim=-1)[..., :num_rows]
     # a query that sees nothing at all has NaN here
-    return p if hidden is None else p.masked_fill(hidden, 0)
+    return p if hidden is None else p.masked_fill_(hidden, 0)
 
 
 def hidden_from(

@@ -50,7 +50,10 @@ def take_row(
     return output if done else None
 
 
-def drop_row(racks: Sequence[Rack], rows: Sequence[int]) -> bool:
-    """As `ops.drop_row`."""
+def drop_rows(racks: Sequence[Rack], rows: Sequence[Sequence[int]]) -> bool:
+    """As `ops.drop_rows`."""
+    most = max(map(len, rows))
+    # from the last on, so that the numbers of the others stay what they are
+    filled = [[*sorted(of_lane, reverse=True), *[-1] * (most - len(of_lane))] for of_lane in rows]
     addresses = np.array([rack.address for rack in racks], np.int64)
-    return bool(steps.drop(addresses, np.array(rows, np.int64), BLOCK))
+    return bool(steps.drop(addresses, np.array(filled, np.int64), BLOCK))

@@ -185,11 +185,12 @@ def step(
 
 @njit(error_model="numpy", cache=True, nogil=True)
 def drop(racks, rows, spare):
-    """Let at most one row of every lane of every layer go.
+    """Let a few rows of every lane of every layer go.
 
     Args:
         racks: (n,) int64, addresses of the numbers of racks.
-        rows: (sum of N,) int64, the row that goes, in storage order, layer by layer; -1 for none.
+        rows: (sum of N, m) int64, the rows of a lane that go, in storage order, the last first; -1
+            for none. The lanes lie one after another, layer by layer.
         spare: rows of room that a lane may have beyond its rows.
 
     Returns:
@@ -206,8 +207,9 @@ def drop(racks, rows, spare):
         if head[CODES]:
             codes, blocks = index_at(head[CODES]), index_at(head[BLOCKS])
             coded, num_blocks = boxes_of(codes)[COUNT], boxes_of(blocks)[COUNT]
-            old = np.where(gone < coded, gone, -1)
-            whole = np.where((gone < 0) | (gone < coded), -1, gone - coded)
+            of_lanes = coded.copy().reshape(num_lanes, 1)
+            old = np.where(gone < of_lanes, gone, -1)
+            whole = np.where(gone < of_lanes, -1, gone - of_lanes)
             is_loose |= drop_in(codes, old, spare)
             for lane in range(num_lanes):
                 is_loose |= num_blocks[lane] > 2 * ((coded[lane] + 63) // 64)
@@ -221,11 +223,13 @@ def drop_in(index, rows, spare):
     """`drop` in one table. All lanes move their rows to the same side, so that they stay alike."""
     boxes, is_loose, balance = boxes_of(index), False, 0
     for lane in range(rows.shape[0]):
-        if rows[lane] >= 0:
-            balance += 2 * rows[lane] + 1 - boxes[COUNT, lane]
+        for row in rows[lane]:
+            if row >= 0:
+                balance += 2 * row + 1 - boxes[COUNT, lane]
     for lane in range(rows.shape[0]):
-        if rows[lane] >= 0:
-            close(index, lane, rows[lane], balance <= 0)
+        for row in rows[lane]:
+            if row >= 0:
+                close(index, lane, row, balance <= 0)
         room, count = boxes[ROOM, lane], boxes[COUNT, lane]
         is_loose |= room > count + spare or (room > 0 and not count)
     return is_loose

@@ -143,10 +143,12 @@ def test_heads_times_their_rows_add_up_to_what_the_block_puts_out(family, model,
     torch.testing.assert_close(total, expected.double(), atol=1e-5, rtol=1e-5)
 
 
-def test_projections_of_halves_come_as_float32(family, model):
-    halves = output_projection(projection_of(model.to(torch.bfloat16))[0])
-    assert halves.dtype == torch.float32
-    assert torch.equal(halves, output_projection(projection_of(model.to(torch.float32))[0]))
+def test_a_projection_is_the_weights_themselves_whatever_their_dtype(family, model):
+    for dtype in (torch.bfloat16, torch.float32):
+        module = projection_of(model.to(dtype))[0]
+        found = output_projection(module)
+        weights = {weight.data_ptr() for weight in module.parameters()}
+        assert found.dtype == dtype and found.data_ptr() in weights
 
 
 class Eight(nn.Linear):

@@ -16,7 +16,7 @@ from agentkv.cache.layer import LayerStore
 from agentkv.cache.step import Step
 from agentkv.cache.table import Field, Meter
 from agentkv.cache.view import Attention
-from agentkv_kernels.ops import drop_row
+from agentkv_kernels.ops import drop_rows
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.lanes_by_hand import DIM, contents, shape
 from tests.agentkv.cache.policies_under_test import CASES
@@ -97,7 +97,7 @@ def test_a_token_taken_in_at_once_is_taken_in_as_in_steps(name, parameters, sink
     size=st.integers(0, 2),
     data=st.data(),
 )
-def test_one_row_of_each_lane_goes_and_no_other(counts, per, recent, size, data):
+def test_a_few_rows_of_each_lane_go_and_no_others(counts, per, recent, size, data):
     tracked = Field(1, (size,), torch.float32)
     of_lanes = shape(lanes=per, heads=2 // per, tracked=tracked, norms=1)
     lanes = Lanes(of_lanes, batch=len(counts), device=CPU, meter=Meter())
@@ -111,15 +111,18 @@ def test_one_row_of_each_lane_goes_and_no_other(counts, per, recent, size, data)
     lanes.quantise_to([recent] * len(counts))
     rack = Step(lanes, None, None).rack
     for _ in range(3):
-        rows = [data.draw(st.integers(-1, count - 1)) if count else -1 for count in lanes.counts]
+        rows = [
+            data.draw(st.lists(st.integers(0, count - 1), max_size=3, unique=True)) if count else []
+            for count in lanes.counts
+        ]
         before = [
             (*contents(lanes, i), lanes.positions(i), lanes.statistic(i)[0], lanes.norms(i)[0])
             for i in range(lanes.num_lanes)
         ]
         before = [[x.clone() for x in of_lane] for of_lane in before]
-        drop_row([rack], rows)
-        for i, row in enumerate(rows):
-            stays = [t for t in range(before[i][2].shape[0]) if t != row]
+        drop_rows([rack], rows)
+        for i, gone in enumerate(rows):
+            stays = [t for t in range(before[i][2].shape[0]) if t not in gone]
             found = (
                 *contents(lanes, i), lanes.positions(i), lanes.statistic(i)[0], lanes.norms(i)[0]
             )  # fmt: skip

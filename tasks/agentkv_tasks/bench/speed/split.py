@@ -205,7 +205,7 @@ def _wrap_ours(contender: Ours, wrap: Callable[[Any, str, str], None]) -> None:
     wrap(evict_module, "_scores", "scores")
     wrap(type(policy.selector), "select", "scores")
     wrap(Lanes, "apply", "keep")
-    wrap(evict_module, "drop_row", "drop")
+    wrap(evict_module, "drop_rows", "drop")
     wrap(Lanes, "drop", "drop")
     wrap(Lanes, "drop_before", "drop")
     wrap(Lanes, "quantise_to", "quantise")
