@@ -108,7 +108,13 @@ class Allowance:
         return self._fitted
 
     def layer(self, index: int, num_seen: int, confidence: float | None = None) -> int | None:
-        """Rows per head for the layer of this number among those the policy acts on.
+        """Rows per head for the layer of this number among those the policy acts on; see
+        `layers`."""
+        shares = self.layers(num_seen, confidence)
+        return None if shares is None else shares[index]
+
+    def layers(self, num_seen: int, confidence: float | None = None) -> tuple[int, ...] | None:
+        """Rows per head for each layer the policy acts on; None for any number.
 
         Args:
             confidence: None gives the most the gate ever allows.
@@ -125,7 +131,7 @@ class Allowance:
                 allocator = allocator.going_by(self.memory)
             shares = allocator.layers(rows, self._num_layers, num_seen)
             self._layers = ((rows, num_seen), shares)
-        return shares[index]
+        return shares
 
 
 def _least_rows(policy: Policy) -> int:

@@ -38,7 +38,8 @@ def evict(
     for sequence, num_seen in enumerate(fed if allowance.policy.gate.evicts else ()):
         sure = None if confidences is None else confidences[sequence]
         policy = allowance.at(num_seen)
-        due = _due(policy, stores, sequence, sure, num_new)
+        shares = allowance.layers(num_seen, sure)
+        due = () if shares is None else _due(policy, stores, sequence, shares, num_new)
         for num_rows, of_group in due:
             verdict = _decide(policy, of_group, sequence, num_rows, learns=confidences is None)
             going.note(of_group, sequence, verdict)
@@ -55,9 +56,9 @@ def _due(
     policy: Policy,
     stores: Sequence[LayerStore],
     sequence: int,
-    confidence: float | None,
+    shares: Sequence[int],
     num_new: int,
-) -> list[tuple[int, list[LayerStore]]]:
+) -> Sequence[tuple[int, list[LayerStore]]]:
     """Layers that hold too much of a sequence, those that are shown together in one list; with the
     rows per head that are to be left."""
     by_itself = not policy.scorer.lanewise or policy.precision.by_rank or policy.allocator.learns
@@ -65,7 +66,7 @@ def _due(
     for i, store in enumerate(stores):
         lanes, keeper = store.lanes, store.keeper
         assert lanes is not None and keeper is not None
-        num_rows = keeper.rows_to_leave(policy, lanes, sequence, confidence, num_new)
+        num_rows = keeper.rows_to_leave(policy, lanes, sequence, shares, num_new)
         if num_rows is not None:
             per = lanes.shape.per_sequence
             most = max(lanes.counts[sequence * per : (sequence + 1) * per])
@@ -74,7 +75,7 @@ def _due(
             alike = None if policy.allocator.pools and not policy.scorer.by_age else most
             key: Hashable = i if by_itself else (num_rows, alike, device)
             groups.setdefault(key, (num_rows, []))[1].append(store)
-    return list(groups.values())
+    return tuple(groups.values())
 
 
 def _decide(

@@ -44,20 +44,16 @@ class Keeper:
         self.energies, self.ranks = [None] * len(fed), Ranks()
 
     def rows_to_leave(
-        self,
-        policy: Policy,
-        lanes: Lanes,
-        sequence: int,
-        confidence: float | None,
-        num_new: int,
+        self, policy: Policy, lanes: Lanes, sequence: int, shares: Sequence[int], num_new: int
     ) -> int | None:
-        """Rows per head that a sequence must go down to; None: it may keep what it has."""
-        budget = self.allowance.layer(self.index, self.fed[sequence], confidence)
-        if budget is None:
-            return None
-        per = lanes.shape.per_sequence
+        """Rows per head that a sequence must go down to; None: it may keep what it has.
+
+        Args:
+            policy: fitted.
+            shares: what each layer is allowed, as `Allowance.layers` says.
+        """
+        budget, per, gate = shares[self.index], lanes.shape.per_sequence, policy.gate
         num_rows = sum(lanes.counts[sequence * per : (sequence + 1) * per])
-        gate = policy.gate
         if num_rows <= per * (budget + gate.slack) or not gate.is_due(num_new, self.num_steps):
             return None
         return gate.target(budget, num_rows // per)
