@@ -5,7 +5,6 @@ after a forward of several tokens; what is decoded then grows, as in the papers 
 prompt once). Ours are agents, whose every observation is such a forward.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -21,6 +20,7 @@ from agentkv.policies.parameters import (
     require_share,
 )
 from agentkv.policies.rows import PolicyError
+from agentkv_kernels.ops import certainty
 
 Schedule = Literal["always", "prefill"]
 
@@ -241,13 +241,4 @@ def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
 
     Source: the three features are CONF-KV's; their combination is our choice.
     """
-    best = logits.topk(2).values.float()  # (B, 2)
-    # -inf (a forbidden token) would make 0 * inf; e**-1000 is 0 as well
-    below = (logits.float() - best[:, :1]).clamp_min_(-1000)
-    odds = below.exp()
-    total = odds.sum(-1)
-    entropy = total.log() - odds.mul_(below).sum(-1) / total
-    gap = (best[:, 0] - best[:, 1]).sigmoid()
-    w_entropy, w_gap, w_top = weights
-    certain = 1 - entropy / math.log(logits.shape[-1])
-    return w_entropy * certain + w_gap * gap + w_top / total
+    return certainty(logits, weights)

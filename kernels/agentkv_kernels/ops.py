@@ -22,6 +22,7 @@ from torch import Tensor
 
 from agentkv_kernels import lanes, lanes_kept
 from agentkv_kernels.boxes import Average, Boxes, DenseRows, Drawn, Int8Rows, Stored
+from agentkv_kernels.certainty import certainty
 from agentkv_kernels.device import Choice, Implementation, choice_for, choice_here, chosen
 from agentkv_kernels.device import lack_of_attention as _lack_of_attention
 from agentkv_kernels.device import lack_of_rows as _lack_of_rows
@@ -53,6 +54,7 @@ __all__ = [
     "attend",
     "attend_lanes",
     "attend_row",
+    "certainty",
     "choice_for",
     "choice_here",
     "compact",
