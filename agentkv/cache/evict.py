@@ -5,7 +5,8 @@ together, so that a step of a small model is not spent on calls. A scorer that l
 and a policy that wants to know something of each layer, is shown one after another.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -14,10 +15,8 @@ from agentkv.cache.layer import LayerStore
 from agentkv.cache.view import View
 from agentkv.policies.policy import Policy
 from agentkv.policies.rows import Drop, DropOne, Rows, Verdict
-from agentkv_kernels.ops import drop_rows
-
-FEW = 2
-"""Rows of a lane, on average, that are dropped one by one (our choice: what a step adds)."""
+from agentkv_kernels.index import Rack
+from agentkv_kernels.ops import drop_rows, keep_rows
 
 
 def evict(
@@ -114,31 +113,45 @@ def _scores(policy: Policy, rows: Rows) -> Tensor:
 class _Going:
     """The verdicts of one eviction, carried out together."""
 
-    __slots__ = ("_others", "_rows", "_stores")
+    __slots__ = ("_held", "_masks", "_others", "_rows", "_stores")
 
     def __init__(self) -> None:
         self._stores: dict[int, LayerStore] = {}
         self._rows: dict[int, list[Sequence[int]]] = {}
-        """By layer: the few rows of each lane that go."""
+        """By layer: of each lane the one row that goes, if one does."""
+        self._masks: dict[int, list[int]] = {}
+        """By layer that compiled code serves: where each lane's verdict is; 0 for none."""
+        self._held: list[Tensor] = []
+        """What is there."""
         self._others: dict[int, list[Verdict | None]] = {}
-        """By layer and sequence: verdicts by which more goes."""
+        """By layer and sequence: verdicts of any other kind."""
 
     def note(self, stores: Sequence[LayerStore], sequence: int, verdict: Verdict) -> None:
-        """Take in a verdict on one sequence in some layers."""
-        few = _few(stores, sequence, verdict)
+        """Take in a verdict on one sequence in some layers, which are alike."""
+        first = stores[0].lanes
+        assert first is not None
+        per, num_lanes = first.shape.per_sequence, first.num_lanes
+        rows, is_mask = _one_of_each(verdict, len(stores) * per), False
+        if isinstance(verdict, Tensor):
+            is_mask = all(store.rack is not None for store in stores)
+            verdict = verdict.contiguous()
+            self._held.append(verdict)
         for i, store in enumerate(stores):
-            lanes, key = store.lanes, id(store)
-            assert lanes is not None
+            key, at, mine = id(store), sequence * per, slice(i * per, (i + 1) * per)
             self._stores[key] = store
-            per = lanes.shape.per_sequence
-            mine = slice(i * per, (i + 1) * per)
-            if few is not None:
-                of_lanes = self._rows.setdefault(key, [()] * lanes.num_lanes)
-                of_lanes[sequence * per : (sequence + 1) * per] = few[mine]
-                continue
-            assert not isinstance(verdict, DropOne)
-            others = self._others.setdefault(key, [None] * len(store.fed))
-            others[sequence] = verdict if isinstance(verdict, Drop) else verdict[mine]
+            if rows is not None:
+                self._rows.setdefault(key, [()] * num_lanes)[at : at + per] = rows[mine]
+            elif is_mask:
+                assert store.lanes is not None and isinstance(verdict, Tensor)
+                width, start = verdict.shape[1], verdict.data_ptr()
+                # a shorter lane is filled up at its front
+                self._masks.setdefault(key, [0] * num_lanes)[at : at + per] = [
+                    start + (i * per + j + 1) * width - count
+                    for j, count in enumerate(store.lanes.counts[at : at + per])
+                ]
+            else:
+                others = self._others.setdefault(key, [None] * len(store.fed))
+                others[sequence] = verdict[mine] if isinstance(verdict, Tensor) else verdict
 
     def go(self) -> None:
         """Let the rows go."""
@@ -146,48 +159,37 @@ class _Going:
             lanes = self._stores[key].lanes
             assert lanes is not None
             lanes.apply(verdicts)
-        compiled = {key: self._stores[key].rack for key in self._rows}
-        racks = [rack for rack in compiled.values() if rack is not None]
-        rows = [r for key, rack in compiled.items() if rack is not None for r in self._rows[key]]
-        is_loose = bool(racks) and drop_rows(racks, rows)
-        for key, rack in compiled.items():
-            lanes = self._stores[key].lanes
-            assert lanes is not None
-            if rack is None:
-                # elsewhere these are one row at most
-                lanes.drop([(row[0], row[0] + 1) if row else (0, 0) for row in self._rows[key]])
-            elif is_loose:
-                _tidy(lanes)
+        loose: set[int] = set()
+        ways: list[tuple[Mapping[int, Sequence[Any]], Callable[..., bool]]]
+        ways = [(self._rows, drop_rows), (self._masks, keep_rows)]
+        for of_layers, let_go in ways:
+            racks: list[Rack] = []
+            said: list[Any] = []
+            for key, of_lanes in of_layers.items():
+                if (rack := self._stores[key].rack) is not None:
+                    racks.append(rack)
+                    said.extend(of_lanes)
+            if racks and let_go(racks, said):
+                loose.update(of_layers)
+        for key, rows in self._rows.items():
+            store = self._stores[key]
+            if store.rack is None:
+                assert store.lanes is not None
+                store.lanes.drop([(row[0], row[0] + 1) if row else (0, 0) for row in rows])
+        for key in loose:
+            store = self._stores[key]
+            if store.rack is not None:
+                assert store.lanes is not None
+                _tidy(store.lanes)
 
 
-def _few(
-    stores: Sequence[LayerStore], sequence: int, verdict: Verdict
-) -> Sequence[Sequence[int]] | None:
-    """Of every lane the rows that go, in storage order, where they are few; else None."""
-    of_stores = [store.lanes for store in stores if store.lanes is not None]
-    per = of_stores[0].shape.per_sequence
+def _one_of_each(verdict: Verdict, num_lanes: int) -> Sequence[Sequence[int]] | None:
+    """Of every lane the row that goes, in storage order, where it is one; else None."""
     if isinstance(verdict, DropOne):
         return [(row,) for row in verdict.rows.tolist()]
-    if isinstance(verdict, Drop):
-        is_one = verdict.stop - verdict.start == 1
-        return [(verdict.start,)] * (len(stores) * per) if is_one else None
-    if any(store.rack is None for store in stores):
-        return None
-    counts = [
-        count
-        for lanes in of_stores
-        for count in lanes.counts[sequence * per : (sequence + 1) * per]
-    ]
-    num_gone = sum(counts) - int(verdict.sum())
-    if num_gone > FEW * len(counts):
-        return None
-    rows: list[list[int]] = [[] for _ in counts]
-    for lane, column in verdict.logical_not().nonzero().tolist():
-        # a shorter lane is filled up at its front
-        row = column - (verdict.shape[1] - counts[lane])
-        if row >= 0:
-            rows[lane].append(row)
-    return rows
+    if isinstance(verdict, Drop) and verdict.stop - verdict.start == 1:
+        return [(verdict.start,)] * num_lanes
+    return None
 
 
 def _tidy(lanes: Lanes) -> None:

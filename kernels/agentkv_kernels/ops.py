@@ -60,6 +60,7 @@ __all__ = [
     "compact",
     "drop_rows",
     "format_of",
+    "keep_rows",
     "merge",
     "merge_blocks",
     "serves_rack",
@@ -192,6 +193,19 @@ def drop_rows(racks: Sequence[Rack], rows: Sequence[Sequence[int]]) -> bool:
         Whether memory should be given back, or blocks be merged, which is left to the caller.
     """
     return bool(_step().drop_rows(racks, rows))
+
+
+def keep_rows(racks: Sequence[Rack], masks: Sequence[int]) -> bool:
+    """Of every lane of some layers only some rows stay, where `serves_rack`.
+
+    Args:
+        masks: of every lane, as in `drop_rows`, the address of a bool for each row in storage
+            order, True for those that stay; 0 where all do.
+
+    Returns:
+        As `drop_rows`.
+    """
+    return bool(_step().keep_rows(racks, masks))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""One new token per lane of a layer on a processor, and rows that go: tensors to `steps`.
+"""One new token per lane of a layer on a processor, and rows that go: tensors to `steps`, `drops`.
 
 What is served: `limits`. Importing this imports Numba, which takes half a second.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.index import Rack
-from agentkv_kernels.numba import steps
+from agentkv_kernels.numba import drops, steps
 
 LOG2_E = 1.4426950408889634
 
@@ -56,4 +56,10 @@ def drop_rows(racks: Sequence[Rack], rows: Sequence[Sequence[int]]) -> bool:
     # from the last on, so that the numbers of the others stay what they are
     filled = [[*sorted(of_lane, reverse=True), *[-1] * (most - len(of_lane))] for of_lane in rows]
     addresses = np.array([rack.address for rack in racks], np.int64)
-    return bool(steps.drop(addresses, np.array(filled, np.int64), BLOCK))
+    return bool(drops.drop(addresses, np.array(filled, np.int64), BLOCK))
+
+
+def keep_rows(racks: Sequence[Rack], masks: Sequence[int]) -> bool:
+    """As `ops.keep_rows`."""
+    addresses = np.array([rack.address for rack in racks], np.int64)
+    return bool(drops.keep(addresses, np.array(masks, np.int64), BLOCK))

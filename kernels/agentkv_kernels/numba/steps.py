@@ -18,14 +18,12 @@ from agentkv_kernels.index import (
     NUM_HEADS,
     PER_SEQUENCE,
     RING,
-    ROOM,
     SIZE,
     START,
     WINDOW,
 )
 from agentkv_kernels.numba.addresses import (
     boxes_of,
-    close,
     field_of,
     has_room,
     index_at,
@@ -181,55 +179,3 @@ def step(
     if rack[RING]:
         write_query(rack, index_at(rack[RING]), q, dim * 4)
     return True
-
-
-@njit(error_model="numpy", cache=True, nogil=True)
-def drop(racks, rows, spare):
-    """Let a few rows of every lane of every layer go.
-
-    Args:
-        racks: (n,) int64, addresses of the numbers of racks.
-        rows: (sum of N, m) int64, the rows of a lane that go, in storage order, the last first; -1
-            for none. The lanes lie one after another, layer by layer.
-        spare: rows of room that a lane may have beyond its rows.
-
-    Returns:
-        Whether some table has more room than it may, or more blocks than its rows deserve.
-    """
-    start, is_loose = 0, False
-    for rack in racks:
-        head = carray(pointer(rack), (FIRST,), np.int64)
-        about, dense = index_at(head[ABOUT]), index_at(head[DENSE])
-        num_lanes = boxes_of(about).shape[1]
-        gone = rows[start : start + num_lanes]
-        start += num_lanes
-        whole = gone.copy()
-        if head[CODES]:
-            codes, blocks = index_at(head[CODES]), index_at(head[BLOCKS])
-            coded, num_blocks = boxes_of(codes)[COUNT], boxes_of(blocks)[COUNT]
-            of_lanes = coded.copy().reshape(num_lanes, 1)
-            old = np.where(gone < of_lanes, gone, -1)
-            whole = np.where(gone < of_lanes, -1, gone - of_lanes)
-            is_loose |= drop_in(codes, old, spare)
-            for lane in range(num_lanes):
-                is_loose |= num_blocks[lane] > 2 * ((coded[lane] + 63) // 64)
-        is_loose |= drop_in(dense, whole, spare)
-        is_loose |= drop_in(about, gone, spare)
-    return is_loose
-
-
-@njit(error_model="numpy", cache=True)
-def drop_in(index, rows, spare):
-    """`drop` in one table. All lanes move their rows to the same side, so that they stay alike."""
-    boxes, is_loose, balance = boxes_of(index), False, 0
-    for lane in range(rows.shape[0]):
-        for row in rows[lane]:
-            if row >= 0:
-                balance += 2 * row + 1 - boxes[COUNT, lane]
-    for lane in range(rows.shape[0]):
-        for row in rows[lane]:
-            if row >= 0:
-                close(index, lane, row, balance <= 0)
-        room, count = boxes[ROOM, lane], boxes[COUNT, lane]
-        is_loose |= room > count + spare or (room > 0 and not count)
-    return is_loose

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import agentkv
 from agentkv.cache.budget import Allowance
-from agentkv.cache.evict import evict
+from agentkv.cache.evict import _tidy, evict
 from agentkv.cache.geometry import Geometry, LayerShape
 from agentkv.cache.keeper import Keeper
 from agentkv.cache.lanes import Lanes
@@ -16,7 +16,7 @@ from agentkv.cache.layer import LayerStore
 from agentkv.cache.step import Step
 from agentkv.cache.table import Field, Meter
 from agentkv.cache.view import Attention
-from agentkv_kernels.ops import drop_rows
+from agentkv_kernels.ops import drop_rows, keep_rows
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.lanes_by_hand import DIM, contents, shape
 from tests.agentkv.cache.policies_under_test import CASES
@@ -89,6 +89,24 @@ def test_a_token_taken_in_at_once_is_taken_in_as_in_steps(name, parameters, sink
                     assert torch.equal(mine, theirs)
 
 
+def filled(counts, per, recent, tracked):
+    """Lanes with rows of random keys, values, norms and statistics, some of them quantised."""
+    of_lanes = shape("int8", lanes=per, heads=2 // per, tracked=tracked, norms=1)
+    lanes = Lanes(of_lanes, batch=len(counts), device=CPU, meter=Meter())
+    draw = torch.Generator().manual_seed(0)
+    most = max(counts)
+    keys, values, norms = (
+        torch.randn(lanes.num_lanes, 2 // per, most, n, generator=draw) for n in (DIM, DIM, 1)
+    )
+    columns = [torch.arange(most)[-count:] for count in counts]
+    lanes.append(keys, values, norms, first=[0] * len(counts), columns=columns)
+    lanes.quantise_to([recent] * len(counts))
+    for lane in range(lanes.num_lanes):
+        numbers = lanes.statistic(lane)
+        numbers.copy_(torch.rand(numbers.shape, generator=draw))
+    return lanes
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     counts=st.lists(st.integers(1, 150), min_size=2, max_size=4),
@@ -99,16 +117,7 @@ def test_a_token_taken_in_at_once_is_taken_in_as_in_steps(name, parameters, sink
 )
 def test_a_few_rows_of_each_lane_go_and_no_others(counts, per, recent, size, data):
     tracked = Field(1, (size,), torch.float32)
-    of_lanes = shape(lanes=per, heads=2 // per, tracked=tracked, norms=1)
-    lanes = Lanes(of_lanes, batch=len(counts), device=CPU, meter=Meter())
-    draw = torch.Generator().manual_seed(0)
-    most = max(counts)
-    keys, values, norms = (
-        torch.randn(lanes.num_lanes, 2 // per, most, n, generator=draw) for n in (DIM, DIM, 1)
-    )
-    columns = [torch.arange(most)[-count:] for count in counts]
-    lanes.append(keys, values, norms, first=[0] * len(counts), columns=columns)
-    lanes.quantise_to([recent] * len(counts))
+    lanes = filled(counts, per, recent, tracked)
     rack = Step(lanes, None, None).rack
     for _ in range(3):
         rows = [
@@ -128,6 +137,49 @@ def test_a_few_rows_of_each_lane_go_and_no_others(counts, per, recent, size, dat
             )  # fmt: skip
             for axis, mine, old in zip((1, 1, 0, 0, 1), found, before[i], strict=True):
                 assert torch.equal(mine, old.index_select(axis, torch.tensor(stays).long()))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    per=st.sampled_from([1, 2]),
+    recent=st.integers(0, 70),
+    size=st.integers(0, 2),
+    shares=st.lists(st.sampled_from([None, 1.0, 0.98, 0.9, 0.5, 0.05, 0.0]), min_size=4),
+    is_same=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_what_stays_of_many_rows_is_what_plain_torch_leaves(
+    counts, per, recent, size, shares, is_same, seed
+):
+    tracked = Field(1, (size,), torch.float32)
+    fast, slow = (filled(counts, per, recent, tracked) for _ in range(2))
+    rack, draw = Step(fast, None, None).rack, torch.Generator().manual_seed(seed)
+    for _ in range(3):
+        masks, verdicts = [], []
+        for sequence, share in zip(range(len(counts)), shares, strict=False):
+            most = max(slow.counts[sequence * per : (sequence + 1) * per])
+            verdict = None
+            if share is not None:
+                # as where all lanes lose the same rows, and where each loses its own
+                one = torch.rand(1 if is_same else per, most, generator=draw)
+                verdict = (one < share).expand(per, most).contiguous()
+            verdicts.append(verdict)
+            for i, count in enumerate(slow.counts[sequence * per : (sequence + 1) * per]):
+                end = (i + 1) * most
+                masks.append(0 if verdict is None else verdict.data_ptr() + end - count)
+        was_even = fast.is_even
+        if keep_rows([rack], masks):
+            _tidy(fast)
+        slow.apply(verdicts)
+        fast.check()
+        assert fast.counts == slow.counts and fast.num_coded == slow.num_coded
+        assert fast.is_even or not was_even or len(set(fast.counts)) > 1 or None in verdicts
+        for lane in range(fast.num_lanes):
+            for mine, theirs in zip(contents(fast, lane), contents(slow, lane), strict=True):
+                assert torch.equal(mine, theirs)
+            for read in (Lanes.positions, Lanes.statistic, Lanes.norms):
+                assert torch.equal(read(fast, lane), read(slow, lane))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -206,6 +206,7 @@ def _wrap_ours(contender: Ours, wrap: Callable[[Any, str, str], None]) -> None:
     wrap(type(policy.selector), "select", "scores")
     wrap(Lanes, "apply", "keep")
     wrap(evict_module, "drop_rows", "drop")
+    wrap(evict_module, "keep_rows", "keep")
     wrap(Lanes, "drop", "drop")
     wrap(Lanes, "drop_before", "drop")
     wrap(Lanes, "quantise_to", "quantise")
