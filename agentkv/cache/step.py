@@ -9,20 +9,25 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from agentkv.cache.lanes import Lanes
+from agentkv.cache.lanes import TRACKED, Lanes
 from agentkv.cache.ring import QueryRing
 from agentkv.cache.view import Attention
 from agentkv.policies.rows import Motion, Seen
 from agentkv.policies.slots import Tracker
+from agentkv_kernels.boxes import uploaded
 from agentkv_kernels.index import Rack
 from agentkv_kernels.ops import (
+    Average,
     DenseRows,
+    Drawn,
     Int8Rows,
     Stored,
+    append_row,
     attend_lanes,
     attend_row,
     serves_lanes,
     serves_rack,
+    serves_rows,
 )
 
 STILL = Motion(keep=1.0, gain=0.0, starts_at_mass=False)
@@ -30,17 +35,23 @@ STILL = Motion(keep=1.0, gain=0.0, starts_at_mass=False)
 
 class Step:
     """How a layer takes in one token of each sequence where compiled code does it in one go: the
-    row stored, attention over all rows, the statistic moved, the query kept."""
+    row stored, attention over all rows, the statistic moved, the query kept. On devices three
+    launches do it, and nothing is asked of the device."""
 
-    __slots__ = ("_lanes", "_motion", "_ring", "_tracker", "rack")
+    __slots__ = ("_behind", "_lanes", "_motion", "_ring", "_tracker", "rack", "uses_kernels")
 
     def __init__(self, lanes: Lanes, ring: QueryRing | None, tracker: Tracker | None) -> None:
         self._lanes, self._ring, self._tracker = lanes, ring, tracker
         self.rack: Rack | None = None
         """None where nothing compiled serves these rows."""
-        form = lanes.shape.format
-        if serves_rack(lanes.shape.dtype, None if form is None else form.name, lanes.device):
+        shape = lanes.shape
+        form = None if shape.format is None else shape.format.name
+        if serves_rack(shape.dtype, form, lanes.device):
             self.rack = _rack(lanes, ring)
+        self.uses_kernels = serves_rows(shape.dtype, shape.head_dim, form, lanes.device)
+        """Whether kernels for devices store rows and let them go."""
+        self._behind: tuple[list[int], Tensor] | None = None
+        """How far each sequence is behind the first, and that for each lane on the device."""
         self._motion: Motion | None = STILL if tracker is None else tracker.motion
         """None: the tracker has to be told of the mass."""
 
@@ -55,6 +66,8 @@ class Step:
         Returns:
             As q; None, and nothing was done, where compiled code does not serve these queries.
         """
+        if self.uses_kernels:
+            return self._take_on_device(q, keys, values, attention, fed)
         if self.rack is None or q.dtype is not torch.float32:
             return None
         if q.requires_grad and torch.is_grad_enabled():
@@ -72,6 +85,59 @@ class Step:
             assert self._tracker is not None
             _tell(self._tracker, self._lanes, mass, fed)
         return output
+
+    def _take_on_device(
+        self, q: Tensor, keys: Tensor, values: Tensor, attention: Attention, fed: Sequence[int]
+    ) -> Tensor | None:
+        lanes, tracker, motion = self._lanes, self._tracker, self._motion
+        num_lanes, head_dim = lanes.num_lanes, q.shape[3]
+        stored, by_lane = stored_in(lanes), q.reshape(num_lanes, -1, head_dim)
+        if stored is None or not serves_lanes(by_lane, stored):
+            return None
+        about, dense = lanes.tables[:2]
+        about.make_room()
+        dense.make_room()
+        stored = stored_in(lanes)
+        assert stored is not None
+        numbers = None if lanes.shape.tracked.inner == (0,) else about.tensors[TRACKED]
+        stored = append_row(
+            stored,
+            keys.reshape(num_lanes, -1, head_dim),
+            values.reshape(num_lanes, -1, head_dim),
+            positions=self._places(fed),
+            plus=fed[0],
+            numbers=numbers,
+        )
+        about.use(stored.boxes)
+        dense.use(stored.dense.boxes)
+        average = None
+        if tracker is not None and motion is not None:
+            assert numbers is not None
+            average = Average(numbers, motion.keep, motion.gain, motion.starts_at_mass)
+        done: Drawn = attend_lanes(
+            by_lane,
+            stored,
+            scale=attention.scale,
+            sinks=attention.sinks,
+            with_mass=motion is None,
+            average=average,
+        )
+        if tracker is not None and motion is None:
+            assert done.mass is not None
+            _tell(tracker, lanes, done.mass, fed)
+        if self._ring is not None:
+            self._ring.append(q, first=fed, columns=None)
+        return done.output.view(q.shape)
+
+    def _places(self, fed: Sequence[int]) -> Tensor:
+        """(N,) int32: what is to be added to the first sequence's position for that of each lane.
+        Kept, as sequences go on side by side."""
+        behind = [num_seen - fed[0] for num_seen in fed]
+        if self._behind is None or self._behind[0] != behind:
+            of_lanes = [by for by in behind for _ in range(self._lanes.shape.per_sequence)]
+            there = uploaded(of_lanes, dtype=torch.int32, device=self._lanes.device)
+            self._behind = behind, there
+        return self._behind[1]
 
     def _attend(
         self, q: Tensor, keys: Tensor, values: Tensor, attention: Attention

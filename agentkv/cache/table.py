@@ -20,7 +20,6 @@ from agentkv_kernels.ops import BLOCK, Boxes
 Which = int | slice | None
 """One lane, some in a row, or all."""
 
-
 Box = tuple[int, int, int]
 """Where a lane's rows are: the first row in use, how many there are, the room for them."""
 
@@ -88,6 +87,12 @@ class Table:
         if found is None or [found.rooms, found.starts, found.counts] != now:
             found = self._boxes = Boxes.of(*now, device=device)
         return found
+
+    def use(self, boxes: Boxes) -> None:
+        """Take in that kernels wrote rows, or let some go: `boxes` as they are now."""
+        self.index.put(START, boxes.starts)
+        self.index.put(COUNT, boxes.counts)
+        self._boxes = boxes
 
     @property
     def is_even(self) -> bool:
@@ -236,8 +241,7 @@ class Table:
         assert self.index.points_at(self.tensors), "compiled code looks for the rows elsewhere"
         for field, tensor in zip(self.fields, self.tensors, strict=True):
             assert tensor.shape == (field.heads * (ends[-1] if ends else 0), *field.inner)
-            expected = tensor.numel() * tensor.element_size()
-            assert tensor.untyped_storage().nbytes() == expected, "memory beyond the tensor"
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes, "memory beyond the tensor"
 
     def _close(self, lane: int, first: int, last: int, move_older: bool) -> None:
         _, _, at, held = self.index.box(lane)

@@ -15,6 +15,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from agentkv_kernels.index import Index
+
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
@@ -39,7 +41,7 @@ class Boxes:
     ) -> "Boxes":
         """Boxes one after another."""
         columns = [_bases(rooms), list(rooms), list(starts), list(counts)]
-        table = torch.tensor(columns, dtype=torch.int32, device=device)
+        table = uploaded(columns, dtype=torch.int32, device=torch.device(device))
         return cls(table, tuple(rooms), tuple(starts), tuple(counts))
 
     @property
@@ -84,6 +86,16 @@ class Boxes:
 
 def _bases(rooms: Sequence[int]) -> list[int]:
     return [0, *accumulate(rooms)][: len(rooms)]
+
+
+def uploaded(
+    numbers: Sequence[int] | Sequence[Sequence[int]], *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Numbers on a device, without waiting for it."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    # torch uses pinned memory again only when what was sent from it has arrived
+    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +180,16 @@ class Average:
     gain: float
     starts_at_mass: bool
     """Whether the newest row takes its mass as it is, whatever its number was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Rows that go from one table."""
+
+    index: Index
+    """Where its fields are."""
+    boxes: Boxes
+    """Where its rows are. The table on the device moves on with the rows."""
+    runs: Sequence[tuple[int, int, int]]
+    """Of each lane: the first row that goes, how many do, and -1; or anything, 1 and the number of
+    the pick that says which row."""

@@ -1,6 +1,8 @@
 """Which implementation serves a device, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -31,9 +33,43 @@ class Choice:
         return f"{self.implementation}: {self.reason}"
 
 
-@cache
+_preferred: ContextVar[Implementation | None] = ContextVar("preferred", default=None)
+
+
+@contextmanager
+def preferring(implementation: Implementation) -> Iterator[None]:
+    """Inside, this implementation serves all that it can, on every device that it runs on: so that
+    one can be held against another. Caches keep what served them when they got their first token.
+
+    On a processor Triton runs in its interpreter only (`TRITON_INTERPRET=1`, set before Triton is
+    imported), which is slow beyond use and meant for tests.
+    """
+    before = _preferred.set(implementation)
+    try:
+        yield
+    finally:
+        _preferred.reset(before)
+
+
 def choice_for(device: torch.device) -> Choice:
     """What serves tensors on a device. `str()` of it is a line for people."""
+    best, preferred = _best_for(device), _preferred.get()
+    if preferred is None or preferred == best.implementation:
+        return best
+    if preferred == "reference":
+        return Choice(preferred, "asked for")
+    if preferred == "triton" and device.type == "cpu" and _is_interpreted():
+        return Choice(preferred, "asked for, interpreted")
+    return best
+
+
+def _is_interpreted() -> bool:
+    """Whether Triton is there and was told to interpret its kernels."""
+    return _lack_of_triton() is None and bool(import_module("triton").knobs.runtime.interpret)
+
+
+@cache
+def _best_for(device: torch.device) -> Choice:
     if device.type == "cpu":
         lack = _lack_of_numba()
         return Choice("reference", lack) if lack else Choice("numba", "Numba on cpu")
@@ -84,6 +120,11 @@ def chosen(
             "open to get the best there is"
         )
     return "reference"
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, wherever its tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def lack_of_rows(dtype: torch.dtype, head_dim: int) -> str | None:

@@ -66,6 +66,12 @@ class Index:
         self.numbers[BOXES + START * self._num_lanes + lane] = start
         self.numbers[BOXES + COUNT * self._num_lanes + lane] = count
 
+    @property
+    def fields(self) -> list[tuple[int, int, int]]:
+        """Of each field: address, heads, bytes of a row of one head."""
+        told = self.numbers[self._end :].tolist()
+        return list(zip(told[ADDRESS::3], told[HEADS::3], told[SIZE::3], strict=True))
+
     def points_at(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the fields are where the index says."""
         found = self.numbers[self._end + ADDRESS :: 3].tolist()

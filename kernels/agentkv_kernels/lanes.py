@@ -104,6 +104,7 @@ def append_row(
     values: Tensor,
     *,
     positions: Tensor,
+    plus: int = 0,
     recent: int | None = None,
     numbers: Tensor | None = None,
 ) -> Stored:
@@ -115,7 +116,7 @@ def append_row(
 
     Args:
         keys, values: (N, W, D) in the model's dtype.
-        positions: (N,) int32.
+        positions: (N,) int32; with `plus` added, those of the new rows.
         recent: None: nothing is quantised.
         numbers: (R, k), one head in a lane: what rows carry along, 0 for the new one.
 
@@ -126,7 +127,7 @@ def append_row(
     num_lanes = stored.num_lanes
     with_new = dense.boxes.gone_on([0] * num_lanes, [1] * num_lanes, None)
     for lane in range(num_lanes):
-        after.boxes.rows(stored.positions, lane, 1)[0, -1] = positions[lane]
+        after.boxes.rows(stored.positions, lane, 1)[0, -1] = positions[lane] + plus
         if numbers is not None:
             after.boxes.rows(numbers, lane, 1)[0, -1] = 0
         oldest = []

@@ -11,8 +11,6 @@ calls, which yields the attention mass for free. `weights` is plain torch everyw
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType, ModuleType
@@ -20,12 +18,11 @@ from types import MappingProxyType, ModuleType
 import torch
 from torch import Tensor
 
-from agentkv_kernels import lanes, lanes_kept
-from agentkv_kernels.boxes import Average, Boxes, DenseRows, Drawn, Int8Rows, Stored
+from agentkv_kernels import lanes
+from agentkv_kernels.boxes import Average, Boxes, DenseRows, Drawn, Int8Rows, Leaving, Stored
 from agentkv_kernels.certainty import certainty
-from agentkv_kernels.device import Choice, Implementation, choice_for, choice_here, chosen
+from agentkv_kernels.device import Choice, Implementation, choice_for, choice_here, chosen, current
 from agentkv_kernels.device import lack_of_attention as _lack_of_attention
-from agentkv_kernels.device import lack_of_rows as _lack_of_rows
 from agentkv_kernels.formats import BLOCK, FORMATS, Format, format_of, merge
 from agentkv_kernels.index import Rack
 from agentkv_kernels.numba.limits import lack_of_attention as _lack_of_lanes
@@ -34,6 +31,7 @@ from agentkv_kernels.parts import Coded, Dense, Part
 from agentkv_kernels.reference import Attended, weights
 from agentkv_kernels.reference import attend as _attend_in_blocks
 from agentkv_kernels.reference import attend_at_once as _attend_at_once
+from agentkv_kernels.row_ops import append_row, close_rows, compact, merge_blocks, serves_rows
 
 __all__ = [
     "BLOCK",
@@ -48,6 +46,7 @@ __all__ = [
     "Drawn",
     "Format",
     "Int8Rows",
+    "Leaving",
     "Part",
     "Stored",
     "append_row",
@@ -57,6 +56,7 @@ __all__ = [
     "certainty",
     "choice_for",
     "choice_here",
+    "close_rows",
     "compact",
     "drop_rows",
     "format_of",
@@ -64,6 +64,7 @@ __all__ = [
     "merge",
     "merge_blocks",
     "serves_rack",
+    "serves_rows",
     "weights",
 ]
 
@@ -139,7 +140,7 @@ def attend_lanes(
             serve = on_processors.attend_lanes
         case "reference":
             serve = lanes.attend_lanes
-    with _current(q.device):
+    with current(q.device):
         return serve(q, stored, scale=scale, sinks=sinks, with_mass=with_mass, average=average)
 
 
@@ -211,89 +212,6 @@ def keep_rows(racks: Sequence[Rack], masks: Sequence[int]) -> bool:
 @cache
 def _step() -> ModuleType:  # once: at every step even an import statement counts
     return import_module("agentkv_kernels.numba.step")
-
-
-def append_row(
-    stored: Stored,
-    keys: Tensor,
-    values: Tensor,
-    *,
-    positions: Tensor,
-    recent: int | None = None,
-    numbers: Tensor | None = None,
-    implementation: Implementation | None = None,
-) -> Stored:
-    """Add one row to every lane and quantise what became too old; see `lanes.append_row`.
-
-    Raises:
-        ValueError: an implementation is asked for and cannot serve.
-    """
-    serve: Callable[..., Stored] = lanes.append_row
-    if _on_device(implementation, stored):
-        from agentkv_kernels.triton import append
-
-        serve = append.append_row
-    with _current(keys.device):
-        return serve(stored, keys, values, positions=positions, recent=recent, numbers=numbers)
-
-
-def compact(
-    stored: Stored,
-    picks: Tensor,
-    *,
-    counts: Sequence[int],
-    coded_counts: Sequence[int],
-    spare: int,
-    carried: Sequence[Tensor] = (),
-    implementation: Implementation | None = None,
-) -> tuple[Stored, list[Tensor]]:
-    """Only some rows of every lane, in memory that fits them; see `lanes_kept.compact`.
-
-    Raises:
-        ValueError: an implementation is asked for and cannot serve.
-    """
-    serve: Callable[..., tuple[Stored, list[Tensor]]] = lanes_kept.compact
-    if _on_device(implementation, stored):
-        from agentkv_kernels.triton import compact as on_devices
-
-        serve = on_devices.compact
-    with _current(picks.device):
-        return serve(
-            stored, picks, counts=counts, coded_counts=coded_counts, spare=spare, carried=carried
-        )
-
-
-def merge_blocks(
-    stored: Stored,
-    merges: Sequence[bool],
-    *,
-    implementation: Implementation | None = None,
-) -> Stored:
-    """The quantised rows of some lanes in as few blocks as they fill; see
-    `lanes_kept.merge_blocks`.
-
-    Raises:
-        ValueError: an implementation is asked for and cannot serve.
-    """
-    assert stored.coded is not None, "nothing is quantised"
-    serve: Callable[..., Int8Rows] = lanes_kept.merge_blocks
-    if _on_device(implementation, stored):
-        from agentkv_kernels.triton import compact as on_devices
-
-        serve = on_devices.merge_blocks
-    with _current(stored.positions.device):
-        coded = serve(stored.coded, merges, num_heads=stored.num_heads)
-    return replace(stored, coded=coded)
-
-
-def _on_device(asked: Implementation | None, stored: Stored) -> bool:
-    lacks: Lacks = {"triton": _lack_of_rows(stored.dense.keys.dtype, stored.head_dim)}
-    return chosen(asked, stored.positions.device, lacks) == "triton"
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, wherever its tensors are."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def serves_lanes(q: Tensor, stored: Stored) -> bool:

@@ -113,8 +113,8 @@ class Append:
         for step in range(self.steps):
             shape = len(self.lanes), self.heads, self.head_dim
             keys, values = (lot.numbers(*shape).to(device, self.dtype) for _ in range(2))
-            positions = torch.arange(len(self.lanes), dtype=torch.int32, device=device) + step
-            new = {"positions": positions, "recent": self.recent}
+            positions = torch.arange(len(self.lanes), dtype=torch.int32, device=device)
+            new = {"positions": positions, "plus": 7 * step, "recent": self.recent}
             found = kernels.append_row(found, keys, values, numbers=carried[0], **new)
             expected = lanes.append_row(expected, keys, values, numbers=carried[1], **new)
         same(found, expected)

@@ -97,7 +97,7 @@ def test_a_block_leaves_without_spilling(tmp_path, head_dim, dtype, capability):
         **{dtype: "new_keys new_values keys values"},
         **{"*i32": f"new_positions positions block_ids {tables} {after}"},
         **{"*i8": "key_codes value_codes key_exponents value_exponents"},
-        i32="recent num_lanes",
+        i32="plus recent num_lanes",
     )
     constants = {"W": 2, "D": head_dim, "E": head_dim, "K": 1, "KP": 1, "B": 64}
     constants |= {"NUMBERS": True, "QUANTISES": True}

@@ -15,28 +15,43 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
+from tests.kernels import cache_checks  # noqa: E402
 from tests.kernels.lane_checks import CHECKS, ON_A_DEVICE  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    """How each check went: the traceback of a failure, or None."""
+def interpreted(module):
+    """How each check of a module went: the traceback of a failure, or None."""
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
     }
-    command = [sys.executable, "-W", "error", "-m", "tests.kernels.lane_checks"]
+    command = [sys.executable, "-W", "error", "-m", f"tests.kernels.{module}"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     return {line["check"]: line["failed"] for line in lines}
 
 
+@pytest.fixture(scope="module")
+def of_lanes():
+    return interpreted("lane_checks")
+
+
+@pytest.fixture(scope="module")
+def of_caches():
+    return interpreted("cache_checks")
+
+
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_kernels_do_what_the_reference_does(interpreted, name):
-    assert interpreted[name] is None, interpreted[name]
+def test_the_kernels_do_what_the_reference_does(of_lanes, name):
+    assert of_lanes[name] is None, of_lanes[name]
+
+
+@pytest.mark.parametrize("name", cache_checks.CHECKS)
+def test_a_cache_steps_through_the_kernels_as_in_plain_torch(of_caches, name):
+    assert of_caches[name] is None, of_caches[name]
 
 
 @pytest.mark.gpu
@@ -44,3 +59,23 @@ def test_the_kernels_do_what_the_reference_does(interpreted, name):
 @pytest.mark.parametrize("name", CHECKS | ON_A_DEVICE)
 def test_the_kernels_do_on_a_device_what_the_reference_does(name):
     (CHECKS | ON_A_DEVICE)[name]("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", cache_checks.CHECKS)
+def test_a_cache_on_a_device_steps_through_the_kernels_as_in_plain_torch(name):
+    cache_checks.check(name, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_step_of_a_cache_does_not_wait_for_the_device():
+    cache_checks.check_unwaited("full", "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", cache_checks.CHECKS)
+def test_a_cache_gives_the_memory_of_a_device_back(name):
+    cache_checks.check_given_back(name, "cuda")

@@ -55,7 +55,7 @@ def _advance(old, new, lane, num_lanes, start_by, count_by):
         tl.store(new + row * num_lanes + lane, number)
 
 
-@triton.jit(do_not_specialize=["num_lanes", "recent"])
+@triton.jit(do_not_specialize=["num_lanes", "recent", "plus"])
 def append_kernel(
     new_keys,
     new_values,
@@ -77,6 +77,7 @@ def append_kernel(
     next_dense_boxes,
     next_code_boxes,
     next_block_boxes,
+    plus,
     recent,
     num_lanes,
     W: tl.constexpr,
@@ -120,7 +121,7 @@ def append_kernel(
                 tl.store(block_ids + first_id + num_coded + rows, ids)
     if head == 0:
         first, count = box_of(boxes, lane, num_lanes, 0, 1)
-        tl.store(positions + first + count, tl.load(new_positions + lane))
+        tl.store(positions + first + count, tl.load(new_positions + lane) + plus)
         if NUMBERS:
             inner = tl.arange(0, KP)
             zeros = tl.zeros((KP,), numbers.dtype.element_ty)
@@ -138,6 +139,7 @@ def append_row(
     values: Tensor,
     *,
     positions: Tensor,
+    plus: int = 0,
     recent: int | None = None,
     numbers: Tensor | None = None,
 ) -> Stored:
@@ -174,6 +176,7 @@ def append_row(
         moved[1],
         moved[-2],
         moved[-1],
+        plus,
         0 if recent is None else recent,
         num_lanes,
         W=heads,

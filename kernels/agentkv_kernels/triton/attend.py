@@ -16,7 +16,7 @@ from torch import Tensor
 from agentkv_kernels.boxes import Average, Drawn, Stored
 from agentkv_kernels.triton.combine import Parted, combine
 from agentkv_kernels.triton.numbers import box_of, power
-from agentkv_kernels.triton.tiling import splits, tiling
+from agentkv_kernels.triton.tiling import splits, tiling, units_of
 
 FLOOR = tl.constexpr(-1e30)
 """The logit of a row that cannot be seen. Finite: where a share of rows is empty, -inf - -inf would
@@ -242,8 +242,7 @@ def attend_lanes(
     shape = tiling(group, head_dim, q.dtype)
     most = dense.boxes.most, 0 if coded is None else coded.boxes.most
     if num_splits is None:
-        units = torch.cuda.get_device_properties(q.device).multi_processor_count
-        num_splits = splits(num_programs, sum(most), units)
+        num_splits = splits(num_programs, sum(most), units_of(q.device))
     num_tiles = sum(-(-count // shape.rows) for count in most)
     q = q.contiguous()
     sums = q.new_empty(num_programs, num_splits, group, head_dim, dtype=torch.float32)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agentkv_kernels.boxes import Boxes, Int8Rows, Stored
+from agentkv_kernels.boxes import Boxes, Int8Rows, Stored, uploaded
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.lanes_kept import boxes_of_blocks, boxes_of_picks
 from agentkv_kernels.triton.numbers import box_of, power, to_even
@@ -248,7 +248,7 @@ def merge_blocks(coded: Int8Rows, merges: Sequence[bool], *, num_heads: int) -> 
             ids,
             *exponents,
             blocks.table,
-            torch.tensor(merges, dtype=torch.int32, device=ids.device),
+            uploaded(merges, dtype=torch.int32, device=ids.device),
             blocks.num_lanes,
             W=num_heads,
             D=head_dim,

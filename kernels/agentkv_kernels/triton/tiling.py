@@ -1,6 +1,7 @@
 """How the work of attention is divided among programs, for the kernels in `attend`."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -48,3 +49,11 @@ def splits(num_programs: int, num_rows: int, num_units: int) -> int:
     but not more shares than blocks of rows."""
     wanted = -(-2 * num_units // num_programs)
     return max(1, min(wanted, -(-num_rows // ROWS)))
+
+
+@cache
+def units_of(device: torch.device) -> int:
+    """Multiprocessors of a device; of a processor, where kernels are interpreted, a few."""
+    if device.type != "cuda":
+        return 4
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
