@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from agentkv.cache.closing import Closing
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.layer import LayerStore
 from agentkv.cache.view import View
@@ -113,9 +114,11 @@ def _scores(policy: Policy, rows: Rows) -> Tensor:
 class _Going:
     """The verdicts of one eviction, carried out together."""
 
-    __slots__ = ("_held", "_masks", "_others", "_rows", "_stores")
+    __slots__ = ("_closing", "_held", "_masks", "_others", "_rows", "_stores")
 
     def __init__(self) -> None:
+        self._closing = Closing()
+        """What kernels for devices let go."""
         self._stores: dict[int, LayerStore] = {}
         self._rows: dict[int, list[Sequence[int]]] = {}
         """By layer: of each lane the one row that goes, if one does."""
@@ -130,6 +133,10 @@ class _Going:
         """Take in a verdict on one sequence in some layers, which are alike."""
         first = stores[0].lanes
         assert first is not None
+        if isinstance(verdict, DropOne) and all(map(_goes_unseen, stores)):
+            layers = [store.lanes for store in stores if store.lanes is not None]
+            self._closing.choose(layers, sequence, verdict.rows)
+            return
         per, num_lanes = first.shape.per_sequence, first.num_lanes
         rows, is_mask = _one_of_each(verdict, len(stores) * per), False
         if isinstance(verdict, Tensor):
@@ -175,12 +182,22 @@ class _Going:
             store = self._stores[key]
             if store.rack is None:
                 assert store.lanes is not None
+                if store.uses_kernels:
+                    self._closing.rows(store.lanes, rows)
+                    continue
                 store.lanes.drop([(row[0], row[0] + 1) if row else (0, 0) for row in rows])
         for key in loose:
             store = self._stores[key]
             if store.rack is not None:
                 assert store.lanes is not None
                 _tidy(store.lanes)
+        for lanes in self._closing.go():
+            _tidy(lanes)
+
+
+def _goes_unseen(store: LayerStore) -> bool:
+    """Whether a row may go without the host knowing which: none could be a quantised one."""
+    return store.uses_kernels and store.lanes is not None and not any(store.lanes.num_coded)
 
 
 def _one_of_each(verdict: Verdict, num_lanes: int) -> Sequence[Sequence[int]] | None:

@@ -82,6 +82,11 @@ class LayerStore:
         """Where all is, for compiled code; None where it does not serve."""
         return None if self._step is None else self._step.rack
 
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether kernels for devices store rows and let them go."""
+        return self._step is not None and self._step.uses_kernels
+
     def unit(self, sequence: int) -> Unit:
         """One sequence, to be shown to the policy."""
         assert self.lanes is not None and self.attention is not None
@@ -107,8 +112,7 @@ class LayerStore:
             lanes = self.begin(
                 q.shape[0], num_q_heads=q.shape[1], dtype=keys.dtype, device=keys.device
             )
-        self.attention = attention
-        columns = None
+        self.attention, columns = attention, None
         if mask is not None and not mask[:, -num_q:].all():
             columns = [row.nonzero().squeeze(1) for row in mask[:, -num_q:]]
         norms, out = None, None

@@ -16,6 +16,7 @@ from agentkv_kernels import lanes, lanes_kept
 from agentkv_kernels.boxes import Average
 from agentkv_kernels.formats import BLOCK
 from tests.kernels.lane_rows import Lot
+from tests.kernels.leave_checks import Leave
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,7 @@ def close(found, expected, **tolerance):
 
 
 HALF, BRAIN = torch.float16, torch.bfloat16
+FIELDS = ((1, 1, torch.int32), (2, 24, HALF), (2, 3, torch.int8), (1, 0, torch.float32))
 CHECKS = {
     "one token": Attention([(0, 1)], head_dim=8, statistic=1),
     "ragged lanes": Attention(
@@ -256,6 +258,9 @@ CHECKS = {
     "hardly any rows stay": Compaction([(70, 90), (200, 5)], 0.05, head_dim=24, dtype=BRAIN),
     "all rows stay, none quantised": Compaction([(0, 5), (0, 66)], 1.1, carried=False),
     "no rows stay": Compaction([(70, 3), (2, 2)], 0.0),
+    "old rows go": Leave([70, 5, 9], [(2, 1), (0, 3), (4, 0)], FIELDS),
+    "new rows go": Leave([700, 50, 9], [(100, 200), (49, 1), (0, 0)], FIELDS),
+    "rows go that the host does not know": Leave([300, 7], [(3, 1), (6, 1)], FIELDS, unseen=True),
     "large heads": Attention([(40, 40)], group=4, dtype=HALF, head_dim=200, splits=(2,)),
 }
 """By what is special about each. The interpreter knows no products of bfloat16, nor its integers:

@@ -8,6 +8,7 @@ pytest.importorskip("triton", reason="Triton is not made for this platform")
 from agentkv_kernels.device import lack_of_attention  # noqa: E402
 from agentkv_kernels.triton.append import append_kernel, warps_for  # noqa: E402
 from agentkv_kernels.triton.attend import attend_kernel  # noqa: E402
+from agentkv_kernels.triton.close import COLUMNS, UNITS, close_kernel  # noqa: E402
 from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
 from agentkv_kernels.triton.compact import gather_kernel, merge_kernel  # noqa: E402
 from agentkv_kernels.triton.tiling import splits, tiling  # noqa: E402
@@ -107,6 +108,14 @@ def test_a_block_leaves_without_spilling(tmp_path, head_dim, dtype, capability):
     assert done.spilled_bytes == 0
     assert done.shared_bytes <= MOST_SHARED
     assert done.wide_loads >= 2  # the rows that leave, keys and values
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_rows_go_without_spilling(tmp_path, capability):
+    types = {"jobs": "*i64", "picks": "*i64"}
+    where = {"capability": capability, "folder": tmp_path, "num_warps": 8}
+    done = built(close_kernel, types, {"C": COLUMNS, "T": UNITS}, **where)
+    assert done.spilled_bytes == 0
 
 
 @pytest.mark.parametrize("capability", [80, 90])

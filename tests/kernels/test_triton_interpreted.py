@@ -70,8 +70,9 @@ def test_a_cache_on_a_device_steps_through_the_kernels_as_in_plain_torch(name):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_step_of_a_cache_does_not_wait_for_the_device():
-    cache_checks.check_unwaited("full", "cuda")
+@pytest.mark.parametrize("name", ["full", "window", "h2o"])
+def test_a_step_of_a_cache_does_not_wait_for_the_device(name):
+    cache_checks.check_unwaited(name, "cuda")
 
 
 @pytest.mark.gpu

@@ -50,11 +50,13 @@ def close_kernel(jobs, picks, C: tl.constexpr, T: tl.constexpr):
         if up != 0:
             target, source, length = address + gap * size, address, first * size
         if size % 4 == 0:
-            words, of_words = tl.pointer_type(tl.int32), length // 4
-            _moved(target.to(words), source.to(words), of_words, up, T)
+            target_words = target.to(tl.pointer_type(tl.int32))
+            source_words = source.to(tl.pointer_type(tl.int32))
+            _moved(target_words, source_words, length // 4, up, T)
         else:
-            octets = tl.pointer_type(tl.int8)
-            _moved(target.to(octets), source.to(octets), length, up, T)
+            target_bytes = target.to(tl.pointer_type(tl.int8))
+            source_bytes = source.to(tl.pointer_type(tl.int8))
+            _moved(target_bytes, source_bytes, length, up, T)
         box = tl.load(job + 9)
         if (head == 0) & (box != 0):
             start_at = box.to(tl.pointer_type(tl.int32))
