@@ -34,16 +34,20 @@ def evict(
     keeper, fed = stores[0].keeper, stores[0].fed
     assert keeper is not None
     allowance = keeper.allowance
-    going = _Going()
+    going: _Going | None = None
     for sequence, num_seen in enumerate(fed if allowance.policy.gate.evicts else ()):
         sure = None if confidences is None else confidences[sequence]
         policy = allowance.at(num_seen)
+        if sure is not None and policy.gate.budget(sure) == policy.gate.ceiling:
+            continue  # the most is what the end of the forward has left
         shares = allowance.layers(num_seen, sure)
         due = () if shares is None else _due(policy, stores, sequence, shares, num_new)
         for num_rows, of_group in due:
             verdict = _decide(policy, of_group, sequence, num_rows, learns=confidences is None)
+            going = _Going() if going is None else going
             going.note(of_group, sequence, verdict)
-    going.go()
+    if going is not None:
+        going.go()
     precision = allowance.policy.precision
     if confidences is None and precision.format is not None and not precision.by_rank:
         recent = [allowance.at(num_seen).precision.recent or 0 for num_seen in fed]

@@ -53,7 +53,7 @@ class Keeper:
             shares: what each layer is allowed, as `Allowance.layers` says.
         """
         budget, per, gate = shares[self.index], lanes.shape.per_sequence, policy.gate
-        num_rows = sum(lanes.counts[sequence * per : (sequence + 1) * per])
+        num_rows = lanes.num_rows(sequence)
         if num_rows <= per * (budget + gate.slack) or not gate.is_due(num_new, self.num_steps):
             return None
         return gate.target(budget, num_rows // per)

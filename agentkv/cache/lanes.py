@@ -61,6 +61,11 @@ class Lanes:
         """Rows of each lane."""
         return self._meta.counts
 
+    def num_rows(self, sequence: int) -> int:
+        """Rows of all lanes of a sequence."""
+        per = self.shape.per_sequence
+        return self._meta.index.count(sequence * per, per)
+
     @property
     def num_coded(self) -> list[int]:
         """Quantised rows of each lane, the first in storage order. Read only."""
@@ -227,12 +232,11 @@ class Lanes:
     def quantise_to(self, recent: Sequence[int]) -> None:
         """Quantise the oldest rows in the model's dtype, in blocks, while more than recent + 63 of
         a lane are left; `recent` is given per sequence."""
-        counts = [
-            max(0, count - recent[lane // self.shape.per_sequence]) // BLOCK * BLOCK
-            for lane, count in enumerate(self._dense.counts)
-        ]
-        if not any(counts):
+        per, held = self.shape.per_sequence, self._dense.counts
+        older = [count - recent[lane // per] for lane, count in enumerate(held)]
+        if max(older) < BLOCK:
             return
+        counts = [max(0, count) // BLOCK * BLOCK for count in older]
         assert self.coded is not None
         rows = [self._whole(lane, slice(0, count)) for lane, count in enumerate(counts)]
         self.coded.append(rows)

@@ -56,6 +56,11 @@ class Index:
         assert len(numbers) == self._num_lanes
         self.numbers[start : start + self._num_lanes] = array("q", numbers)
 
+    def count(self, lane: int, num_lanes: int = 1) -> int:
+        """Rows of some lanes in a row."""
+        at = BOXES + COUNT * self._num_lanes + lane
+        return self.numbers[at] if num_lanes == 1 else sum(self.numbers[at : at + num_lanes])
+
     def box(self, lane: int) -> tuple[int, int, int, int]:
         """Base, room, start and count of one lane."""
         base, room, start, count = self.numbers[BOXES + lane : self._end : self._num_lanes]

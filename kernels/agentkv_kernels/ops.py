@@ -177,7 +177,6 @@ def attend_row(
     Returns:
         As q; None, and nothing was done, where a table has no room for a row.
     """
-    assert chosen(None, q.device, _NUMBA) == "numba"
     output: Tensor | None = _step().take_row(
         rack, q, keys, values, scale=scale, sinks=sinks, mass=mass, motion=motion
     )

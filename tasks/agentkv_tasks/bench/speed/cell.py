@@ -11,7 +11,14 @@ from torch import Tensor
 from agentkv_tasks.bench.speed.clock import Clock, percentile, undisturbed
 from agentkv_tasks.bench.speed.contenders import Contender, Ours, pieces
 from agentkv_tasks.bench.speed.rows import SpeedRow
-from agentkv_tasks.bench.speed.split import KEEPING, SUMS, Stopwatch, noting_paths, watched
+from agentkv_tasks.bench.speed.split import (
+    KEEPING,
+    SUMS,
+    Asking,
+    Stopwatch,
+    noting_paths,
+    watched,
+)
 from agentkv_tasks.bench.speed.verify import check_logits, check_state, keeps_all
 
 
@@ -214,7 +221,7 @@ def _split_round(cell: Cell, timed: Timed, clock: Clock) -> None:
     contender.resume()
     for token in cell.warm_up:
         contender.feed(token)
-    watch = Stopwatch(clock.wait)
+    watch = Stopwatch(clock.wait, Asking.here(clock.wait))
     with undisturbed(), watched(contender, watch) as feed:
         for token in cell.steps:
             feed(token)

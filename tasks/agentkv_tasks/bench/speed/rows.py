@@ -46,8 +46,8 @@ class SpeedRow:
     """The same of the rounds' whole times, steps counted in which memory was laid out anew."""
     round_p50_ms: Sequence[float]
     split_ms: Mapping[str, float]
-    """Mean of a step, median over rounds of their own; the cost of asking included. Empty if nobody
-    asked."""
+    """Mean of a step, median over rounds of their own; the cost of asking taken off. Empty if
+    nobody asked."""
     split_parts_ms: Mapping[str, float]
     """The same in smaller parts."""
     keeping_share: float | None

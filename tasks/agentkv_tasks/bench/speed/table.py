@@ -18,7 +18,7 @@ _TIMES = (
     "rows: of a layer and head. {paths}Load of the machine {load}."
 )
 _SPLITS = (
-    "ms of a step, mean, in {rounds} of their own, the cost of asking included. attention: "
+    "ms of a step, mean, in {rounds} of their own, the cost of asking taken off. attention: "
     "with what the same compiled call does. books: appending, "
     "statistics, gate, scores. compact: dropping, keeping, quantising. keep: both, as a share of "
     "the step. model: the rest. cache: before the first step; peak: at any moment (transformers' "
