@@ -162,11 +162,12 @@ class Table:
         self.trim()
 
     def trim(self) -> None:
-        """Give memory back where rows have gone."""
-        for room, count in zip(self.index.column(ROOM), self.counts, strict=True):
-            if room - count > self.spare + 1 or (room and not count):
-                self._lay_out([None] * self.num_lanes, self.counts)
-                return
+        """Give memory back where rows have gone, but for half of `spare` (our choice)."""
+        counts = self.counts
+        both = zip(self.index.column(ROOM), counts, strict=True)
+        if any(room - count > self.spare + 1 or (room and not count) for room, count in both):
+            rooms = [count + self.spare // 2 if count else 0 for count in counts]
+            self._lay_out([None] * self.num_lanes, counts, rooms)
 
     def keep(self, picks: Sequence[Tensor | None]) -> None:
         """Of each lane only the rows with these numbers (n,) stay, in their order; None: all."""
@@ -181,9 +182,8 @@ class Table:
         """An independent copy of these lanes, on the same meter."""
         device = self.tensors[0].device
         twin = Table(self.fields, len(lanes), device=device, meter=self._meter, spare=self.spare)
-        counts = [self.counts[lane] for lane in lanes]
         twin.fill(
-            counts,
+            [self.counts[lane] for lane in lanes],
             [
                 _joined([self.rows(f, lane).flatten(0, 1) for lane in lanes], tensor)
                 for f, tensor in enumerate(self.tensors)
