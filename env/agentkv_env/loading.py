@@ -7,7 +7,7 @@ from playwright.sync_api import CDPSession, Request
 from playwright.sync_api import Page as PlaywrightPage
 
 LOADED_S = 1.0  # once the document is there: how long late images and scripts are waited for
-FETCH_S = 0.6  # how long requests of a page that stays are waited for; polling pages never rest
+FETCH_S = 2.0  # how long requests of a page that stays are waited for; polling pages never rest
 REQUESTED_S = 2.0  # how long a navigation that was asked for may take to begin
 POLL_MS = 4
 _UNCOUNTED = {"websocket", "eventsource", "media", "ping"}  # these may stay open for ever
@@ -51,13 +51,15 @@ class Loading:
         """The navigation that was asked for will not come."""
         self._requested_at = 0.0
 
-    def wait(self, started_at: float, *, timeout_s: float) -> None:
-        """Wait until what began at `started_at` has loaded.
+    def wait(self, started_at: float, *, timeout_s: float) -> bool:
+        """Wait until what began at `started_at` has loaded; say whether it was not there at once.
 
         A navigation is waited for until its document is there (`timeout_s` at most) and its images
-        had a moment; the requests of a page that stays get a short time.
+        had a moment; the requests of a page that stays get a short time, and one that did not end
+        in it is not waited for again.
         """
         document_at = 0.0
+        has_waited = False
         while True:
             now = time.monotonic()
             if self._frame in self._frames and not self._has_document:
@@ -70,10 +72,12 @@ class Loading:
             elif self._open_requests:
                 limit = started_at + FETCH_S
             else:
-                return
+                return has_waited
             if now >= limit:
                 self.forget_navigation()
-                return
+                self._open_requests.clear()
+                return False
+            has_waited = True
             self._page.wait_for_timeout(POLL_MS)
 
     def _on_request(self, request: Request) -> None:

@@ -120,16 +120,23 @@ class Tab:
     def settle(self, *, turn: bool = True) -> None:
         """Wait until what was just done has had its effect, no longer than it takes.
 
-        The page gets one frame to react (the turn); then what it began to load is waited for.
+        The page gets one frame to react (the turn); then what it began to load is waited for. What
+        came may make it react once more, so it gets another turn, until nothing was waited for.
         """
         started_at = time.monotonic()
         if turn:
-            try:
-                self.call("turn")
-            except Error as error:
-                self.raise_if_gone(error)
-                self._loading.expect_navigation(started_at)
-        self._loading.wait(started_at, timeout_s=self._timeout_s)
+            self._give_turn(started_at)
+        while self._loading.wait(started_at, timeout_s=self._timeout_s):
+            if time.monotonic() > started_at + self._timeout_s:
+                return  # a page that loads itself again and again
+            self._give_turn(time.monotonic())
+
+    def _give_turn(self, asked_at: float) -> None:
+        try:
+            self.call("turn")
+        except Error as error:
+            self.raise_if_gone(error)
+            self._loading.expect_navigation(asked_at)
 
     @property
     def can_go_back(self) -> bool:

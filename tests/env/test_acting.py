@@ -201,6 +201,17 @@ def test_an_answer_that_comes_over_the_network_is_waited_for(visit: "Visit") -> 
     assert visit.act("click [1]").title == "loaded"
 
 
+def test_what_an_answer_makes_the_page_ask_for_is_waited_for_too(visit: "Visit") -> None:
+    visit.show(
+        """<button onclick="fetch('/two').then((a) => a.text())
+        .then((t) => setTimeout(() => fetch('/three').then((a) => a.text())
+        .then((u) => setTimeout(() => { document.title = t + u }))))">Load</button>""",
+        two="lo",
+        three="aded",
+    )
+    assert visit.act("click [1]").title == "loaded"
+
+
 @pytest.mark.parametrize("verb", ["click [77]", "hover [77]", "type [77] [x] [0]", "clear [77]"])
 def test_an_unknown_number_is_refused_in_words(visit: "Visit", verb: str) -> None:
     visit.show("<p>nothing")
