@@ -52,7 +52,7 @@ class Loading:
         self._requested_at = 0.0
 
     def wait(self, started_at: float, *, timeout_s: float) -> bool:
-        """Wait until what began at `started_at` has loaded; say whether it was not there at once.
+        """Wait until what began at `started_at` has loaded; say whether something then came.
 
         A navigation is waited for until its document is there (`timeout_s` at most) and its images
         had a moment; the requests of a page that stays get a short time, and one that did not end
