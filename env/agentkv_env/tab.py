@@ -20,6 +20,7 @@ from agentkv_env.loading import Loading
 from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
+REACTION_MS = 20  # after a turn: until what the page asked for in it has been told to us
 MAX_DEPTH = 5  # frames in frames of other origins
 
 
@@ -134,6 +135,7 @@ class Tab:
     def _give_turn(self, asked_at: float) -> None:
         try:
             self.call("turn")
+            self.page.wait_for_timeout(REACTION_MS)
         except Error as error:
             self.raise_if_gone(error)
             self._loading.expect_navigation(asked_at)
