@@ -158,11 +158,20 @@ class Task(_Schema):
     """Ours. The text inside the image on which the task turns; given where `reads_image`."""
     memory_distance_pages: int = Field(default=0, ge=0)
     """Ours. How many pages before its use the furthest needed fact was seen."""
+    needs: tuple[str, ...] = ()
+    """Ours. The texts the solution takes from pages rather than from the goal, in order of use."""
 
     @model_validator(mode="after")
     def _names_the_text_it_reads(self) -> "Task":
         if self.reads_image and not self.turns_on:
             raise ValueError("reads_image needs turns_on, the text inside the image")
+        return self
+
+    @model_validator(mode="after")
+    def _uses_what_it_needs(self) -> "Task":
+        said = " ".join(self.solution)
+        if unused := [text for text in self.needs if not text or text not in said]:
+            raise ValueError(f"needs {unused[0]!r}, which no step of the solution says")
         return self
 
     @property

@@ -63,6 +63,8 @@ class Draft:
     turns_on: str = ""
     """The text inside an image that the task turns on; needed where `reads_image`."""
     memory_distance_pages: int = 0
+    needs: Sequence[str] = ()
+    """The texts the solution takes from pages rather than from the goal, in order of use."""
     max_steps: int = 30
     sites: Sequence[str] = ()
     """VisualWebArena's names of the sites touched; empty: those named in start, check, solution."""
@@ -225,4 +227,5 @@ def _task(
         reads_image=draft.reads_image,
         turns_on=draft.turns_on,
         memory_distance_pages=draft.memory_distance_pages,
+        needs=tuple(draft.needs),
     )

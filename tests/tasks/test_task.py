@@ -80,6 +80,14 @@ def test_a_task_that_reads_an_image_must_say_which_text_it_turns_on(tmp_path: Pa
         read_tasks(written(tmp_path, plain_task(reads_image=True)))
 
 
+def test_a_text_that_no_step_of_the_solution_says_is_not_needed(tmp_path: Path) -> None:
+    known = plain_task(solution=["click [link: Blue]", "stop [42]"], needs=["Blue", "42"])
+    assert Task.model_validate(known).needs == ("Blue", "42")
+    known["needs"] = ["Green"]
+    with pytest.raises(TaskError, match="needs 'Green', which no step of the solution says"):
+        read_tasks(written(tmp_path, known))
+
+
 def test_broken_json_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text('[\n{"sites": }\n]')

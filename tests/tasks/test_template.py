@@ -1,5 +1,7 @@
 """Templates give the same tasks for the same seed, and different ones within a template."""
 
+from dataclasses import replace
+
 import pytest
 
 from agentkv_env.sites.world import World
@@ -50,6 +52,14 @@ def test_instances_of_a_template_differ_and_keep_their_values() -> None:
     for task in tasks:
         assert task.intent == f"Say hello to {task.instantiation_dict['name']}."
         assert task.intent_template == "Say hello to {{name}}."
+
+
+def test_a_task_keeps_what_its_solution_takes_from_pages() -> None:
+    def meet(draw: Draw) -> Draft:
+        return replace(greet(draw), needs=["hello"])
+
+    (task,) = instantiate(World(3), (Template(meet),), 3)
+    assert task.needs == ("hello",)
 
 
 def test_another_template_beside_it_changes_no_task_of_a_template() -> None:
