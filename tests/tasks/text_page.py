@@ -1,0 +1,224 @@
+"""An HTML page as a tree: what a stylesheet and a script would add is left out."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Optional
+
+_VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
+_INLINE = frozenset(
+    "a abbr b bdi button cite code em i img input kbd label mark q s select small span strong sub"
+    " sup textarea time u".split()
+)
+_CLOSES_P = frozenset(
+    "address article aside blockquote dl div fieldset figure footer form h1 h2 h3 h4 header hr main"
+    " nav ol p pre section table ul".split()
+)
+_SILENT = frozenset("script style template noscript head title datalist".split())
+
+
+@dataclass(eq=False)
+class Element:
+    """One element; the attributes `value`, `checked` and `selected` say what holds now."""
+
+    tag: str
+    attributes: dict[str, str]
+    parent: Optional["Element"] = None
+    children: list["Element | str"] = field(default_factory=list)
+
+    def get(self, name: str, default: str = "") -> str:
+        return self.attributes.get(name, default)
+
+    def has(self, name: str) -> bool:
+        return name in self.attributes
+
+    def walk(self) -> Iterator["Element"]:
+        """This element and all below it, in document order."""
+        yield self
+        for child in self.children:
+            if isinstance(child, Element):
+                yield from child.walk()
+
+    def ancestors(self) -> Iterator["Element"]:
+        here = self.parent
+        while here is not None:
+            yield here
+            here = here.parent
+
+    def closest(self, tag: str) -> Optional["Element"]:
+        """The element itself or the nearest one around it with this tag."""
+        return next((each for each in (self, *self.ancestors()) if each.tag == tag), None)
+
+    @property
+    def is_inline(self) -> bool:
+        return self.tag in _INLINE
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether this element, apart from those around it, shows nothing."""
+        return (
+            self.tag in _SILENT
+            or self.has("hidden")
+            or (self.tag == "dialog" and not self.has("open"))
+            or bool(re.search(r"display:\s*none", self.get("style")))
+            or self._is_folded
+        )
+
+    @property
+    def _is_folded(self) -> bool:
+        around = self.parent
+        closed = around is not None and around.tag == "details" and not around.has("open")
+        return closed and self.tag != "summary"
+
+    @property
+    def text_content(self) -> str:
+        return "".join(
+            child if isinstance(child, str) else child.text_content for child in self.children
+        )
+
+    @property
+    def inner_text(self) -> str:
+        """The shown text: one line for each block, a tab between the cells of a row."""
+        text = re.sub(r"[ ]*\t[ ]*", "\t", re.sub(r"[^\S\n\t]+", " ", self._shown()))
+        return re.sub(r"\n+", "\n", re.sub(r"[ \t]*\n[ ]*", "\n", text)).strip()
+
+    def _shown(self) -> str:
+        parts = []
+        for child in self.children:
+            if isinstance(child, str):
+                parts.append(re.sub(r"\s+", " ", child))
+            elif child.tag == "br":
+                parts.append("\n")
+            elif child.is_hidden or child.tag in ("input", "textarea"):
+                continue
+            elif child.tag in ("td", "th"):
+                parts.append("\t" + child._shown())
+            else:
+                parts.append(child._shown() if child.is_inline else f"\n{child._shown()}\n")
+        return "".join(parts)
+
+    def select(self, selector: str) -> list["Element"]:
+        """What `querySelectorAll` gives, for tags, #id, .class, [attribute] and descendants.
+
+        Raises:
+            ValueError: the selector has something else in it.
+        """
+        chains = [_chain(one) for one in selector.split(",")]
+        return [each for each in self.walk() if any(_fits(each, chain) for chain in chains)]
+
+
+def read(html: str) -> Element:
+    """The document as a tree.
+
+    Raises:
+        ValueError: an end tag closes nothing, or a form stands inside a form.
+    """
+    reader = _Reader()
+    reader.feed(html)
+    reader.close()
+    return reader.root
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.root = self._here = Element("#document", {})
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _CLOSES_P and self._here.tag == "p":
+            self._up()
+        if tag == "form" and self._here.closest("form"):
+            raise ValueError("a form inside a form")
+        element = Element(tag, {name: value or "" for name, value in attrs}, self._here)
+        self._here.children.append(element)
+        if tag not in _VOID:
+            self._here = element
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _VOID:
+            return
+        if tag == self._here.tag:
+            self._up()
+        elif tag != "p":
+            raise ValueError(f"</{tag}> inside <{self._here.tag}>")
+
+    def handle_data(self, data: str) -> None:
+        self._here.children.append(data)
+
+    def _up(self) -> None:
+        assert self._here.parent is not None
+        self._here = self._here.parent
+
+
+_PART = re.compile(
+    r"(?P<tag>[a-zA-Z][\w-]*)|#(?P<id>[\w-]+)|\.(?P<class>[\w-]+)"
+    r"|\[(?P<name>[\w-]+)(?:(?P<way>[*^$]?=)(?P<quote>[\"']?)(?P<value>[^\]]*?)(?P=quote))?\]"
+    r"|:(?P<state>checked|first-child|last-child)"
+)
+
+
+def _chain(selector: str) -> list[tuple[str, str]]:
+    """Pairs of a combinator (" " or ">") and what must fit, the last one first."""
+    chain, way = [], " "
+    for word in re.findall(r"(?:\[[^\]]*\]|[^\s>])+|>", selector.strip()):
+        if word == ">":
+            way = ">"
+            continue
+        chain.append((way, word))
+        way = " "
+    return chain[::-1]
+
+
+def _fits(element: Element, chain: list[tuple[str, str]]) -> bool:
+    way, simple = chain[0]
+    if not _is(element, simple):
+        return False
+    if len(chain) == 1:
+        return True
+    around = list(element.ancestors())
+    return any(_fits(each, chain[1:]) for each in (around[:1] if way == ">" else around))
+
+
+def _is(element: Element, simple: str) -> bool:
+    end = 0
+    while end < len(simple):
+        part = _PART.match(simple, end)
+        if part is None:
+            raise ValueError(f"unknown selector '{simple}'")
+        end = part.end()
+        if not _has(element, part):
+            return False
+    return True
+
+
+def _has(element: Element, part: re.Match[str]) -> bool:
+    if part["tag"]:
+        return element.tag == part["tag"].lower()
+    if part["id"]:
+        return element.get("id") == part["id"]
+    if part["class"]:
+        return part["class"] in element.get("class").split()
+    if part["state"]:
+        return _in_state(element, part["state"])
+    if not element.has(part["name"]):
+        return False
+    found, value = element.get(part["name"]), part["value"]
+    match part["way"]:
+        case "=":
+            return found == value
+        case "*=":
+            return value in found
+        case "^=":
+            return found.startswith(value)
+        case "$=":
+            return found.endswith(value)
+    return True
+
+
+def _in_state(element: Element, state: str) -> bool:
+    if state == "checked":
+        return element.has("checked") or element.has("selected")
+    around = element.parent.children if element.parent else []
+    siblings = [each for each in around if isinstance(each, Element)]
+    return siblings[0 if state == "first-child" else -1] is element
