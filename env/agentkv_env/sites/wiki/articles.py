@@ -1,13 +1,10 @@
-"""Articles written from the wiki's facts: a lead, an infobox, sections, and a picture of its own.
-
-In texts and infobox values `[[Title]]` is a link to another article.
-"""
+"""Articles written from the wiki's facts: a lead, an infobox, sections, and a picture of its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from agentkv_env.sites import images
+from agentkv_env.sites.wiki.article import Article, Picture, Reference, listing
 from agentkv_env.sites.wiki.content import (
     Content,
     Dish,
@@ -18,37 +15,13 @@ from agentkv_env.sites.wiki.content import (
     River,
     Town,
 )
+from agentkv_env.sites.wiki.public_articles import CATEGORIES as PUBLIC_CATEGORIES
+from agentkv_env.sites.wiki.public_articles import deeds_of, found_in, public_articles
 
-CATEGORIES = ("Towns", "People", "Rivers", "Companies", "Festivals", "Dishes", "Landmarks")
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What is drawn beside an article; `lines` are in the image and nowhere else."""
-
-    style: str
-    """poster, label or scene."""
-    lines: tuple[str, ...]
-    caption: str
-    """Stands in the page under the image; never repeats `lines`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Article:
-    """One page of the wiki."""
-
-    title: str
-    category: str
-    lead: str
-    infobox: tuple[tuple[str, str], ...]
-    sections: tuple[tuple[str, str], ...]
-    """Heading and text."""
-    picture: Picture
-
-    @property
-    def slug(self) -> str:
-        """Its part of the address: the title with underscores."""
-        return self.title.replace(" ", "_")
+CATEGORIES = (
+    "Towns", "People", "Rivers", "Companies", "Festivals", "Dishes", "Landmarks",
+    *PUBLIC_CATEGORIES,
+)  # fmt: skip
 
 
 @lru_cache(maxsize=16)
@@ -61,7 +34,8 @@ def draw(article: Article) -> bytes:
     """The PNG of the article's picture."""
     picture = article.picture
     if picture.style == "scene":
-        return images.scene(article.category, key=article.title, width=340, height=200)
+        tag = picture.lines[0]
+        return images.scene(article.category, key=article.title, width=340, height=200, tag=tag)
     if picture.style == "label":
         return images.label(picture.lines, key=article.title, width=330)
     return images.poster(picture.lines, key=article.title, width=350, height=210)
@@ -77,13 +51,16 @@ def _all(content: Content) -> Iterator[Article]:
     yield from map(_festival, content.festivals)
     yield from map(_dish, content.dishes)
     yield from map(_landmark, content.landmarks)
+    yield from public_articles(content.public)
 
 
 def _town(town: Town, content: Content) -> Article:
     here: list[str] = [thing.name for thing in content.landmarks if thing.town == town.name]
     here += [thing.name for thing in content.festivals if thing.town == town.name]
     here += [thing.name for thing in content.dishes if thing.town == town.name]
-    known = f" It is known for the {_listing(here)}." if here else ""
+    public = found_in(town.name, content.public)
+    seen = (("See also", listing(public) + "."),) if public else ()
+    known = f" It is known for the {listing(here)}." if here else ""
     return Article(
         town.name,
         "Towns",
@@ -95,12 +72,18 @@ def _town(town: Town, content: Content) -> Article:
             ("Mayor", f"[[{town.mayor}]]"),
             ("Market day", town.market_day),
             ("Twin town", f"[[{town.twin}]]"),
+            ("Former name", town.former),
         ),
         (
             ("History", f"{town.name} was founded in {town.founded} beside a ford."),
             ("Government", f"The mayor of {town.name} is [[{town.mayor}]]."),
+            *seen,
         ),
         Picture("poster", (town.name.upper(), town.motto), "Coat of arms with the town's motto"),
+        references=(
+            Reference(f"Threads about {town.name}", "forum", f"/search?q={town.name}"),
+            Reference(f"Weather in {town.name}", "home", f"/weather/{town.name}"),
+        ),
     )
 
 
@@ -112,13 +95,14 @@ def _figure(figure: Figure, content: Content) -> Article:
     deeds += [f"the first cook of [[{d.name}]]" for d in content.dishes if d.cook == figure.name]
     deeds += [f"architect of the [[{x.name}]]" for x in content.landmarks
               if x.architect == figure.name]  # fmt: skip
+    deeds += deeds_of(figure.name, content.public)
     article = "an" if figure.occupation[0] in "aeiou" else "a"
     return Article(
         figure.name,
         "People",
-        f"{figure.name} is {article} {figure.occupation} and {_listing(deeds, linked=True)}."
+        f"{figure.name} is {article} {figure.occupation} and {listing(deeds, linked=True)}."
         if figure.born > 1900
-        else f"{figure.name} was {article} {figure.occupation} and {_listing(deeds, linked=True)}.",
+        else f"{figure.name} was {article} {figure.occupation} and {listing(deeds, linked=True)}.",
         (
             ("Born", str(figure.born)),
             ("Birthplace", f"[[{figure.birthplace}]]"),
@@ -126,7 +110,7 @@ def _figure(figure: Figure, content: Content) -> Article:
             ("Hobby", figure.hobby),
         ),
         (("Early life", f"Born in [[{figure.birthplace}]], schooled in [[{figure.school}]]."),),
-        Picture("scene", (), f"A view of {figure.birthplace}"),
+        Picture("scene", (f"PORTRAIT OF {figure.portrait}",), "A portrait and its year"),
     )
 
 
@@ -164,6 +148,9 @@ def _maker(maker: Maker) -> Article:
         (("History", f"[[{maker.founder}]] started {maker.name} in {maker.founded} to make "
                      f"{maker.first}."),),
         Picture("poster", (maker.name.upper(), maker.slogan), "Old advertisement with the slogan"),
+        references=(
+            Reference(f"{maker.name} in the shop", "shop", f"/brand/{maker.name.lower()}"),
+        ),
     )  # fmt: skip
 
 
@@ -189,6 +176,7 @@ def _festival(festival: Festival) -> Article:
             ),
             "Poster of this year",
         ),
+        references=(Reference("Events calendar", "home", "/events"),),
     )  # fmt: skip
 
 
@@ -208,6 +196,7 @@ def _dish(dish: Dish) -> Article:
             "label", ("RECIPE", f"COOK {dish.minutes} MINUTES", "STIR TWICE"),
             "Recipe card with the cooking time",
         ),
+        references=(Reference("The cooking board", "forum", "/board/cooking"),),
     )  # fmt: skip
 
 
@@ -228,8 +217,3 @@ def _landmark(landmark: Landmark) -> Article:
             "Plaque at the entrance with the number of steps",
         ),
     )  # fmt: skip
-
-
-def _listing(titles: list[str], *, linked: bool = False) -> str:
-    marked = [title if linked else f"[[{title}]]" for title in titles]
-    return marked[0] if len(marked) == 1 else ", ".join(marked[:-1]) + " and " + marked[-1]

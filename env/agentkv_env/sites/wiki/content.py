@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from agentkv_env.sites import town as shared
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.wiki.public import Public
+from agentkv_env.sites.wiki.public import generate as generate_public
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Figure:
     occupation: str
     school: str
     hobby: str
+    portrait: int
+    """Only in the picture: the year it was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Town:
     mayor: str
     market_day: str
     twin: str
+    former: str
+    """What it was called in the old days; leads to its article."""
     motto: str
     """Only in the picture: on the coat of arms."""
 
@@ -120,6 +126,7 @@ class Content:
     festivals: tuple[Festival, ...]
     dishes: tuple[Dish, ...]
     landmarks: tuple[Landmark, ...]
+    public: Public
 
     def figure(self, name: str) -> Figure:
         """The figure called `name`."""
@@ -159,7 +166,8 @@ def generate(names: Names, town: shared.Town) -> Content:
         name = names.person(birthplace).name
         born = rng.randint(first_born, last_born)
         hobby = names.pick(_HOBBIES)
-        figures.append(Figure(name, born, birthplace, occupation, school, hobby))
+        portrait = born + rng.randint(17, 49 if born < 1900 else 19)
+        figures.append(Figure(name, born, birthplace, occupation, school, hobby, portrait))
         return name
 
     def river() -> River:
@@ -179,6 +187,7 @@ def generate(names: Names, town: shared.Town) -> Content:
             mayor=somebody("politician", 1951, 1989),
             market_day=names.pick(_DAYS),
             twin=names.pick([other for other in places if other != place]),
+            former=names.place(),
             motto=" AND ".join(names.sample(_VIRTUES, 2)),
         )
         for place in places
@@ -231,4 +240,7 @@ def generate(names: Names, town: shared.Town) -> Content:
         )
         for place in names.sample(places, 6)
     )
-    return Content(towns, tuple(figures), rivers, makers, festivals, dishes, landmarks)
+    public = generate_public(
+        names, places, [each.name for each in rivers], town.brands, town.now.year, somebody
+    )
+    return Content(towns, tuple(figures), rivers, makers, festivals, dishes, landmarks, public)

@@ -1,4 +1,4 @@
-"""The wiki's pages: articles, categories, search, an index. Read-only, so it keeps no tables."""
+"""The wiki's pages: articles and their annexes, categories, search, an index."""
 
 import sqlite3
 import zlib
@@ -12,12 +12,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.site import Site, missing, paging, render, see_other, world
-from agentkv_env.sites.wiki.articles import CATEGORIES, Article, articles, draw
+from agentkv_env.sites.wiki.about import ROUTES as PAGES_ABOUT_ARTICLES
+from agentkv_env.sites.wiki.about import SCHEMA
+from agentkv_env.sites.wiki.article import Article
+from agentkv_env.sites.wiki.articles import CATEGORIES, articles, draw
+from agentkv_env.sites.wiki.lookup import exact, former_names, shared_names
+from agentkv_env.sites.wiki.lookup import search as find
 
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
 
-ARTICLES_ON_A_PAGE = 20
+ARTICLES_ON_A_PAGE = 8
+ROWS_ON_A_PAGE = 8
 
 
 class Linker:
@@ -47,11 +53,33 @@ async def home(request: Request) -> Response:
 
 
 async def article(request: Request) -> Response:
-    known = articles(world(request).wiki)
-    shown = known.get(request.path_params["slug"].replace("_", " "))
+    """An article by its title or a former one, or the articles that share a name."""
+    wiki = world(request).wiki
+    known, name = articles(wiki), request.path_params["slug"].replace("_", " ")
+    if name in shared_names(wiki):
+        return render(request, "shared.html", name=name, articles=shared_names(wiki)[name])
+    former = name if name in former_names(wiki) else ""
+    shown = known.get(former_names(wiki).get(name, name))
     if shown is None:
         raise missing()
-    return render(request, "article.html", article=shown, link=Linker(known, shown.title))
+    link = Linker(known, shown.title)
+    return render(request, "article.html", article=shown, link=link, former=former)
+
+
+async def annex(request: Request) -> Response:
+    """A table that belongs to an article and has a page of its own."""
+    known = articles(world(request).wiki)
+    shown = known.get(request.path_params["slug"].replace("_", " "))
+    annexes = {each.slug: each for each in shown.annexes} if shown else {}
+    found = annexes.get(request.path_params["annex"])
+    if shown is None or found is None:
+        raise missing()
+    page = paging(len(found.rows), page=request.query_params.get("page"), size=ROWS_ON_A_PAGE)
+    rows = found.rows[page.start : page.start + page.size]
+    link = Linker(known, shown.title)
+    return render(
+        request, "annex.html", article=shown, annex=found, rows=rows, link=link, paging=page
+    )
 
 
 async def category(request: Request) -> Response:
@@ -68,24 +96,20 @@ async def everything(request: Request) -> Response:
 
 
 async def search(request: Request) -> Response:
-    """Articles whose title or text has every word of the query; titles come first.
-
-    A query that is a title leads straight to its article.
-    """
+    """Articles by how well they fit; a query that is a name leads straight to its page."""
     text = " ".join(request.query_params.get("q", "").split())
-    words = text.lower().split()
-    known = articles(world(request).wiki).values()
-    exact = [a for a in known if a.title.lower() == text.lower()]
-    if exact:
-        return see_other(f"/wiki/{exact[0].slug}")
-    by_title = [a for a in known if words and all(w in a.title.lower() for w in words)]
-    by_text = [
-        a for a in known
-        if words and a not in by_title and all(w in _plain(a).lower() for w in words)
-    ]  # fmt: skip
-    found = by_title + by_text
-    note = f"{len(found)} articles found" if words else "Type a word to search for"
-    return _listing(request, f"Search results for {text}" if words else "Search", found, note)
+    if not text:
+        return _listing(request, "Search", (), "Type a word to search for")
+    wiki = world(request).wiki
+    if name := exact(wiki, text):
+        return see_other(f"/wiki/{name.replace(' ', '_')}")
+    found = find(wiki, text)
+    count = len(found.articles)
+    note = f"{count} article{'' if count == 1 else 's'} found"
+    return _listing(
+        request, f"Search results for {text}", found.articles, note,
+        with_category=True, suggestion=found.suggestion,
+    )  # fmt: skip
 
 
 async def random_article(request: Request) -> Response:
@@ -99,30 +123,32 @@ async def random_article(request: Request) -> Response:
     return see_other(f"/wiki/{chosen.slug}")
 
 
-def _listing(request: Request, title: str, found: Sequence[Article], note: str) -> Response:
+def _listing(
+    request: Request, title: str, found: Sequence[Article], note: str, *,
+    with_category: bool = False, suggestion: str = "",
+) -> Response:  # fmt: skip
     shown = paging(len(found), page=request.query_params.get("page"), size=ARTICLES_ON_A_PAGE)
     page = found[shown.start : shown.start + shown.size]
-    return render(request, "listing.html", title=title, articles=page, note=note, paging=shown)
-
-
-def _plain(article: Article) -> str:
-    boxed = (f"{name} {value}" for name, value in article.infobox)
-    text = " ".join([article.title, article.lead, *boxed, *(t for _, t in article.sections)])
-    return text.replace("[[", "").replace("]]", "")
+    return render(
+        request, "listing.html", title=title, articles=page, note=note, paging=shown,
+        with_category=with_category, suggestion=suggestion,
+    )  # fmt: skip
 
 
 def _fill(shown: "World", connection: sqlite3.Connection) -> None:
-    """Nothing to insert: articles are written from the world's facts."""
+    """Nothing to insert: articles are written from the world's facts, comments by the user."""
 
 
 def _routes(shown: "World") -> Sequence[BaseRoute]:
     return (
         Route("/", home),
         Route("/wiki/{slug}", article),
+        Route("/wiki/{slug}/{annex}", annex),
         Route("/category/{name}", category),
         Route("/all", everything),
         Route("/search", search),
         Route("/random", random_article),
+        *PAGES_ABOUT_ARTICLES,
     )
 
 
@@ -135,7 +161,7 @@ SITE = Site(
     name="wiki",
     placeholder="__WIKIPEDIA__",
     folder=Path(__file__).parent,
-    schema="",
+    schema=SCHEMA,
     fill=_fill,
     routes=_routes,
     picture=_picture,

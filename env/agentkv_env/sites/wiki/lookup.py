@@ -1,0 +1,81 @@
+"""Ways to an article other than its title: former names, shared names, links, and search."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+
+from agentkv_env.sites.wiki.article import Article
+from agentkv_env.sites.wiki.articles import articles
+from agentkv_env.sites.wiki.content import Content
+
+
+@lru_cache(maxsize=16)
+def former_names(content: Content) -> dict[str, str]:
+    """What was called otherwise once: the old name to the title of the article."""
+    return {town.former: town.name for town in content.towns}
+
+
+@lru_cache(maxsize=16)
+def shared_names(content: Content) -> dict[str, tuple[Article, ...]]:
+    """What several towns have under one name: "New Bridge" to the articles that may be meant."""
+    groups: dict[str, list[Article]] = {}
+    towns = tuple(f"{town.name} " for town in content.towns)
+    for article in articles(content).values():
+        if article.title.startswith(towns):
+            groups.setdefault(article.title.partition(" ")[2], []).append(article)
+    return {name: tuple(group) for name, group in sorted(groups.items()) if len(group) > 1}
+
+
+@lru_cache(maxsize=16)
+def linked_from(content: Content) -> dict[str, tuple[Article, ...]]:
+    """For each title, the other articles that mention it."""
+    known = articles(content)
+    result: dict[str, list[Article]] = {title: [] for title in known}
+    for article in known.values():
+        for title in sorted({part.partition("]]")[0] for part in article.marked.split("[[")[1:]}):
+            if title != article.title:
+                result[title].append(article)
+    return {title: tuple(found) for title, found in result.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search gave, the best first."""
+
+    articles: tuple[Article, ...]
+    suggestion: str = ""
+    """A title that is spelled much like the query, when nothing was found."""
+
+
+def exact(content: Content, text: str) -> str | None:
+    """The name of the page that is called `text` in any case: a title, a former or shared name."""
+    for names in (articles(content), shared_names(content), former_names(content)):
+        for name in names:
+            if name.lower() == text.lower():
+                return name
+    return None
+
+
+def search(content: Content, text: str) -> Found:
+    """Articles that have every word of `text`; those that have most of them if none has all.
+
+    More words in the title come first, then titles that begin with the text, then more mentions.
+    """
+    words = text.lower().split()
+    ranked: list[tuple[int, tuple[int, bool, int], Article]] = []
+    for article in articles(content).values():
+        title, body = article.title.lower(), article.plain.lower()
+        matched = sum(word in body for word in words)
+        if matched:
+            in_title = sum(word in title for word in words)
+            mentions = sum(body.count(word) for word in words)
+            rank = (-in_title, not title.startswith(words[0]), -mentions)
+            ranked.append((matched, rank, article))
+    if not ranked:
+        titles = {title.lower(): title for title in articles(content)}
+        close = get_close_matches(text.lower(), titles, 1)
+        return Found((), titles[close[0]] if close else "")
+    most = max(matched for matched, _, _ in ranked)
+    best = [(rank, article) for matched, rank, article in ranked if matched == most]
+    best.sort(key=lambda pair: (pair[0], pair[1].title))
+    return Found(tuple(article for _, article in best))

@@ -1,0 +1,107 @@
+"""Who wrote an article and what was said about it: made up from its title, the same each time."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from agentkv_env.sites.names import Person
+from agentkv_env.sites.wiki.article import Article
+from agentkv_env.sites.wiki.articles import articles
+
+if TYPE_CHECKING:
+    from agentkv_env.sites.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One change of an article."""
+
+    title: str
+    number: int
+    """From 1, the oldest."""
+    day: date
+    author: Person
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What somebody wrote on an article's talk page."""
+
+    author: Person
+    body: str
+
+
+_SUMMARIES = (
+    "Correct the {row}",
+    "Add the {row}",
+    "Fix a spelling mistake",
+    "Shorter sentences",
+    "Better picture",
+    "Take back a change by {person}",
+    "Add a link",
+    "Check the {row} again",
+)
+_REMARKS = (
+    "The {row} comes from the town hall of {place}.",
+    "I asked {person} about the {row}, and it is right.",
+    "The picture should be larger.",
+    "The {row} was wrong until {month}.",
+    "Can somebody from {place} check the {row}?",
+)
+_MEETING = "We meet to work on this page in {place} on {day} at {hour} o'clock."
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+_MONTHS = "January February March April May June July August October November".split()
+
+
+def revisions(world: "World", article: Article) -> tuple[Revision, ...]:
+    """How `article` came to be, the newest change first."""
+    return tuple(reversed(tuple(_revisions(world, article))))
+
+
+def remarks(world: "World", article: Article) -> tuple[Remark, ...]:
+    """What stands on the talk page of `article` before anybody adds to it.
+
+    The last remark names a meeting, which is told nowhere else.
+    """
+    rng = random.Random(f"{world.seed}/talk/{article.title}")
+    patterns = [*rng.sample(_REMARKS, rng.randint(1, 2)), _MEETING]
+    authors = rng.sample(world.people[1:], len(patterns))
+    return tuple(
+        Remark(
+            author,
+            pattern.format(
+                row=_row(rng, article), place=rng.choice(world.places),
+                person=rng.choice(world.people).handle, month=rng.choice(_MONTHS),
+                day=rng.choice(_DAYS), hour=rng.randint(3, 8),
+            ),
+        )
+        for author, pattern in zip(authors, patterns, strict=True)
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def recent(world: "World") -> tuple[Revision, ...]:
+    """The newest change of every article, the newest of all first."""
+    newest = (revisions(world, article)[0] for article in articles(world.wiki).values())
+    return tuple(sorted(newest, key=lambda each: (-each.day.toordinal(), each.title)))
+
+
+def _revisions(world: "World", article: Article) -> Iterator[Revision]:
+    rng = random.Random(f"{world.seed}/past/{article.title}")
+    count = rng.randint(4, 13)
+    ago = sorted(rng.sample(range(1, 900), count), reverse=True)
+    for number, days in enumerate(ago, start=1):
+        author, other = rng.sample(world.people[1:], 2)
+        pattern = "New page" if number == 1 else rng.choice(_SUMMARIES)
+        summary = pattern.format(row=_row(rng, article), person=other.handle)
+        day = world.now.date() - timedelta(days=days)
+        yield Revision(article.title, number, day, author, summary)
+
+
+def _row(rng: random.Random, article: Article) -> str:
+    name = rng.choice(article.infobox)[0]
+    return name[0].lower() + name[1:]
