@@ -9,11 +9,11 @@ from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
 from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
-    render,
     see_other,
     whole_number,
     world,
@@ -24,7 +24,7 @@ MOST_DOLLARS = 99_999
 
 async def own_listings(request: Request) -> Response:
     found = store.find(database(request), seller=world(request).me.handle)
-    return render(request, "mine.html", listings=found)
+    return page(request, "mine.html", listings=found)
 
 
 async def saved(request: Request) -> Response:
@@ -32,7 +32,7 @@ async def saved(request: Request) -> Response:
         "SELECT l.* FROM classifieds_listing l JOIN classifieds_saved s ON s.listing = l.id"
         " ORDER BY l.id"
     )
-    return render(request, "saved.html", listings=found.fetchall())
+    return page(request, "saved.html", listings=found.fetchall())
 
 
 async def messages(request: Request) -> Response:
@@ -40,58 +40,68 @@ async def messages(request: Request) -> Response:
         "SELECT m.*, l.title FROM classifieds_message m"
         " LEFT JOIN classifieds_listing l ON l.id = m.listing ORDER BY m.id DESC"
     )
-    return render(request, "messages.html", messages=found.fetchall())
+    return page(request, "messages.html", messages=found.fetchall())
 
 
 async def post(request: Request) -> Response:
     """The form for a new listing; a complete one is stored and shown."""
     if request.method == "GET":
-        return _form_page(request, None, {}, [])
+        return form_page(request, None, {}, [])
     fields = await form(request)
-    wrong = _wrong(request, fields)
-    if wrong:
-        return _form_page(request, None, fields, wrong)
+    wrong = what_is_wrong(request, fields)
+    if wrong or "back" in fields:
+        return form_page(request, None, fields, [] if "back" in fields else wrong)
+    return see_other(f"/listing/{publish(request, fields)}")
+
+
+def publish(request: Request, fields: dict[str, str]) -> int:
+    """Store a complete listing of the user's and return its id."""
     shown = world(request)
     cursor = database(request).execute(
         "INSERT INTO classifieds_listing (title, category, price, condition, town, seller,"
         " description, delivery, posted_at, has_photo) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
         (*_values(fields, shown.me.handle), shown.now.isoformat()),
     )
-    return see_other(f"/listing/{cursor.lastrowid}")
+    assert cursor.lastrowid is not None, "an INSERT gives a row id"
+    return cursor.lastrowid
 
 
 async def edit(request: Request) -> Response:
     """The same form for a listing of the user's own."""
     fields = await form(request) if request.method == "POST" else {}
-    row = _own(request)
+    row = own(request)
     if request.method == "GET":
         present = {key: str(row[key]) for key in row.keys()}
         present["delivery"] = "yes" if row["delivery"] else ""
-        return _form_page(request, row["id"], present, [])
-    wrong = _wrong(request, fields)
+        return form_page(request, row["id"], present, [])
+    wrong = what_is_wrong(request, fields)
     if wrong:
-        return _form_page(request, row["id"], fields, wrong)
+        return form_page(request, row["id"], fields, wrong)
     database(request).execute(
         "UPDATE classifieds_listing SET title = ?, category = ?, price = ?, condition = ?,"
         " town = ?, seller = ?, description = ?, delivery = ? WHERE id = ?",
         (*_values(fields, row["seller"]), row["id"]),
     )
+    if fields["category"] != row["category"]:  # other things have other measures
+        store.set_facts(database(request), row["id"], {})
     return see_other(f"/listing/{row['id']}")
 
 
 async def delete(request: Request) -> Response:
     """Ask whether to delete an own listing, then do it, with everything said about it."""
     await form(request)
-    row = _own(request)
+    row = own(request)
     if request.method == "GET":
-        return render(request, "delete.html", listing=row)
+        return page(request, "delete.html", listing=row)
     connection = database(request)
     connection.execute("DELETE FROM classifieds_listing WHERE id = ?", (row["id"],))
-    connection.execute("DELETE FROM classifieds_remark WHERE listing = ?", (row["id"],))
+    for table in ("remark", "fact", "offer"):
+        connection.execute(f"DELETE FROM classifieds_{table} WHERE listing = ?", (row["id"],))
     return see_other("/mine")
 
 
-def _own(request: Request) -> sqlite3.Row:
+def own(request: Request) -> sqlite3.Row:
+    """The listing in the address, which must be the user's."""
     row = store.listing(database(request), request.path_params["id"])
     if row is None:
         raise missing()
@@ -100,7 +110,7 @@ def _own(request: Request) -> sqlite3.Row:
     return row
 
 
-def _wrong(request: Request, fields: dict[str, str]) -> list[str]:
+def what_is_wrong(request: Request, fields: dict[str, str]) -> list[str]:
     """What is missing or impossible in a listing form, in words for its reader."""
     slugs = {category.slug for category in world(request).classifieds.categories}
     price = whole_number(fields.get("price"), -1)
@@ -127,10 +137,11 @@ def _values(fields: dict[str, str], seller: str) -> tuple[object, ...]:
     )
 
 
-def _form_page(
+def form_page(
     request: Request, id: int | None, fields: dict[str, str], wrong: list[str]
 ) -> Response:
-    return render(
+    """The form for a listing with what was typed, and what is wrong with it."""
+    return page(
         request,
         "edit.html",
         id=id,

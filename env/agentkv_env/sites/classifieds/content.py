@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from agentkv_env.sites.classifieds import dealings, facts, places
 from agentkv_env.sites.names import Names
 from agentkv_env.sites.town import Town
 
 NUM_LISTINGS = 72
+SHARE_SOLD = 0.12
 CONDITIONS = ("New", "Like new", "Used", "For parts")
 
 
@@ -56,6 +58,9 @@ class Listing:
     days_ago: int
     photo: Photo
     remarks: tuple[Remark, ...]
+    facts: facts.Facts
+    spot: places.Spot
+    is_sold: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,11 @@ class Seller:
     name: str
     town: str
     answers_in: str
-    rating: int
-    """Tenths of a star, 20 to 50."""
+    since: int
+    """Year."""
+    sales: int
+    pick_up: str
+    ratings: tuple[dealings.Rating, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ class Content:
     listings: tuple[Listing, ...]
     saved: tuple[int, ...]
     """Listings the signed-in user has saved."""
+    offers: tuple[dealings.Offer, ...]
+    alerts: tuple[dealings.Alert, ...]
 
     def seller(self, handle: str) -> Seller:
         """The seller called `handle`."""
@@ -131,6 +141,8 @@ _ANSWER_TIMES = "an hour|half a day|a day|two days".split("|")
 def generate(names: Names, town: Town) -> Content:
     """The classifieds of one world; the signed-in user has three listings of their own."""
     rng = names.rng
+    extra = Names(names.seed, "classifieds/more", names.taken)
+    streets = places.streets(extra, town)
     me, *others = [person.handle for person in town.people]
     offering = others[:12]
     sellers = tuple(
@@ -139,7 +151,10 @@ def generate(names: Names, town: Town) -> Content:
             name=person.name,
             town=person.place,
             answers_in=names.pick(_ANSWER_TIMES),
-            rating=rng.randint(28, 50),
+            since=extra.rng.randint(2011, 2024),
+            sales=extra.rng.randint(3, 240),
+            pick_up=dealings.pick_up(extra),
+            ratings=dealings.ratings(extra, [x for x in others if x != person.handle]),
         )
         for person in town.people
         if person.handle == me or person.handle in offering
@@ -155,28 +170,39 @@ def generate(names: Names, town: Town) -> Content:
         seller = me if number in mine else names.pick(offering)
         curious = [handle for handle in others if handle != seller]
         years = rng.randint(2, 19)
+        title = names.title(pattern, colour=_COLOURS, brand=town.brands)
+        place = names.pick(town.places)
+        photo = _photo(names, number, prices[number - 1])
         listings.append(
             Listing(
                 id=number,
-                title=names.title(pattern, colour=_COLOURS, brand=town.brands),
+                title=title,
                 thing=thing,
                 category=category,
                 price=prices[number - 1],
                 condition=names.pick(CONDITIONS),
-                town=names.pick(town.places),
+                town=place,
                 seller=seller,
                 description=names.pick(_STORIES).format(years=years),
                 delivery=rng.random() < 0.4,
                 days_ago=ages[number - 1],
-                photo=_photo(names, number, prices[number - 1]),
+                photo=photo,
                 remarks=tuple(
                     Remark(author, names.pick(_QUESTIONS).format(number=rng.randint(12, 90)))
                     for author in names.sample(curious, rng.randint(0, 2))
                 ),
+                facts=facts.draw(extra, category, title.split()[1], photo.fact),
+                spot=places.draw(extra, streets[place]),
+                is_sold=seller != me and extra.rng.random() < SHARE_SOLD,
             )
         )
     saved = tuple(sorted(rng.sample([x.id for x in listings if x.seller != me], 2)))
-    return Content(_CATEGORIES, sellers, tuple(listings), saved)
+    offers = dealings.offers(extra, [(x.id, x.price) for x in listings if x.seller == me], others)
+    alerts = tuple(
+        dealings.Alert(category.slug, extra.pick(town.places), extra.rng.randint(2, 9) * 100)
+        for category in extra.sample(_CATEGORIES, 2)
+    )
+    return Content(_CATEGORIES, sellers, tuple(listings), saved, offers, alerts)
 
 
 def _photo(names: Names, number: int, price: int) -> Photo:

@@ -1,5 +1,6 @@
-"""The classifieds' pages: browse and search, one listing, sellers, and the user's own corner."""
+"""The classifieds' pages: browse and search, one listing, where it is, letters to sellers."""
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,15 +9,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites.classifieds import account, photos, store
-from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.classifieds import (
+    account,
+    alerts,
+    details,
+    notices,
+    offers,
+    people,
+    photos,
+    store,
+)
+from agentkv_env.sites.classifieds.content import CONDITIONS, Listing
+from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     Site,
     database,
     form,
     missing,
     paging,
-    render,
     see_other,
     whole_number,
     world,
@@ -31,7 +41,7 @@ LISTINGS_ON_A_PAGE = 8
 async def home(request: Request) -> Response:
     found = store.find(database(request))
     categories = world(request).classifieds.categories
-    return render(request, "home.html", categories=categories, listings=found[:6])
+    return page(request, "home.html", categories=categories, listings=found[:6])
 
 
 async def search(request: Request) -> Response:
@@ -50,7 +60,7 @@ async def search(request: Request) -> Response:
     )
     shown = paging(len(found), page=query.get("page"), size=LISTINGS_ON_A_PAGE)
     text = " ".join(query.get("q", "").split())
-    return render(
+    return page(
         request,
         "search.html",
         title=f"Search results for {text}" if text else named.get(slug, "All listings"),
@@ -70,7 +80,7 @@ async def listing(request: Request) -> Response:
     if row is None:
         raise missing()
     content = world(request).classifieds
-    return render(
+    return page(
         request,
         "listing.html",
         listing=row,
@@ -81,6 +91,12 @@ async def listing(request: Request) -> Response:
         is_saved=connection.execute(
             "SELECT 1 FROM classifieds_saved WHERE listing = ?", (id,)
         ).fetchone(),
+        facts=store.facts(connection, id),
+        has_spot=id <= len(content.listings),
+        is_reported=connection.execute(
+            "SELECT 1 FROM classifieds_report WHERE listing = ?", (id,)
+        ).fetchone(),
+        reasons=notices.REASONS,
         error=request.query_params.get("error", ""),
     )
 
@@ -114,7 +130,7 @@ async def contact(request: Request) -> Response:
         return see_other("/messages")
     error = "Write a message first" if request.method == "POST" else ""
     status = 422 if error else 200
-    return render(request, "contact.html", listing=row, fields=fields, error=error, status=status)
+    return page(request, "contact.html", listing=row, fields=fields, error=error, status=status)
 
 
 async def save(request: Request) -> Response:
@@ -129,21 +145,24 @@ async def save(request: Request) -> Response:
     return see_other(f"/listing/{id}")
 
 
-async def seller(request: Request) -> Response:
-    handle = request.path_params["handle"]
-    known = {seller.handle: seller for seller in world(request).classifieds.sellers}
-    if handle not in known:
+async def place(request: Request) -> Response:
+    """Where a listing can be picked up, in words; the map stands in a frame."""
+    row, shown = _with_spot(request)
+    return page(request, "place.html", listing=row, spot=shown.spot)
+
+
+async def map_frame(request: Request) -> Response:
+    row, _ = _with_spot(request)
+    return page(request, "map.html", listing=row)
+
+
+def _with_spot(request: Request) -> tuple[sqlite3.Row, Listing]:
+    id = request.path_params["id"]
+    row = store.listing(database(request), id)
+    spots = {listing.id: listing for listing in world(request).classifieds.listings}
+    if row is None or id not in spots:
         raise missing()
-    found = store.find(database(request), seller=handle)
-    shown = paging(len(found), page=request.query_params.get("page"), size=LISTINGS_ON_A_PAGE)
-    return render(
-        request,
-        "seller.html",
-        seller=known[handle],
-        listings=found[shown.start : shown.start + shown.size],
-        count=len(found),
-        paging=shown,
-    )
+    return row, spots[id]
 
 
 def _routes(shown: "World") -> Sequence[BaseRoute]:
@@ -154,8 +173,14 @@ def _routes(shown: "World") -> Sequence[BaseRoute]:
         Route("/listing/{id:int}/comment", remark, methods=["POST"]),
         Route("/listing/{id:int}/contact", contact, methods=["GET", "POST"]),
         Route("/listing/{id:int}/save", save, methods=["POST"]),
-        Route("/seller/{handle}", seller),
+        Route("/listing/{id:int}/place", place),
+        Route("/listing/{id:int}/map", map_frame),
         *account.ROUTES,
+        *alerts.ROUTES,
+        *details.ROUTES,
+        *notices.ROUTES,
+        *offers.ROUTES,
+        *people.ROUTES,
     )
 
 

@@ -1,4 +1,4 @@
-"""Photos of listings: a scene, and on most of them a card with something written on it."""
+"""Pictures of listings: a photo, on most of them a card with something written on it, and a map."""
 
 import io
 from typing import TYPE_CHECKING
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from agentkv_env.sites import images
+from agentkv_env.sites.classifieds import places
 from agentkv_env.sites.classifieds.content import Listing
 
 if TYPE_CHECKING:
@@ -15,12 +16,14 @@ _WIDTH, _HEIGHT = 360, 260
 
 
 def picture(world: "World", key: str) -> bytes | None:
-    """The PNG called `photo-<id>`, or `small-<id>` without the card; None for anything else."""
+    """The PNG called `photo-<id>`, `small-<id>` without the card, or `map-<id>`; None else."""
     style, _, number = key.partition("-")
     listings = {str(listing.id): listing for listing in world.classifieds.listings}
-    if number not in listings or style not in ("photo", "small"):
+    if number not in listings or style not in ("photo", "small", "map"):
         return None
     listing = listings[number]
+    if style == "map":
+        return places.picture(listing.spot)
     if style == "small" or listing.photo.kind == "none":
         return images.scene(listing.thing, key=listing.title, width=_WIDTH, height=_HEIGHT)
     return _with_card(listing)

@@ -11,7 +11,8 @@ SCHEMA = """
 CREATE TABLE classifieds_listing (
     id INTEGER PRIMARY KEY, title TEXT NOT NULL, category TEXT NOT NULL, price INTEGER NOT NULL,
     condition TEXT NOT NULL, town TEXT NOT NULL, seller TEXT NOT NULL, description TEXT NOT NULL,
-    delivery INTEGER NOT NULL, posted_at TEXT NOT NULL, has_photo INTEGER NOT NULL
+    delivery INTEGER NOT NULL, posted_at TEXT NOT NULL, has_photo INTEGER NOT NULL,
+    is_sold INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE classifieds_remark (
     id INTEGER PRIMARY KEY, listing INTEGER NOT NULL, author TEXT NOT NULL, body TEXT NOT NULL
@@ -21,6 +22,23 @@ CREATE TABLE classifieds_message (
     body TEXT NOT NULL
 );
 CREATE TABLE classifieds_saved (listing INTEGER PRIMARY KEY);
+CREATE TABLE classifieds_fact (
+    listing INTEGER NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (listing, key)
+);
+CREATE TABLE classifieds_rating (
+    id INTEGER PRIMARY KEY, seller TEXT NOT NULL, author TEXT NOT NULL, stars INTEGER NOT NULL,
+    body TEXT NOT NULL, UNIQUE (seller, author)
+);
+CREATE TABLE classifieds_offer (
+    id INTEGER PRIMARY KEY, listing INTEGER NOT NULL, buyer TEXT NOT NULL,
+    dollars INTEGER NOT NULL, note TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting'
+);
+CREATE TABLE classifieds_alert (
+    id INTEGER PRIMARY KEY, text TEXT NOT NULL, category TEXT NOT NULL, town TEXT NOT NULL,
+    condition TEXT NOT NULL, most INTEGER
+);
+CREATE TABLE classifieds_report (listing INTEGER PRIMARY KEY, reason TEXT NOT NULL);
+CREATE TABLE classifieds_consent (choice TEXT NOT NULL);
 """
 
 ORDERS = {
@@ -32,13 +50,13 @@ ORDERS = {
 
 
 def fill(world: "World", connection: sqlite3.Connection) -> None:
-    """Insert the world's listings, remarks and saved listings."""
+    """Insert the world's listings with all that was said and offered about them."""
     content = world.classifieds
     connection.executemany(
-        "INSERT INTO classifieds_listing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)",
+        "INSERT INTO classifieds_listing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
         [
             (x.id, x.title, x.category, x.price, x.condition, x.town, x.seller, x.description,
-             x.delivery, (world.now - timedelta(days=x.days_ago)).isoformat())
+             x.delivery, (world.now - timedelta(days=x.days_ago)).isoformat(), x.is_sold)
             for x in content.listings
         ],
     )  # fmt: skip
@@ -49,6 +67,23 @@ def fill(world: "World", connection: sqlite3.Connection) -> None:
     connection.executemany(
         "INSERT INTO classifieds_saved VALUES (?)", [(id,) for id in content.saved]
     )
+    connection.executemany(
+        "INSERT INTO classifieds_fact VALUES (?, ?, ?)",
+        [(x.id, key, value) for x in content.listings for key, value in x.facts],
+    )
+    connection.executemany(
+        "INSERT INTO classifieds_rating (seller, author, stars, body) VALUES (?, ?, ?, ?)",
+        [(x.handle, y.author, y.stars, y.body) for x in content.sellers for y in x.ratings],
+    )
+    connection.executemany(
+        "INSERT INTO classifieds_offer (listing, buyer, dollars, note) VALUES (?, ?, ?, ?)",
+        [(x.listing, x.buyer, x.dollars, x.note) for x in content.offers],
+    )
+    connection.executemany(
+        "INSERT INTO classifieds_alert (text, category, town, condition, most)"
+        " VALUES ('', ?, ?, '', ?)",
+        [(x.category, x.town, x.most) for x in content.alerts],
+    )
 
 
 def listing(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
@@ -57,6 +92,23 @@ def listing(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
         "SELECT * FROM classifieds_listing WHERE id = ?", (id,)
     ).fetchone()
     return row
+
+
+def facts(connection: sqlite3.Connection, id: int) -> dict[str, str]:
+    """A listing's facts, in the order in which they were written."""
+    rows = connection.execute(
+        "SELECT key, value FROM classifieds_fact WHERE listing = ? ORDER BY rowid", (id,)
+    )
+    return {row["key"]: row["value"] for row in rows}
+
+
+def set_facts(connection: sqlite3.Connection, id: int, facts: dict[str, str]) -> None:
+    """Put `facts` in the place of what the listing has."""
+    connection.execute("DELETE FROM classifieds_fact WHERE listing = ?", (id,))
+    connection.executemany(
+        "INSERT INTO classifieds_fact VALUES (?, ?, ?)",
+        [(id, key, value) for key, value in facts.items()],
+    )
 
 
 def find(

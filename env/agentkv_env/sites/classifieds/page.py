@@ -1,0 +1,12 @@
+"""How the classifieds answer: their templates, and the banner until it is answered."""
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from agentkv_env.sites.site import database, render
+
+
+def page(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
+    """Answer with `template`, which also knows whether to ask about cookies."""
+    answered = database(request).execute("SELECT 1 FROM classifieds_consent").fetchone()
+    return render(request, template, status=status, asks_consent=answered is None, **values)
