@@ -23,7 +23,7 @@ ADDRESS_FIELDS = ("label", "person", "street", "place", "postcode")
 def fill(world: "World", db: sqlite3.Connection) -> None:
     """Insert the customer and the saved addresses."""
     db.execute(
-        "INSERT INTO shop_customer VALUES (?, ?, ?, 'Never', '', 1)",
+        "INSERT INTO shop_customer VALUES (?, ?, ?, 'Never', '', 1, '', 0)",
         (world.me.name, world.me.email, f"555 {1000 + world.seed % 9000}"),
     )
     db.executemany(

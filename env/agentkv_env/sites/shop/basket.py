@@ -1,10 +1,12 @@
 """Cart, coupon, wishlist and comparison."""
 
+import sqlite3
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites.shop.cart import lines, summary
+from agentkv_env.sites.shop.cart import as_lines, lines, summary
 from agentkv_env.sites.shop.content import Product
 from agentkv_env.sites.shop.view import product_numbered, shop, show
 from agentkv_env.sites.site import database, form, money, see_other, whole_number
@@ -20,6 +22,9 @@ async def cart(request: Request) -> Response:
         "cart.html",
         lines=lines(db, shop(request)),
         summary=summary(db, shop(request)),
+        later=as_lines(
+            shop(request), db.execute("SELECT * FROM shop_later ORDER BY id").fetchall()
+        ),
         error=request.query_params.get("e"),
     )
 
@@ -33,6 +38,8 @@ async def add(request: Request) -> Response:
         cents = product.club_cents or 0
         if fields["tag"].lstrip("$") != money(cents).lstrip("$"):
             return see_other(f"/product/{product.number}?e=tag")
+    if not shop(request).detail(product).stock:
+        return see_other(f"/product/{product.number}?e=sold-out")
     quantity = whole_number(fields.get("quantity"), 1, 1, MOST_PIECES)
     colour = _one_of(fields.get("colour"), product.colours)
     size = _one_of(fields.get("size"), product.sizes)
@@ -74,6 +81,27 @@ async def remove(request: Request) -> Response:
     return see_other("/cart")
 
 
+async def save_for_later(request: Request) -> Response:
+    _move(request, "shop_cart", "shop_later")
+    return see_other("/cart")
+
+
+async def move_to_cart(request: Request) -> Response:
+    _move(request, "shop_later", "shop_cart")
+    return see_other("/cart")
+
+
+def _move(request: Request, source: str, target: str) -> None:
+    db, line = database(request), request.path_params["line"]
+    columns = "product, colour, size, cents, quantity"
+    db.execute(
+        f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {source} WHERE id = ?"
+        " ON CONFLICT DO UPDATE SET quantity = min(?, quantity + excluded.quantity)",
+        (line, MOST_PIECES),
+    )
+    db.execute(f"DELETE FROM {source} WHERE id = ?", (line,))
+
+
 async def use_coupon(request: Request) -> Response:
     code = (await form(request)).get("code", "").upper()
     if code not in {coupon.code for coupon in shop(request).coupons}:
@@ -88,12 +116,12 @@ async def drop_coupon(request: Request) -> Response:
 
 
 async def wishlist(request: Request) -> Response:
-    return show(request, "wishlist.html", products=_kept(request, "shop_wish"))
+    return show(request, "wishlist.html", products=kept(request, "shop_wish"))
 
 
 async def add_wish(request: Request) -> Response:
     product = product_numbered(request, (await form(request)).get("product", ""))
-    _keep(request, "shop_wish", product)
+    keep(database(request), "shop_wish", product)
     return see_other("/wishlist")
 
 
@@ -104,13 +132,13 @@ async def remove_wish(request: Request) -> Response:
 
 
 async def compare(request: Request) -> Response:
-    return show(request, "compare.html", products=_kept(request, "shop_compare"))
+    return show(request, "compare.html", products=kept(request, "shop_compare"))
 
 
 async def add_compare(request: Request) -> Response:
     """Add to the comparison; the product added first leaves when there are too many."""
     product = product_numbered(request, (await form(request)).get("product", ""))
-    _keep(request, "shop_compare", product)
+    keep(database(request), "shop_compare", product)
     database(request).execute(
         "DELETE FROM shop_compare WHERE product NOT IN"
         " (SELECT product FROM shop_compare ORDER BY added DESC LIMIT ?)",
@@ -125,17 +153,19 @@ async def remove_compare(request: Request) -> Response:
     return see_other("/compare")
 
 
-def _keep(request: Request, table: str, product: Product) -> None:
-    database(request).execute(
+def keep(db: sqlite3.Connection, table: str, product: Product) -> None:
+    """Add `product` to a list that a table holds, unless it is there already."""
+    db.execute(
         f"INSERT INTO {table} VALUES (?, (SELECT 1 + coalesce(max(added), 0) FROM {table}))"
         " ON CONFLICT DO NOTHING",
         (product.number,),
     )
 
 
-def _kept(request: Request, table: str) -> list[Product]:
+def kept(request: Request, table: str) -> list[Product]:
+    """The products of such a list, in the order in which they came."""
     rows = database(request).execute(f"SELECT product FROM {table} ORDER BY added")
-    return [shop(request).products[number - 1] for (number,) in rows]
+    return [shop(request).catalogue[number - 1] for (number,) in rows]
 
 
 ROUTES: list[BaseRoute] = [
@@ -143,6 +173,8 @@ ROUTES: list[BaseRoute] = [
     Route("/cart/add", add, methods=["POST"]),
     Route("/cart/{line:int}/quantity", change_quantity, methods=["POST"]),
     Route("/cart/{line:int}/remove", remove, methods=["POST"]),
+    Route("/cart/{line:int}/later", save_for_later, methods=["POST"]),
+    Route("/later/{line:int}/cart", move_to_cart, methods=["POST"]),
     Route("/cart/coupon", use_coupon, methods=["POST"]),
     Route("/cart/coupon/remove", drop_coupon, methods=["POST"]),
     Route("/wishlist", wishlist),

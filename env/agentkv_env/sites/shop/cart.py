@@ -48,7 +48,7 @@ def lines(db: sqlite3.Connection, shop: Content) -> list[Line]:
 def as_lines(shop: Content, rows: list[sqlite3.Row]) -> list[Line]:
     """Rows of the cart's or the orders' table as values."""
     return [
-        Line(row["id"], shop.products[row["product"] - 1], row["colour"], row["size"],
+        Line(row["id"], shop.catalogue[row["product"] - 1], row["colour"], row["size"],
              row["cents"], row["quantity"])
         for row in rows
     ]  # fmt: skip

@@ -45,15 +45,23 @@ def ordered(products: Iterable[Product], order: str, rated: Mapping[int, Rating]
     return sorted(products, key=keys[order]) if order in keys else list(products)
 
 
-def filtered(products: Iterable[Product], query: Mapping[str, str]) -> list[Product]:
-    """Those of the query's `brand`, from `min` to `max` dollars; what is absent filters nothing."""
+def filtered(
+    products: Iterable[Product], query: Mapping[str, str], rated: Mapping[int, Rating]
+) -> list[Product]:
+    """Those of the query's `brand`, from `min` to `max` dollars, with at least `stars` stars.
+
+    What is absent filters nothing.
+    """
     brand = query.get("brand", "")
     least = whole_number(query.get("min"), 0) * 100
     most = whole_number(query.get("max"), 10**9) * 100
+    stars = whole_number(query.get("stars", "")[:1], 0)
     return [
         product
         for product in products
-        if (not brand or product.brand == brand) and least <= product.cents <= most
+        if (not brand or product.brand == brand)
+        and least <= product.cents <= most
+        and rated.get(product.number, NO_RATING).stars >= stars
     ]
 
 
@@ -64,7 +72,7 @@ def search(content: Content, words: str) -> list[Product]:
     beginning. A word found nowhere is ignored unless all are.
     """
     terms = re.findall(r"[\w.-]+", words.lower())
-    scored = [(_score(product, terms), product) for product in content.products]
+    scored = [(_score(product, terms), product) for product in content.catalogue]
     most = max((found for (found, _), _ in scored), default=0)
     if most == 0:
         return []

@@ -1,45 +1,24 @@
 """What the shop sells and what has happened in it so far, generated from a world seed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names, Person
-from agentkv_env.sites.shop.stock import BLURBS, CATEGORIES, COLOURS, LINES, REVIEWS, SIZES, Kind
+from agentkv_env.sites.shop.details import Detail, generate_details, often_reviewed
+from agentkv_env.sites.shop.goods import Product, generate_products, generate_sold_out, slug
+from agentkv_env.sites.shop.services import (
+    Club,
+    GiftCard,
+    Store,
+    generate_club,
+    generate_gift_cards,
+    generate_stores,
+)
+from agentkv_env.sites.shop.stock import CATEGORIES, REVIEWS
 from agentkv_env.sites.town import Town
 
+__all__ = ["Address", "Content", "Coupon", "PastOrder", "Product", "Review", "generate", "slug"]
+
 NUM_CATEGORIES = 8
-PRODUCTS_PER_KIND = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """One thing on sale. `number` is in its address: /product/12."""
-
-    number: int
-    name: str
-    brand: str
-    category: str
-    kind: str
-    cents: int
-    """No two products of a category cost the same."""
-    colours: tuple[str, ...]
-    sizes: tuple[str, ...]
-    """Empty where there is only one size."""
-    facts: tuple[tuple[str, str], ...]
-    """The specification table."""
-    blurb: str
-    model: str
-    """Only in the picture: the model number, on the label."""
-    grams: int
-    """Only in the picture: the weight, on the label."""
-    club_cents: int | None
-    """Only in the picture: a lower price on a tag over the photo; none for most products."""
-
-    @property
-    def picture(self) -> str:
-        """Key of the photo. Products of a kind share a few photos; a price tag makes it its own."""
-        if self.club_cents is not None:
-            return f"tag-{self.number}"
-        return f"photo-{slug(self.kind)}-{self.number % 2}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +66,12 @@ class PastOrder:
     lines: tuple[tuple[int, int], ...]
     tracking: str
     """Only in the picture: on the parcel's label."""
+    invoice: str
+    """Only in the picture: the invoice's number."""
+    courier: str
+    """Only in the status history: who brought it."""
+    step_days: tuple[int, ...]
+    """Days from the order to each thing that may have happened to it since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +82,11 @@ class Content:
     categories: tuple[str, ...]
     brands: tuple[str, ...]
     products: tuple[Product, ...]
-    """In order of their numbers, from 1."""
+    """What can be bought, in order of their numbers, from 1."""
+    sold_out: tuple[Product, ...]
+    """Numbered after the others; never the cheapest nor the dearest of its kind."""
+    details: tuple[Detail, ...]
+    """More about each product, sold out or not, in order of their numbers."""
     reviews: tuple[Review, ...]
     coupons: tuple[Coupon, ...]
     """One for each of the first few categories."""
@@ -106,87 +95,57 @@ class Content:
     """Oldest first."""
     free_shipping_dollars: int
     """Only in the picture: from which total on standard shipping is free."""
+    stores: tuple[Store, ...]
+    gift_cards: tuple[GiftCard, ...]
+    club: Club
+
+    @property
+    def catalogue(self) -> tuple[Product, ...]:
+        """Everything that has a page, sold out or not."""
+        return (*self.products, *self.sold_out)
 
     def product(self, number: int) -> Product | None:
         """The product with `number`, or None."""
-        return self.products[number - 1] if 1 <= number <= len(self.products) else None
+        shown = self.catalogue
+        return shown[number - 1] if 1 <= number <= len(shown) else None
+
+    def detail(self, product: Product) -> Detail:
+        """More about `product`."""
+        return self.details[product.number - 1]
 
     def in_category(self, category: str) -> tuple[Product, ...]:
+        """What can be bought of a category."""
         return tuple(product for product in self.products if product.category == category)
-
-
-def slug(name: str) -> str:
-    """`name` as part of an address: lower case, dashes for spaces."""
-    return name.lower().replace(" ", "-")
 
 
 def generate(names: Names, town: Town) -> Content:
     """Draw the shop of a world; `town.people[0]` is the customer."""
     categories = tuple(sorted(names.sample(sorted(CATEGORIES), NUM_CATEGORIES)))
-    products = _products(names, town, categories)
+    products = generate_products(names, town, categories)
+    more = Names(names.seed, "more of the shop", names.taken)
+    sold_out = generate_sold_out(more, town, products)
+    shown = (*products, *sold_out)
+    reviews = _reviews(names, town, products)
+    reviewed = {(review.product, review.author) for review in reviews}
     me = town.people[0]
     return Content(
         name=names.brand(),
         categories=categories,
         brands=town.brands,
         products=products,
-        reviews=_reviews(names, town, products),
+        sold_out=sold_out,
+        details=generate_details(more, town, shown, sold_out),
+        reviews=(*reviews, *(Review(*row) for row in often_reviewed(more, town, products,
+                                                                    reviewed))),
         coupons=_coupons(names, categories),
         addresses=(_address(names, "Home", me, me.place),
                    _address(names, "Work", me, names.pick(town.places))),
-        orders=_orders(names, products),
+        orders=_orders(names, more, town, products),
         free_shipping_dollars=names.pick((60, 70, 80, 90, 120)),
+        stores=generate_stores(more, town),
+        gift_cards=generate_gift_cards(more, town),
+        club=generate_club(more, town),
     )  # fmt: skip
-
-
-def _products(names: Names, town: Town, categories: tuple[str, ...]) -> tuple[Product, ...]:
-    products: list[Product] = []
-    for category in categories:
-        prices: set[int] = set()
-        drawn: list[Product] = []
-        for kind in CATEGORIES[category]:
-            for brand in names.sample(town.brands, PRODUCTS_PER_KIND):
-                product = _product(names, town, brand=brand, category=category, kind=kind)
-                while product.cents in prices:
-                    product = replace(product, cents=product.cents + 100)
-                prices.add(product.cents)
-                drawn.append(product)
-        names.rng.shuffle(drawn)
-        with_tag = set(names.sample(range(len(drawn)), 3))
-        for index, product in enumerate(drawn):
-            club = product.cents * names.pick((70, 75, 80)) // 10000 * 100 + 50
-            tagged = club if index in with_tag else None
-            products.append(replace(product, number=len(products) + 1, club_cents=tagged))
-    return tuple(products)
-
-
-def _product(names: Names, town: Town, *, brand: str, category: str, kind: Kind) -> Product:
-    rng = names.rng
-    material, place = rng.choice(kind.materials), rng.choice(town.places)
-    least, most = kind.dollars
-    blurb = rng.choice(BLURBS).format(
-        kind=kind.name.lower(), material=material, Material=material.capitalize(), place=place
-    )
-    return Product(
-        number=0,
-        name=names.product(brand, LINES, kind.name),
-        brand=brand,
-        category=category,
-        kind=kind.name,
-        cents=rng.randint(least, most) * 100 + rng.choice((0, 50, 90, 95)),
-        colours=tuple(sorted(rng.sample(COLOURS, rng.choice((1, 2, 3, 3))))),
-        sizes=SIZES if kind.sizes else (),
-        facts=(
-            ("Material", material),
-            ("Made in", place),
-            ("Warranty", f"{rng.randint(2, 9)} years"),
-            ("Delivery", f"in {rng.randint(2, 9)} days"),
-        ),
-        blurb=blurb,
-        model=names.code(),
-        grams=rng.randrange(kind.grams[0], kind.grams[1], 10),
-        club_cents=None,
-    )
 
 
 def _reviews(names: Names, town: Town, products: tuple[Product, ...]) -> tuple[Review, ...]:
@@ -222,7 +181,9 @@ def _address(names: Names, label: str, me: Person, place: str) -> Address:
     return Address(label, me.name, street, place, str(names.rng.randint(10000, 99999)))
 
 
-def _orders(names: Names, products: tuple[Product, ...]) -> tuple[PastOrder, ...]:
+def _orders(
+    names: Names, more: Names, town: Town, products: tuple[Product, ...]
+) -> tuple[PastOrder, ...]:
     rng = names.rng
     number = rng.randint(3001, 8999)
     bought = rng.sample(products, 7)
@@ -234,6 +195,15 @@ def _orders(names: Names, products: tuple[Product, ...]) -> tuple[PastOrder, ...
         ("Being packed", rng.randint(1, 3), 2),
     ):
         lines = tuple((bought.pop().number, rng.choice((1, 1, 2))) for _ in range(count))
-        orders.append(PastOrder(number, days_ago, status, lines, names.code(2, 4)))
+        courier = more.pick(town.people[1:]).name
+        papers = names.code(2, 4), more.code(3, 4), courier, _step_days(more)
+        orders.append(PastOrder(number, days_ago, status, lines, *papers))
         number += rng.randint(11, 37)
     return tuple(orders)
+
+
+def _step_days(names: Names) -> tuple[int, ...]:
+    days = [0, 0]  # orders are paid at once, and some were placed only yesterday
+    for _ in range(3):
+        days.append(days[-1] + names.rng.randint(1, 4))
+    return tuple(days)

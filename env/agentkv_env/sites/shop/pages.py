@@ -1,4 +1,4 @@
-"""The shop's public pages: start, categories, search, products, reviews, deals, help."""
+"""The shop's public lists: start page, categories, search, new things, deals; and its help."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -10,18 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites.shop import account, basket, orders
+from agentkv_env.sites.shop import account, basket, checkout, club, orders, returns, shelf
 from agentkv_env.sites.shop.catalogue import ORDERS, filtered, ordered, ratings, search
 from agentkv_env.sites.shop.content import Product, slug
 from agentkv_env.sites.shop.pictures import picture
-from agentkv_env.sites.shop.view import requested_product, shop, show
+from agentkv_env.sites.shop.view import shop, show
 from agentkv_env.sites.site import (
     Site,
     database,
-    form,
     missing,
     paging,
-    see_other,
     whole_number,
     world,
 )
@@ -29,7 +27,11 @@ from agentkv_env.sites.site import (
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
 
-PAGE_SIZE = 8
+PAGE_SIZES = (8, 4)
+"""The first is taken unless another is asked for."""
+STARS = (4, 3, 2)
+NUM_NEW = 18
+NEW_A_PAGE = 6
 RATED_ON_START_PAGE = 4
 
 
@@ -42,14 +44,18 @@ async def start(request: Request) -> Response:
 async def category(request: Request) -> Response:
     for name in shop(request).categories:
         if slug(name) == request.path_params["name"]:
-            return _listing(request, name, shop(request).in_category(name))
+            return _listing(
+                request,
+                name,
+                [product for product in shop(request).catalogue if product.category == name],
+            )
     raise missing()
 
 
 async def brand(request: Request) -> Response:
     for name in shop(request).brands:
         if slug(name) == request.path_params["name"]:
-            made = [product for product in shop(request).products if product.brand == name]
+            made = [product for product in shop(request).catalogue if product.brand == name]
             return _listing(request, f"Made by {name}", made, brand=name)
     raise missing()
 
@@ -57,7 +63,7 @@ async def brand(request: Request) -> Response:
 async def results(request: Request) -> Response:
     words = request.query_params.get("q", "").strip()[:100]
     title = f"Results for {words}" if words else "All products"
-    found = search(shop(request), words) if words else list(shop(request).products)
+    found = search(shop(request), words) if words else list(shop(request).catalogue)
     return _listing(request, title, found, words=words)
 
 
@@ -70,10 +76,16 @@ def _listing(
     brand: str = "",
 ) -> Response:
     query = request.query_params
-    chosen = filtered(products, query)
+    rated = ratings(database(request))
+    chosen = filtered(products, query, rated)
     order = query.get("sort", ORDERS[0])
-    sorted_products = ordered(chosen, order, ratings(database(request)))
-    shown = paging(len(chosen), page=query.get("page"), size=PAGE_SIZE)
+    sorted_products = ordered(chosen, order, rated)
+    size = whole_number(query.get("size"), PAGE_SIZES[0])
+    shown = paging(
+        len(chosen),
+        page=query.get("page"),
+        size=size if size in PAGE_SIZES else PAGE_SIZES[0],
+    )
     return show(
         request,
         "listing.html",
@@ -82,47 +94,24 @@ def _listing(
         made_by=brand,
         brands=[] if brand else sorted({product.brand for product in products}),
         orders=ORDERS,
+        stars=STARS,
+        sizes=PAGE_SIZES,
         count=len(chosen),
         products=sorted_products[shown.start : shown.start + shown.size],
         paging=shown,
     )
 
 
-async def product(request: Request) -> Response:
-    shown = requested_product(request)
-    reviews = (
-        database(request)
-        .execute(
-            "SELECT * FROM shop_review WHERE product = ? ORDER BY written DESC, id DESC",
-            (shown.number,),
-        )
-        .fetchall()
-    )
+async def arrivals(request: Request) -> Response:
+    """What came last, with the day."""
+    content, now = shop(request), world(request).now
+    newest = sorted(content.catalogue, key=lambda one: content.detail(one).arrived_days_ago)
+    shown = paging(NUM_NEW, page=request.query_params.get("page"), size=NEW_A_PAGE)
+    rows = [(product, now - timedelta(days=content.detail(product).arrived_days_ago))
+            for product in newest[:NUM_NEW]]  # fmt: skip
     return show(
-        request, "product.html", product=shown, reviews=reviews, error=request.query_params.get("e")
+        request, "arrivals.html", rows=rows[shown.start : shown.start + shown.size], paging=shown
     )
-
-
-async def review_form(request: Request) -> Response:
-    return show(request, "review.html", product=requested_product(request), error="", fields={})
-
-
-async def write_review(request: Request) -> Response:
-    fields = await form(request)
-    product = requested_product(request)
-    stars = whole_number(fields.get("stars", "")[:1], 0)
-    title, text = fields.get("title", "")[:80], fields.get("text", "")[:1000]
-    if not 1 <= stars <= 5 or not title:
-        error = "Please choose a rating and write a title."
-        return show(request, "review.html", status=422, product=product, error=error, fields=fields)
-    now = world(request).now
-    db = database(request)
-    db.execute(
-        "INSERT INTO shop_review (product, author, stars, title, text, written)"
-        " VALUES (?, (SELECT name FROM shop_customer), ?, ?, ?, ?)",
-        (product.number, stars, title, text, now.isoformat()),
-    )
-    return see_other(f"/product/{product.number}#reviews")
 
 
 async def deals(request: Request) -> Response:
@@ -130,11 +119,11 @@ async def deals(request: Request) -> Response:
 
 
 async def shipping(request: Request) -> Response:
-    return show(request, "shipping.html", methods=orders.SHIPPING)
+    return show(request, "shipping.html", methods=checkout.SHIPPING)
 
 
-async def returns(request: Request) -> Response:
-    return show(request, "returns.html")
+async def returning(request: Request) -> Response:
+    return show(request, "returns.html", days=returns.RETURN_DAYS)
 
 
 def _fill(world: "World", db: sqlite3.Connection) -> None:
@@ -160,14 +149,16 @@ def _routes(world: "World") -> Sequence[BaseRoute]:
         Route("/category/{name}", category),
         Route("/brand/{name}", brand),
         Route("/search", results),
-        Route("/product/{number:int}", product),
-        Route("/product/{number:int}/review", review_form),
-        Route("/product/{number:int}/review", write_review, methods=["POST"]),
+        Route("/new", arrivals),
         Route("/deals", deals),
         Route("/help/shipping", shipping),
-        Route("/help/returns", returns),
+        Route("/help/returns", returning),
         *basket.ROUTES,
+        *shelf.ROUTES,
+        *checkout.ROUTES,
         *orders.ROUTES,
+        *returns.ROUTES,
+        *club.ROUTES,
         *account.ROUTES,
     ]
 

@@ -1,5 +1,6 @@
 """The shop's pictures. What they say stands nowhere else on the pages."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from agentkv_env.sites.images import label, poster, receipt, scene
@@ -9,9 +10,16 @@ from agentkv_env.sites.site import money, whole_number
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
 
+PAY_WITHIN_DAYS = 14
+"""An invoice is to be paid so many days after the order."""
+
 
 def picture(world: "World", key: str) -> bytes | None:
-    """Draw `key`: photo-KIND-N, tag-N, label-N, coupon-N, parcel-N, receipt-N or shipping."""
+    """Draw `key`, which is a word, a dash and a number, or "shipping".
+
+    The words: photo-KIND, tag and label of a product, parcel, receipt and invoice of an order,
+    coupon, card (a gift card), sign (of a store).
+    """
     shop = world.shop
     kind, _, rest = key.partition("-")
     if kind == "shipping" and not rest:
@@ -24,6 +32,12 @@ def picture(world: "World", key: str) -> bytes | None:
         return _of_product(shop, kind, number)
     if kind == "coupon":
         return _coupon(shop, number)
+    if kind == "card":
+        return _gift_card(shop, number)
+    if kind == "sign":
+        return _sign(shop, number)
+    if kind == "invoice":
+        return _invoice(world, number)
     if kind in ("parcel", "receipt"):
         return _of_order(shop, kind, number)
     return None
@@ -69,3 +83,29 @@ def _of_order(shop: Content, kind: str, number: int) -> bytes | None:
             for product, quantity in bought]  # fmt: skip
     total = sum(quantity * product.cents for product, quantity in bought)
     return receipt([*rows, ("PAID", money(total))], title=shop.name.upper())
+
+
+def _gift_card(shop: Content, number: int) -> bytes | None:
+    if not 1 <= number <= len(shop.gift_cards):
+        return None
+    code = shop.gift_cards[number - 1].code
+    return label(["GIFT CARD", f"CODE {code}"], key=code)
+
+
+def _sign(shop: Content, number: int) -> bytes | None:
+    if not 1 <= number <= len(shop.stores):
+        return None
+    store = shop.stores[number - 1]
+    opens, closes = store.sunday
+    lines = ["WELCOME", f"SUNDAY {opens} TO {closes}", f"CLOSED ON {store.closed_on}"]
+    return poster(lines, key=store.place, width=360, height=200)
+
+
+def _invoice(world: "World", number: int) -> bytes | None:
+    order = next((order for order in world.shop.orders if order.number == number), None)
+    if order is None:
+        return None
+    total = sum(world.shop.products[line - 1].cents * quantity for line, quantity in order.lines)
+    due = world.now - timedelta(days=order.days_ago - PAY_WITHIN_DAYS)
+    rows = [("INVOICE", order.invoice), ("TOTAL", money(total)), ("PAY BY", f"{due.day} {due:%B}")]
+    return receipt(rows, title=world.shop.name.upper())

@@ -17,6 +17,22 @@ CREATE TABLE shop_cart (
     quantity INTEGER NOT NULL,
     UNIQUE (product, colour, size, cents)
 );
+CREATE TABLE shop_later (
+    id INTEGER PRIMARY KEY,
+    product INTEGER NOT NULL,
+    colour TEXT NOT NULL,
+    size TEXT NOT NULL,
+    cents INTEGER NOT NULL,
+    quantity INTEGER NOT NULL,
+    UNIQUE (product, colour, size, cents)
+);
+CREATE TABLE shop_seen (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
+CREATE TABLE shop_alert (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
+CREATE TABLE shop_question (
+    id INTEGER PRIMARY KEY,
+    product INTEGER NOT NULL,
+    text TEXT NOT NULL
+);
 CREATE TABLE shop_wish (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
 CREATE TABLE shop_compare (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
 CREATE TABLE shop_order (
@@ -34,7 +50,21 @@ CREATE TABLE shop_order (
     coupon TEXT NOT NULL,
     discount_cents INTEGER NOT NULL,
     shipping_cents INTEGER NOT NULL,
-    total_cents INTEGER NOT NULL
+    total_cents INTEGER NOT NULL,
+    slot TEXT NOT NULL,
+    gift_card_cents INTEGER NOT NULL
+);
+CREATE TABLE shop_order_event (
+    id INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL,
+    step TEXT NOT NULL,
+    happened TEXT NOT NULL
+);
+CREATE TABLE shop_return (
+    id INTEGER PRIMARY KEY,
+    line INTEGER NOT NULL UNIQUE,
+    reason TEXT NOT NULL,
+    refund TEXT NOT NULL
 );
 CREATE TABLE shop_order_line (
     id INTEGER PRIMARY KEY,
@@ -60,8 +90,11 @@ CREATE TABLE shop_customer (
     phone TEXT NOT NULL,
     newsletter TEXT NOT NULL,
     coupon TEXT NOT NULL,
-    signed_in INTEGER NOT NULL
+    signed_in INTEGER NOT NULL,
+    plan TEXT NOT NULL,
+    gift_cents INTEGER NOT NULL
 );
+CREATE TABLE shop_redeemed (code TEXT PRIMARY KEY);
 CREATE TABLE shop_message (
     id INTEGER PRIMARY KEY,
     topic TEXT NOT NULL,

@@ -1,0 +1,109 @@
+"""What stands on a product's further pages: stock, specifications, answers, later reviews."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from agentkv_env.sites.names import Names
+from agentkv_env.sites.shop.goods import Product
+from agentkv_env.sites.shop.questions import ANY_PRODUCT, OF_CATEGORY, REVIEWS
+from agentkv_env.sites.town import Town
+
+CARE = ("wipe with a dry cloth", "wash by hand", "keep out of the sun", "oil once a year")
+PACKING = ("paper", "cardboard", "a cotton bag", "a wooden box", "nothing")
+NUM_ALSO_BOUGHT = 2
+SHARE_OFTEN_REVIEWED = 8
+"""One product of so many has a whole page of reviews."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question with its answer, which is written `key: value`."""
+
+    question: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """More about one product."""
+
+    stock: int
+    """Pieces left; none of what is sold out."""
+    arrived_days_ago: int
+    """Different for every product."""
+    specifications: tuple[tuple[str, str], ...]
+    """Only on the specifications page."""
+    answers: tuple[Answer, ...]
+    """Only on the questions page."""
+    also_bought: tuple[int, ...]
+    """Numbers of other products."""
+
+
+def generate_details(
+    names: Names, town: Town, products: Sequence[Product], sold_out: Collection[Product]
+) -> tuple[Detail, ...]:
+    """One for each of `products`, which include those that are `sold_out`."""
+    rng = names.rng
+    arrived = rng.sample(range(2, 900), len(products))
+    return tuple(
+        Detail(
+            stock=0 if product in sold_out else rng.randint(2, 60),
+            arrived_days_ago=days_ago,
+            specifications=_specifications(names, town, product),
+            answers=_answers(names, product),
+            also_bought=_also_bought(names, product, products),
+        )
+        for product, days_ago in zip(products, arrived, strict=True)
+    )
+
+
+def _specifications(names: Names, town: Town, product: Product) -> tuple[tuple[str, str], ...]:
+    rng = names.rng
+    edge = (8 * product.grams) ** (1 / 3)  # of a cube that weighs as much, in cm
+    width, height, depth = (round(edge * rng.uniform(0.6, 1.7)) for _ in range(3))
+    return (
+        ("Item code", names.code(3, 3)),
+        ("Width", f"{width} cm"),
+        ("Height", f"{height} cm"),
+        ("Depth", f"{depth} cm"),
+        ("Parts", str(rng.randint(1, 24))),
+        ("Care", rng.choice(CARE)),
+        ("Packed in", rng.choice(PACKING)),
+        ("Designed by", rng.choice(town.people[1:]).name),
+        ("Repairs in", rng.choice(town.places)),
+        ("Sold since", str(rng.randint(1998, 2024))),
+    )
+
+
+def _answers(names: Names, product: Product) -> tuple[Answer, ...]:
+    asked = [*OF_CATEGORY[product.category], *names.sample(ANY_PRODUCT, 2)]
+    return tuple(
+        Answer(each.text, each.key, each.value.format(names.pick(each.numbers)))
+        for each in names.sample(asked, names.pick((3, 4)))
+    )
+
+
+def _also_bought(names: Names, product: Product, products: Sequence[Product]) -> tuple[int, ...]:
+    others = [each.number for each in products
+              if each.category == product.category and each.kind != product.kind]  # fmt: skip
+    return tuple(names.sample(others, NUM_ALSO_BOUGHT))
+
+
+def often_reviewed(
+    names: Names, town: Town, products: Sequence[Product], reviewed: Collection[tuple[int, str]]
+) -> list[tuple[int, str, int, str, str, int]]:
+    """Product, author, stars, title, text and days ago of many reviews of a few products.
+
+    `reviewed` are the products and authors that go together already: nobody reviews twice.
+    """
+    rng = names.rng
+    rows: list[tuple[int, str, int, str, str, int]] = []
+    for product in names.sample(products, len(products) // SHARE_OFTEN_REVIEWED):
+        for author in rng.sample(town.people[1:], rng.randint(6, 11)):
+            if (product.number, author.name) in reviewed:
+                continue
+            stars, title, text = rng.choice(REVIEWS)
+            text = text.format(place=author.place, count=rng.randint(2, 29))
+            rows.append((product.number, author.name, stars, title, text, rng.randint(30, 700)))
+    return rows

@@ -1,0 +1,119 @@
+"""What the shop sells, generated from a world seed."""
+
+from dataclasses import dataclass, replace
+
+from agentkv_env.sites.names import Names
+from agentkv_env.sites.shop.stock import BLURBS, CATEGORIES, COLOURS, LINES, SIZES, Kind
+from agentkv_env.sites.town import Town
+
+PRODUCTS_PER_KIND = 3
+NUM_SOLD_OUT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One thing on sale. `number` is in its address: /product/12."""
+
+    number: int
+    name: str
+    brand: str
+    category: str
+    kind: str
+    cents: int
+    """No two products of a category cost the same."""
+    colours: tuple[str, ...]
+    sizes: tuple[str, ...]
+    """Empty where there is only one size."""
+    facts: tuple[tuple[str, str], ...]
+    """The specification table."""
+    blurb: str
+    model: str
+    """Only in the picture: the model number, on the label."""
+    grams: int
+    """Only in the picture: the weight, on the label."""
+    club_cents: int | None
+    """Only in the picture: a lower price on a tag over the photo; none for most products."""
+
+    @property
+    def picture(self) -> str:
+        """Key of the photo. Products of a kind share a few photos; a price tag makes it its own."""
+        if self.club_cents is not None:
+            return f"tag-{self.number}"
+        return f"photo-{slug(self.kind)}-{self.number % 2}"
+
+
+def slug(name: str) -> str:
+    """`name` as part of an address: lower case, dashes for spaces."""
+    return name.lower().replace(" ", "-")
+
+
+def generate_products(names: Names, town: Town, categories: tuple[str, ...]) -> tuple[Product, ...]:
+    """Products of every kind in `categories`, each kind by several makers."""
+    products: list[Product] = []
+    for category in categories:
+        prices: set[int] = set()
+        drawn: list[Product] = []
+        for kind in CATEGORIES[category]:
+            for brand in names.sample(town.brands, PRODUCTS_PER_KIND):
+                product = _product(names, town, brand=brand, category=category, kind=kind)
+                while product.cents in prices:
+                    product = replace(product, cents=product.cents + 100)
+                prices.add(product.cents)
+                drawn.append(product)
+        names.rng.shuffle(drawn)
+        with_tag = set(names.sample(range(len(drawn)), 3))
+        for index, product in enumerate(drawn):
+            club = product.cents * names.pick((70, 75, 80)) // 10000 * 100 + 50
+            tagged = club if index in with_tag else None
+            products.append(replace(product, number=len(products) + 1, club_cents=tagged))
+    return tuple(products)
+
+
+def generate_sold_out(
+    names: Names, town: Town, products: tuple[Product, ...]
+) -> tuple[Product, ...]:
+    """Products beside others of their kind, with a price between theirs."""
+    found: list[Product] = []
+    kinds = [(category, kind) for category in sorted({one.category for one in products})
+             for kind in CATEGORIES[category]]  # fmt: skip
+    for category, kind in names.sample(kinds, len(kinds)):
+        of_kind = [one for one in products if one.kind == kind.name]
+        taken = {one.cents for one in (*products, *found) if one.category == category}
+        prices = sorted(one.cents for one in of_kind)
+        free = [cents for cents in range(prices[0] + 100, prices[-1], 100) if cents not in taken]
+        if len(found) < NUM_SOLD_OUT and free:
+            brands = [brand for brand in town.brands if brand not in {one.brand for one in of_kind}]
+            drawn = _product(names, town, brand=names.pick(brands), category=category, kind=kind)
+            facts = dict(drawn.facts) | {"Delivery": f"back in {names.rng.randint(2, 9)} weeks"}
+            found.append(replace(drawn, number=len(products) + len(found) + 1,
+                                 cents=names.pick(free), facts=tuple(facts.items())))  # fmt: skip
+    return tuple(found)
+
+
+def _product(names: Names, town: Town, *, brand: str, category: str, kind: Kind) -> Product:
+    rng = names.rng
+    material, place = rng.choice(kind.materials), rng.choice(town.places)
+    least, most = kind.dollars
+    blurb = rng.choice(BLURBS).format(
+        kind=kind.name.lower(), material=material, Material=material.capitalize(), place=place
+    )
+    return Product(
+        number=0,
+        name=names.product(brand, LINES, kind.name),
+        brand=brand,
+        category=category,
+        kind=kind.name,
+        cents=rng.randint(least, most) * 100 + rng.choice((0, 50, 90, 95)),
+        colours=tuple(sorted(rng.sample(COLOURS, rng.choice((1, 2, 3, 3))))),
+        sizes=SIZES if kind.sizes else (),
+        facts=(
+            ("Material", material),
+            ("Made in", place),
+            ("Warranty", f"{rng.randint(2, 9)} years"),
+            ("Delivery", f"in {rng.randint(2, 9)} days"),
+        ),
+        blurb=blurb,
+        model=names.code(),
+        grams=rng.randrange(kind.grams[0], kind.grams[1], 10),
+        club_cents=None,
+    )

@@ -1,0 +1,116 @@
+"""What the shop has besides its products: stores in some towns, gift cards, a club."""
+
+from dataclasses import dataclass
+
+from agentkv_env.sites.names import Names, Person
+from agentkv_env.sites.town import Town
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+MONTHS = ("January February March April May June July August September October November"
+          " December").split()  # fmt: skip
+NUM_STORES = 5
+NUM_GIFT_CARDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A shop one can walk into. Hours are full ones of the day, opening and closing."""
+
+    place: str
+    street: str
+    manager: str
+    phone: str
+    parking: int
+    hours: tuple[int, int]
+    late_day: str
+    """The day of the week on which it closes two hours later."""
+    saturday: tuple[int, int]
+    sunday: tuple[int, int]
+    """Only in the picture: on the sign at the door."""
+    closed_on: str
+    """Only in the picture: a day such as "24 MAY"."""
+
+    @property
+    def week(self) -> tuple[tuple[str, str], ...]:
+        """The days that are not on the sign alone, with their hours."""
+        opens, closes = self.hours
+        days = [(day, (opens, closes + 2 * (day == self.late_day))) for day in WEEKDAYS]
+        return tuple((day, _span(hours)) for day, hours in [*days, ("Saturday", self.saturday)])
+
+
+@dataclass(frozen=True, slots=True)
+class GiftCard:
+    """Money somebody gave the customer."""
+
+    code: str
+    """Only in the picture."""
+    giver: str
+    cents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Club:
+    """What membership costs."""
+
+    yearly_cents: int
+    monthly_cents: int
+    members: int
+    since: int
+    host: str
+    """Who leads it."""
+
+
+def _span(hours: tuple[int, int]) -> str:
+    return f"{hours[0]} to {hours[1]}"
+
+
+def generate_stores(names: Names, town: Town) -> tuple[Store, ...]:
+    """One in each of a few towns, in the order of their names."""
+    rng = names.rng
+    managers = rng.sample(town.people[1:], NUM_STORES)
+    return tuple(
+        _store(names, place, manager)
+        for place, manager in zip(
+            sorted(rng.sample(town.places, NUM_STORES)), managers, strict=True
+        )
+    )
+
+
+def _store(names: Names, place: str, manager: Person) -> Store:
+    rng = names.rng
+    opens = rng.randint(7, 10)
+    return Store(
+        place=place,
+        street=f"{rng.randint(2, 97)} {names.street()}",
+        manager=manager.name,
+        phone=f"555 {rng.randint(1000, 9999)}",
+        parking=rng.randint(4, 90),
+        hours=(opens, opens + rng.randint(8, 9)),
+        late_day=rng.choice(WEEKDAYS),
+        saturday=(rng.randint(9, 10), rng.randint(13, 17)),
+        sunday=(rng.randint(11, 12), rng.randint(14, 18)),
+        closed_on=f"{rng.randint(2, 28)} {rng.choice(MONTHS).upper()}",
+    )
+
+
+def generate_gift_cards(names: Names, town: Town) -> tuple[GiftCard, ...]:
+    """From different people, each over another sum."""
+    sums = names.sample(range(15, 150, 5), NUM_GIFT_CARDS)
+    givers = names.sample(town.people[1:], NUM_GIFT_CARDS)
+    return tuple(
+        GiftCard(names.code(3, 4), giver.name, 100 * dollars)
+        for giver, dollars in zip(givers, sums, strict=True)
+    )
+
+
+def generate_club(names: Names, town: Town) -> Club:
+    """The shop's one club."""
+    rng = names.rng
+    monthly_cents = 10 * rng.randint(15, 80)
+    return Club(
+        yearly_cents=10 * monthly_cents,
+        monthly_cents=monthly_cents,
+        members=rng.randint(200, 9000),
+        since=rng.randint(1990, 2023),
+        host=rng.choice(town.people[1:]).name,
+    )
