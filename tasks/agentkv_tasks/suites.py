@@ -28,10 +28,20 @@ def _vwa75(world: World) -> list[Task]:
     return vwa75.tasks(world)
 
 
+def _vwa_long(world: World) -> list[Task]:
+    from agentkv_tasks import vwa_long
+
+    return vwa_long.tasks(world)
+
+
 SUITES = {
     "vwa75": Named(
         "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
         _vwa75,
+    ),
+    "vwa-long": Named(
+        "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",
+        _vwa_long,
     ),
 }
 

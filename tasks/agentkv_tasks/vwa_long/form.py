@@ -1,0 +1,188 @@
+"""Long tasks that fill in forms with what was read pages before, on other sites."""
+
+from agentkv_env.sites.site import money
+from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
+from agentkv_tasks.vwa75.steps import (
+    choose,
+    done,
+    find_article,
+    find_listing,
+    find_product,
+    find_thread,
+    rewrite,
+    write,
+)
+from agentkv_tasks.vwa_long.rounds import (
+    MAX_STEPS,
+    different,
+    listed,
+    needed,
+    several,
+    text,
+    texts,
+)
+
+
+def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
+    """A fact from each of eighteen articles, all in one message."""
+    wiki = draw.world.wiki
+    festivals, dishes = draw.rng.sample(wiki.festivals, 6), draw.rng.sample(wiki.dishes, 6)
+    landmarks = draw.rng.sample(wiki.landmarks, 6)
+    first, values = several("festival", [festival.name for festival in festivals])
+    second, more = several("dish", [dish.name for dish in dishes])
+    third, most = several("landmark", [landmark.name for landmark in landmarks])
+    facts = [festival.month for festival in festivals]
+    facts += [dish.ingredient for dish in dishes]
+    facts += [str(landmark.built) for landmark in landmarks]
+    board = draw.rng.choice(draw.world.forum.boards).name
+    page = f"__REDDIT__/thread/{len(draw.world.forum.threads) + 1}"
+    return Draft(
+        intent=f"Read in the wiki the month of each of these festivals: {first}. Read the main "
+        f"ingredient of each of these dishes: {second}. Read when each of these landmarks was "
+        f"built: {third}. Then submit a thread on the forum in the other tab: board {{{{board}}}}, "
+        "title Quiz night, and as body these eighteen facts, in this order, with a comma and a "
+        "space between two.",
+        values={**values, **more, **most, "board": board},
+        start="__WIKIPEDIA__ |AND| __REDDIT__",
+        check=all_of(
+            shows(page, text(".thread h1"), exact_match="Quiz night"),
+            shows(page, text(".thread-body"), exact_match=listed(facts)),
+            shows(f"__REDDIT__/board/{board}?sort=new", text(".threads"),
+                  must_include=["Quiz night"]),
+        ),
+        solution=[*(find_article(thing.name) for thing in (*festivals, *dishes, *landmarks)),
+                  "tab_focus [1]", "click [link: Submit thread]", choose("Board", board),
+                  write("Title", "Quiz night"), write("Body", listed(facts)),
+                  "click [button: Submit]", done()],
+        difficulty="hard",
+        needs=needed(facts),
+        memory_distance_pages=22,
+        max_steps=MAX_STEPS,
+    )  # fmt: skip
+
+
+def move_house(draw: Draw) -> Draft:
+    """One town, read at the start, into the forms of three sites."""
+    world, content = draw.world, draw.world.classifieds
+    me = world.me
+    listing = draw.rng.choice([x for x in content.listings if x.seller != me.handle])
+    seller = content.seller(listing.seller)
+    town = world.wiki.town(seller.town)
+    street, code = f"{draw.rng.randint(2, 97)} Mill Lane", draw.rng.randint(10000, 99999)
+    price = draw.rng.randint(12, 480)
+    bio = f"My mayor is {town.mayor}."
+    posted = f"__CLASSIFIEDS__/listing/{len(content.listings) + 1}"
+    parts = {"title": "Moving boxes", "category": "Furniture", "price": f"${price}",
+             "town": town.name, "condition": "Used", "description": town.market_day}  # fmt: skip
+    return Draft(
+        intent="I move to the home town of the seller of the {{listing}} in the classifieds: find "
+        "out which town it is, and look up its mayor and its market day in the wiki. In the shop, "
+        "add an address: label Soon, name {{me}}, street and number {{street}}, postcode "
+        "{{code}}, and that town. On the forum, change my bio to: My mayor is, the mayor's name, "
+        "and a full stop. Last, post a listing on the classifieds: title Moving boxes, category "
+        "Furniture, price {{price}} dollars, that town, condition Used, description: the market "
+        "day.",
+        values={"listing": listing.title, "me": me.name, "street": street, "code": code,
+                "price": price},
+        start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__ |AND| __REDDIT__",
+        check=all_of(
+            shows("__SHOPPING__/account/addresses", text("#addresses"),
+                  must_include=[f"{me.name}, {street}, {code} {town.name}"]),
+            shows(f"__REDDIT__/user/{me.handle}", text(".bio"), exact_match=bio),
+            *(shows(posted, text(f".listing-{part}"), exact_match=value)
+              for part, value in parts.items()),
+        ),
+        solution=[*find_listing(listing.title), f"click [link: {seller.handle}]", "tab_focus [1]",
+                  find_article(town.name), "tab_focus [2]", "click [link: Account]",
+                  "click [link: Addresses]", "click [link: Add an address]",
+                  write("Label", "Soon"), *rewrite("Name", me.name),
+                  write("Street and number", street), write("Town", town.name),
+                  write("Postcode", code), "click [button: Save address]", "tab_focus [3]",
+                  "click [link: Settings]", *rewrite("Bio", bio), "click [button: Save settings]",
+                  "tab_focus [0]", "click [link: Post a listing]", write("Title", "Moving boxes"),
+                  choose("Category", "Furniture"), write("Price in dollars", price),
+                  choose("Town", town.name), "click [radio: Used]",
+                  write("Description", town.market_day), "click [button: Publish listing]",
+                  done()],
+        difficulty="hard",
+        needs=needed([town.name, town.mayor, town.market_day]),
+        memory_distance_pages=25,
+        max_steps=MAX_STEPS,
+    )  # fmt: skip
+
+
+def letters_about_mayors(draw: Draw) -> Draft:
+    """Five facts read at the start, each wanted by another letter."""
+    content, me = draw.world.classifieds, draw.world.me.handle
+    foreign = [x for x in content.listings if x.seller != me]
+    listings = different(draw, foreign, lambda x: x.town, 5)
+    towns = [draw.world.wiki.town(x.town) for x in listings]
+    names, values = several("listing", [x.title for x in listings])
+    read = draw.rng.sample(towns, len(towns))
+    towns_named, more = several("town", [town.name for town in read])
+    steps = ["tab_focus [1]", *(find_article(town.name) for town in read), "tab_focus [0]"]
+    for x, town in zip(listings, towns, strict=True):
+        steps += [*find_listing(x.title), "click [link: Contact seller]",
+                  write("Message", town.mayor), "click [button: Send message]"]  # fmt: skip
+    sent = "__CLASSIFIEDS__/messages"
+    newest_first = listings[::-1], [town.mayor for town in towns][::-1]
+    return Draft(
+        intent=f"Read in the wiki in the other tab who is the mayor of {towns_named}. Then write "
+        f"to the sellers of these listings in the classifieds, in this order: {names}. Each "
+        "message is only the name of the mayor of the town of that listing.",
+        values={**more, **values},
+        start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
+        check=all_of(
+            shows(sent, texts(".message-body"), must_include=[" | ".join(newest_first[1])]),
+            shows(sent, texts(".about"),
+                  must_include=[" | ".join(x.title for x in newest_first[0])]),
+        ),
+        solution=[*steps, done()],
+        difficulty="hard",
+        needs=needed(town.mayor for town in towns),
+        memory_distance_pages=21,
+        max_steps=MAX_STEPS,
+    )  # fmt: skip
+
+
+def prices_for_five_threads(draw: Draw) -> Draft:
+    """Five prices read in the shop, each written below another thread."""
+    products = different(draw, draw.world.shop.products, lambda one: one.cents, 5)
+    threads = draw.rng.sample(draw.world.forum.threads, 5)
+    prices = [money(product.cents) for product in products]
+    names, values = several("product", [product.name for product in products])
+    titles, more = several("thread", [thread.title for thread in threads])
+    steps: list[str] = []
+    for product in products:
+        steps += find_product(product.name)
+    steps.append("tab_focus [1]")
+    for thread, price in zip(threads, prices, strict=True):
+        steps += [*find_thread(thread.title), write("Comment", price),
+                  "click [button: Post comment]"]  # fmt: skip
+    return Draft(
+        intent=f"Read the prices of these five products in the shop: {names}. Then write one "
+        f"comment in each of these forum threads in the other tab: {titles}. The comment in the "
+        "first thread is the price of the first product, and so on.",
+        values={**values, **more},
+        start="__SHOPPING__ |AND| __REDDIT__",
+        check=all_of(
+            *(
+                shows(f"__REDDIT__/thread/{thread.id}", texts(".comment-body"),
+                      must_include=[price])
+                for thread, price in zip(threads, prices, strict=True)
+            )
+        ),
+        solution=[*steps, done()],
+        difficulty="hard",
+        needs=needed(prices),
+        memory_distance_pages=20,
+        max_steps=MAX_STEPS,
+    )  # fmt: skip
+
+
+TEMPLATES: tuple[Template, ...] = (
+    Template(eighteen_articles_in_one_thread),
+    Template(move_house),
+    Template(letters_about_mayors),
+    Template(prices_for_five_threads),
+)

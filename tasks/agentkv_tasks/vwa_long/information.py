@@ -1,0 +1,129 @@
+"""Long questions: the answer is a row of facts, each from another page."""
+
+from agentkv_tasks.template import Draft, Draw, Template, says
+from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product, find_thread
+from agentkv_tasks.vwa_long.rounds import MAX_STEPS, different, listed, needed, several
+
+_IN_ORDER = "in this order, with a comma and a space between two."
+
+
+def hobbies_behind_six_festivals(draw: Draw) -> Draft:
+    """Four articles for each fact."""
+    wiki = draw.world.wiki
+    festivals = draw.rng.sample(wiki.festivals, 6)
+    names, values = several("festival", [festival.name for festival in festivals])
+    steps, hobbies = list[str](), list[str]()
+    for festival in festivals:
+        birthplace = wiki.figure(festival.organiser).birthplace
+        mayor = wiki.town(birthplace).mayor
+        steps += [find_article(festival.name), f"click [link: {festival.organiser}]",
+                  f"click [link: {birthplace}]", f"click [link: {mayor}]"]  # fmt: skip
+        hobbies.append(wiki.figure(mayor).hobby)
+    return Draft(
+        intent=f"For each of these festivals in the wiki: {names}: open the organiser, then the "
+        "birthplace of the organiser, then the mayor of that town, and read the hobby. Answer "
+        f"with the six hobbies, {_IN_ORDER}",
+        values=values,
+        start="__WIKIPEDIA__",
+        check=says(exact_match=listed(hobbies)),
+        solution=[*steps, done(listed(hobbies))],
+        difficulty="hard",
+        needs=needed(hobbies),
+        memory_distance_pages=20,
+        max_steps=MAX_STEPS,
+    )
+
+
+def codes_and_phone_numbers(draw: Draw) -> Draft:
+    """Thirteen pictures on two sites."""
+    posters = [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
+    threads = draw.rng.sample(posters, 7)
+    listings = draw.rng.sample(
+        [x for x in draw.world.classifieds.listings if x.photo.kind == "phone"], 6
+    )
+    threads_named, values = several("thread", [thread.title for thread, _ in threads])
+    listings_named, more = several("listing", [x.title for x in listings])
+    facts = [poster.code for _, poster in threads] + [x.photo.fact for x in listings]
+    steps: list[str] = []
+    for thread, _ in threads:
+        steps += find_thread(thread.title)
+    steps.append("tab_focus [1]")
+    for x in listings:
+        steps += find_listing(x.title)
+    return Draft(
+        intent=f"Read the code on the poster of each of these forum threads: {threads_named}. "
+        "Then read the phone number in the photo of each of these listings in the classifieds: "
+        f"{listings_named}. Answer with the seven codes and the six phone numbers, {_IN_ORDER}",
+        values={**values, **more},
+        start="__REDDIT__ |AND| __CLASSIFIEDS__",
+        check=says(exact_match=listed(facts)),
+        solution=[*steps, done(listed(facts))],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=facts[0],
+        needs=needed(facts),
+        memory_distance_pages=25,
+        max_steps=MAX_STEPS,
+    )
+
+
+def market_days_where_things_are_made(draw: Draw) -> Draft:
+    """Eight towns read in the shop, then looked up in the wiki in the other tab."""
+    products = different(draw, draw.world.shop.products, lambda one: dict(one.facts)["Made in"], 8)
+    towns = [draw.world.wiki.town(dict(one.facts)["Made in"]) for one in products]
+    days = [town.market_day for town in towns]
+    names, values = several("product", [product.name for product in products])
+    steps: list[str] = []
+    for product in products:
+        steps += find_product(product.name)
+    steps.append("tab_focus [1]")
+    steps += [find_article(town.name) for town in towns]
+    return Draft(
+        intent=f"Read in the shop in which town each of these products is made: {names}. Then "
+        "look up the eight towns in the wiki in the other tab and read the market day of each. "
+        f"Answer with the eight market days, {_IN_ORDER}",
+        values=values,
+        start="__SHOPPING__ |AND| __WIKIPEDIA__",
+        check=says(exact_match=listed(days)),
+        solution=[*steps, done(listed(days))],
+        difficulty="hard",
+        needs=needed((town.name for town in towns), days),
+        memory_distance_pages=16,
+        max_steps=MAX_STEPS,
+    )
+
+
+def mayors_of_the_sellers(draw: Draw) -> Draft:
+    """Seven home towns read in the classifieds, then looked up in the wiki in the other tab."""
+    content, me = draw.world.classifieds, draw.world.me.handle
+    foreign = [x for x in content.listings if x.seller != me]
+    listings = different(draw, foreign, lambda x: content.seller(x.seller).town, 6)
+    towns = [draw.world.wiki.town(content.seller(x.seller).town) for x in listings]
+    mayors = [town.mayor for town in towns]
+    names, values = several("listing", [x.title for x in listings])
+    steps: list[str] = []
+    for x in listings:
+        steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
+    steps.append("tab_focus [1]")
+    steps += [find_article(town.name) for town in towns]
+    return Draft(
+        intent="Open the page of the seller of each of these listings in the classifieds and "
+        f"read the home town: {names}. Then look up these towns in the wiki in the other tab and "
+        f"read the mayor of each. Answer with the names of the mayors, {_IN_ORDER}",
+        values=values,
+        start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
+        check=says(exact_match=listed(mayors)),
+        solution=[*steps, done(listed(mayors))],
+        difficulty="hard",
+        needs=needed((town.name for town in towns), mayors),
+        memory_distance_pages=18,
+        max_steps=MAX_STEPS,
+    )
+
+
+TEMPLATES: tuple[Template, ...] = (
+    Template(hobbies_behind_six_festivals),
+    Template(codes_and_phone_numbers),
+    Template(market_days_where_things_are_made),
+    Template(mayors_of_the_sellers),
+)

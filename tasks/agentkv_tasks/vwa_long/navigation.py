@@ -1,0 +1,100 @@
+"""Long navigation tasks: many pages seen, then back to the one that was best."""
+
+from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says
+from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_thread
+from agentkv_tasks.vwa_long.rounds import MAX_STEPS, best_early, different, needed, several
+
+
+def mayor_from_the_highest_town(draw: Draw) -> Draft:
+    """From each of eight towns to its mayor to where the mayor was born."""
+    wiki = draw.world.wiki
+
+    def height(mayor: str) -> int:
+        return wiki.town(wiki.figure(mayor).birthplace).elevation_m
+
+    towns = draw.rng.sample(wiki.towns, 8)
+    best = best_early(draw, towns, lambda town: height(town.mayor))
+    while sum(height(town.mayor) == height(best.mayor) for town in towns) > 1:
+        towns = draw.rng.sample(wiki.towns, 8)
+        best = best_early(draw, towns, lambda town: height(town.mayor))
+    names, values = several("town", [town.name for town in towns])
+    steps: list[str] = []
+    for town in towns:
+        birthplace = wiki.figure(town.mayor).birthplace
+        steps += [find_article(town.name), f"click [link: {town.mayor}]",
+                  f"click [link: {birthplace}]"]  # fmt: skip
+    return Draft(
+        intent="For each of these towns open in the wiki the town, then its mayor, then the "
+        f"birthplace of the mayor, and read the Elevation there: {names}. Then open the article "
+        "about the mayor with the highest birthplace and stay there.",
+        values=values,
+        start="__WIKIPEDIA__",
+        check=reaches(f"__WIKIPEDIA__/wiki/{best.mayor.replace(' ', '_')}"),
+        solution=[*steps, find_article(best.mayor), done()],
+        difficulty="hard",
+        needs=needed([best.mayor]),
+        memory_distance_pages=3 * (len(towns) - 1 - towns.index(best)) + 2,
+        max_steps=MAX_STEPS,
+    )
+
+
+def listing_of_the_best_seller(draw: Draw) -> Draft:
+    """Eight sellers' pages; the rating of the best one is the answer."""
+    content, me = draw.world.classifieds, draw.world.me.handle
+    foreign = [x for x in content.listings if x.seller != me]
+    listings = different(draw, foreign, lambda x: content.seller(x.seller).rating, 8)
+    best = best_early(draw, listings, lambda x: content.seller(x.seller).rating)
+    rating = f"{content.seller(best.seller).rating / 10}"
+    names, values = several("listing", [x.title for x in listings])
+    steps: list[str] = []
+    for x in listings:
+        steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
+    return Draft(
+        intent="Open the page of the seller of each of these listings in the classifieds and "
+        f"read the Rating: {names}. Then open the listing whose seller has the best rating, stay "
+        "there, and answer with that rating as a number.",
+        values=values,
+        start="__CLASSIFIEDS__",
+        check=all_of(
+            reaches(f"__CLASSIFIEDS__/listing/{best.id}"), says(exact_match=rating)
+        ),
+        solution=[*steps, *find_listing(best.title), done(rating)],
+        difficulty="hard",
+        needs=needed([rating]),
+        memory_distance_pages=3 * (len(listings) - 1 - listings.index(best)) + 2,
+        max_steps=MAX_STEPS,
+    )  # fmt: skip
+
+
+def thread_of_the_oldest_member(draw: Draw) -> Draft:
+    """Eight authors' pages; the year of the oldest member is the answer."""
+    forum = draw.world.forum
+    threads = different(
+        draw, forum.threads, lambda thread: forum.member(thread.author).joined, 8
+    )  # fmt: skip
+    best = best_early(draw, threads, lambda thread: -forum.member(thread.author).joined)
+    year = forum.member(best.author).joined
+    names, values = several("thread", [thread.title for thread in threads])
+    steps: list[str] = []
+    for thread in threads:
+        steps += [*find_thread(thread.title), f"click [link: {thread.author}]"]
+    return Draft(
+        intent="Open the user page of the author of each of these forum threads and read since "
+        f"when they are a member: {names}. Then open the thread of the one who joined first, "
+        "stay there, and answer with the year.",
+        values=values,
+        start="__REDDIT__",
+        check=all_of(reaches(f"__REDDIT__/thread/{best.id}"), says(exact_match=str(year))),
+        solution=[*steps, *find_thread(best.title), done(year)],
+        difficulty="hard",
+        needs=needed([year]),
+        memory_distance_pages=3 * (len(threads) - 1 - threads.index(best)) + 2,
+        max_steps=MAX_STEPS,
+    )
+
+
+TEMPLATES: tuple[Template, ...] = (
+    Template(mayor_from_the_highest_town),
+    Template(listing_of_the_best_seller),
+    Template(thread_of_the_oldest_member),
+)
