@@ -89,7 +89,7 @@ def _gift_card(shop: Content, number: int) -> bytes | None:
     if not 1 <= number <= len(shop.gift_cards):
         return None
     code = shop.gift_cards[number - 1].code
-    return label(["GIFT CARD", f"CODE {code}"], key=code)
+    return poster(["GIFT CARD", f"CODE {code}"], key=code, width=340, height=160)
 
 
 def _sign(shop: Content, number: int) -> bytes | None:
@@ -107,5 +107,9 @@ def _invoice(world: "World", number: int) -> bytes | None:
         return None
     total = sum(world.shop.products[line - 1].cents * quantity for line, quantity in order.lines)
     due = world.now - timedelta(days=order.days_ago - PAY_WITHIN_DAYS)
-    rows = [("INVOICE", order.invoice), ("TOTAL", money(total)), ("PAY BY", f"{due.day} {due:%B}")]
-    return receipt(rows, title=world.shop.name.upper())
+    lines = [
+        f"INVOICE {order.invoice}",
+        f"TOTAL {money(total)}",
+        f"PAY BY {due.day} {due:%B}".upper(),
+    ]
+    return label(lines, key=order.invoice)
