@@ -199,8 +199,8 @@ def generate(names: Names, town: Town) -> Content:
     saved = tuple(sorted(rng.sample([x.id for x in listings if x.seller != me], 2)))
     offers = dealings.offers(extra, [(x.id, x.price) for x in listings if x.seller == me], others)
     alerts = tuple(
-        dealings.Alert(category.slug, extra.pick(town.places), extra.rng.randint(2, 9) * 100)
-        for category in extra.sample(_CATEGORIES, 2)
+        dealings.Alert(wanted.category, wanted.town, wanted.price + extra.rng.randint(5, 90))
+        for wanted in extra.sample([x for x in listings if x.seller != me], 2)
     )
     return Content(_CATEGORIES, sellers, tuple(listings), saved, offers, alerts)
 

@@ -1,19 +1,16 @@
 """The forum's boards, threads and comments, generated from a world seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from agentkv_env.sites.forum.boards import BOARDS, Board, Charter, charters
+from agentkv_env.sites.forum.extras import Extras, extras
+from agentkv_env.sites.forum.letters import Letter, letters
 from agentkv_env.sites.names import Names
 from agentkv_env.sites.town import Town
 
 NUM_THREADS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """A place for threads on one subject; `name` is its part of the address."""
-
-    name: str
-    about: str
+NUM_OWN_COMMENTS = 3
+FLAIRS_OF_MEMBERS = "Baker Beginner Driver Gardener Helper Reader Singer Teacher".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +21,7 @@ class Member:
     bio: str
     joined: int
     """Year."""
+    flair: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,7 @@ class Thread:
     score: int
     minutes_ago: int
     poster: Poster | None
+    extras: Extras
     comments: tuple[Comment, ...]
 
 
@@ -73,22 +72,17 @@ class Content:
     threads: tuple[Thread, ...]
     subscribed: tuple[str, ...]
     """Boards the signed-in user follows."""
+    charters: tuple[Charter, ...]
+    """In the order of the boards."""
+    letters: tuple[Letter, ...]
+    saved: tuple[int, ...]
+    """Threads the signed-in user has saved."""
 
     def member(self, handle: str) -> Member:
         """The member called `handle`."""
         return next(member for member in self.members if member.handle == handle)
 
 
-_BOARDS = (
-    Board("books", "What we read and what we think of it"),
-    Board("cooking", "Recipes, kitchens and mishaps"),
-    Board("cycling", "Bicycles, routes and repairs"),
-    Board("gardening", "Beds, trees, bees and weather"),
-    Board("localnews", "What happens in our towns"),
-    Board("music", "Playing, listening, swapping"),
-    Board("repairs", "Do not throw it away yet"),
-    Board("travel", "Days out and long ways round"),
-)
 _TITLES = {
     "books": ("Which {adjective} book about {place} to read", "The {adjective} library in {place}"),
     "cooking": ("My {adjective} soup from {place}", "The {adjective} bakery in {place} is back"),
@@ -148,9 +142,15 @@ _EVENT_TITLES = "the poster is here|who is coming|join us".split("|")
 def generate(names: Names, town: Town) -> Content:
     """The forum of one world: eight boards, `NUM_THREADS` threads, each fourth a poster."""
     rng = names.rng
+    more = Names(names.seed, "forum/more", names.taken)
     handles = [person.handle for person in town.people]
     members = tuple(
-        Member(person.handle, _bio(names, person.place), rng.randint(2009, 2024))
+        Member(
+            person.handle,
+            _bio(names, person.place),
+            rng.randint(2009, 2024),
+            more.pick(FLAIRS_OF_MEMBERS),
+        )
         for person in town.people
     )
     next_comment = 1
@@ -168,7 +168,7 @@ def generate(names: Names, town: Town) -> Content:
             poster = _poster(names, _EVENTS[event])
             body = "Everything is on the poster."
         else:
-            board = _BOARDS[number * 3 // 4 % len(_BOARDS)].name
+            board = BOARDS[number * 3 // 4 % len(BOARDS)].name
             title = _thread_title(names, town, board)
             body = names.pick(_BODIES)
         author, *others = names.sample(handles[1:], 6)
@@ -184,11 +184,38 @@ def generate(names: Names, town: Town) -> Content:
                 score=scores[number - 1],
                 minutes_ago=ages[number - 1],
                 poster=poster,
+                extras=extras(more, town, number, is_poster=poster is not None),
                 comments=comments,
             )
         )
-    subscribed = tuple(sorted(names.sample([board.name for board in _BOARDS], 3)))
-    return Content(_BOARDS, members, tuple(threads), subscribed)
+    subscribed = tuple(sorted(names.sample([board.name for board in BOARDS], 3)))
+    _add_own(more, town, handles[0], threads, next_comment)
+    return Content(
+        BOARDS,
+        members,
+        tuple(threads),
+        subscribed,
+        charters=charters(more, handles[1:]),
+        letters=letters(more, town),
+        saved=tuple(sorted(more.sample(range(1, NUM_THREADS + 1), 2))),
+    )
+
+
+def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comment: int) -> None:
+    """Let the signed-in user have commented on `NUM_OWN_COMMENTS` of the threads."""
+    for index in sorted(names.sample(range(NUM_THREADS), NUM_OWN_COMMENTS)):
+        thread = threads[index]
+        own = Comment(
+            next_comment,
+            thread.id,
+            None,
+            me,
+            _reply(names, town, _REPLIES),
+            names.rng.randint(1, 59),
+            names.rng.randint(1, thread.minutes_ago - 1),
+        )
+        threads[index] = replace(thread, comments=(*thread.comments, own))
+        next_comment += 1
 
 
 def _thread_title(names: Names, town: Town, board: str) -> str:
@@ -221,12 +248,7 @@ def _comments(
     for index, author in enumerate(authors[: rng.randint(2, 5)]):
         top = [comment for comment in result if comment.parent is None]
         parent = names.pick(top) if top and rng.random() < 0.35 else None
-        body = names.pick(_REPLIES if parent is None else _ANSWERS).format(
-            number=rng.randint(2, 40),
-            place=names.pick(town.places),
-            brand=names.pick(town.brands),
-            month=names.pick(_MONTHS),
-        )
+        body = _reply(names, town, _REPLIES if parent is None else _ANSWERS)
         since = parent.minutes_ago if parent else age
         result.append(
             Comment(
@@ -240,6 +262,15 @@ def _comments(
             )
         )
     return tuple(result)
+
+
+def _reply(names: Names, town: Town, patterns: tuple[str, ...]) -> str:
+    return names.pick(patterns).format(
+        number=names.rng.randint(2, 40),
+        place=names.pick(town.places),
+        brand=names.pick(town.brands),
+        month=names.pick(_MONTHS),
+    )
 
 
 def _bio(names: Names, place: str) -> str:

@@ -1,4 +1,4 @@
-"""The forum's pages: the front page, boards, threads, members, search."""
+"""The forum's lists of threads: the front page, boards, what the user keeps, search."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +9,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites import images
-from agentkv_env.sites.forum import post, store
-from agentkv_env.sites.forum.content import Board
+from agentkv_env.sites.forum import discussion, inbox, people, post, store
+from agentkv_env.sites.forum.boards import Board
+from agentkv_env.sites.forum.extras import FLAIRS
 from agentkv_env.sites.site import Site, database, form, missing, paging, render, see_other, world
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ async def front(request: Request) -> Response:
 
 
 async def boards(request: Request) -> Response:
-    return render(request, "boards.html", subscribed=_subscribed(request))
+    counts = database(request).execute("SELECT board, count(*) FROM forum_thread GROUP BY board")
+    return render(
+        request, "boards.html", subscribed=_subscribed(request), counts=dict(counts.fetchall())
+    )
 
 
 async def board(request: Request) -> Response:
@@ -48,35 +52,26 @@ async def subscribe(request: Request) -> Response:
     return see_other(f"/board/{name}")
 
 
-async def thread(request: Request) -> Response:
-    connection = database(request)
-    shown = store.thread(connection, request.path_params["id"])
-    if shown is None:
+async def about(request: Request) -> Response:
+    """A board in figures, who moderates it, and its rules."""
+    charters = {charter.board: charter for charter in world(request).forum.charters}
+    charter = charters.get(request.path_params["name"])
+    if charter is None:
         raise missing()
-    return render(
-        request,
-        "thread.html",
-        thread=shown,
-        comments=store.comments(connection, shown["id"]),
-        error=request.query_params.get("error", ""),
-    )
+    counts = database(request).execute(
+        "SELECT count(DISTINCT t.id) AS threads, count(c.id) AS comments FROM forum_thread t"
+        " LEFT JOIN forum_comment c ON c.thread = t.id WHERE t.board = ?",
+        (charter.board,),
+    ).fetchone()  # fmt: skip
+    return render(request, "about.html", charter=charter, counts=counts)
 
 
-async def member(request: Request) -> Response:
-    connection = database(request)
-    shown = connection.execute(
-        "SELECT * FROM forum_member WHERE handle = ?", (request.path_params["handle"],)
-    ).fetchone()
-    if shown is None:
-        raise missing()
-    comments = connection.execute(
-        "SELECT c.*, t.title FROM forum_comment c JOIN forum_thread t ON t.id = c.thread"
-        " WHERE c.author = ? ORDER BY c.posted_at DESC, c.id DESC LIMIT 5",
-        (shown["handle"],),
-    ).fetchall()
-    now = world(request).now.isoformat()
-    threads = store.threads(connection, now=now, order="new", author=shown["handle"])[:5]
-    return render(request, "member.html", member=shown, comments=comments, threads=threads)
+async def subscribed(request: Request) -> Response:
+    return _threads(request, "kept.html", kept="subscribed")
+
+
+async def saved(request: Request) -> Response:
+    return _threads(request, "kept.html", kept="saved")
 
 
 async def search(request: Request) -> Response:
@@ -87,13 +82,17 @@ async def search(request: Request) -> Response:
 
 
 def _threads(
-    request: Request, template: str, *, board: Board | None = None, text: str = ""
-) -> Response:
+    request: Request, template: str, *, board: Board | None = None, text: str = "",
+    kept: str = "",
+) -> Response:  # fmt: skip
     query = request.query_params
     order = query.get("sort", "hot")
     name = board.name if board else ""
     now = world(request).now.isoformat()
-    found = store.threads(database(request), now=now, order=order, board=name, text=text)
+    flair = query.get("flair", "")
+    found = store.threads(
+        database(request), now=now, order=order, board=name, text=text, flair=flair, kept=kept
+    )
     shown = paging(len(found), page=query.get("page"), size=THREADS_ON_A_PAGE)
     return render(
         request,
@@ -104,6 +103,8 @@ def _threads(
         orders=store.ORDERS,
         order=order if order in store.ORDERS else "hot",
         text=text,
+        flairs=FLAIRS,
+        kept=kept,
         board=board,
         is_subscribed=name in _subscribed(request),
     )
@@ -119,10 +120,14 @@ def _routes(shown: "World") -> Sequence[BaseRoute]:
         Route("/", front),
         Route("/boards", boards),
         Route("/board/{name}", board),
+        Route("/board/{name}/about", about),
         Route("/board/{name}/subscribe", subscribe, methods=["POST"]),
-        Route("/thread/{id:int}", thread),
-        Route("/user/{handle}", member),
+        Route("/subscribed", subscribed),
+        Route("/saved", saved),
         Route("/search", search),
+        *discussion.ROUTES,
+        *inbox.ROUTES,
+        *people.ROUTES,
         *post.ROUTES,
     )
 

@@ -1,4 +1,4 @@
-"""What a member writes on the forum: threads, comments, votes, a bio."""
+"""What a member writes on the forum: threads, comments, votes; and how it is changed later."""
 
 import sqlite3
 
@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
+from agentkv_env.sites.forum.extras import FLAIRS
 from agentkv_env.sites.site import database, form, missing, render, see_other, world
 
 _VOTES = {"up": 1, "down": -1}
@@ -26,12 +27,13 @@ async def submit(request: Request) -> Response:
             shown = world(request)
             cursor = database(request).execute(
                 "INSERT INTO forum_thread (board, author, title, body, score, vote, posted_at,"
-                " has_picture) VALUES (?, ?, ?, ?, 0, 1, ?, 0)",
+                " has_picture, flair) VALUES (?, ?, ?, ?, 0, 1, ?, 0, ?)",
                 (fields["board"], shown.me.handle, fields["title"], fields.get("body", ""),
-                 shown.now.isoformat()),
+                 shown.now.isoformat(), _flair(fields)),
             )  # fmt: skip
             return see_other(f"/thread/{cursor.lastrowid}")
-    return render(request, "submit.html", fields=fields, wrong=wrong, status=422 if wrong else 200)
+    status = 422 if wrong else 200
+    return render(request, "submit.html", fields=fields, flairs=FLAIRS, wrong=wrong, status=status)
 
 
 async def comment(request: Request) -> Response:
@@ -57,9 +59,7 @@ async def reply(request: Request) -> Response:
 async def delete_comment(request: Request) -> Response:
     """Delete an own comment; its answers move up to where it stood."""
     await form(request)
-    row = _comment(request)
-    if row["author"] != world(request).me.handle:
-        raise HTTPException(403)
+    row = _own_comment(request)
     connection = database(request)
     connection.execute(
         "UPDATE forum_comment SET parent = ? WHERE parent = ?", (row["parent"], row["id"])
@@ -86,17 +86,47 @@ async def vote_comment(request: Request) -> Response:
     return see_other(f"/thread/{row['thread']}#comment-{row['id']}")
 
 
-async def settings(request: Request) -> Response:
-    """The user's bio, to read and to change."""
-    connection, handle = database(request), world(request).me.handle
-    if request.method == "POST":
-        fields = await form(request)
+async def edit_comment(request: Request) -> Response:
+    """An own comment in a form, to change."""
+    fields = await form(request) if request.method == "POST" else {}
+    row = _own_comment(request)
+    if request.method == "POST" and fields.get("body"):
         database(request).execute(
-            "UPDATE forum_member SET bio = ? WHERE handle = ?", (fields.get("bio", ""), handle)
+            "UPDATE forum_comment SET body = ?, is_edited = 1 WHERE id = ?",
+            (fields["body"], row["id"]),
         )
-        return see_other(f"/user/{handle}")
-    row = connection.execute("SELECT bio FROM forum_member WHERE handle = ?", (handle,)).fetchone()
-    return render(request, "settings.html", bio=row["bio"])
+        return see_other(f"/thread/{row['thread']}#comment-{row['id']}")
+    error = "Write a comment first" if request.method == "POST" else ""
+    status = 422 if error else 200
+    return render(request, "edit_comment.html", comment=row, error=error, status=status)
+
+
+async def edit_thread(request: Request) -> Response:
+    """Text and flair of an own thread; the title stays."""
+    fields = await form(request) if request.method == "POST" else {}
+    row = store.thread(database(request), request.path_params["id"])
+    if row is None:
+        raise missing()
+    if row["author"] != world(request).me.handle:
+        raise HTTPException(403)
+    if request.method == "GET":
+        return render(request, "edit_thread.html", thread=row, flairs=FLAIRS)
+    database(request).execute(
+        "UPDATE forum_thread SET body = ?, flair = ? WHERE id = ?",
+        (fields.get("body", ""), _flair(fields), row["id"]),
+    )
+    return see_other(f"/thread/{row['id']}")
+
+
+def _flair(fields: dict[str, str]) -> str:
+    return fields["flair"] if fields.get("flair") in FLAIRS else ""
+
+
+def _own_comment(request: Request) -> sqlite3.Row:
+    row = _comment(request)
+    if row["author"] != world(request).me.handle:
+        raise HTTPException(403)
+    return row
 
 
 def _comment(request: Request) -> sqlite3.Row:
@@ -130,7 +160,8 @@ ROUTES = (
     Route("/thread/{id:int}/comment", comment, methods=["POST"]),
     Route("/thread/{id:int}/vote", vote_thread, methods=["POST"]),
     Route("/comment/{id:int}/reply", reply, methods=["GET", "POST"]),
+    Route("/thread/{id:int}/edit", edit_thread, methods=["GET", "POST"]),
+    Route("/comment/{id:int}/edit", edit_comment, methods=["GET", "POST"]),
     Route("/comment/{id:int}/delete", delete_comment, methods=["POST"]),
     Route("/comment/{id:int}/vote", vote_comment, methods=["POST"]),
-    Route("/settings", settings, methods=["GET", "POST"]),
 )

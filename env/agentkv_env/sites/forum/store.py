@@ -8,19 +8,33 @@ if TYPE_CHECKING:
     from agentkv_env.sites.world import World
 
 SCHEMA = """
-CREATE TABLE forum_member (handle TEXT PRIMARY KEY, bio TEXT NOT NULL, joined INTEGER NOT NULL);
+CREATE TABLE forum_member (
+    handle TEXT PRIMARY KEY, bio TEXT NOT NULL, joined INTEGER NOT NULL, flair TEXT NOT NULL
+);
 CREATE TABLE forum_subscription (board TEXT PRIMARY KEY);
 CREATE TABLE forum_thread (
     id INTEGER PRIMARY KEY, board TEXT NOT NULL, author TEXT NOT NULL, title TEXT NOT NULL,
     body TEXT NOT NULL, score INTEGER NOT NULL, vote INTEGER NOT NULL, posted_at TEXT NOT NULL,
-    has_picture INTEGER NOT NULL
+    has_picture INTEGER NOT NULL, flair TEXT NOT NULL DEFAULT '', spoiler TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE forum_comment (
     id INTEGER PRIMARY KEY, thread INTEGER NOT NULL, parent INTEGER, author TEXT NOT NULL,
-    body TEXT NOT NULL, score INTEGER NOT NULL, vote INTEGER NOT NULL, posted_at TEXT NOT NULL
+    body TEXT NOT NULL, score INTEGER NOT NULL, vote INTEGER NOT NULL, posted_at TEXT NOT NULL,
+    is_edited INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE forum_poll (thread INTEGER PRIMARY KEY, question TEXT NOT NULL);
+CREATE TABLE forum_answer (
+    id INTEGER PRIMARY KEY, thread INTEGER NOT NULL, words TEXT NOT NULL, votes INTEGER NOT NULL
+);
+CREATE TABLE forum_ballot (thread INTEGER PRIMARY KEY, answer INTEGER NOT NULL);
+CREATE TABLE forum_saved (thread INTEGER PRIMARY KEY);
+CREATE TABLE forum_letter (
+    id INTEGER PRIMARY KEY, is_sent INTEGER NOT NULL, person TEXT NOT NULL, subject TEXT NOT NULL,
+    body TEXT NOT NULL, sent_at TEXT NOT NULL, is_read INTEGER NOT NULL
 );
 """
-# `score` is everybody else's votes, `vote` the signed-in user's: -1, 0 or 1.
+# `score` and `votes` are everybody else's votes, `vote` the signed-in user's: -1, 0 or 1; a ballot
+# is the signed-in user's vote in a poll. `person` is the other end of a letter.
 
 _SHOWN = """
 SELECT t.*, t.score + t.vote AS points,
@@ -37,37 +51,68 @@ ORDERS = {
 }
 """Ways to sort threads: what the page calls them, and the SQL; `:now` is the world's time."""
 
+COMMENT_ORDERS = {
+    "best": ("Best first", "points DESC, id"),
+    "newest": ("Newest first", _NEWEST),
+    "oldest": ("Oldest first", "posted_at, id"),
+}
+"""Ways to sort comments."""
+
+_KEPT = {
+    "subscribed": "board IN (SELECT board FROM forum_subscription)",
+    "saved": "t.id IN (SELECT thread FROM forum_saved)",
+}
+
 
 def fill(world: "World", connection: sqlite3.Connection) -> None:
-    """Insert the world's members, subscriptions, threads and comments."""
+    """Insert the world's members, subscriptions, threads, comments, polls and letters."""
     content = world.forum
 
     def moment(minutes_ago: int) -> str:
         return (world.now - timedelta(minutes=minutes_ago)).isoformat()
 
     connection.executemany(
-        "INSERT INTO forum_member VALUES (?, ?, ?)",
-        [(member.handle, member.bio, member.joined) for member in content.members],
+        "INSERT INTO forum_member VALUES (?, ?, ?, ?)",
+        [(member.handle, member.bio, member.joined, member.flair) for member in content.members],
     )
     connection.executemany(
         "INSERT INTO forum_subscription VALUES (?)", [(board,) for board in content.subscribed]
     )
     connection.executemany(
-        "INSERT INTO forum_thread VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?)",
+        "INSERT INTO forum_thread VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
         [
             (t.id, t.board, t.author, t.title, t.body, t.score, moment(t.minutes_ago),
-             t.poster is not None)
+             t.poster is not None, t.extras.flair, t.extras.spoiler)
             for t in content.threads
         ],
     )  # fmt: skip
     connection.executemany(
-        "INSERT INTO forum_comment VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
+        "INSERT INTO forum_comment VALUES (?, ?, ?, ?, ?, ?, 0, ?, 0)",
         [
             (c.id, c.thread, c.parent, c.author, c.body, c.score, moment(c.minutes_ago))
             for t in content.threads
             for c in t.comments
         ],
     )
+    polls = [(t.id, t.extras.poll) for t in content.threads if t.extras.poll is not None]
+    connection.executemany(
+        "INSERT INTO forum_poll VALUES (?, ?)", [(id, poll.question) for id, poll in polls]
+    )
+    connection.executemany(
+        "INSERT INTO forum_answer (thread, words, votes) VALUES (?, ?, ?)",
+        [
+            (id, words, votes)
+            for id, poll in polls
+            for words, votes in zip(poll.answers, poll.votes, strict=True)
+        ],
+    )
+    connection.executemany("INSERT INTO forum_saved VALUES (?)", [(id,) for id in content.saved])
+    connection.executemany(
+        "INSERT INTO forum_letter (is_sent, person, subject, body, sent_at, is_read)"
+        " VALUES (0, ?, ?, ?, ?, ?)",
+        [(x.sender, x.subject, x.body, moment(60 * x.hours_ago), x.is_read)
+         for x in content.letters],
+    )  # fmt: skip
 
 
 def threads(
@@ -78,10 +123,20 @@ def threads(
     board: str = "",
     author: str = "",
     text: str = "",
+    flair: str = "",
+    kept: str = "",
 ) -> list[sqlite3.Row]:
-    """Threads that meet every condition given; `text` must have all its words in the title."""
-    wheres, values = ["1"], dict[str, object]({"now": now, "board": board, "author": author})
-    wheres += [f"{column} = :{column}" for column in ("board", "author") if values[column]]
+    """Threads that meet every condition given.
+
+    Args:
+        text: all its words are in the title.
+        kept: "subscribed" for threads of the user's boards, "saved" for saved threads.
+    """
+    equal = {"board": board, "author": author, "flair": flair}
+    wheres, values = ["1"], dict[str, object]({"now": now, **equal})
+    wheres += [f"{column} = :{column}" for column, value in equal.items() if value]
+    if kept:
+        wheres.append(_KEPT[kept])
     for index, word in enumerate(text.lower().split()):
         wheres.append(f"instr(lower(title), :word{index})")
         values[f"word{index}"] = word
@@ -105,12 +160,14 @@ def comment(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
     return row
 
 
-def comments(connection: sqlite3.Connection, thread: int) -> list[tuple[int, sqlite3.Row]]:
-    """A thread's comments with their depth: best first, each followed by its answers."""
+def comments(
+    connection: sqlite3.Connection, thread: int, order: str = "best"
+) -> list[tuple[int, sqlite3.Row]]:
+    """A thread's comments with their depth in one of `COMMENT_ORDERS`, each before its answers."""
+    by = COMMENT_ORDERS.get(order, COMMENT_ORDERS["best"])[1]
     answers: dict[int | None, list[sqlite3.Row]] = {}
     for row in connection.execute(
-        "SELECT *, score + vote AS points FROM forum_comment WHERE thread = ?"
-        " ORDER BY points DESC, id",
+        f"SELECT *, score + vote AS points FROM forum_comment WHERE thread = ? ORDER BY {by}",
         (thread,),
     ):
         answers.setdefault(row["parent"], []).append(row)
