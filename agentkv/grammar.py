@@ -1,7 +1,7 @@
 """Which replies a page allows, as a regular expression, and the token masks that enforce it.
 
-A reply under constraint is a thought line, a line break and one fenced action. Every element number
-in it is on the page, so a constrained model is always read and never names what is not there.
+A reply under constraint is a line or two of thought and one fenced action. Every element number in
+it is on the page, so a constrained model is always read and never names what is not there.
 """
 
 import re
@@ -26,6 +26,7 @@ TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutto
 
 _OUT_OF_REACH = frozenset({"disabled", "covered"})
 _TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
+_QUOTE = rf"(?:\nfrom {_TEXT}{{1,{MAX_THOUGHT}}})?"
 _KEYS = (
     "Enter Escape Tab Backspace Delete Space ArrowDown ArrowUp ArrowLeft ArrowRight "
     "PageDown PageUp Home End"
@@ -39,8 +40,19 @@ def reply_pattern(page: Page, *, thoughts: Thoughts = "named") -> str:
     or covered may be pointed at. Scrolling is allowed where there is something to scroll to.
     """
     elements = [node for node in page.nodes if node.id is not None]
-    replies = [_reply(re.escape(label(node)), _on(node), thoughts) for node in elements]
-    replies.append(_reply("done", rf"stop \[{_TEXT}{{0,{MAX_TEXT}}}\]", thoughts))
+    replies = [
+        _reply(
+            f"at {re.escape(label(node))}{_QUOTE if _takes_text(node) else ''}", _on(node), thoughts
+        )
+        for node in elements
+    ]
+    replies.append(
+        _reply(
+            rf"(?:done|from {_TEXT}{{1,{MAX_THOUGHT}}})",
+            rf"stop \[{_TEXT}{{0,{MAX_TEXT}}}\]",
+            thoughts,
+        )
+    )
     for verb, action in _elsewhere(page):
         replies.append(_reply(verb, action, thoughts))
     return "(?:" + "|".join(replies) + ")"
@@ -57,14 +69,24 @@ def _on(node: Node) -> str:
     if not _OUT_OF_REACH.isdisjoint(node.states):
         return rf"hover \[{id}\]"
     actions = [rf"(?:click|hover) \[{id}\]"]
-    if node.role in TYPEABLE and "readonly" not in node.states:
-        if node.options:
-            text = "|".join(re.escape(neutral(each)) for each in node.options[:MAX_OPTIONS])
-        else:
-            text = rf"{_TEXT}{{1,{MAX_TEXT}}}"
-            actions.append(rf"clear \[{id}\]")
-        actions.append(rf"type \[{id}\] \[(?:{text})\] \[[01]\]")
+    if _takes_text(node):
+        text = rf"{_TEXT}{{1,{MAX_TEXT}}}"
+        actions.append(rf"clear \[{id}\]")
+    else:
+        text = "|".join(re.escape(neutral(each)) for each in node.options[:MAX_OPTIONS])
+    if text and _is_typeable(node):
+        # Text may begin with a space: `PlainTemplate` writes it so.
+        actions.append(rf"type \[{id}\] \[ ?(?:{text})\] \[[01]\]")
     return "|".join(actions)
+
+
+def _is_typeable(node: Node) -> bool:
+    reachable = _OUT_OF_REACH.isdisjoint(node.states)
+    return reachable and node.role in TYPEABLE and "readonly" not in node.states
+
+
+def _takes_text(node: Node) -> bool:
+    return _is_typeable(node) and not node.options
 
 
 def _elsewhere(page: Page) -> list[tuple[str, str]]:

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 
 Layout = Literal["after", "before"]
 Thoughts = Literal["named", "free"]
-"""The line before the action. `named`: it names the element acted on as it reads in the page;
-`done` before a stop; the bare verb otherwise. `free`: any short line."""
+"""The lines before the action. `named`: `at` and the element acted on as it reads in the page;
+`from` and a quotation where it types or answers what a page said; else `done` before a stop and the
+bare verb before other actions. `free`: any short line."""
 
 
 class Template(Protocol):
@@ -66,6 +67,10 @@ class Template(Protocol):
         ...
 
 
+_FREE_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[)(?=[^\]\s])")
+_SPACED_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[) ")
+
+
 class PlainTemplate:
     """The format of models trained here: four special tokens and nothing else.
 
@@ -73,7 +78,8 @@ class PlainTemplate:
 
     The special ids cannot come out of text, so the structure needs no other fence; `nonce` is
     ignored. A note is one line before the page's first line. Ids stand after names (our choice: a
-    small model finds an id by copying what stood before it).
+    small model finds an id by copying what stood before it). What is typed or answered begins with
+    a space, which `reply` adds and `decode` takes away: it is made of the tokens that were read.
 
     Raises:
         ValueError: `tokenizer` lacks one of the four tokens.
@@ -104,13 +110,13 @@ class PlainTemplate:
 
     def reply(self, text: str) -> list[int]:
         """What a model should write to say `text`, end token included: the target of training."""
-        return [*self.encode(text), self._end]
+        return [*self.encode(_FREE_TEXT.sub(r"\1 ", text)), self._end]
 
     def encode(self, text: str) -> list[int]:
         return self._text.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._text.decode(ids)
+        return _SPACED_TEXT.sub(r"\1", self._text.decode(ids))
 
     def count(self, text: str) -> int:
         return len(self.encode(text))

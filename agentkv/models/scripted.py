@@ -1,10 +1,12 @@
 """Models that follow a script: to check tasks and the harness with, and to teach small models by.
 
-A reply is what a language model should write: a line that names what is acted on as it reads in the
-page, then the fenced action.
+A reply is what a language model should write: a line that names what is acted on as it reads in
+the page; where it types or answers what some page said, a line that quotes that page up to it; the
+fenced action. So all that is hard to find is copied from where it was read.
 
-    link Blue Kayak
-    ```click [12]```
+    at Coupon code
+    from MODEL RN-563
+    ```type [12] [RN-563] [0]```
 """
 
 import random
@@ -21,6 +23,9 @@ CLICKABLE = frozenset(
     "link button checkbox radio tab menuitem option combobox switch image summary".split()
 )
 TYPEABLE = frozenset("textbox searchbox combobox textarea spinbutton".split())
+
+MOST_WORDS_BEFORE = 6
+"""Words quoted before what is wanted; enough to tell which line it is."""
 
 _NAMED = re.compile(
     r"^(?P<verb>click|hover|clear|type)\s+"
@@ -50,17 +55,20 @@ class Solution:
     name: str = "solution"
 
     def begin(self, goal: str, *, seed: int = 0) -> "SolutionConversation":
-        return SolutionConversation(tuple(self.steps))
+        return SolutionConversation(tuple(self.steps), goal)
 
 
 class SolutionConversation:
     """One episode of a `Solution`."""
 
-    def __init__(self, steps: tuple[str, ...]) -> None:
+    def __init__(self, steps: tuple[str, ...], goal: str = "") -> None:
         self._steps = steps
         self._num_done = 0
+        self._goal = goal
+        self._pages: list[Page] = []
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        self._pages.append(page)
         if note:
             done = self._steps[self._num_done - 1] if self._num_done else "(none)"
             raise SolutionStuck(f"step {self._num_done} `{done}` did not work: {note}")
@@ -70,7 +78,11 @@ class SolutionConversation:
             )
         step = self._steps[self._num_done]
         self._num_done += 1
-        return Reply(text=resolve(step, page, number=self._num_done))
+        return Reply(
+            text=resolve(
+                step, page, number=self._num_done, goal=self._goal, before=self._pages[:-1]
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +121,13 @@ class RandomConversation:
         return Reply(text=spoken(Action(kind="click", element_id=node.id), page))
 
 
-def resolve(step: str, page: Page, *, number: int = 1) -> str:
+def resolve(
+    step: str, page: Page, *, number: int = 1, goal: str = "", before: Sequence[Page] = ()
+) -> str:
     """The reply that carries out the solution line `step` on `page`.
+
+    Args:
+        goal, before: what else was read, for the line that quotes.
 
     Raises:
         SolutionStuck: no such element, fewer of them than asked for, or no action at all; the
@@ -122,26 +139,56 @@ def resolve(step: str, page: Page, *, number: int = 1) -> str:
         node = _find(named, page, f"step {number} `{line}`")
         line = f"{named['verb']} [{node.id}]{named['rest']}"
     try:
-        return spoken(parse(line), page)
+        action = parse(line)
     except ActionError as error:
         raise SolutionStuck(f"step {number} `{step}` is no action: {error}") from error
+    return spoken(action, page, quote=quoted(action, goal, [*before, page]))
 
 
-def spoken(action: Action, page: Page) -> str:
-    """The whole reply for `action`: its element's role and name, `done`, or the verb; the fence."""
+def spoken(action: Action, page: Page, *, quote: str = "") -> str:
+    """The whole reply for `action`: where it acts, what of a page it quotes, and the fence.
+
+    Without an element and a quote the first line is the verb, or `done` before a stop.
+    """
     node = None if action.element_id is None else page.element(action.element_id)
-    if node is not None:
-        thought = label(node)
-    elif action.kind == "stop":
-        thought = "done"
-    else:
-        thought = action.kind
-    return f"{thought}\n```{render(action)}```"
+    lines = [] if node is None else [f"at {label(node)}"]
+    if quote:
+        lines.append(f"from {quote}")
+    if not lines:
+        lines.append("done" if action.kind == "stop" else action.kind)
+    return "\n".join([*lines, f"```{render(action)}```"])
 
 
 def label(node: Node) -> str:
-    """How `node` reads in a page before its value and id: role and name."""
-    return f"{node.role} {_shown(node.name)}".rstrip()
+    """What a reply calls `node`: its name as it reads in a page, or its role if it has none."""
+    return _shown(node.name) or node.role
+
+
+def quoted(action: Action, goal: str, pages: Sequence[Page]) -> str:
+    """What a reply quotes of `pages` before it types or answers: the words up to the text's end.
+
+    Of the latest page that says it behind some other words; nothing for what the goal says, or what
+    stands nowhere so. Several things in one text, joined by commas, are quoted one by one.
+    """
+    text = neutral(action.answer if action.kind == "stop" else action.text)
+    if not text or text.lower() in goal.lower():
+        return ""
+    if found := _passage(text, pages):
+        return found
+    parts = [_passage(part, pages) for part in text.split(", ") if part not in goal]
+    return "; ".join(parts) if len(parts) > 1 and all(parts) else ""
+
+
+def _passage(text: str, pages: Sequence[Page]) -> str:
+    whole = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
+    for page in reversed(pages):
+        for node in page.nodes:
+            line = neutral(node.name)
+            found = whole.search(line) if node.id is None else None
+            if found is not None and found.start() and found.end() <= MAX_NAME:
+                words = line[: found.start()].split()
+                return " ".join([*words[-MOST_WORDS_BEFORE:], text])
+    return ""
 
 
 def _shown(name: str) -> str:

@@ -11,12 +11,12 @@ from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
 
 VALID = [
-    "link Blue Kayak\n```click [3]```",
-    "link Red (12) 'Kayak'\n```hover [4]```",
-    "button Add to cart\n```click [18]```",
-    "textbox Search\n```type [5] [blue kayak, 2 m] [1]```",
-    "textbox Search\n```clear [5]```",
-    "combobox Sort by\n```type [6] [Name (A-Z)] [0]```",
+    "at Blue Kayak\n```click [3]```",
+    "at Red (12) 'Kayak'\n```hover [4]```",
+    "at Add to cart\n```click [18]```",
+    "at Search\n```type [5] [blue kayak, 2 m] [1]```",
+    "at Search\n```clear [5]```",
+    "at Sort by\n```type [6] [Name (A-Z)] [0]```",
     "scroll\n```scroll [down]```",
     "press\n```press [Control+a]```",
     "press\n```press [Enter]```",
@@ -26,20 +26,20 @@ VALID = [
     "done\n```stop []```",
 ]
 INVALID = [
-    "link Blue Kayak\n```click [12]```",  # a number that only page text holds
-    "link Blue Kayak\n```click [4]```",  # the number of something else
-    "link Green Kayak\n```click [3]```",
-    "link Blue Kayak\n```type [3] [x] [1]```",  # a link takes no text
-    "combobox Sort by\n```type [6] [Colour] [0]```",  # no such option
-    "textbox Search\n```type [5] [] [1]```",
-    "textbox Search\n```type [5] [a]b] [1]```",
-    "textbox Search\n```type [5] [a``b] [1]```",
+    "at Blue Kayak\n```click [12]```",  # a number that only page text holds
+    "at Blue Kayak\n```click [4]```",  # the number of something else
+    "at Green Kayak\n```click [3]```",
+    "at Blue Kayak\n```type [3] [x] [1]```",  # a link takes no text
+    "at Sort by\n```type [6] [Colour] [0]```",  # no such option
+    "at Search\n```type [5] [] [1]```",
+    "at Search\n```type [5] [a]b] [1]```",
+    "at Search\n```type [5] [a``b] [1]```",
     "scroll\n```scroll [up]```",  # the page is at its top
     "tab_focus\n```tab_focus [1]```",  # one tab
     "goto\n```goto [javascript:alert(1)]```",
     "goto\n```goto [file:///etc/passwd]```",
     "```click [3]```",
-    "link Blue Kayak\n```click [3]``` and more",
+    "at Blue Kayak\n```click [3]``` and more",
 ]
 
 
@@ -97,10 +97,19 @@ def test_what_only_one_reading_allows_is_forced(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
     matcher = grammar.start(page)
-    matcher.consume(plain_tokenizer.encode("link B").ids)
+    matcher.consume(plain_tokenizer.encode("at B").ids)
     forced = matcher.forced()
     matcher.consume(forced)
     assert plain_tokenizer.decode(forced).startswith("lue Kayak\n``")
+
+
+def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(page: Page) -> None:
+    pattern = reply_pattern(page)
+    assert re.fullmatch(pattern, "at Search\nfrom Code | 12\n```type [5] [12] [1]```")
+    assert re.fullmatch(pattern, "from Code | 12\n```stop [12]```")
+    assert not re.fullmatch(pattern, "at Blue Kayak\nfrom Code | 12\n```click [3]```")
+    assert not re.fullmatch(pattern, "at Sort by\nfrom Code\n```type [6] [Price] [0]```")
+    assert not re.fullmatch(pattern, "from [3]\n```stop [12]```")
 
 
 def test_in_a_hurry_strings_close_as_soon_as_they_may(
@@ -134,10 +143,10 @@ def test_what_is_out_of_reach_can_only_be_pointed_at() -> None:
         Node("element", "textbox", "Code", box, id=2, states=("readonly",)),
     )
     pattern = reply_pattern(Page("http://a.localhost/", "", nodes))
-    assert re.fullmatch(pattern, "button Buy\n```hover [1]```")
-    assert not re.fullmatch(pattern, "button Buy\n```click [1]```")
-    assert re.fullmatch(pattern, "textbox Code\n```click [2]```")
-    assert not re.fullmatch(pattern, "textbox Code\n```type [2] [x] [1]```")
+    assert re.fullmatch(pattern, "at Buy\n```hover [1]```")
+    assert not re.fullmatch(pattern, "at Buy\n```click [1]```")
+    assert re.fullmatch(pattern, "at Code\n```click [2]```")
+    assert not re.fullmatch(pattern, "at Code\n```type [2] [x] [1]```")
 
 
 def test_tabs_can_be_named_once_there_are_several() -> None:

@@ -1,0 +1,81 @@
+"""Replies: where they act, what of the pages they quote, and the space that free text begins with."""
+
+import pytest
+from tokenizers import Tokenizer
+
+from agentkv.models.find import NANO
+from agentkv.models.scripted import Solution, resolve, spoken
+from agentkv.prompt import PlainTemplate
+from agentkv_env.actions import Action, extract, parse
+from agentkv_env.page import Box, Node, Page
+
+BOX = Box(0, 0, 1, 1)
+
+
+def a_page(*texts: str) -> Page:
+    nodes = [Node("text", "text", text, BOX) for text in texts]
+    field = Node("element", "textbox", "Comment", BOX, id=7)
+    return Page("http://shop.localhost/", "Shop", (*nodes, field))
+
+
+def test_what_is_typed_is_quoted_from_the_latest_page_that_says_it_behind_a_key() -> None:
+    before = [a_page("Old price | 12"), a_page("MODEL RN-563", "Price | 12"), a_page("12")]
+    reply = resolve("type [textbox: Comment] [12] [0]", a_page(), goal="Say it.", before=before)
+    assert reply == "at Comment\nfrom Price | 12\n```type [7] [12] [0]```"
+
+
+def test_what_the_goal_says_is_not_quoted() -> None:
+    page = a_page("Model | RN-563")
+    reply = resolve("stop [RN-563]", page, goal="Is it rn-563?")
+    assert reply == "done\n```stop [RN-563]```"
+
+
+def test_several_answers_are_quoted_one_by_one() -> None:
+    pages = [a_page("Founded | 1220"), a_page("Mayor of Barmouth | Yaren", "10 or 1")]
+    reply = resolve("stop [1220, Yaren]", a_page(), before=pages)
+    assert reply.startswith("from Founded | 1220; Mayor of Barmouth | Yaren\n")
+
+
+def test_a_part_of_a_word_or_number_is_no_quotation() -> None:
+    page = a_page("Order 4711 | shipped", "Kayak 47115")
+    assert resolve("stop [471]", page).startswith("done\n")
+
+
+def test_only_some_words_before_are_quoted() -> None:
+    page = a_page("one two three four five six seven eight nine ten")
+    assert resolve("stop [ten]", page).startswith("from four five six seven eight nine ten\n")
+
+
+def test_a_solution_quotes_pages_it_saw_before() -> None:
+    conversation = Solution(("scroll [down]", "stop [1220]")).begin("When?")
+    conversation.reply(a_page("Founded | 1220"))
+    assert conversation.reply(a_page()).text == "from Founded | 1220\n```stop [1220]```"
+
+
+def test_an_element_without_a_name_goes_by_its_role() -> None:
+    page = Page("http://shop.localhost/", "", (Node("element", "button", "", BOX, id=2),))
+    assert spoken(Action("click", element_id=2), page) == "at button\n```click [2]```"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "at Comment\n```type [7] [RN-563] [0]```",
+        "from Price | 12\n```stop [12]```",
+        "done\n```stop []```",
+        "at Up\n```click [12]```",
+    ],
+)
+def test_free_text_is_written_with_a_space_that_reading_takes_away(said: str) -> None:
+    template = PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json")))
+    ids = template.reply(said)[:-1]
+    assert template.decode(ids) == said
+    assert parse(extract(template.decode(ids))) == parse(extract(said))
+
+
+def test_what_is_copied_is_made_of_the_tokens_that_were_read() -> None:
+    template = PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json")))
+    read = template.encode("Label | RN-563")
+    written = template.reply("at Comment\n```type [7] [RN-563] [0]```")
+    value = read[-len(template.encode(" RN-563")) :]
+    assert any(written[at : at + len(value)] == value for at in range(len(written)))
