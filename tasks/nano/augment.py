@@ -25,6 +25,9 @@ _INVENTED = re.compile(rf"(?P<stem>(?:{_SYLLABLE}){{1,2}})(?P<ending>{_ENDING})"
 _WORD = re.compile(r"[A-Za-z]+")
 _RUN = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 _ID = re.compile(r"```(?P<verb>click|type|hover|clear) \[(?P<id>\d+)\]")
+_SAID = re.compile(r"```(?:type \[\d+\]|stop) \[(.*)\](?: \[[01]\])?```")
+_NUMBER = re.compile(r"(?<![\d,.])\d(?:[\d,.]*\d){1,}(?!\d)")
+"""Two digits and more, with what separates them; single ones are too often counts."""
 _TRIES = 400
 
 
@@ -37,6 +40,8 @@ def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episo
     """
     if rng.random() < 0.7:
         episode = rename(episode, rng)
+    if rng.random() < 0.6:
+        episode = revalue(episode, rng)
     if rng.random() < thinned:
         episode = thin(episode, rng, share=rng.uniform(0.5, 1.0))
     if rng.random() < 0.2:
@@ -139,6 +144,25 @@ def _mapped(episode: Episode, change: Callable[[str], str]) -> Episode:
 # ---- numbers --------------------------------------------------------------------------------
 
 
+def revalue(episode: Episode, rng: random.Random) -> Episode:
+    """`episode` with other digits in what is typed and answered, wherever else they stand.
+
+    What a page says has to be read from it; the values of a few dozen worlds could be learnt.
+    """
+    said = " ".join(found[1] for turn in episode.turns for found in _SAID.finditer(turn.reply))
+    table: dict[str, str] = {}
+    for number in dict.fromkeys(_NUMBER.findall(said)):
+        new = "".join(
+            rng.choice("123456789" if index == 0 else "0123456789") if digit.isdigit() else digit
+            for index, digit in enumerate(number)
+        )
+        if new not in table.values():
+            table[number] = new
+    if not table:
+        return episode
+    return _mapped(episode, lambda text: _NUMBER.sub(lambda m: table.get(m[0], m[0]), text))
+
+
 def renumber(episode: Episode, rng: random.Random) -> Episode:
     """`episode` with other numbers on the elements of each page, still rising in reading order."""
 
@@ -188,6 +212,6 @@ def thin(episode: Episode, rng: random.Random, *, share: float) -> Episode:
 
 
 _COMMON = set(
-    "link button textbox combobox checkbox click type stop done the and its for with that this "
-    "are".split()
+    "link button textbox combobox checkbox click type stop done from the and its for with that "
+    "this are".split()
 )

@@ -25,7 +25,7 @@ def check(
         row = encode(template, episode)
         with torch.no_grad():
             correct = losses(model, [row], torch.device(model.device))[1]
-        results.append(list(per_reply([row], correct)))
+        results.append([hit for _, hit in per_reply([row], correct)])
     return results
 
 

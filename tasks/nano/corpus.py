@@ -1,6 +1,6 @@
 """Text for the tokenizer: what the sites of training worlds say, and drills.
 
-PYTHONPATH=tasks python -m nano.corpus          # trains the tokenizer, writes it to the model
+PYTHONPATH=tasks python -m nano.corpus          # trains the tokenizer, writes it to the work folder
 """
 
 import html
@@ -14,23 +14,24 @@ from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from nano.drills import Drills
+from nano.errands import errand
 from nano.tokenizer import save, train
 
-MODEL = Path(__file__).parents[2] / "agentkv" / "models" / "nano"
+WORK = Path(__file__).parent / "work"
 SEEDS = tuple(FIRST_TRAINING_SEED + offset for offset in range(500_000, 500_024))
 NUM_DRILLS = 400
 
 
 def main() -> None:
     texts = [*site_texts(SEEDS), *drill_texts(NUM_DRILLS)]
-    save(train(texts), MODEL)
+    save(train(texts), WORK)
 
 
 def drill_texts(count: int) -> Iterator[str]:
     """Goals, pages and replies of `count` drills."""
     drills = Drills(0)
-    for _ in range(count):
-        episode = drills.walk(12)
+    for number in range(count):
+        episode = drills.walk(12) if number % 2 else errand(drills, 8)
         yield episode.goal
         for turn in episode.turns:
             yield serialize(turn.page).text

@@ -12,9 +12,6 @@ from agentkv_env.page import Page
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
 
-STROLLS = 0.08
-"""Share of strolls among the rows, once there are tasks too."""
-
 
 class Recordings:
     """All episodes in a folder's `*.jsonl`, by file name. False when there is none."""
@@ -33,12 +30,21 @@ class Recordings:
     def __len__(self) -> int:
         return len(self.tasks) + len(self.strolls)
 
+    def has(self, kind: str) -> bool:
+        """Whether there are any of `kind`: "task" or "stroll"."""
+        return bool(self.tasks if kind == "task" else self.strolls)
+
     def row(
-        self, rng: random.Random, template: PlainTemplate, *, max_tokens: int, thinned: float
+        self,
+        kind: str,
+        rng: random.Random,
+        template: PlainTemplate,
+        *,
+        max_tokens: int,
+        thinned: float,
     ) -> Row:
-        """A variant of one episode, of at most about `max_tokens` tokens."""
-        strolls = self.strolls and (not self.tasks or rng.random() < STROLLS)
-        drawn = rng.choice(self.strolls if strolls else self.tasks)
+        """A variant of one episode of `kind`, of at most about `max_tokens` tokens."""
+        drawn = rng.choice(self.tasks if kind == "task" else self.strolls)
         episode = vary(drawn, rng, thinned=thinned)
         row = encode(template, episode)
         while len(row.ids) > max_tokens and (shorter := shorten(episode, rng)) is not None:

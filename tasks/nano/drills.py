@@ -89,17 +89,10 @@ class Drills:
 
     def walk(self, num_elements: int, *, num_steps: int | None = None) -> Episode:
         """An episode of one to six turns over pages of up to `num_elements` elements."""
-        self._taken.clear()  # names are unique within a walk; for all walks there are too few
+        self.forget()
         rng = self.rng
         count = num_steps or rng.choice((1, 1, 2, 3, 4, 5))
-        makers: list[Callable[[], Step]] = [
-            self._open,
-            self._open,
-            self._press,
-            self._fill,
-            self._choose,
-        ]
-        steps = [rng.choice(makers)() for _ in range(count)]
+        steps = [self.step() for _ in range(count)]
         ending, question = self._ending(steps)
         goal = sentence(rng, [step.said for step in steps] + ([question] if question else []))
         turns: list[Turn] = []
@@ -109,15 +102,15 @@ class Drills:
             if index and rng.random() < 0.1:
                 turns += self._astray(steps, size)
             if rng.random() < 0.15:
-                page = replace(self._page(others, size), pixels_below=rng.randint(1, 900))
+                page = replace(self.page(others, size), pixels_below=rng.randint(1, 900))
                 turns.append(Turn(page, "scroll\n```scroll [down]```"))
-                page = replace(self._page([step, *others], size), pixels_above=500)
+                page = replace(self.page([step, *others], size), pixels_above=500)
             else:
-                page = self._page([step, *others], size)
-            turns.append(Turn(page, resolve(step.line, page)))
-        page = self._page([*ending, *steps[:1]], rng.randint(1, num_elements))
+                page = self.page([step, *others], size)
+            turns.append(Turn(page, resolve(step.line, page, goal=goal)))
+        page = self.page([*ending, *steps[:1]], rng.randint(1, num_elements))
         answer = ending[0].line if ending else ""
-        turns.append(Turn(page, resolve(f"stop [{answer}]", page)))
+        turns.append(Turn(page, resolve(f"stop [{answer}]", page, goal=goal)))
         return Episode(goal, tuple(turns), "drill")
 
     # ---- names --------------------------------------------------------------------------
@@ -154,7 +147,26 @@ class Drills:
             return f"{letters}-{rng.randint(200, 999)}"
         return self.thing()
 
+    def forget(self) -> None:
+        """Let names come again: they are unique within an episode; for all there are too few."""
+        self._taken.clear()
+
     # ---- steps --------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """Something to do: a link, a button, a field, a choice."""
+        makers: tuple[Callable[[], Step], ...] = (
+            self._open,
+            self._open,
+            self._press,
+            self._fill,
+            self._choose,
+        )
+        return self.rng.choice(makers)()
+
+    def field(self, name: str) -> Step:
+        """A field to type into, of which the goal says the rest."""
+        return Step("", _element("textbox", name), "")
 
     def _open(self) -> Step:
         name = self.thing()
@@ -209,7 +221,7 @@ class Drills:
             return [Step(said, shown[0], answer, shown[1:])], said.format(name)
         fact = rng.choice(_FACTS)
         if rng.random() < 0.5:
-            shown = (_text(f"{fact}: {answer}"),)
+            shown = (_text(f"{fact} | {answer}"),)
         else:
             shown = (replace(_text(fact), role=rng.choice(("text", "rowheader"))), _text(answer))
         if rng.random() < 0.3:
@@ -221,10 +233,15 @@ class Drills:
 
     def _astray(self, steps: Sequence[Step], size: int) -> list[Turn]:
         """A page that leads nowhere, and the way back."""
-        page = self._page([], size)
+        page = self.page([], size)
         return [Turn(replace(page, title=f"Not found: {self.thing()}"), "go_back\n```go_back```")]
 
-    def _page(self, steps: Sequence[Step], num_elements: int) -> Page:
+    def page(self, steps: Sequence[Step], num_elements: int, *, first: Sequence[Node] = ()) -> Page:
+        """A page with what `steps` need among up to `num_elements` elements.
+
+        Args:
+            first: what it is about: a heading, and what stands below it.
+        """
         rng = self.rng
         groups = [(step.node, *step.after) for step in steps]
         taken = {(step.node.role, step.node.name) for step in steps}
@@ -246,9 +263,11 @@ class Drills:
                 number += 1 if rng.random() < 0.8 else rng.randint(1, 4)
             nodes.append(node)
         site = rng.choice(("shop", "classifieds", "forum", "wiki"))
-        title = self.thing()
+        about = first or (Node("text", "heading", self.thing(), _NOWHERE),)
+        title = about[0].name
         path = title.lower().replace(" ", "-")
-        nodes.insert(0, Node("element", "heading", title, _NOWHERE))
+        where = rng.randint(0, len(nodes)) if rng.random() < 0.5 else 0
+        nodes[where:where] = about
         return Page(f"http://{site}.localhost/{path}", title, tuple(nodes))
 
 

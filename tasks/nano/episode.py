@@ -42,6 +42,8 @@ class Row:
     """How much the prediction *of* this token counts; 0 for most of what is read."""
     positions: list[int]
     """Where the token stands; may skip ahead, never goes back."""
+    kind: str = ""
+    """What it was drawn as: `mixture.STAGES` has the names."""
 
 
 def encode(

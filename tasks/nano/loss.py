@@ -42,17 +42,26 @@ def losses(
     return loss * weight, logits.argmax(-1) == target, weight
 
 
-def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[bool]:
-    """For each run of tokens of weight 1: whether all were predicted."""
+def per_token(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]]:
+    """For each token that counts: the row's kind, and whether it was predicted."""
+    hits = iter(correct.tolist())
+    for row in rows:
+        for weight in row.weights[1:]:
+            if weight > 0:
+                yield row.kind, next(hits)
+
+
+def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]]:
+    """For each run of tokens that count: the row's kind, and whether all were predicted."""
     hits = iter(correct.tolist())
     for row in rows:
         whole: bool | None = None
         for weight in row.weights[1:]:
             hit = next(hits) if weight > 0 else None
-            if weight == 1:
+            if weight > 0:
                 whole = hit if whole is None else whole and bool(hit)
             elif whole is not None:
-                yield whole
+                yield row.kind, whole
                 whole = None
         if whole is not None:
-            yield whole
+            yield row.kind, whole

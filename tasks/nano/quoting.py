@@ -24,15 +24,27 @@ def quoting(
     ids = opening + seen[:-1]
     weights = [0.0] * len(ids)
     elements = [node for node in page.nodes if node.id is not None and node.name]
+    facts = [neutral(node.name) for node in page.nodes if node.name.count(" | ") == 1]
     for _ in range(count if elements else 0):
         fields = [node for node in elements if node.role in _TYPED]
         node = rng.choice(fields if fields and rng.random() < 0.3 else elements)
-        before, after = _reply(rng, node, goal, page)
-        given = template.encode(before)
-        rest = template.reply(before + after)[len(given) :]
+        if facts and rng.random() < 0.4:
+            before, after = _fact(rng.choice(facts))
+        else:
+            before, after = _reply(rng, node, goal, page)
+        whole = template.reply(before + after)
+        given = _common(template.reply(before)[:-1], whole)
+        rest = whole[len(given) :]
         ids += [act, *given, *rest]
         weights += [0.0] * (1 + len(given)) + [weight] * len(rest)
     return Row(ids, weights, list(range(len(ids))))
+
+
+def _fact(line: str) -> tuple[str, str]:
+    """A key is given; it, its value and the answer are to be said."""
+    key, _, value = line.partition(" | ")
+    first, space, rest = key.partition(" ")
+    return f"from {first}", f"{space}{rest} | {value}\n```stop [{value}]```"
 
 
 def _reply(rng: random.Random, node: Node, goal: str, page: Page) -> tuple[str, str]:
@@ -44,8 +56,15 @@ def _reply(rng: random.Random, node: Node, goal: str, page: Page) -> tuple[str, 
         start = rng.randrange(max(1, len(words) - 1))
         phrase = words[start : start + rng.randint(2, 6)]
         if len(phrase) > 1:
-            said = f"{name}\n```type [{node.id}] ["
+            said = f"at {name}\n```type [{node.id}] ["
             return said + phrase[0], f" {' '.join(phrase[1:])}] [{rng.randint(0, 1)}]```"
-    role, _, rest = name.partition(" ")
-    first, space, rest = rest.partition(" ")
-    return f"{role} {first}", f"{space}{rest}\n```click [{node.id}]```"
+    first, space, rest = name.partition(" ")
+    return f"at {first}", f"{space}{rest}\n```click [{node.id}]```"
+
+
+def _common(one: list[int], other: list[int]) -> list[int]:
+    """What both begin with."""
+    same = 0
+    while same < min(len(one), len(other)) and one[same] == other[same]:
+        same += 1
+    return one[:same]

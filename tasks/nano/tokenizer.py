@@ -17,7 +17,7 @@ from tokenizers.trainers import BpeTrainer
 from agentkv.prompt import PlainTemplate
 
 NUM_IDS = 200
-VOCAB_SIZE = 2304
+VOCAB_SIZE = 2560
 PAD = "<|pad|>"
 SPECIALS = (PAD, *PlainTemplate.SPECIALS)
 
@@ -25,7 +25,7 @@ WORDS = tuple(
     "link button textbox checkbox radio combobox heading image cell text textarea searchbox tab "
     "click type hover clear press scroll goto stop done down up go_back go_forward new_tab "
     "tab_focus close_tab url title tabs notice more above below ocr cut lines options checked "
-    "required current error http localhost shop classifieds forum wiki home".split()
+    "required current error at from http localhost shop classifieds forum wiki home".split()
 )
 """One token each, at the start of a line and after a space, whatever else is in the corpus."""
 

@@ -1,4 +1,4 @@
-"""Train nano: copying, then drills, then recorded episodes. One command, resumable.
+"""Train nano: copying, pairs, drills, then recorded episodes. One command, resumable.
 
     PYTHONPATH=tasks python -m nano.train            # goes on where the last run stopped
 
@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,17 @@ from tokenizers import Tokenizer
 
 from agentkv.prompt import PlainTemplate
 from nano.data import Recordings
-from nano.drills import Drills, copying
-from nano.episode import Row, encode, stretch
-from nano.loss import batches, losses, per_reply
+from nano.episode import Row
+from nano.loss import batches, losses, per_reply, per_token
+from nano.mixture import ORDER, STAGES, Source, next_kind
 from nano.model import configure, export, initialise
-from nano.quoting import quoting
+from nano.optimizer import Optimizer
 from nano.tokenizer import save as save_tokenizer
 
 HERE = Path(__file__).parent
 MODEL = HERE.parents[1] / "agentkv" / "models" / "nano"
+NUM_RECENT = 10
+"""Steps whose mean says whether a level is mastered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +39,16 @@ class Settings:
 
     seed: int = 0
     width: int = 256
-    layers: int = 5
+    layers: int = 6
     inner: int = 704
     rate: float = 1e-3
     warmup_steps: int = 200
-    decay_tokens: int = 3_500_000
-    """The learning rate falls linearly to a twentieth over the last so many tokens."""
-    step_tokens: int = 6144
-    copy_to: int = 512
-    drill_to: int = 40
-    drill_tokens: int = 1_500_000
-    tokens: int = 12_000_000
+    tokens: int = 40_000_000
     """Of the whole run."""
-    max_tokens: int = 4096
-    """Of one row; longer episodes lose pages that nothing later needs."""
+    decay_tokens: int = 18_000_000
+    """The learning rate falls linearly to a twentieth over the last so many."""
+    max_tokens: int = 5120
+    """Of one recorded row; longer episodes lose pages that nothing later needs."""
 
 
 @dataclass(slots=True)
@@ -58,13 +57,15 @@ class Progress:
 
     step: int = 0
     tokens: int = 0
-    stage: str = "copy"
-    level: int = 16
-    """copy: length of rows; drill: elements of a page."""
-    stage_tokens: int = 0
+    stage: str = ORDER[0]
+    level: int = 0
+    """Which of the stage's levels."""
+    level_tokens: int = 0
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)
     """Share of right answers in the last steps at this level."""
+    spent: dict[str, int] = field(default_factory=dict)
+    """Tokens of this stage by kind of row."""
 
 
 class Trainer:
@@ -80,7 +81,6 @@ class Trainer:
         self.settings = settings
         self.tokenizer = tokenizer
         self.template = PlainTemplate(tokenizer)
-        self.recordings = recordings
         self.work = work
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         config = configure(
@@ -88,17 +88,15 @@ class Trainer:
         )
         self.model = initialise(config, tokenizer, seed=settings.seed)
         torch.nn.Module.to(self.model, self.device)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=settings.rate,
-            betas=(0.9, 0.98),
-            weight_decay=0.01,
-            fused=True,
-        )
         self.progress = Progress()
+        self.optimizer = self.fresh_optimizer()
         special = set(tokenizer.get_added_tokens_decoder())
-        self.plain_tokens = [i for i in range(config.vocab_size) if i not in special]
-        self.page_id = self.template.turn("")[0]
+        plain_tokens = [i for i in range(config.vocab_size) if i not in special]
+        self.source = Source(self.template, recordings, plain_tokens, settings.max_tokens)
+
+    def fresh_optimizer(self) -> Optimizer:
+        matrices = "adamw" if self.progress.stage == "copy" else "muon"
+        return Optimizer(self.model, rate=self.settings.rate, matrices=matrices)
 
     # ---- checkpoints --------------------------------------------------------------------
 
@@ -129,80 +127,57 @@ class Trainer:
             self.model.load_state_dict(values["model"])
         except RuntimeError as error:
             raise ValueError(f"{path} holds a model of another shape: {error}") from error
-        self.optimizer.load_state_dict(values["optimizer"])
         self.progress = Progress(**values["progress"])
+        self.optimizer = self.fresh_optimizer()
+        self.optimizer.load_state_dict(values["optimizer"])
 
     # ---- one step -----------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
-        """The rows of the next step: about `step_tokens` tokens of the present stage's mixture."""
-        progress, settings = self.progress, self.settings
-        rng = random.Random(f"{settings.seed}/{progress.step}")
-        drills = Drills(rng.randrange(1 << 30))
+        """The rows of the next step: about `step_tokens` tokens of the present stage's kinds."""
+        progress = self.progress
+        stage = STAGES[progress.stage]
+        rng = random.Random(f"{self.settings.seed}/{progress.step}")
+        left = 1.0 - progress.tokens / self.settings.tokens
         rows: list[Row] = []
-        total, budget = 0, settings.step_tokens
-        if progress.stage == "copy":
-            budget = min(budget, 4096)
-        while total < budget:
-            row = self._row(rng, drills)
+        spent = Counter(progress.spent)
+        total = 0
+        while total < stage.step_tokens:
+            kind = next_kind(stage.shares, spent)
+            level = stage.levels[progress.level]
+            row = self.source.row(kind, progress.stage, level, rng, left=left)
             rows.append(row)
+            spent[kind] += len(row.ids)
             total += len(row.ids)
         return rows
 
-    def _row(self, rng: random.Random, drills: Drills) -> Row:
-        progress, settings = self.progress, self.settings
-        roll = rng.random()
-        if progress.stage == "copy":
-            return copying(rng, self.plain_tokens, progress.level)
-        if roll < 0.01:
-            return copying(rng, self.plain_tokens, rng.choice((64, 128, 256)))
-        if roll < 0.14 and self.recordings:
-            goal, page = self.recordings.page(rng)
-            return quoting(rng, self.template, goal, page, count=12, weight=0.5)
-        drilling = progress.stage == "drill"
-        if roll < (0.6 if drilling else 0.2) or not self.recordings:
-            elements = progress.level if drilling else rng.randint(4, settings.drill_to)
-            if rng.random() < 0.3:
-                elements = rng.randint(1, elements)
-            row = encode(self.template, drills.walk(elements))
-        else:
-            left = 1.0 - progress.tokens / settings.tokens
-            thinned = max(0.1, min(0.85, 2.5 * left))
-            row = self.recordings.row(
-                rng, self.template, max_tokens=settings.max_tokens, thinned=thinned
-            )
-        if rng.random() < 0.1:
-            most = rng.choice((64, 512))
-            row = stretch(row, self.page_id, [rng.randint(0, most) for _ in range(12)])
-        return row
-
     def step(self) -> dict[str, float]:
-        """Take one step and say how it went."""
+        """Take one step and say how it went: loss, and by kind the share of right replies."""
         started = time.perf_counter()
         rows = self.rows()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate()
         total = sum(sum(row.weights) for row in rows)
-        loss, right, replies, exact = 0.0, 0.0, 0, 0
+        loss = 0.0
+        tokens, replies = _Right(), _Right()
         for batch in batches(rows):
-            lost, correct, weights = losses(self.model, batch, self.device)
+            lost, correct, _ = losses(self.model, batch, self.device)
             (lost.sum() / total).backward()  # type: ignore[no-untyped-call]
             loss += float(lost.detach().sum()) / total
-            right += float((correct * weights).sum()) / total
-            for hits in per_reply(batch, correct):
-                replies += 1
-                exact += hits
+            tokens.add(per_token(batch, correct))
+            replies.add(per_reply(batch, correct))
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        count = sum(len(row.ids) for row in rows)
+        self.optimizer.step(self.rate())
         progress = self.progress
+        count = sum(len(row.ids) for row in rows)
         progress.step += 1
         progress.tokens += count
-        progress.stage_tokens += count
+        progress.level_tokens += count
+        for row in rows:
+            progress.spent[row.kind] = progress.spent.get(row.kind, 0) + len(row.ids)
         progress.seconds += time.perf_counter() - started
-        self._advance(exact / replies if replies and progress.stage != "copy" else right)
-        return {"loss": loss, "right": right, "exact": exact / max(1, replies)}
+        stage = STAGES[progress.stage]
+        self._advance((replies if stage.by_reply else tokens).share(stage.judged))
+        shown = tokens if progress.stage in ("copy", "pair") else replies
+        return {"loss": loss} | {kind: shown.share({kind}) for kind in shown.total}
 
     def rate(self) -> float:
         """The learning rate of the next step."""
@@ -213,25 +188,20 @@ class Trainer:
 
     def _advance(self, share: float) -> None:
         """Make the task harder when it is mastered; hard enough, go to the next stage."""
-        progress, settings = self.progress, self.settings
-        progress.recent = [*progress.recent[-9:], share]
-        mastered = len(progress.recent) == 10 and sum(progress.recent) / 10 >= 0.9
-        if progress.stage == "copy" and mastered:
-            if progress.level >= settings.copy_to:
-                self._enter("drill", 4)
-            else:
-                self._enter("copy", progress.level * 2)
-        elif progress.stage == "drill":
-            if mastered and progress.level < settings.drill_to:
-                self._enter("drill", min(settings.drill_to, progress.level * 3 // 2 + 1))
-            elif progress.stage_tokens >= settings.drill_tokens or mastered:
-                self._enter("episodes", 0)
-
-    def _enter(self, stage: str, level: int) -> None:
-        progress = self.progress
-        if stage != progress.stage:
-            progress.stage_tokens = 0
-        progress.stage, progress.level, progress.recent = stage, level, []
+        progress, stage = self.progress, STAGES[self.progress.stage]
+        progress.recent = [*progress.recent[1 - NUM_RECENT :], share]
+        mastered = (
+            len(progress.recent) == NUM_RECENT
+            and sum(progress.recent) / NUM_RECENT >= stage.mastered
+        )
+        if not mastered and progress.level_tokens < stage.most_tokens:
+            return
+        progress.level, progress.level_tokens, progress.recent = progress.level + 1, 0, []
+        if progress.level == len(stage.levels):
+            progress.stage = ORDER[ORDER.index(progress.stage) + 1]
+            progress.level, progress.spent = 0, {}
+            if stage is STAGES["copy"]:
+                self.optimizer = self.fresh_optimizer()
 
     def run(self, *, until: int | None = None, save_every: int = 40) -> None:
         """Step until `until` tokens (all, by default), writing log and checkpoints."""
@@ -240,12 +210,10 @@ class Trainer:
         path = self.work / "log.jsonl"
         _forget(path, after=self.progress.step)
         with path.open("a", encoding="utf-8") as log:
-            sums: dict[str, float] = {}
-            num_summed = 0
+            seen: dict[str, list[float]] = {}
             while self.progress.tokens < until:
                 for name, value in self.step().items():
-                    sums[name] = sums.get(name, 0.0) + value
-                num_summed += 1
+                    seen.setdefault(name, []).append(value)
                 if self.progress.step % 20 == 0:
                     line: dict[str, Any] = {
                         "step": self.progress.step,
@@ -253,15 +221,32 @@ class Trainer:
                         "seconds": round(self.progress.seconds, 1),
                         "stage": self.progress.stage,
                         "level": self.progress.level,
-                        **{name: round(value / num_summed, 4) for name, value in sums.items()},
-                        "data": self.recordings.digest[:12],
+                        **{name: round(sum(all) / len(all), 4) for name, all in seen.items()},
+                        "data": self.source.recordings.digest[:12],
                     }
                     log.write(json.dumps(line) + "\n")
                     log.flush()
-                    sums, num_summed = {}, 0
+                    seen = {}
                 if self.progress.step % save_every == 0:
                     self.save()
         self.save()
+
+
+class _Right:
+    """How much of each kind was right."""
+
+    def __init__(self) -> None:
+        self.total: Counter[str] = Counter()
+        self.right: Counter[str] = Counter()
+
+    def add(self, answers: Any) -> None:
+        for kind, hit in answers:
+            self.total[kind] += 1
+            self.right[kind] += hit
+
+    def share(self, kinds: Any) -> float:
+        total = sum(self.total[kind] for kind in kinds)
+        return sum(self.right[kind] for kind in kinds) / total if total else 0.0
 
 
 def _forget(path: Path, *, after: int) -> None:
@@ -272,8 +257,9 @@ def _forget(path: Path, *, after: int) -> None:
 
 
 def trainer_for(work: Path, settings: Settings | None = None) -> Trainer:
-    """The trainer whose checkpoint is in `work`, with the tokenizer that ships."""
-    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    """The trainer whose checkpoint is in `work`; its tokenizer is there or ships."""
+    path = work / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path if path.exists() else MODEL / "tokenizer.json"))
     trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(work / "recordings"))
     trainer.resume()
     return trainer
@@ -284,14 +270,21 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--tokens", type=int, default=Settings().tokens)
     parser.add_argument("--until", type=int, help="stop here; the schedule does not know")
-    parser.add_argument("--export", action="store_true", help="write the checkpoint to the model")
+    parser.add_argument(
+        "--export",
+        type=Path,
+        nargs="?",
+        const=MODEL,
+        metavar="FOLDER",
+        help="write the checkpoint as a model; into the package if no folder is named",
+    )
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     trainer = trainer_for(options.work, replace(Settings(), tokens=options.tokens))
     if options.export:
-        save_tokenizer(trainer.tokenizer, MODEL)
-        export(trainer.model, MODEL)
+        save_tokenizer(trainer.tokenizer, options.export)
+        export(trainer.model, options.export)
     else:
         trainer.run(until=options.until)
 

@@ -9,7 +9,7 @@ from agentkv.models.scripted import label
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import side_of_name
-from nano.augment import rename, renumber, thin, vary
+from nano.augment import rename, renumber, revalue, thin, vary
 from nano.data import shorten
 from nano.drills import Drills
 from nano.episode import Episode, Turn, from_json, to_json
@@ -30,8 +30,8 @@ def an_episode() -> Episode:
     return Episode(
         f"Open {PERSON} and say when.",
         (
-            Turn(page, f"link {PERSON}\n```click [3]```"),
-            Turn(page, "done\n```stop [1832]```"),
+            Turn(page, f"at {PERSON}\n```click [3]```"),
+            Turn(page, "from by calanfenzanell, 1832\n```stop [1832]```"),
         ),
     )
 
@@ -46,7 +46,7 @@ def test_a_variants_replies_still_fit_their_pages(seed: int) -> None:
             if action.element_id is not None:
                 node = turn.page.element(action.element_id)
                 assert node is not None
-                assert turn.reply.startswith(label(node) + "\n")
+                assert turn.reply.startswith(f"at {label(node)}\n")
 
 
 def test_a_name_is_renamed_everywhere_and_its_handle_with_it() -> None:
@@ -63,6 +63,15 @@ def test_a_name_is_renamed_everywhere_and_its_handle_with_it() -> None:
 def test_a_full_name_of_the_training_side_stays_on_it(seed: int) -> None:
     assert side_of_name(PERSON) == 1
     assert side_of_name(rename(an_episode(), random.Random(seed)).turns[0].page.title) == 1
+
+
+def test_an_answer_gets_other_digits_wherever_it_stands() -> None:
+    changed = revalue(an_episode(), random.Random(2))
+    answer = parse(extract(changed.turns[1].reply)).answer
+    assert re.fullmatch(r"[1-9]\d{3}", answer) and answer != "1832"
+    assert changed.turns[1].page.nodes[2].name == f"by calanfenzanell, {answer}"
+    assert changed.turns[1].reply.startswith(f"from by calanfenzanell, {answer}\n")
+    assert changed.turns[0].reply == an_episode().turns[0].reply
 
 
 def test_new_numbers_rise_in_reading_order() -> None:
@@ -84,7 +93,7 @@ def test_thinning_keeps_what_goal_and_replies_speak_of() -> None:
 
 def test_a_shortened_episode_keeps_the_page_its_answer_was_read_on() -> None:
     page = Page("http://wiki.localhost/", "Main", (Node("element", "link", "Help", BOX, id=1),))
-    first = Turn(page, "link Help\n```click [1]```")
+    first = Turn(page, "at Help\n```click [1]```")
     episode = an_episode()
     episode = Episode(episode.goal, (first, *episode.turns, Turn(page, "done\n```stop [1832]```")))
     rng = random.Random(0)

@@ -18,7 +18,7 @@ def test_every_reply_acts_on_an_element_that_the_page_shows_under_that_label(see
             if action.element_id is not None:
                 node = turn.page.element(action.element_id)
                 assert node is not None
-                assert turn.reply.startswith(f"{node.role} {node.name}\n")
+                assert turn.reply.startswith(f"at {node.name}\n")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -24,13 +24,13 @@ TINY = Settings(
     width=32,
     layers=2,
     inner=64,
-    step_tokens=512,
-    copy_to=16,
-    tokens=6000,
+    tokens=60_000,
     warmup_steps=5,
     rate=1e-2,
     decay_tokens=1,
 )
+
+UNTIL = 40_000
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def recordings(tmp_path: Path) -> Recordings:
 
 def a_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Trainer:
     trainer = Trainer(TINY, tokenizer, work, recordings)
-    trainer.progress.stage, trainer.progress.level = "episodes", 0
+    trainer.progress.stage, trainer.progress.level = "drill", 0
+    trainer.optimizer = trainer.fresh_optimizer()
     return trainer
 
 
@@ -65,12 +66,12 @@ def test_an_interrupted_run_gives_the_weights_of_one_that_was_not(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
     whole = a_trainer(tokenizer, tmp_path / "whole", recordings)
-    whole.run(until=5000)
+    whole.run(until=UNTIL)
     first = a_trainer(tokenizer, tmp_path / "halved", recordings)
-    first.run(until=2500)
+    first.run(until=UNTIL // 2)
     second = Trainer(TINY, tokenizer, tmp_path / "halved", recordings)
     second.resume()
-    second.run(until=5000)
+    second.run(until=UNTIL)
     assert second.progress.step == whole.progress.step
     for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)

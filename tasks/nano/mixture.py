@@ -1,0 +1,132 @@
+"""What is trained on, stage by stage: which kinds of rows, and how hard they are."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agentkv.prompt import PlainTemplate
+from nano.data import Recordings
+from nano.drills import Drills, copying
+from nano.episode import Row, encode, stretch
+from nano.errands import errand
+from nano.pairs import LEVELS as PAIR_LEVELS
+from nano.pairs import pairing
+from nano.quoting import quoting
+from nano.recall import needle, recalling
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the curriculum."""
+
+    shares: Mapping[str, float]
+    """Of the tokens, by kind of row; counted in rows, drills would get next to nothing."""
+    judged: frozenset[str]
+    """The kinds whose right answers say whether a level is mastered."""
+    levels: tuple[int, ...]
+    mastered: float
+    """The share of right answers that ends a level."""
+    most_tokens: int
+    """After so many at one level the next begins anyway."""
+    step_tokens: int = 4096
+    by_reply: bool = False
+    """Whether whole replies are judged instead of tokens."""
+
+
+STAGES: dict[str, Stage] = {
+    "copy": Stage({"copy": 1.0}, frozenset({"copy"}), (16, 32, 64, 128, 256, 512), 0.9, 3_000_000),
+    "pair": Stage(
+        {"pair": 0.9, "copy": 0.1},
+        frozenset({"pair"}),
+        tuple(range(len(PAIR_LEVELS))),
+        0.85,
+        1_200_000,
+    ),
+    "drill": Stage(
+        {"drill": 0.3, "errand": 0.33, "quote": 0.1, "recall": 0.15, "pair": 0.08, "copy": 0.04},
+        frozenset({"drill", "errand"}),
+        (3, 5, 8, 12, 18, 26, 36),
+        0.85,
+        600_000,
+        step_tokens=6144,
+        by_reply=True,
+    ),
+    "episodes": Stage(
+        {
+            "task": 0.64, "stroll": 0.04, "quote": 0.08, "errand": 0.09, "drill": 0.03,
+            "recall": 0.03, "needle": 0.05, "pair": 0.02, "copy": 0.02,
+        },
+        frozenset(),
+        (0,),
+        1.0,
+        1 << 60,
+        step_tokens=8192,
+    ),
+}  # fmt: skip
+ORDER = tuple(STAGES)
+MADE_UP = {"task": "errand", "stroll": "drill"}
+"""What stands in for recordings that are not there."""
+MOST_ELEMENTS = 36
+LONGEST_NEEDLE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where rows come from."""
+
+    template: PlainTemplate
+    recordings: Recordings
+    plain_tokens: Sequence[int]
+    max_tokens: int
+    """Of a recorded episode's row; longer ones lose pages that nothing later needs."""
+
+    def row(self, kind: str, stage: str, level: int, rng: random.Random, *, left: float) -> Row:
+        """A row of this kind, as hard as `level` of `stage` has it.
+
+        Args:
+            left: the share of the run that is still to come.
+        """
+        if kind in MADE_UP and not self.recordings.has(kind):
+            kind = MADE_UP[kind]
+        row = self._made(kind, stage, level, rng, left)
+        if stage == "episodes" and kind in ("task", "errand", "needle") and rng.random() < 0.12:
+            most = rng.choice((64, 512, 2000))
+            page_id = self.template.turn("")[0]
+            row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
+        return replace(row, kind=kind)
+
+    def _made(self, kind: str, stage: str, level: int, rng: random.Random, left: float) -> Row:
+        if kind == "copy":
+            length = level if stage == "copy" else rng.choice((64, 128, 256, 512))
+            return copying(rng, self.plain_tokens, length)
+        if kind == "pair":
+            return pairing(rng, self.plain_tokens, level if stage == "pair" else rng.randint(0, 4))
+        if kind in ("task", "stroll"):
+            thinned = max(0.1, min(0.7, 1.5 * left))
+            return self.recordings.row(
+                kind, rng, self.template, max_tokens=self.max_tokens, thinned=thinned
+            )
+        drills = Drills(rng.randrange(1 << 30))
+        elements = level if stage == "drill" else rng.randint(4, MOST_ELEMENTS)
+        if kind == "quote":
+            if self.recordings and rng.random() < 0.8:
+                goal, page = self.recordings.page(rng)
+            else:
+                drawn = errand(drills, elements)
+                goal, page = drawn.goal, rng.choice(drawn.turns).page
+            return quoting(rng, self.template, goal, page, count=12, weight=0.5)
+        if kind == "recall":
+            return recalling(drills, rng.randint(2, 2 * elements), self.template)
+        if kind == "needle":
+            tokens = int(2 ** rng.uniform(6, LONGEST_NEEDLE.bit_length() - 1))
+            return encode(self.template, needle(drills, tokens, self.template))
+        if rng.random() < 0.3:
+            elements = rng.randint(1, elements)
+        made = errand(drills, elements) if kind == "errand" else drills.walk(elements)
+        return encode(self.template, made)
+
+
+def next_kind(shares: Mapping[str, float], spent: Mapping[str, int]) -> str:
+    """The kind that has had least of what it is to have."""
+    total = sum(spent.get(kind, 0) for kind in shares)
+    return max(shares, key=lambda kind: (shares[kind] * (total + 1) - spent.get(kind, 0), kind))

@@ -1,0 +1,74 @@
+"""Recall: one long page of lines, and what some of them said, at any distance."""
+
+import random
+
+from agentkv.prompt import PlainTemplate
+from agentkv_env.page import Box, Node, Page
+from nano.drills import Drills
+from nano.episode import Episode, Row, Turn, encode
+
+_NOWHERE = Box(0, 0, 0, 0)
+_ASKED = ("What is the {0} of {1}?", "Tell me the {0} of {1}.", "Which {0} has {1}?", "{0} of {1}?")
+_KEYS = ("code", "number", "price", "year", "room", "phone", "weight", "key", "answer", "password")
+
+
+def needle(drills: Drills, num_tokens: int, template: PlainTemplate) -> Episode:
+    """A question, and a page of about `num_tokens` tokens of which one line answers it."""
+    rng = drills.rng
+    drills.forget()
+    key, name, value = rng.choice(_KEYS), drills.thing(), code(rng)
+    facts = [f"{key} of {name} | {value}"]
+    if rng.random() < 0.7:  # others of the kind, so that the name has to be looked at
+        for _ in range(rng.randint(1, 6)):
+            facts.append(f"{rng.choice(_KEYS)} of {drills.thing()} | {code(rng)}")
+    lines = filler(drills, max(0, num_tokens - 24 * len(facts)), template)
+    for fact in facts:
+        lines.insert(rng.randint(0, len(lines)), fact)
+    page = page_of(lines, drills)
+    reply = f"from {facts[0]}\n```stop [{value}]```"
+    return Episode(rng.choice(_ASKED).format(key, name), (Turn(page, reply),), "needle")
+
+
+def recalling(drills: Drills, num_facts: int, template: PlainTemplate) -> Row:
+    """A row of one page of `num_facts` facts and a dozen questions about them, each answered."""
+    rng = drills.rng
+    drills.forget()
+    facts = [(drills.thing(), rng.choice(_KEYS), drills.figure()) for _ in range(num_facts)]
+    lines = [f"{name} {key} | {value}" for name, key, value in facts]
+    if rng.random() < 0.5:
+        lines = [line for one in lines for line in (one, *filler(drills, 12, template))]
+    first = encode(template, Episode("", (Turn(page_of(lines, drills), ""),)))
+    ids, weights = first.ids[:-2], [0.0] * (len(first.ids) - 2)  # up to where a reply begins
+    turn = template.turn("")
+    for name, key, value in rng.choices(facts, k=12):
+        asked = [turn[0], *template.encode(f"{name} {key}?"), turn[-1]]
+        said = template.reply(f"from {name} {key} | {value}\n```stop [{value}]```")
+        ids += asked + said
+        weights += [0.0] * len(asked) + [1.0] * len(said)
+    return Row(ids, weights, list(range(len(ids))))
+
+
+def code(rng: random.Random) -> str:
+    """A value that nothing but reading it can tell."""
+    letters = "".join(rng.choice("ABCDEFGHKLMNPRSTUVWXYZ") for _ in range(rng.randint(0, 3)))
+    digits = "".join(rng.choice("0123456789") for _ in range(rng.randint(2, 6)))
+    return f"{letters}-{digits}" if letters else digits
+
+
+def filler(drills: Drills, num_tokens: int, template: PlainTemplate) -> list[str]:
+    """Lines of about `num_tokens` tokens that say nothing."""
+    lines: list[str] = []
+    seen = 0
+    while seen < num_tokens:
+        drills.forget()
+        step = drills.step()
+        line = " ".join(drills.thing() for _ in range(drills.rng.randint(1, 3)))
+        lines += [line, f"{step.node.role} {step.node.name}"]
+        seen += template.count(line) + 6
+    return lines
+
+
+def page_of(lines: list[str], drills: Drills) -> Page:
+    """A page that says `lines`."""
+    nodes = tuple(Node("text", "text", line, _NOWHERE) for line in lines)
+    return Page("http://wiki.localhost/facts", drills.rng.choice(("Facts", "Notes", "List")), nodes)

@@ -1,0 +1,68 @@
+"""Errands and recall: what is typed or answered was read, and the reply quotes where."""
+
+import pytest
+from tokenizers import Tokenizer
+
+from agentkv.models.scripted import label
+from agentkv.prompt import PlainTemplate
+from agentkv_env.actions import extract, parse
+from nano.drills import Drills
+from nano.errands import errand
+from nano.recall import needle, recalling
+from nano.train import MODEL
+
+TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_an_errand_types_or_answers_was_read_or_asked_for(seed: int) -> None:
+    episode = errand(Drills(seed), 12)
+    read = episode.goal.lower()
+    for turn in episode.turns:
+        read += "\n" + "\n".join(
+            f"{node.name} {' '.join(node.options)}".lower() for node in turn.page.nodes
+        )
+        action = parse(extract(turn.reply))
+        assert (action.text or action.answer).lower() in read
+        if action.element_id is not None:
+            node = turn.page.element(action.element_id)
+            assert node is not None and turn.reply.startswith(f"at {label(node)}\n")
+
+
+def test_many_errands_answer_with_what_an_earlier_page_said() -> None:
+    quoting = 0
+    for seed in range(60):
+        episode = errand(Drills(seed), 12)
+        for index, turn in enumerate(episode.turns):
+            for line in turn.reply.splitlines():
+                if line.startswith("from "):
+                    pages = [earlier.page for earlier in episode.turns[: index + 1]]
+                    names = [node.name for page in pages for node in page.nodes]
+                    assert any(line.removeprefix("from ") in name for name in names)
+                    quoting += 1
+    assert quoting > 40
+
+
+@pytest.mark.parametrize("size", [60, 300, 1500])
+def test_a_needle_lies_in_a_page_of_about_the_size_asked_for(size: int) -> None:
+    episode = needle(Drills(size), size, TEMPLATE)
+    (turn,) = episode.turns
+    text = "\n".join(node.name for node in turn.page.nodes)
+    answer = parse(extract(turn.reply)).answer
+    assert text.count(f"| {answer}") == 1
+    assert turn.reply.splitlines()[0].removeprefix("from ") in text.splitlines()
+    assert 0.6 * size < TEMPLATE.count(text) < 1.6 * size + 120
+
+
+def test_a_row_of_recall_counts_only_what_is_said() -> None:
+    row = recalling(Drills(3), 5, TEMPLATE)
+    act = TEMPLATE.turn("")[-1]
+    assert row.ids.count(act) == 12
+    assert all(
+        not weight for token, weight in zip(row.ids, row.weights, strict=True) if token == act
+    )
+    assert 0.2 < sum(row.weights) / len(row.weights) < 0.9
+
+
+def test_equal_seeds_give_equal_errands() -> None:
+    assert errand(Drills(5), 9) == errand(Drills(5), 9) != errand(Drills(6), 9)
