@@ -1,17 +1,25 @@
 """Shopping tasks about coupons and orders."""
 
-from agentkv_tasks.template import Draft, Draw, all_of, shows
+from collections.abc import Sequence
+
+from agentkv_env.sites.shop.content import Product
+from agentkv_tasks.template import Draft, Draw, all_of, says, shows
 from agentkv_tasks.vwa75.shop import (
     CART,
-    any_product,
+    EXPRESS,
+    GIFT_WRAP,
     buy,
     in_cart,
-    look_for_order,
+    order_holds,
     order_says,
     ordered,
+    other_product,
+    postcode,
+    save_address,
+    street,
     with_coupon,
 )
-from agentkv_tasks.vwa75.steps import choose, done, write
+from agentkv_tasks.vwa75.steps import choose, done, find_product, write
 
 
 def cancel_an_order(draw: Draw) -> Draft:
@@ -37,150 +45,224 @@ def cancel_an_order(draw: Draw) -> Draft:
     )  # fmt: skip
 
 
-def order_a_product(draw: Draw) -> Draft:
-    """From the search box to the order."""
-    product = any_product(draw)
+def coupon_in_the_goal(draw: Draw) -> Draft:
+    """Two tasks that read alike: the shop accepts the first one's code and refuses the second's."""
+    coupon, product = with_coupon(draw)
+    is_good, code = draw.instance % 2 == 0, coupon.code
+    known = {each.code for each in draw.world.shop.coupons}
+    while not is_good and code in known:
+        code = f"{coupon.code[:-2]}{draw.rng.choice((24, 35, 46, 53, 67, 79))}"
+    used = shows(CART, "document.querySelector('#coupon').innerText", must_include=[code])
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Order one {{product}} for me.",
-                "Buy the {{product}} in the shop; standard shipping is fine.",
-                "Go to the shop and place an order for one {{product}}.",
-            )
-        ),
-        values={"product": product.name},
-        start="__HOMEPAGE__",
-        check=all_of(*ordered(draw, product)),
-        solution=[
-            "click [link: Shop]",
-            *buy(product),
-            "click [link: Go to checkout]",
-            "click [button: Place order]",
-            done(),
-        ],
-        difficulty="medium",
-    )
-
-
-def order_as_a_gift(draw: Draw) -> Draft:
-    """Radio button, checkbox, native select."""
-    product = any_product(draw)
-    return Draft(
-        intent=(
-            "Order one {{product}} with Express shipping and gift wrap, and pay by bank transfer."
-        ),
-        values={"product": product.name},
+        intent=draw.rng.choice((
+            "Put the {{product}} into the cart and use the coupon code {{code}}. "
+            "Answer N/A if the shop refuses the code.",
+            "Add the {{product}} to the cart. Then type the coupon code {{code}}. "
+            "Answer N/A if there is no such coupon.",
+        )),
+        values={"product": product.name, "code": code},
         start="__SHOPPING__",
-        check=all_of(
-            *ordered(draw, product),
-            order_says(draw, "shipping", "Express"),
-            order_says(draw, "gift-wrap", "$2.50"),
-            order_says(draw, "payment", "Bank transfer"),
-        ),
+        check=all_of(in_cart(product), used if is_good else says(exact_match="N/A")),
         solution=[
             *buy(product),
-            "click [link: Go to checkout]",
-            "click [radio: Express ($9.90, next day)]",
-            choose("Payment", "Bank transfer"),
-            "click [checkbox: Gift wrap ($2.50)]",
-            "click [button: Place order]",
-            done(),
+            f"type [textbox: Coupon code] [{code}] [1]",
+            done("" if is_good else "N/A"),
         ],
-        difficulty="medium",
-    )
+    )  # fmt: skip
 
 
 def coupon_from_the_poster(draw: Draw) -> Draft:
-    """Only in the picture: the code, to be typed two pages later."""
-    coupon, product = with_coupon(draw)
+    """Only in the picture: the code, to be typed when two things have been bought."""
+    coupon, first = with_coupon(draw)
+    second = other_product(draw, first)
+    third = other_product(draw, first, second)
     return Draft(
-        intent=(
-            "Put the {{product}} into the cart and use the coupon code for {{category}} "
-            "from the posters on the deals page."
-        ),
-        values={"product": product.name, "category": coupon.category},
+        intent=draw.rng.choice((
+            "Open Deals and read the coupon code for {{category}} on its poster. Then put the "
+            "{{first}}, the {{second}} and the {{third}} into the cart. Then use that coupon code.",
+            "The posters on the page Deals show coupon codes. Read the one for {{category}} first. "
+            "Put the {{first}}, the {{second}} and the {{third}} into the cart and use the code "
+            "there.",
+        )),
+        values={
+            "category": coupon.category, "first": first.name, "second": second.name,
+            "third": third.name,
+        },
         start="__SHOPPING__",
         check=all_of(
-            in_cart(product),
+            in_cart(first, second, third),
             shows(CART, "document.querySelector('#coupon').innerText", must_include=[coupon.code]),
         ),
         solution=[
-            *buy(product),
             "click [link: Deals]",
-            "click [link: Cart (1)]",
+            *buy(first),
+            *buy(second),
+            *buy(third),
             f"type [textbox: Coupon code] [{coupon.code}] [1]",
             done(),
         ],
         difficulty="medium",
         reads_image=True,
         turns_on=coupon.code,
-        memory_distance_pages=1,
-    )
+        memory_distance_pages=9,
+        needs=[coupon.code],
+    )  # fmt: skip
 
 
-def order_again_by_tracking_code(draw: Draw) -> Draft:
-    """Only in the picture: open the orders one by one until the parcel's label fits."""
-    wanted = draw.rng.choice(draw.world.shop.orders)
-    bought = [draw.world.shop.products[number - 1] for number, _ in wanted.lines]
+def coupon_and_model_number(draw: Draw) -> Draft:
+    """Only in two pictures: the code and, for the courier, a model number."""
+    coupon, product = with_coupon(draw)
+    labelled = other_product(draw, product)
     return Draft(
-        intent="One of my orders has {{tracking}} on its parcel label. "
-        "Order again what was in it: it is enough to put it into the cart.",
-        values={"tracking": wanted.tracking},
+        intent=draw.rng.choice((
+            "Open Deals and read the coupon code for {{category}}. Then open the {{labelled}} and "
+            "read the model number on its label. Put the {{product}} into the cart, use the coupon "
+            "code, and order it by Express, payment Bank transfer, with gift wrap and with the "
+            "model number as the note for the courier.",
+            "First read two things: the coupon code for {{category}} on the page Deals, and the "
+            "model number on the label of the {{labelled}}. Then order the {{product}} with that "
+            "coupon: shipping Express, payment Bank transfer, gift wrap, note for the courier: the "
+            "model number.",
+        )),
+        values={"category": coupon.category, "labelled": labelled.name, "product": product.name},
         start="__SHOPPING__",
-        check=in_cart(*bought),
-        solution=[*look_for_order(draw, wanted), "click [button: Order again]", done()],
+        check=all_of(
+            *ordered(draw, product),
+            order_holds(draw, "coupon", coupon.code),
+            order_holds(draw, "shipping", "Express"),
+            order_says(draw, "payment", "Bank transfer"),
+            order_says(draw, "gift-wrap", "$2.50"),
+            order_says(draw, "note", labelled.model),
+        ),
+        solution=[
+            "click [link: Deals]",
+            *find_product(labelled.name),
+            *buy(product),
+            f"type [textbox: Coupon code] [{coupon.code}] [1]",
+            "click [link: Go to checkout]",
+            EXPRESS,
+            choose("Payment", "Bank transfer"),
+            GIFT_WRAP,
+            write("Note for the courier", labelled.model),
+            "click [button: Place order]",
+            done(),
+        ],
         difficulty="hard",
         reads_image=True,
-        turns_on=wanted.tracking,
-    )
+        turns_on=labelled.model,
+        memory_distance_pages=8,
+        needs=[coupon.code, labelled.model],
+    )  # fmt: skip
+
+
+def product_of_an_old_order(draw: Draw) -> Draft:
+    """A name read in an order, to be searched when three other things have been bought."""
+    shop = draw.world.shop
+    order = draw.rng.choice([order for order in shop.orders if len(order.lines) > 1])
+    wanted = shop.products[order.lines[0][0] - 1]
+    others = draw.rng.sample([x for x in shop.products if x.kind != wanted.kind], 3)
+    return Draft(
+        intent=draw.rng.choice((
+            "Open my order {{order}} and read the name of its first product. Then put the {{a}}, "
+            "the {{b}}, the {{c}} and last that first product into the cart, one of each.",
+            "Look at my order {{order}}: what is its first product? Put the {{a}}, the {{b}} and "
+            "the {{c}} into the cart, and after them that first product, one of each.",
+        )),
+        values={"order": order.number, **_named("abc", others)},
+        start="__SHOPPING__",
+        check=in_cart(*others, wanted),
+        solution=[
+            "click [link: Orders]",
+            f"click [link: Order {order.number}]",
+            *(step for product in (*others, wanted) for step in buy(product)),
+            done(),
+        ],
+        difficulty="hard",
+        memory_distance_pages=9,
+        needs=[wanted.name],
+    )  # fmt: skip
+
+
+def products_of_two_orders(draw: Draw) -> Draft:
+    """Two names read in two orders, each searched many pages later."""
+    shop = draw.world.shop
+    one, other = draw.rng.sample([order for order in shop.orders if len(order.lines) > 1], 2)
+    first, second = (shop.products[order.lines[0][0] - 1] for order in (one, other))
+    known = (first.kind, second.kind)
+    bought = draw.rng.sample([x for x in shop.products if x.kind not in known], 2)
+    return Draft(
+        intent=draw.rng.choice((
+            "Open my orders {{one}} and {{other}} and read the name of the first product of each. "
+            "Then put the {{a}} and the {{b}} into the cart, and after them those two products, "
+            "one of each.",
+            "Read the first product of my order {{one}} and the first product of my order "
+            "{{other}}. Then put four things into the cart, one of each: the {{a}}, the {{b}} and "
+            "these two products.",
+        )),
+        values={"one": one.number, "other": other.number, **_named("ab", bought)},
+        start="__SHOPPING__",
+        check=in_cart(*bought, first, second),
+        solution=[
+            "click [link: Orders]",
+            f"click [link: Order {one.number}]",
+            "go_back",
+            f"click [link: Order {other.number}]",
+            *(step for product in (*bought, first, second) for step in buy(product)),
+            done(),
+        ],
+        difficulty="hard",
+        memory_distance_pages=9,
+        needs=[first.name, second.name],
+    )  # fmt: skip
+
+
+def _named(keys: str, products: Sequence[Product]) -> dict[str, str]:
+    return {key: product.name for key, product in zip(keys, products, strict=True)}
 
 
 def whole_order(draw: Draw) -> Draft:
-    """Two products, a coupon from a picture, a new address, and shipping: the whole way."""
+    """Two products, a coupon from a picture, a seller's name and town, shipping: the whole way."""
     coupon, first = with_coupon(draw)
-    second = draw.rng.choice(
-        [one for one in draw.world.shop.products if one.category != coupon.category]
-    )
-    friend = draw.rng.choice(draw.world.people[1:])
-    street = f"{draw.rng.randint(2, 97)} {draw.world.shop.addresses[0].street.split()[1]} Lane"
-    postcode = str(draw.rng.randint(10000, 99999))
+    second = other_product(draw, first)
+    sellers = draw.world.classifieds.sellers
+    friend = draw.rng.choice([one for one in sellers if one.handle != draw.world.me.handle])
+    house, code = street(draw), postcode(draw)
     return Draft(
         intent=(
-            "Order one {{first}} and one {{second}} with the coupon for {{category}} from the "
-            "deals page. Send them by Express to {{friend}}, {{street}}, {{postcode}} {{place}}; "
-            "call the new address Gift."
+            "Read the name and the home town of the seller in the other tab. Then read the coupon "
+            "code for {{category}} on the page Deals of the shop. Order one {{first}} and one "
+            "{{second}} with that coupon by Express. Send them to a new address: label Gift, the "
+            "seller's name, {{house}}, the seller's home town, postcode {{code}}."
         ),
         values={
-            "first": first.name, "second": second.name, "category": coupon.category,
-            "friend": friend.name, "street": street, "postcode": postcode, "place": friend.place,
+            "category": coupon.category, "first": first.name, "second": second.name,
+            "house": house, "code": code,
         },
-        start="__SHOPPING__",
+        start=f"__SHOPPING__ |AND| __CLASSIFIEDS__/seller/{friend.handle}",
         check=all_of(
             *ordered(draw, first, second),
-            order_says(draw, "coupon", coupon.code),
-            order_says(draw, "shipping", "Express"),
-            order_says(draw, "address", f"{friend.name}, {street}, {postcode} {friend.place}"),
+            order_holds(draw, "coupon", coupon.code),
+            order_holds(draw, "shipping", "Express"),
+            order_says(draw, "address", f"{friend.name}, {house}, {code} {friend.town}"),
         ),
         solution=[
+            "tab_focus [1]",
+            "tab_focus [0]",
             "click [link: Deals]",
             *buy(first),
             *buy(second),
             f"type [textbox: Coupon code] [{coupon.code}] [1]",
             "click [link: Go to checkout]",
             "click [link: Add another address]",
-            write("Label", "Gift"),
-            write("Name", friend.name),
-            write("Street and number", street),
-            write("Town", friend.place),
-            write("Postcode", postcode),
-            "click [button: Save address]",
-            choose("Send to", f"Gift: {street}, {friend.place}"),
-            "click [radio: Express ($9.90, next day)]",
+            *save_address("Gift", friend.name, house, friend.town, code),
+            choose("Send to", f"Gift: {house}, {friend.town}"),
+            EXPRESS,
             "click [button: Place order]",
             done(),
         ],
         difficulty="hard",
         reads_image=True,
         turns_on=coupon.code,
-        memory_distance_pages=7,
+        memory_distance_pages=14,
+        needs=[coupon.code, friend.name, friend.town],
     )  # fmt: skip

@@ -1,18 +1,21 @@
-"""Tasks that put something into the cart, the wishlist, the comparison or an order."""
+"""Tasks that put something into the cart, onto the wishlist, or into an order."""
 
-from agentkv_env.sites.shop.content import Product
+from agentkv_env.sites.shop.catalogue import search
+from agentkv_env.sites.shop.stock import CATEGORIES
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
+from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says, shows
+from agentkv_tasks.vwa75.gifts import gift_to_a_mayor, motto_for_the_courier, phone_for_the_courier
 from agentkv_tasks.vwa75.orders import (
     cancel_an_order,
+    coupon_and_model_number,
     coupon_from_the_poster,
-    order_a_product,
-    order_again_by_tracking_code,
-    order_as_a_gift,
+    coupon_in_the_goal,
+    product_of_an_old_order,
+    products_of_two_orders,
     whole_order,
 )
-from agentkv_tasks.vwa75.shop import CART, any_product, buy, in_cart, of_one_kind
-from agentkv_tasks.vwa75.steps import choose, done, find_product, write
+from agentkv_tasks.vwa75.shop import CART, any_product, buy, in_cart
+from agentkv_tasks.vwa75.steps import choose, done, find_article, find_product, write
 
 
 def add_to_cart(draw: Draw) -> Draft:
@@ -44,9 +47,67 @@ def add_to_wishlist(draw: Draw) -> Draft:
         )),
         values={"product": product.name},
         start="__SHOPPING__",
-        check=shows("__SHOPPING__/wishlist", "document.querySelector('#wishlist').innerText",
-                    must_include=[product.name]),
+        check=all_of(
+            shows("__SHOPPING__/wishlist", "document.querySelector('#wishlist').innerText",
+                  must_include=[product.name]),
+            shows("__SHOPPING__/wishlist", "document.querySelectorAll('#wishlist tr').length",
+                  exact_match="1"),
+        ),
         solution=[*find_product(product.name), "click [button: Add to wishlist]", done()],
+    )  # fmt: skip
+
+
+def thing_the_shop_does_not_sell(draw: Draw) -> Draft:
+    """Cannot be done: the search finds nothing."""
+    shop = draw.world.shop
+    elsewhere = [
+        kind.name
+        for category, kinds in CATEGORIES.items()
+        if category not in shop.categories
+        for kind in kinds
+        if " " not in kind.name and not search(shop, kind.name)
+    ]
+    thing = draw.rng.choice(elsewhere)
+    return Draft(
+        intent=draw.rng.choice((
+            "Search the shop for {{thing}} and put the first one into the cart. "
+            "Answer N/A if the shop has none.",
+            "I need a {{thing}}. Search for it in the shop and put one into the cart. "
+            "Answer N/A if nothing is found.",
+        )),
+        values={"thing": thing},
+        start="__SHOPPING__",
+        check=all_of(
+            says(exact_match="N/A"),
+            reaches(f"__SHOPPING__/search?q={thing}", note="GOLD in PRED"),
+        ),
+        solution=[f"type [textbox: Search] [{thing}] [1]", done("N/A")],
+    )  # fmt: skip
+
+
+def pieces_in_a_colour(draw: Draw) -> Draft:
+    """A native select and a quantity other than one."""
+    product = draw.rng.choice([one for one in draw.world.shop.products if len(one.colours) > 1])
+    colour, pieces = draw.rng.choice(product.colours[1:]), draw.rng.randint(2, 9)
+    return Draft(
+        intent=draw.rng.choice((
+            "Put the {{product}} into the cart: colour {{colour}}, quantity {{pieces}}.",
+            "Add the {{product}} to the cart in {{colour}}. The quantity is {{pieces}}.",
+        )),
+        values={"product": product.name, "colour": colour, "pieces": pieces},
+        start="__SHOPPING__",
+        check=all_of(
+            in_cart(product, pieces=pieces),
+            shows(CART, "document.querySelector('#cart .options').innerText",
+                  must_include=[colour]),
+        ),
+        solution=[
+            *find_product(product.name),
+            choose("Colour", colour),
+            write("Quantity", pieces),
+            "click [button: Add to cart]",
+            done(),
+        ],
     )  # fmt: skip
 
 
@@ -76,55 +137,8 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
         ],
         reads_image=True,
         turns_on=price,
+        needs=[price],
     )
-
-
-def several_pieces(draw: Draw) -> Draft:
-    """A quantity other than one."""
-    product, pieces = any_product(draw), draw.rng.randint(2, 9)
-    quantity = f"document.querySelector('#cart [data-product=\"{product.number}\"] .quantity')"
-    return Draft(
-        intent=draw.rng.choice((
-            "Put {{pieces}} pieces of the {{product}} into the cart.",
-            "We need {{pieces}} of the {{product}}. Put them into the cart.",
-        )),
-        values={"pieces": pieces, "product": product.name},
-        start="__SHOPPING__",
-        check=all_of(
-            in_cart(product), shows(CART, f"{quantity}.value", exact_match=str(pieces))
-        ),
-        solution=[
-            *find_product(product.name),
-            write("Quantity", pieces),
-            "click [button: Add to cart]",
-            done(),
-        ],
-    )  # fmt: skip
-
-
-def in_a_colour(draw: Draw) -> Draft:
-    """A choice in a native select."""
-    product = draw.rng.choice([one for one in draw.world.shop.products if len(one.colours) > 1])
-    colour = draw.rng.choice(product.colours[1:])
-    return Draft(
-        intent=draw.rng.choice((
-            "Put the {{product}} into the cart in {{colour}}.",
-            "Add a {{product}} to the cart and choose the colour {{colour}}.",
-        )),
-        values={"product": product.name, "colour": colour},
-        start="__SHOPPING__",
-        check=all_of(
-            in_cart(product),
-            shows(CART, "document.querySelector('#cart .options').innerText",
-                  must_include=[colour]),
-        ),
-        solution=[
-            *find_product(product.name),
-            choose("Colour", colour),
-            "click [button: Add to cart]",
-            done(),
-        ],
-    )  # fmt: skip
 
 
 def cheapest_of_a_category(draw: Draw) -> Draft:
@@ -132,12 +146,12 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
     category = draw.rng.choice(draw.world.shop.categories)
     product = min(draw.world.shop.in_category(category), key=lambda one: one.cents)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Put the cheapest product of the category {{category}} into the cart.",
-                "Find out what costs least in the category {{category}} and put it into the cart.",
-            )
-        ),
+        intent=draw.rng.choice((
+            "Open the category {{category}}, sort by Lowest price, "
+            "and put the first product into the cart.",
+            "Find the product with the Lowest price in the category {{category}} "
+            "and put it into the cart.",
+        )),
         values={"category": category},
         start="__SHOPPING__",
         check=in_cart(product),
@@ -150,47 +164,7 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
             done(),
         ],
         difficulty="medium",
-    )
-
-
-def dearest_of_a_kind(draw: Draw) -> Draft:
-    """Search for a kind of thing, sort by price, keep the first."""
-    kind = any_product(draw).kind
-    product = max((one for one in draw.world.shop.products if one.kind == kind),
-                  key=lambda one: one.cents)  # fmt: skip
-    return Draft(
-        intent="Search the shop for {{kind}} and add the most expensive {{kind}} to my wishlist.",
-        values={"kind": kind},
-        start="__SHOPPING__",
-        check=shows("__SHOPPING__/wishlist", "document.querySelector('#wishlist').innerText",
-                    must_include=[product.name]),
-        solution=[
-            f"type [textbox: Search] [{kind}] [1]",
-            choose("Sort by", "Highest price"),
-            "click [button: Apply]",
-            f"click [link: {product.name}]",
-            "click [button: Add to wishlist]",
-            done(),
-        ],
-        difficulty="medium",
-    )  # fmt: skip
-
-
-def compare_two(draw: Draw) -> Draft:
-    """The same three steps twice."""
-    one, other = of_one_kind(draw)
-    keep = "click [button: Add to comparison]"
-    return Draft(
-        intent=draw.rng.choice((
-            "Put the {{one}} and the {{other}} next to each other on the comparison page.",
-            "Add the {{one}} and the {{other}} to the comparison.",
-        )),
-        values={"one": one.name, "other": other.name},
-        start="__SHOPPING__",
-        check=shows("__SHOPPING__/compare", "document.querySelector('#compare').innerText",
-                    must_include=[one.name, other.name]),
-        solution=[*find_product(one.name), keep, *find_product(other.name), keep, done()],
-        difficulty="medium",
+        needs=[product.name],
     )  # fmt: skip
 
 
@@ -205,8 +179,8 @@ def model_on_the_label(draw: Draw) -> Draft:
             break
         steps.append("go_back")
     return Draft(
-        intent="One {{kind}} in the shop has the model number {{model}} on its label. "
-        "Put that one into the cart.",
+        intent="Search the shop for {{kind}}. One of them has the model number {{model}} on its "
+        "label. Put that one into the cart.",
         values={"kind": wanted.kind, "model": wanted.model},
         start="__SHOPPING__",
         check=in_cart(wanted),
@@ -214,75 +188,56 @@ def model_on_the_label(draw: Draw) -> Draft:
         difficulty="medium",
         reads_image=True,
         turns_on=wanted.model,
+        needs=[wanted.name],
     )
 
 
-def the_heavier_one(draw: Draw) -> Draft:
-    """Only in the pictures: two weights, to be compared across pages."""
-    first, second = of_one_kind(draw)
-    heavier = max((first, second), key=lambda one: one.grams)
-    steps = [*find_product(first.name), *find_product(second.name)]
-    if heavier == first:
-        steps += find_product(first.name)
+def product_of_a_founder(draw: Draw) -> Draft:
+    """The wiki knows whose company it is, the shop what the company makes."""
+    product = any_product(draw)
+    maker = next(maker for maker in draw.world.wiki.makers if maker.name == product.brand)
     return Draft(
-        intent="Look at the labels of the {{first}} and the {{second}}, "
-        "and put the heavier of the two into the cart.",
-        values={"first": first.name, "second": second.name},
-        start="__SHOPPING__",
-        check=in_cart(heavier),
-        solution=[*steps, "click [button: Add to cart]", done()],
-        difficulty="hard",
-        reads_image=True,
-        turns_on=f"{heavier.grams} grams",
-        memory_distance_pages=2,
-    )
-
-
-def longest_warranty(draw: Draw) -> Draft:
-    """Three products side by side, then the one that is best in a row."""
-    choices = of_one_kind(draw, 3)
-    while len({_warranty(one) for one in choices}) < 3:
-        choices = of_one_kind(draw, 3)
-    best = max(choices, key=_warranty)
-    steps: list[str] = []
-    for product in choices:
-        steps += [*find_product(product.name), "click [button: Add to comparison]"]
-    return Draft(
-        intent="Compare the {{a}}, the {{b}} and the {{c}}, "
-        "and put the one with the longest warranty into the cart.",
-        values=dict(zip("abc", (one.name for one in choices), strict=True)),
-        start="__SHOPPING__",
-        check=in_cart(best),
+        intent=draw.rng.choice((
+            "Find the article {{founder}} in the wiki. It says which company this person founded. "
+            "Then go to the shop in the other tab and put the {{kind}} of that company into the "
+            "cart.",
+            "Which company did {{founder}} found? The wiki says so. Search the shop in the other "
+            "tab for that company and {{kind}}, and put it into the cart.",
+        )),
+        values={"founder": maker.founder, "kind": product.kind},
+        start="__WIKIPEDIA__ |AND| __SHOPPING__",
+        check=in_cart(product),
         solution=[
-            *steps,
-            f"click [link: {best.name}]",
+            find_article(maker.founder),
+            "tab_focus [1]",
+            f"type [textbox: Search] [{maker.name} {product.kind}] [1]",
+            f"click [link: {product.name}]",
             "click [button: Add to cart]",
             done(),
         ],
-        difficulty="hard",
-    )
-
-
-def _warranty(product: Product) -> int:
-    return int(dict(product.facts)["Warranty"].split()[0])
+        difficulty="medium",
+        memory_distance_pages=1,
+        needs=[maker.name, product.name],
+    )  # fmt: skip
 
 
 TEMPLATES = (
-    Template(add_to_cart, 2),
-    Template(add_to_wishlist, 2),
-    Template(pay_the_price_on_the_tag),
+    Template(add_to_cart),
+    Template(add_to_wishlist),
+    Template(thing_the_shop_does_not_sell),
     Template(cancel_an_order),
-    Template(several_pieces),
-    Template(in_a_colour),
+    Template(pieces_in_a_colour),
+    Template(pay_the_price_on_the_tag),
+    Template(coupon_in_the_goal, 2),
     Template(cheapest_of_a_category),
-    Template(dearest_of_a_kind),
-    Template(compare_two),
-    Template(order_a_product),
-    Template(order_as_a_gift),
-    Template(coupon_from_the_poster),
     Template(model_on_the_label),
-    Template(the_heavier_one),
-    Template(order_again_by_tracking_code),
-    Template(longest_warranty),
+    Template(product_of_a_founder),
+    Template(coupon_from_the_poster),
+    Template(coupon_and_model_number),
+    Template(product_of_an_old_order),
+    Template(products_of_two_orders),
+    Template(phone_for_the_courier),
+    Template(motto_for_the_courier),
+    Template(gift_to_a_mayor),
     Template(whole_order),
 )

@@ -1,0 +1,137 @@
+"""Shopping tasks that take something from another site along into the checkout."""
+
+from agentkv_tasks.template import Draft, Draw, all_of
+from agentkv_tasks.vwa75.shop import (
+    EXPRESS,
+    GIFT_WRAP,
+    any_product,
+    buy,
+    order_holds,
+    order_says,
+    ordered,
+    postcode,
+    save_address,
+    street,
+)
+from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, write
+
+
+def phone_for_the_courier(draw: Draw) -> Draft:
+    """Only in a photo of the classifieds: a phone number, to be typed in the shop's checkout."""
+    listing = draw.rng.choice(
+        [one for one in draw.world.classifieds.listings if one.photo.kind == "phone"]
+    )
+    product, phone = any_product(draw), listing.photo.fact
+    return Draft(
+        intent=draw.rng.choice((
+            "Read the phone number in the photo of the listing {{listing}} on the classifieds in "
+            "the other tab. Then order one {{product}} in the shop by Express, with that phone "
+            "number as the note for the courier.",
+            "The classifieds in the other tab have the listing {{listing}}. Its photo shows a "
+            "phone number. Order the {{product}} in the shop with shipping Express and type the "
+            "phone number as the note for the courier.",
+        )),
+        values={"listing": listing.title, "product": product.name},
+        start="__SHOPPING__ |AND| __CLASSIFIEDS__",
+        check=all_of(
+            *ordered(draw, product),
+            order_holds(draw, "shipping", "Express"),
+            order_says(draw, "note", phone),
+        ),
+        solution=[
+            "tab_focus [1]",
+            *find_listing(listing.title),
+            "tab_focus [0]",
+            *buy(product),
+            "click [link: Go to checkout]",
+            EXPRESS,
+            write("Note for the courier", phone),
+            "click [button: Place order]",
+            done(),
+        ],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=phone,
+        memory_distance_pages=6,
+        needs=[phone],
+    )  # fmt: skip
+
+
+def motto_for_the_courier(draw: Draw) -> Draft:
+    """Only in a picture of the wiki: a motto, to be typed in the shop's checkout."""
+    town, product = draw.rng.choice(draw.world.wiki.towns), any_product(draw)
+    return Draft(
+        intent=draw.rng.choice((
+            "Find {{town}} in the wiki and read the motto on its coat of arms. Then order one "
+            "{{product}} in the shop in the other tab: payment Bank transfer, with gift wrap, and "
+            "the motto as the note for the courier.",
+            "The wiki shows the coat of arms of {{town}} with its motto. Order the {{product}} in "
+            "the shop in the other tab with gift wrap, pay by Bank transfer, and type that motto "
+            "as the note for the courier.",
+        )),
+        values={"town": town.name, "product": product.name},
+        start="__WIKIPEDIA__ |AND| __SHOPPING__",
+        check=all_of(
+            *ordered(draw, product),
+            order_says(draw, "payment", "Bank transfer"),
+            order_says(draw, "gift-wrap", "$2.50"),
+            order_says(draw, "note", town.motto),
+        ),
+        solution=[
+            find_article(town.name),
+            "tab_focus [1]",
+            *buy(product),
+            "click [link: Go to checkout]",
+            choose("Payment", "Bank transfer"),
+            GIFT_WRAP,
+            write("Note for the courier", town.motto),
+            "click [button: Place order]",
+            done(),
+        ],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=town.motto,
+        memory_distance_pages=7,
+        needs=[town.motto],
+    )  # fmt: skip
+
+
+def gift_to_a_mayor(draw: Draw) -> Draft:
+    """A name and a birthplace from two articles of the wiki make an address in the shop."""
+    wiki = draw.world.wiki
+    mayor = wiki.figure(draw.rng.choice(wiki.towns).mayor)
+    town = next(town for town in wiki.towns if town.mayor == mayor.name)
+    product, house, code = any_product(draw), street(draw), postcode(draw)
+    return Draft(
+        intent=draw.rng.choice((
+            "Find {{town}} in the wiki, read the name of its mayor, and open the mayor's article "
+            "to read the birthplace. Then order one {{product}} in the shop in the other tab and "
+            "send it to a new address: label Mayor, the mayor's name, {{house}}, the birthplace as "
+            "the town, postcode {{code}}.",
+            "Who is the mayor of {{town}}, and what is the mayor's birthplace? The wiki has both. "
+            "Order the {{product}} in the shop in the other tab for the mayor: a new address with "
+            "the label Mayor, the mayor's name, {{house}}, the birthplace as the town and the "
+            "postcode {{code}}.",
+        )),
+        values={"town": town.name, "product": product.name, "house": house, "code": code},
+        start="__WIKIPEDIA__ |AND| __SHOPPING__",
+        check=all_of(
+            *ordered(draw, product),
+            order_says(draw, "address", f"{mayor.name}, {house}, {code} {mayor.birthplace}"),
+        ),
+        solution=[
+            find_article(town.name),
+            f"click [link: {mayor.name}]",
+            "tab_focus [1]",
+            *buy(product),
+            "click [link: Go to checkout]",
+            "click [link: Add another address]",
+            *save_address("Mayor", mayor.name, house, mayor.birthplace, code),
+            choose("Send to", f"Mayor: {house}, {mayor.birthplace}"),
+            "click [button: Place order]",
+            done(),
+        ],
+        difficulty="hard",
+        memory_distance_pages=9,
+        needs=[mayor.name, mayor.birthplace],
+    )  # fmt: skip
