@@ -1,4 +1,4 @@
-"""Replies: where they act, what of the pages they quote, and the space that free text begins with."""
+"""Replies: where they act, what of the pages they quote, how free text begins."""
 
 import pytest
 from tokenizers import Tokenizer
