@@ -44,6 +44,19 @@ def test_specifications_stand_on_a_page_of_their_own(shop, content):
         assert specifications["Designed by"] in {person.name for person in shop.world.people}
 
 
+def test_sizes_have_a_guide_where_there_are_several(shop, content):
+    with_sizes = next(one for one in content.products if one.sizes)
+    without = next(one for one in content.products if not one.sizes)
+    page = shop.get(f"/product/{with_sizes.number}/sizes")
+    lengths = [length for _, length in content.detail(with_sizes).sizes_cm]
+    assert lengths == sorted(set(lengths))
+    for size, length in content.detail(with_sizes).sizes_cm:
+        assert f"{size} {length} cm" in page.text
+    assert "Size guide" in shop.get(f"/product/{with_sizes.number}").text
+    assert "Size guide" not in shop.get(f"/product/{without.number}").text
+    assert shop.get(f"/product/{without.number}/sizes").status == 404
+
+
 def test_answers_stand_on_the_questions_page_alone(shop, content):
     for product in content.catalogue[::9]:
         page = shop.get(f"/product/{product.number}/questions").text

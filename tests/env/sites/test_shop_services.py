@@ -53,6 +53,35 @@ def test_a_store_closes_later_on_its_late_day(content):
     assert set(week.values()) == {f"{opens} to {closes}"}
 
 
+def test_every_town_has_its_delivery_time(shop, content):
+    page = shop.get("/help/delivery").text
+    assert {place for place, _ in content.delivery_days} == set(shop.world.places)
+    assert all(f"{place} {days} day" in page for place, days in content.delivery_days)
+    assert "/help/delivery" in shop.get("/help/shipping").links
+
+
+def test_a_piece_is_kept_in_a_store_that_has_one(shop, content):
+    product = next(
+        one
+        for one in content.products
+        if 0 in content.detail(one).in_stores and any(content.detail(one).in_stores)
+    )
+    pieces = dict(zip((store.place for store in content.stores),
+                      content.detail(product).in_stores, strict=True))  # fmt: skip
+    address = f"/product/{product.number}/stores"
+    page = shop.get(address)
+    for place, count in pieces.items():
+        assert f"{place} {f'{count} left' if count else 'none'}" in page.text
+    empty = next(place for place, count in pieces.items() if not count)
+    full = next(place for place, count in pieces.items() if count)
+    refused = shop.post(address, store=empty)
+    assert refused.status == 422 and "There is none left in that store." in refused.text
+    kept = shop.post(address, store=full)
+    assert kept.path == "/account/reservations"
+    assert f"{product.name} Store: {full}" in kept.text
+    assert "No reservations yet." in shop.post(f"{address}/cancel").text
+
+
 def test_signs_cards_and_invoices_can_be_read(shop, content):
     store, order = content.stores[0], content.orders[1]
     opens, closes = store.sunday

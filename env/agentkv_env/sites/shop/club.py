@@ -1,13 +1,12 @@
-"""Membership, gift cards and the stores in town."""
+"""Membership and gift cards."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites.shop.content import slug
 from agentkv_env.sites.shop.services import GiftCard
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, form, missing, see_other
+from agentkv_env.sites.site import database, form, see_other
 
 PLANS = ("Yearly", "Monthly")
 
@@ -68,23 +67,10 @@ def _is_redeemed(request: Request, card: GiftCard) -> bool:
     return found.fetchone() is not None
 
 
-async def stores(request: Request) -> Response:
-    return show(request, "stores.html")
-
-
-async def store(request: Request) -> Response:
-    for index, found in enumerate(shop(request).stores, 1):
-        if slug(found.place) == request.path_params["place"]:
-            return show(request, "store.html", store=found, index=index)
-    raise missing()
-
-
 ROUTES: list[BaseRoute] = [
     Route("/club", club),
     Route("/club/join", join, methods=["POST"]),
     Route("/club/leave", leave, methods=["POST"]),
     Route("/account/gift-cards", gift_cards),
     Route("/account/gift-cards", redeem, methods=["POST"]),
-    Route("/stores", stores),
-    Route("/stores/{place}", store),
 ]

@@ -95,6 +95,8 @@ class Content:
     """Oldest first."""
     free_shipping_dollars: int
     """Only in the picture: from which total on standard shipping is free."""
+    delivery_days: tuple[tuple[str, int], ...]
+    """How long a parcel takes to each town."""
     stores: tuple[Store, ...]
     gift_cards: tuple[GiftCard, ...]
     club: Club
@@ -142,6 +144,7 @@ def generate(names: Names, town: Town) -> Content:
                    _address(names, "Work", me, names.pick(town.places))),
         orders=_orders(names, more, town, products),
         free_shipping_dollars=names.pick((60, 70, 80, 90, 120)),
+        delivery_days=tuple((place, more.rng.randint(1, 9)) for place in sorted(town.places)),
         stores=generate_stores(more, town),
         gift_cards=generate_gift_cards(more, town),
         club=generate_club(more, town),

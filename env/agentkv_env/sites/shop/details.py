@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from agentkv_env.sites.names import Names
 from agentkv_env.sites.shop.goods import Product
 from agentkv_env.sites.shop.questions import ANY_PRODUCT, OF_CATEGORY, REVIEWS
+from agentkv_env.sites.shop.services import NUM_STORES
 from agentkv_env.sites.town import Town
 
 CARE = ("wipe with a dry cloth", "wash by hand", "keep out of the sun", "oil once a year")
@@ -38,6 +39,10 @@ class Detail:
     """Only on the questions page."""
     also_bought: tuple[int, ...]
     """Numbers of other products."""
+    sizes_cm: tuple[tuple[str, int], ...]
+    """Only on the size guide: how long each size is; empty where there is only one size."""
+    in_stores: tuple[int, ...]
+    """Only on a page of its own: pieces left in each store."""
 
 
 def generate_details(
@@ -53,6 +58,8 @@ def generate_details(
             specifications=_specifications(names, town, product),
             answers=_answers(names, product),
             also_bought=_also_bought(names, product, products),
+            sizes_cm=_sizes_cm(names, product),
+            in_stores=tuple(rng.choice((0, rng.randint(1, 9))) for _ in range(NUM_STORES)),
         )
         for product, days_ago in zip(products, arrived, strict=True)
     )
@@ -88,6 +95,11 @@ def _also_bought(names: Names, product: Product, products: Sequence[Product]) ->
     others = [each.number for each in products
               if each.category == product.category and each.kind != product.kind]  # fmt: skip
     return tuple(names.sample(others, NUM_ALSO_BOUGHT))
+
+
+def _sizes_cm(names: Names, product: Product) -> tuple[tuple[str, int], ...]:
+    lengths = sorted(names.sample(range(20, 99), len(product.sizes)))
+    return tuple(zip(product.sizes, lengths, strict=True))
 
 
 def often_reviewed(

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agentkv_env.sites.shop import account, basket, checkout, club, orders, returns, shelf
+from agentkv_env.sites.shop import account, basket, checkout, club, orders, returns, shelf, stores
 from agentkv_env.sites.shop.catalogue import ORDERS, filtered, ordered, ratings, search
 from agentkv_env.sites.shop.content import Product, slug
 from agentkv_env.sites.shop.pictures import picture
@@ -122,6 +122,10 @@ async def shipping(request: Request) -> Response:
     return show(request, "shipping.html", methods=checkout.SHIPPING)
 
 
+async def delivery(request: Request) -> Response:
+    return show(request, "delivery.html")
+
+
 async def returning(request: Request) -> Response:
     return show(request, "returns.html", days=returns.RETURN_DAYS)
 
@@ -152,6 +156,7 @@ def _routes(world: "World") -> Sequence[BaseRoute]:
         Route("/new", arrivals),
         Route("/deals", deals),
         Route("/help/shipping", shipping),
+        Route("/help/delivery", delivery),
         Route("/help/returns", returning),
         *basket.ROUTES,
         *shelf.ROUTES,
@@ -159,6 +164,7 @@ def _routes(world: "World") -> Sequence[BaseRoute]:
         *orders.ROUTES,
         *returns.ROUTES,
         *club.ROUTES,
+        *stores.ROUTES,
         *account.ROUTES,
     ]
 

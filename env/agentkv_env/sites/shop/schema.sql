@@ -28,6 +28,7 @@ CREATE TABLE shop_later (
 );
 CREATE TABLE shop_seen (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
 CREATE TABLE shop_alert (product INTEGER PRIMARY KEY, added INTEGER NOT NULL);
+CREATE TABLE shop_reservation (product INTEGER PRIMARY KEY, place TEXT NOT NULL);
 CREATE TABLE shop_question (
     id INTEGER PRIMARY KEY,
     product INTEGER NOT NULL,

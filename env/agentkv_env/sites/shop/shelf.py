@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.shop.basket import keep, kept
 from agentkv_env.sites.shop.view import requested_product, shop, show
-from agentkv_env.sites.site import database, form, paging, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, missing, paging, see_other, whole_number, world
 
 NEWEST_REVIEWS = 2
 """On the product's own page; all of them have a page."""
@@ -43,6 +43,13 @@ async def product(request: Request) -> Response:
 async def specifications(request: Request) -> Response:
     shown = requested_product(request)
     return show(request, "specifications.html", product=shown, detail=shop(request).detail(shown))
+
+
+async def size_guide(request: Request) -> Response:
+    shown = requested_product(request)
+    if not shown.sizes:
+        raise missing()
+    return show(request, "size-guide.html", product=shown, detail=shop(request).detail(shown))
 
 
 async def questions(request: Request) -> Response:
@@ -141,6 +148,7 @@ async def remove_alert(request: Request) -> Response:
 ROUTES: list[BaseRoute] = [
     Route("/product/{number:int}", product),
     Route("/product/{number:int}/specifications", specifications),
+    Route("/product/{number:int}/sizes", size_guide),
     Route("/product/{number:int}/questions", questions),
     Route("/product/{number:int}/questions", ask, methods=["POST"]),
     Route("/product/{number:int}/reviews", reviews),

@@ -200,6 +200,8 @@ def test_what_is_only_in_pictures_is_on_no_page(world: World, crawled) -> None:
     secrets = {product.model for product in world.shop.products}
     secrets |= {coupon.code for coupon in world.shop.coupons}
     secrets |= {order.tracking for order in world.shop.orders}
+    secrets |= {order.invoice for order in world.shop.orders}
+    secrets |= {card.code for card in world.shop.gift_cards}
     secrets |= {
         f">{money(each.club_cents)}" for each in world.shop.products if each.club_cents is not None
     } - {f">{money(each.cents)}" for each in world.shop.products}
