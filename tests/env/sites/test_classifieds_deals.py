@@ -212,3 +212,10 @@ def test_the_cookie_banner_is_there_until_it_is_answered_and_leads_back(classifi
     assert page.path == "/search?category=boats&sort=cheapest"
     assert "cookies" not in page.text and "cookies" not in classifieds.get("/").text
     assert classifieds.post("/cookies", choice="all", back="//elsewhere.example/").path == "/"
+
+
+def test_a_seller_s_phone_number_is_fetched_and_not_in_the_page(classifieds):
+    seller = classifieds.world.classifieds.sellers[2]
+    page = classifieds.get(f"/seller/{seller.handle}")
+    assert "Show phone number" in page.text and seller.phone not in page.html
+    assert classifieds.get(f"/seller/{seller.handle}/phone").html == f"Phone: {seller.phone}"

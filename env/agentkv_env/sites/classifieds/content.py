@@ -75,6 +75,7 @@ class Seller:
     """Year."""
     sales: int
     pick_up: str
+    phone: str
     ratings: tuple[dealings.Rating, ...]
 
 
@@ -154,6 +155,7 @@ def generate(names: Names, town: Town) -> Content:
             since=extra.rng.randint(2011, 2024),
             sales=extra.rng.randint(3, 240),
             pick_up=dealings.pick_up(extra),
+            phone=f"555 {extra.rng.randint(2222, 7999)}",
             ratings=dealings.ratings(extra, [x for x in others if x != person.handle]),
         )
         for person in town.people

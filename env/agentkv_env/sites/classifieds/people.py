@@ -1,7 +1,7 @@
 """Sellers: what they say of themselves, what they offer, and how they are rated."""
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
@@ -39,6 +39,11 @@ async def seller(request: Request) -> Response:
         count=len(found),
         paging=part,
     )
+
+
+async def phone(request: Request) -> Response:
+    """What a button on the seller's page fetches and puts in its own place."""
+    return PlainTextResponse(f"Phone: {_seller(request).phone}")
 
 
 async def ratings(request: Request) -> Response:
@@ -88,5 +93,6 @@ def _seller(request: Request) -> Seller:
 
 ROUTES = (
     Route("/seller/{handle}", seller),
+    Route("/seller/{handle}/phone", phone),
     Route("/seller/{handle}/ratings", ratings, methods=["GET", "POST"]),
 )
