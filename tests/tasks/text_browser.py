@@ -1,9 +1,10 @@
-"""A browser without a screen or scripts, to walk solutions in many worlds within seconds.
+"""A browser without a screen, to walk solutions in many worlds within seconds.
 
 Everything on a page counts as seen, so a missing `scroll` is not noticed here.
 """
 
 import http.client
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -16,6 +17,9 @@ from tests.tasks.text_page import Element, read
 
 _NOWHERE = Box(0, 0, 0, 0)
 _BLANK = "about:blank"
+# The two things that the sites' scripts do to what is on a page.
+_OPENS = re.compile(r"document\.querySelector\('(?P<selector>[^']+)'\)\.showModal\(\)$")
+_ENABLES = "this.querySelector('[disabled]')?.removeAttribute('disabled')"
 
 
 class Refused(Exception):
@@ -88,8 +92,9 @@ class TextBrowser:
             if part.element is not None:
                 document.seen.append(part.element)
                 id = len(document.seen)
-            kind = "text" if part.element is None else "element"
-            nodes.append(Node(kind, part.role, part.name, _NOWHERE, id))
+            nodes.append(
+                Node("text" if id is None else "element", part.role, part.name, _NOWHERE, id)
+            )
         title = next((each for each in document.root.walk() if each.tag == "title"), None)
         return Page(
             self.addresses.public(document.url),
@@ -172,12 +177,15 @@ class TextBrowser:
         assert action.element_id is not None
         element = self.document.seen[action.element_id - 1]
         if _is_disabled(element):
-            raise NeedsScript(f"{element.tag} is disabled")
+            raise Refused(f"this {element.tag} is disabled")
         return element
 
     def _click(self, element: Element) -> None:
         kind = element.get("type").lower()
         match element.tag, kind:
+            case _ if opened := _OPENS.match(element.get("onclick")):
+                for dialog in self.document.root.select(opened["selector"]):
+                    _set(dialog, "open", True)
             case "a", _:
                 self._follow(element)
             case "summary", _:
@@ -188,6 +196,7 @@ class TextBrowser:
             case "input", "radio":
                 for other in _among(self.document.root, element):
                     _set(other, "checked", other is element)
+                _tell(element)
             case "button", "" | "submit":
                 self._press_button(element)
             case "input", "submit" | "image":
@@ -210,6 +219,7 @@ class TextBrowser:
     def _type(self, element: Element, action: Action) -> None:
         if element.tag == "select":
             _choose(element, action.text)
+            _tell(element)
             return
         if element.has("readonly") or element.tag not in ("input", "textarea"):
             raise Refused(f"{element.tag} takes no text")
@@ -228,7 +238,7 @@ class TextBrowser:
         form = self._form_of(button)
         if form is None:
             raise NeedsScript("a button without a form")
-        if form.get("method") == "dialog":
+        if "dialog" in (form.get("method"), button.get("formmethod")):
             dialog = button.closest("dialog")
             assert dialog is not None
             _set(dialog, "open", False)
@@ -296,6 +306,14 @@ def _choose(select: Element, label: str) -> None:
 
 def _label(option: Element) -> str:
     return " ".join(option.text_content.split())
+
+
+def _tell(changed: Element) -> None:
+    """Let the form of a changed field react."""
+    form = changed.closest("form")
+    if form is not None and form.get("onchange") == _ENABLES:
+        for each in form.select("[disabled]")[:1]:
+            _set(each, "disabled", False)
 
 
 def _is_submit(element: Element) -> bool:

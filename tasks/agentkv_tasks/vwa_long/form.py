@@ -31,6 +31,8 @@ def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
     first, values = several("festival", [festival.name for festival in festivals])
     second, more = several("dish", [dish.name for dish in dishes])
     third, most = several("landmark", [landmark.name for landmark in landmarks])
+    titles = [*(one.name for one in festivals), *(one.name for one in dishes),
+              *(one.name for one in landmarks)]  # fmt: skip
     facts = [festival.month for festival in festivals]
     facts += [dish.ingredient for dish in dishes]
     facts += [str(landmark.built) for landmark in landmarks]
@@ -50,7 +52,7 @@ def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
             shows(f"__REDDIT__/board/{board}?sort=new", text(".threads"),
                   must_include=["Quiz night"]),
         ),
-        solution=[*(find_article(thing.name) for thing in (*festivals, *dishes, *landmarks)),
+        solution=[*(find_article(title) for title in titles),
                   "tab_focus [1]", "click [link: Submit thread]", choose("Board", board),
                   write("Title", "Quiz night"), write("Body", listed(facts)),
                   "click [button: Submit]", done()],

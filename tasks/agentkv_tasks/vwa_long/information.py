@@ -93,13 +93,13 @@ def market_days_where_things_are_made(draw: Draw) -> Draft:
     )
 
 
-def mayors_of_the_sellers(draw: Draw) -> Draft:
-    """Seven home towns read in the classifieds, then looked up in the wiki in the other tab."""
+def sellers_and_their_mayors(draw: Draw) -> Draft:
+    """Six names and home towns from the classifieds, then the towns' mayors from the wiki."""
     content, me = draw.world.classifieds, draw.world.me.handle
     foreign = [x for x in content.listings if x.seller != me]
     listings = different(draw, foreign, lambda x: content.seller(x.seller).town, 6)
     towns = [draw.world.wiki.town(content.seller(x.seller).town) for x in listings]
-    mayors = [town.mayor for town in towns]
+    answer = [content.seller(x.seller).name for x in listings] + [town.mayor for town in towns]
     names, values = several("listing", [x.title for x in listings])
     steps: list[str] = []
     for x in listings:
@@ -108,15 +108,16 @@ def mayors_of_the_sellers(draw: Draw) -> Draft:
     steps += [find_article(town.name) for town in towns]
     return Draft(
         intent="Open the page of the seller of each of these listings in the classifieds and "
-        f"read the home town: {names}. Then look up these towns in the wiki in the other tab and "
-        f"read the mayor of each. Answer with the names of the mayors, {_IN_ORDER}",
+        f"read Name and Home town: {names}. Then look up these towns in the wiki in the other tab "
+        "and read the mayor of each. Answer with the names of the six sellers, then the names of "
+        f"the six mayors, all {_IN_ORDER}",
         values=values,
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
-        check=says(exact_match=listed(mayors)),
-        solution=[*steps, done(listed(mayors))],
+        check=says(exact_match=listed(answer)),
+        solution=[*steps, done(listed(answer))],
         difficulty="hard",
-        needs=needed((town.name for town in towns), mayors),
-        memory_distance_pages=18,
+        needs=needed((town.name for town in towns), answer),
+        memory_distance_pages=22,
         max_steps=MAX_STEPS,
     )
 
@@ -125,5 +126,5 @@ TEMPLATES: tuple[Template, ...] = (
     Template(hobbies_behind_six_festivals),
     Template(codes_and_phone_numbers),
     Template(market_days_where_things_are_made),
-    Template(mayors_of_the_sellers),
+    Template(sellers_and_their_mayors),
 )

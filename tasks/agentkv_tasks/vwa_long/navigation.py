@@ -1,12 +1,13 @@
 """Long navigation tasks: many pages seen, then back to the one that was best."""
 
+from agentkv_env.sites.classifieds.content import Listing
 from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_thread
 from agentkv_tasks.vwa_long.rounds import MAX_STEPS, best_early, different, needed, several
 
 
 def mayor_from_the_highest_town(draw: Draw) -> Draft:
-    """From each of eight towns to its mayor to where the mayor was born."""
+    """Eight towns, eight mayors, eight birthplaces; the highest of these is the answer."""
     wiki = draw.world.wiki
 
     def height(mayor: str) -> int:
@@ -26,52 +27,57 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
     return Draft(
         intent="For each of these towns open in the wiki the town, then its mayor, then the "
         f"birthplace of the mayor, and read the Elevation there: {names}. Then open the article "
-        "about the mayor with the highest birthplace and stay there.",
+        "about the mayor with the highest birthplace, stay there, and answer with that elevation "
+        "as a number.",
         values=values,
         start="__WIKIPEDIA__",
-        check=reaches(f"__WIKIPEDIA__/wiki/{best.mayor.replace(' ', '_')}"),
-        solution=[*steps, find_article(best.mayor), done()],
+        check=all_of(
+            reaches(f"__WIKIPEDIA__/wiki/{best.mayor.replace(' ', '_')}"),
+            says(exact_match=str(height(best.mayor))),
+        ),
+        solution=[*steps, find_article(best.mayor), done(height(best.mayor))],
         difficulty="hard",
-        needs=needed([best.mayor]),
+        needs=needed([height(best.mayor)]),
         memory_distance_pages=3 * (len(towns) - 1 - towns.index(best)) + 2,
         max_steps=MAX_STEPS,
     )
 
 
-def listing_of_the_best_seller(draw: Draw) -> Draft:
-    """Eight sellers' pages; the rating of the best one is the answer."""
+def listing_of_the_busiest_seller(draw: Draw) -> Draft:
+    """Eight sellers' pages; the sales of the busiest one are the answer."""
     content, me = draw.world.classifieds, draw.world.me.handle
+
+    def sales(listing: Listing) -> int:
+        return content.seller(listing.seller).sales
+
     foreign = [x for x in content.listings if x.seller != me]
-    listings = different(draw, foreign, lambda x: content.seller(x.seller).rating, 8)
-    best = best_early(draw, listings, lambda x: content.seller(x.seller).rating)
-    rating = f"{content.seller(best.seller).rating / 10}"
+    listings = different(draw, foreign, sales, 8)
+    best = best_early(draw, listings, sales)
     names, values = several("listing", [x.title for x in listings])
     steps: list[str] = []
     for x in listings:
         steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
     return Draft(
         intent="Open the page of the seller of each of these listings in the classifieds and "
-        f"read the Rating: {names}. Then open the listing whose seller has the best rating, stay "
-        "there, and answer with that rating as a number.",
+        f"read the Sales: {names}. Then open the listing whose seller has the most sales, stay "
+        "there, and answer with that number of sales.",
         values=values,
         start="__CLASSIFIEDS__",
         check=all_of(
-            reaches(f"__CLASSIFIEDS__/listing/{best.id}"), says(exact_match=rating)
+            reaches(f"__CLASSIFIEDS__/listing/{best.id}"), says(exact_match=str(sales(best)))
         ),
-        solution=[*steps, *find_listing(best.title), done(rating)],
+        solution=[*steps, *find_listing(best.title), done(sales(best))],
         difficulty="hard",
-        needs=needed([rating]),
+        needs=needed([sales(best)]),
         memory_distance_pages=3 * (len(listings) - 1 - listings.index(best)) + 2,
         max_steps=MAX_STEPS,
-    )  # fmt: skip
+    )
 
 
 def thread_of_the_oldest_member(draw: Draw) -> Draft:
     """Eight authors' pages; the year of the oldest member is the answer."""
     forum = draw.world.forum
-    threads = different(
-        draw, forum.threads, lambda thread: forum.member(thread.author).joined, 8
-    )  # fmt: skip
+    threads = different(draw, forum.threads, lambda one: forum.member(one.author).joined, 8)
     best = best_early(draw, threads, lambda thread: -forum.member(thread.author).joined)
     year = forum.member(best.author).joined
     names, values = several("thread", [thread.title for thread in threads])
@@ -95,6 +101,6 @@ def thread_of_the_oldest_member(draw: Draw) -> Draft:
 
 TEMPLATES: tuple[Template, ...] = (
     Template(mayor_from_the_highest_town),
-    Template(listing_of_the_best_seller),
+    Template(listing_of_the_busiest_seller),
     Template(thread_of_the_oldest_member),
 )

@@ -2,10 +2,10 @@
 
 from itertools import combinations
 
-from agentkv_env.sites.shop.content import Product
+from agentkv_env.sites.shop.content import PastOrder, Product
 from agentkv_env.sites.site import money
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
-from agentkv_tasks.vwa75.shop import buy, in_cart, order_says, ordered
+from agentkv_tasks.vwa75.shop import buy, in_cart, new_order, ordered
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, find_product, write
 from agentkv_tasks.vwa_long.rounds import MAX_STEPS, different, listed, needed, several, text
 
@@ -19,6 +19,12 @@ _MESSAGES = "__SHOPPING__/account/messages"
 
 def _fact(product: Product, key: str) -> str:
     return dict(product.facts)[key]
+
+
+def _buyable(draw: Draw) -> list[Product]:
+    """Products that are not sold out."""
+    shop = draw.world.shop
+    return [product for product in shop.products if shop.detail(product).stock]
 
 
 def longest_warranties(draw: Draw) -> Draft:
@@ -55,7 +61,7 @@ def longest_warranties(draw: Draw) -> Draft:
 def _groups_with_a_best(draw: Draw) -> list[tuple[Product, ...]]:
     """For each kind three products, one of which has the longest warranty; not every kind has."""
     of_kind: dict[str, list[Product]] = {}
-    for product in draw.world.shop.products:
+    for product in _buyable(draw):
         of_kind.setdefault(product.kind, []).append(product)
     groups: list[tuple[Product, ...]] = []
     for products in of_kind.values():
@@ -75,7 +81,7 @@ def _years(product: Product) -> int:
 def review_what_was_ordered(draw: Draw) -> Draft:
     """Names read on the pages of old orders, then a form for each of them."""
     shop = draw.world.shop
-    orders = []
+    orders: list[PastOrder] = []
     for order in draw.rng.sample(shop.orders, len(shop.orders)):
         if sum(len(one.lines) for one in orders) < 4:
             orders.append(order)
@@ -117,7 +123,7 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
     listing = draw.rng.choice([x for x in content.listings if x.seller != me])
     seller = content.seller(listing.seller)
     town = draw.world.wiki.town(seller.town)
-    products = different(draw, draw.world.shop.products, lambda one: one.kind, 4)
+    products = different(draw, _buyable(draw), lambda one: one.kind, 4)
     names, values = several("product", [product.name for product in products])
     street, code = f"{draw.rng.randint(2, 97)} Mill Lane", draw.rng.randint(10000, 99999)
     basket: list[str] = []
@@ -134,9 +140,10 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
             *ordered(draw, *products),
-            order_says(draw, "address", f"{seller.name}, {street}, {code} {seller.town}"),
-            order_says(draw, "shipping", "Express"),
-            order_says(draw, "note", town.market_day),
+            shows(new_order(draw), text("#address"),
+                  exact_match=f"{seller.name}, {street}, {code} {seller.town}"),
+            shows(new_order(draw), text("#shipping"), must_include=["Express"]),
+            shows(new_order(draw), text("#note"), exact_match=town.market_day),
         ),
         solution=[*find_listing(listing.title), f"click [link: {seller.handle}]", "tab_focus [1]",
                   find_article(town.name), "tab_focus [2]", *basket,
