@@ -7,6 +7,8 @@ from agentkv_env.sites.classifieds.content import Content as Classifieds
 from agentkv_env.sites.classifieds.content import generate as generate_classifieds
 from agentkv_env.sites.forum.content import Content as Forum
 from agentkv_env.sites.forum.content import generate as generate_forum
+from agentkv_env.sites.home.content import Content as Home
+from agentkv_env.sites.home.content import generate as generate_home
 from agentkv_env.sites.names import Names, Person
 from agentkv_env.sites.shop.content import Content as Shop
 from agentkv_env.sites.shop.content import generate as generate_shop
@@ -37,6 +39,7 @@ class World:
     classifieds: Classifieds = field(init=False)
     forum: Forum = field(init=False)
     wiki: Wiki = field(init=False)
+    home: Home = field(init=False)
     names: frozenset[str] = field(init=False, repr=False)
     """Every proper name that was drawn for this world."""
 
@@ -55,6 +58,7 @@ class World:
             "classifieds": generate_classifieds(names("classifieds"), town),
             "forum": generate_forum(names("forum"), town),
             "wiki": generate_wiki(names("wiki"), town),
+            "home": generate_home(names("home"), town),
             "names": frozenset(taken),
         }
         for name, part in parts.items():

@@ -25,6 +25,7 @@ CREATE TABLE wiki_remark (id INTEGER PRIMARY KEY, title TEXT NOT NULL, body TEXT
 """
 REVISIONS_ON_A_PAGE = 6
 LINKS_ON_A_PAGE = 8
+_SPANS = {"7": 7, "30": 30}
 
 
 async def talk(request: Request) -> Response:
@@ -71,10 +72,8 @@ async def links_here(request: Request) -> Response:
 
 async def recent_changes(request: Request) -> Response:
     """Changes of the last so many days; of all days unless `days` says otherwise."""
-    asked = request.query_params.get("days", "")
-    since = (
-        world(request).now - timedelta(days=int(asked) if asked in ("7", "30") else 900)
-    ).date()
+    days = _SPANS.get(request.query_params.get("days", ""), 10_000)
+    since = world(request).now.date() - timedelta(days)
     found = [each for each in recent(world(request)) if each.day >= since]
     page = paging(len(found), page=request.query_params.get("page"), size=REVISIONS_ON_A_PAGE)
     part = found[page.start : page.start + page.size]

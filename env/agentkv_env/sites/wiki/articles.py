@@ -1,4 +1,4 @@
-"""Articles written from the wiki's facts: a lead, an infobox, sections, and a picture of its own."""
+"""Articles written from the wiki's facts: a lead, an infobox, sections, a picture of their own."""
 
 from collections.abc import Iterator
 from functools import lru_cache

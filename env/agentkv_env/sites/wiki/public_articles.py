@@ -30,9 +30,14 @@ def deeds_of(name: str, public: Public) -> list[str]:
 
 def found_in(town: str, public: Public) -> list[str]:
     """Titles of what stands in `town`, or stops there."""
-    standing = [*public.schools, *public.bridges, *public.museums, *public.clubs]
+    standing = [
+        *((each.name, each.town) for each in public.schools),
+        *((each.name, each.town) for each in public.bridges),
+        *((each.name, each.town) for each in public.museums),
+        *((each.name, each.town) for each in public.clubs),
+    ]
     return [
-        *(each.name for each in standing if each.town == town),
+        *(name for name, place in standing if place == town),
         *(each.name for each in public.lines if town in each.stops),
     ]
 
