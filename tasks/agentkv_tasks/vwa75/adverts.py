@@ -1,0 +1,182 @@
+"""Form tasks on the classifieds that need what other pages and photos said."""
+
+from agentkv_env.sites.classifieds.content import Category, Listing
+from agentkv_tasks.task import Evaluation
+from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows
+from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.vwa75.steps import (
+    choose,
+    done,
+    find_article,
+    find_listing,
+    find_thread,
+    write,
+)
+
+_THINGS = (("canoe", "boats"), ("violin", "music"), ("bookcase", "furniture"), ("kite", "toys"))
+
+
+def foreign(draw: Draw) -> list[Listing]:
+    """What other people sell."""
+    me = draw.world.me.handle
+    return [listing for listing in draw.world.classifieds.listings if listing.seller != me]
+
+
+def sent(listing: Listing, words: str, phone: str) -> Evaluation:
+    """The newest letter is about `listing` and says `words` and `phone`."""
+    page = "__CLASSIFIEDS__/messages"
+    return all_of(
+        shows(page, text(".about"), exact_match=listing.title),
+        shows(page, text(".message-body"), exact_match=words),
+        shows(page, text(".message-phone"), exact_match=phone),
+    )
+
+
+def price_of_a_listing_i_do_not_have(draw: Draw) -> Draft:
+    """Cannot be done: the listing is somebody else's."""
+    listing = draw.rng.choice(foreign(draw))
+    price = listing.price + draw.rng.choice((-9, 11, 20, 35))
+    return Draft(
+        intent=draw.rng.choice((
+            "Open My listings and change the price of my {{listing}} to {{price}} dollars. "
+            "Answer N/A if I have no such listing.",
+            "My listing {{listing}} should cost {{price}} dollars: look for it under My listings "
+            "and edit it. Answer N/A if it is not there.",
+        )),
+        values={"listing": listing.title, "price": price},
+        start="__CLASSIFIEDS__",
+        check=all_of(says(exact_match="N/A"), reaches("__CLASSIFIEDS__/mine")),
+        solution=["click [link: My listings]", done("N/A")],
+    )  # fmt: skip
+
+
+def listing_with_my_phone(draw: Draw) -> Draft:
+    """Two facts from two pages of my account in the shop, in a long form elsewhere."""
+    category, thing = _thing(draw)
+    price, condition = draw.rng.randint(12, 480), draw.rng.choice(("Like new", "Used", "For parts"))
+    phone, home = f"555 {1000 + draw.world.seed % 9000}", draw.world.shop.addresses[0]
+    title = f"{draw.rng.choice(draw.world.town.brands)} {thing}"
+    return Draft(
+        intent=draw.rng.choice((
+            "Read my phone number on the page Account of the shop, and the town of my Home address "
+            "on the page Addresses. Then post a listing on the classifieds in the other tab: title "
+            "{{title}}, category {{category}}, price {{price}} dollars, that town, condition "
+            "{{condition}}. The description is my phone number.",
+            "The shop has my phone number under Account and the town of my Home address under "
+            "Addresses: read both first. Then post a listing on the classifieds in the other tab "
+            "with the title {{title}}, the category {{category}}, the price {{price}} dollars, "
+            "that town, the condition {{condition}} and my phone number as the description.",
+        )),
+        values={"title": title, "category": category.name, "price": price, "condition": condition},
+        start="__SHOPPING__ |AND| __CLASSIFIEDS__",
+        check=_posted(draw, title=title, category=category.name, price=f"${price}", town=home.place,
+                      condition=condition, description=phone),
+        solution=["click [link: Account]", "click [link: Addresses]", "tab_focus [1]",
+                  "click [link: Post a listing]", write("Title", title),
+                  choose("Category", category.name), write("Price in dollars", price),
+                  choose("Town", home.place), f"click [radio: {condition}]",
+                  write("Description", phone), "click [button: Publish listing]", done()],
+        difficulty="medium",
+        memory_distance_pages=8,
+        needs=[home.place, phone],
+    )  # fmt: skip
+
+
+def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
+    """Only in two photos: what is to be told to the seller of a third thing."""
+    listings = foreign(draw)
+    serial = draw.rng.choice([one for one in listings if one.photo.kind == "serial"])
+    phone = draw.rng.choice([one for one in listings if one.photo.kind == "phone"])
+    saved = draw.world.classifieds.saved
+    wanted = draw.rng.choice(
+        [one for one in listings if one.photo.kind == "none" and one.id not in saved]
+    )
+    return Draft(
+        intent=draw.rng.choice((
+            "Read the serial number in the photo of the {{serial}} and the phone number in the "
+            "photo of the {{phone}}. Then save the listing {{wanted}} and contact its seller: the "
+            "message is that serial number, your phone is that phone number.",
+            "Open the listing {{serial}} and read the serial number in its photo. Open the listing "
+            "{{phone}} and read the phone number in its photo. Then save the listing {{wanted}} "
+            "and write to its seller: message the serial number, phone the phone number.",
+        )),
+        values={"serial": serial.title, "phone": phone.title, "wanted": wanted.title},
+        start="__CLASSIFIEDS__",
+        check=all_of(
+            sent(wanted, serial.photo.fact, phone.photo.fact),
+            shows("__CLASSIFIEDS__/saved", text(".rows"), must_include=[wanted.title]),
+        ),
+        solution=[*find_listing(serial.title), *find_listing(phone.title),
+                  *find_listing(wanted.title), "click [button: Save listing]",
+                  "click [link: Contact seller]",
+                  write("Message", serial.photo.fact), write("Your phone", phone.photo.fact),
+                  "click [button: Send message]", done()],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=serial.photo.fact,
+        memory_distance_pages=6,
+        needs=[serial.photo.fact, phone.photo.fact],
+    )  # fmt: skip
+
+
+def old_listing_for_a_new_one(draw: Draw) -> Draft:
+    """Two facts from two other sites, a listing deleted, a long form, a comment."""
+    me, content = draw.world.me.handle, draw.world.classifieds
+    old = draw.rng.choice([one for one in content.listings if one.seller == me])
+    festival = draw.rng.choice(draw.world.wiki.festivals)
+    thread, poster = draw.rng.choice(
+        [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
+    )
+    category, thing = _thing(draw)
+    price, title = draw.rng.randint(12, 480), f"{festival.town} {thing}"
+    return Draft(
+        intent="First read who is the organiser of the {{festival}} in the wiki in the second tab, "
+        "and the code on the poster of the thread {{thread}} on the forum in the third tab. Then "
+        "delete my listing {{old}} on the classifieds and post a new one: title {{title}}, "
+        "category {{category}}, price {{price}} dollars, town {{town}}, condition Used, the "
+        "organiser's name as the description, I can deliver it. Last, write the code as a comment "
+        "on it.",
+        values={"festival": festival.name, "thread": thread.title, "old": old.title,
+                "title": title, "category": category.name, "price": price, "town": festival.town},
+        start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",
+        check=all_of(
+            shows("__CLASSIFIEDS__/mine", text(".mine"), must_exclude=[old.title]),
+            _posted(draw, title=title, category=category.name, price=f"${price}",
+                    town=festival.town, condition="Used", description=festival.organiser,
+                    delivery="possible"),
+            shows(_new_listing(draw), text("#comments"), must_include=[poster.code]),
+        ),
+        solution=["tab_focus [1]", find_article(festival.name), "tab_focus [2]",
+                  *find_thread(thread.title), "tab_focus [0]", "click [link: My listings]",
+                  f"click [link: Delete {old.title}]", "click [button: Delete for good]",
+                  "click [link: Post a listing]", write("Title", title),
+                  choose("Category", category.name), write("Price in dollars", price),
+                  choose("Town", festival.town), "click [radio: Used]",
+                  write("Description", festival.organiser), "click [checkbox: I can deliver it]",
+                  "click [button: Publish listing]", write("Comment", poster.code),
+                  "click [button: Post comment]", done()],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=f"CODE {poster.code}",
+        memory_distance_pages=13,
+        needs=[festival.organiser, poster.code],
+    )  # fmt: skip
+
+
+def _thing(draw: Draw) -> tuple[Category, str]:
+    thing, slug = draw.rng.choice(_THINGS)
+    return draw.world.classifieds.category(slug), thing
+
+
+def _new_listing(draw: Draw) -> str:
+    return f"__CLASSIFIEDS__/listing/{len(draw.world.classifieds.listings) + 1}"
+
+
+def _posted(draw: Draw, **parts: str) -> Evaluation:
+    """The listing posted first holds these parts, each under the class `listing-<part>`."""
+    return all_of(
+        *(
+            shows(_new_listing(draw), text(f".listing-{part}"), exact_match=words)
+            for part, words in parts.items()
+        )
+    )

@@ -1,0 +1,134 @@
+"""Form tasks on the forum, and what tells that they were done."""
+
+from collections.abc import Sequence
+
+from agentkv_tasks.task import Evaluation
+from agentkv_tasks.template import Draft, Draw, all_of, shows
+from agentkv_tasks.vwa75.steps import done, find_thread, write
+
+_REMARKS = (
+    "Thanks, I will try that.",
+    "I agree with the first answer.",
+    "Please keep us posted.",
+    "This made my day.",
+)
+
+
+def text(selector: str) -> str:
+    """The text of the first element that `selector` finds."""
+    return f"document.querySelector('{selector}').innerText"
+
+
+def commented(thread: int, *words: str) -> Evaluation:
+    """The comments of the thread say all of `words`."""
+    return _said(thread, ".comment-body", words)
+
+
+def replied(thread: int, comment: int, words: str) -> Evaluation:
+    """The answers to the comment say `words`."""
+    return _said(thread, f'[data-parent="{comment}"] .comment-body', [words])
+
+
+def _said(thread: int, selector: str, words: Sequence[str]) -> Evaluation:
+    texts = f"[...document.querySelectorAll('{selector}')].map(e => e.innerText).join(' | ')"
+    return shows(f"__REDDIT__/thread/{thread}", texts, must_include=words)
+
+
+def upvoted(thread: int) -> Evaluation:
+    """The thread has the user's vote."""
+    pressed = f"document.querySelector('#thread-{thread} .up').getAttribute('aria-pressed')"
+    return shows(f"__REDDIT__/thread/{thread}", pressed, exact_match="true")
+
+
+def subscribed(draw: Draw, board: str) -> Evaluation:
+    """The user follows the board, and of the others those from before."""
+    states = "[...document.querySelectorAll('.state')].map(e => e.innerText).join('')"
+    count = len(draw.world.forum.subscribed) + 1
+    return all_of(
+        shows("__REDDIT__/boards", text(f"#board-{board} .state"), exact_match="subscribed"),
+        shows("__REDDIT__/boards", states, exact_match="subscribed" * count),
+    )
+
+
+def new_board(draw: Draw) -> str:
+    """A board the user does not follow."""
+    forum = draw.world.forum
+    return draw.rng.choice([b.name for b in forum.boards if b.name not in forum.subscribed])
+
+
+def subscribe_to_a_board(draw: Draw) -> Draft:
+    """One button on the board's page."""
+    board = new_board(draw)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Subscribe to the board {{board}} on the forum.",
+                "I want to follow the forum board {{board}}: subscribe to it.",
+            )
+        ),
+        values={"board": board},
+        start="__REDDIT__",
+        check=subscribed(draw, board),
+        solution=["click [link: Boards]", f"click [link: {board}]", "click [button: Subscribe]",
+                  done()],
+    )  # fmt: skip
+
+
+def vote_for_a_comment(draw: Draw) -> Draft:
+    """One button among many on the thread's page, where the task starts."""
+    thread = draw.rng.choice(draw.world.forum.threads)
+    comment = draw.rng.choice(thread.comments)
+    name, word = draw.rng.choice((("up", "Upvote"), ("down", "Downvote")))
+    page = f"__REDDIT__/thread/{thread.id}"
+    button = f"document.querySelector('#comment-{comment.id} .{name}')"
+    return Draft(
+        intent=draw.rng.choice(
+            (f"{word} the comment by {{{{author}}}} on this page.",
+             f"{word} what {{{{author}}}} wrote in this thread.")
+        ),
+        values={"author": comment.author},
+        start=page,
+        check=all_of(
+            shows(page, f"{button}.getAttribute('aria-pressed')", exact_match="true"),
+            shows(page, "document.querySelectorAll('[aria-pressed=true]').length", exact_match="1"),
+        ),
+        solution=[f"click [button: {word} {comment.author}]", done()],
+    )  # fmt: skip
+
+
+def comment_on_a_thread(draw: Draw) -> Draft:
+    """Find a thread by its title and write below it."""
+    thread = draw.rng.choice(draw.world.forum.threads)
+    remark = draw.rng.choice(_REMARKS)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Write the comment {{remark}} in the forum thread {{thread}}.",
+                "Comment {{remark}} on the thread {{thread}}.",
+            )
+        ),
+        values={"remark": f'"{remark}"', "thread": thread.title},
+        start="__REDDIT__",
+        check=commented(thread.id, remark),
+        solution=[*find_thread(thread.title), write("Comment", remark),
+                  "click [button: Post comment]", done()],
+    )  # fmt: skip
+
+
+def change_the_bio(draw: Draw) -> Draft:
+    """The forum's settings."""
+    place, other = draw.rng.sample(draw.world.places, 2)
+    bio = f"I live in {place} and often go to {other}."
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Change my bio on the forum to: {{bio}}",
+                "On the forum, my bio should read: {{bio}}",
+            )
+        ),
+        values={"bio": bio},
+        start="__REDDIT__",
+        check=shows(f"__REDDIT__/user/{draw.world.me.handle}", text(".bio"), exact_match=bio),
+        solution=["click [link: Settings]", write("Bio", bio), "click [button: Save settings]",
+                  done()],
+    )  # fmt: skip
