@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentkv.prompt import PlainTemplate
 from agentkv_env.page import Page
+from agentkv_env.serialize import neutral
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
 
@@ -23,7 +24,7 @@ class Recordings:
         for path in sorted(folder.glob("*.jsonl")):
             digest.update(path.read_bytes())
             into = self.strolls if path.name.startswith("stroll") else self.tasks
-            into += load(path)
+            into += filter(is_founded, load(path))
         self.digest = digest.hexdigest()
         """SHA-256 of the files' bytes."""
 
@@ -56,6 +57,24 @@ class Recordings:
         """The goal and one page of a variant of some episode."""
         episode = vary(rng.choice(self.tasks or self.strolls), rng, thinned=0.0)
         return episode.goal, rng.choice(episode.turns).page
+
+
+def is_founded(episode: Episode) -> bool:
+    """Whether all that is typed and answered was read before, in the goal or on a page.
+
+    OCR misses some of what solutions know; who learns from such an episode learns to guess.
+    """
+    read = neutral(episode.goal).lower()
+    for turn in episode.turns:
+        nodes = turn.page.nodes
+        read += "\n" + "\n".join(
+            neutral(" ".join((node.name, node.value, *node.options))) for node in nodes
+        )
+        read = read.lower()
+        for part in _copied("", turn.reply).split(", "):
+            if part != "N/A" and neutral(part).lower() not in read:
+                return False
+    return True
 
 
 def shorten(episode: Episode, rng: random.Random) -> Episode | None:

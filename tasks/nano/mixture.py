@@ -38,12 +38,12 @@ STAGES: dict[str, Stage] = {
     "pair": Stage(
         {"pair": 0.9, "copy": 0.1},
         frozenset({"pair"}),
-        tuple(range(len(PAIR_LEVELS))),
-        0.85,
-        1_200_000,
+        (0, 1),
+        0.8,
+        1_000_000,
     ),
     "drill": Stage(
-        {"drill": 0.3, "errand": 0.33, "quote": 0.1, "recall": 0.15, "pair": 0.08, "copy": 0.04},
+        {"drill": 0.3, "errand": 0.33, "quote": 0.1, "recall": 0.15, "pair": 0.06, "copy": 0.06},
         frozenset({"drill", "errand"}),
         (3, 5, 8, 12, 18, 26, 36),
         0.85,
@@ -100,7 +100,11 @@ class Source:
             length = level if stage == "copy" else rng.choice((64, 128, 256, 512))
             return copying(rng, self.plain_tokens, length)
         if kind == "pair":
-            return pairing(rng, self.plain_tokens, level if stage == "pair" else rng.randint(0, 4))
+            return pairing(
+                rng,
+                self.plain_tokens,
+                level if stage == "pair" else rng.randrange(len(PAIR_LEVELS)),
+            )
         if kind in ("task", "stroll"):
             thinned = max(0.1, min(0.7, 1.5 * left))
             return self.recordings.row(

@@ -41,8 +41,10 @@ class Recorder:
 
     name = "recorder"
 
-    def __init__(self, steps: Sequence[str], rng: random.Random, *, strays: bool) -> None:
-        self._conversation = Solution(steps).begin("")
+    def __init__(
+        self, steps: Sequence[str], goal: str, rng: random.Random, *, strays: bool
+    ) -> None:
+        self._conversation = Solution(steps).begin(goal)
         self._rng = rng
         self._strays_left = 1 if strays else 0
         self._is_lost = False
@@ -121,12 +123,13 @@ def _play(
     rng: random.Random,
     strays: bool,
 ) -> tuple[Episode, float]:
-    recorder = Recorder([addresses.fill(line) for line in task.solution], rng, strays=strays)
+    steps = [addresses.fill(line) for line in task.solution]
+    recorder = Recorder(steps, task.intent, rng, strays=strays)
     with browser.session(
         hosts=addresses.hosts(*task.start_urls), addresses=dict(addresses.origins), ocr=ocr
     ) as session:
         session.open(*(addresses.real(url) for url in task.start_urls))
-        done = Agent(recorder).run(session, task.intent, max_steps=40)
+        done = Agent(recorder).run(session, task.intent, max_steps=task.max_steps + 2)
         score = 1.0 if done.status == "stopped" else 0.0
         if strays and score:
             final = Final.of(session.page, done.answer, addresses)

@@ -9,7 +9,7 @@ import re
 import time
 from pathlib import Path
 
-from agentkv.models.scripted import spoken
+from agentkv.models.scripted import quoted, spoken
 from agentkv_env.actions import Action
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
@@ -32,7 +32,8 @@ def stroll(session: Session, rng: random.Random, origins: list[str], name: str) 
         ActionFailed: a step was not possible.
     """
     session.open(rng.choice(origins) + "/")
-    parts, turns = [], []
+    parts: list[str] = []
+    turns: list[Turn] = []
     for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 5))):
         page = session.observe()
         said, action = _step(page, rng)
@@ -43,8 +44,11 @@ def stroll(session: Session, rng: random.Random, origins: list[str], name: str) 
     question, answer = _question(page, rng)
     if question:
         parts.append(question)
-    turns.append(Turn(page, spoken(Action(kind="stop", answer=answer), page)))
-    return Episode(sentence(rng, parts), tuple(turns), name)
+    goal = sentence(rng, parts)
+    stop = Action(kind="stop", answer=answer)
+    quote = quoted(stop, goal, [*(turn.page for turn in turns), page])
+    turns.append(Turn(page, spoken(stop, page, quote=quote)))
+    return Episode(goal, tuple(turns), name)
 
 
 def _step(page: Page, rng: random.Random) -> tuple[str, Action]:

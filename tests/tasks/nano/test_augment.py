@@ -10,7 +10,7 @@ from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import side_of_name
 from nano.augment import rename, renumber, revalue, thin, vary
-from nano.data import shorten
+from nano.data import is_founded, shorten
 from nano.drills import Drills
 from nano.episode import Episode, Turn, from_json, to_json
 
@@ -102,6 +102,15 @@ def test_a_shortened_episode_keeps_the_page_its_answer_was_read_on() -> None:
     emptied = [not turn.page.nodes for turn in episode.turns]
     assert emptied == [True, False, False, False]
     assert [turn.counts for turn in episode.turns] == [False, True, True, True]
+
+
+def test_an_answer_that_no_page_says_is_not_learnt_from() -> None:
+    episode = an_episode()
+    assert is_founded(episode)
+    pageless = [Turn(Page(turn.page.url, "", ()), turn.reply) for turn in episode.turns]
+    assert not is_founded(Episode(episode.goal, tuple(pageless)))
+    unsolved = Turn(episode.turns[0].page, "done\n```stop [N/A]```")
+    assert is_founded(Episode(episode.goal, (unsolved,)))
 
 
 def test_episodes_come_back_from_json_as_they_were() -> None:
