@@ -7,6 +7,7 @@ CRC-32, and a draw that falls on the wrong side is drawn again.
 """
 
 import random
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _FIRST_ENDINGS = "a an e en ia is o on us y".split()
 _LAST_ENDINGS = "ane ard by ell er ett ley man ond son ton wright".split()
 _PLACE_ENDINGS = "burg bury dale field ford haven mere mouth port stead ton wick".split()
 _BRAND_ENDINGS = "ac eo ex ia ine io ix ora um us".split()
+_ENDINGS = {*_FIRST_ENDINGS, *_LAST_ENDINGS, *_PLACE_ENDINGS, *_BRAND_ENDINGS}
+_INVENTED = re.compile(f"(?:{'|'.join(_SYLLABLES)}){{1,2}}(?:{'|'.join(sorted(_ENDINGS))})")
 _STREETS = "Lane Street Road Avenue Square Walk".split()
 
 
@@ -36,6 +39,14 @@ def side(seed: int) -> int:
 def side_of_name(name: str) -> int:
     """The side a name belongs to: the parity of the CRC-32 of its UTF-8 bytes."""
     return zlib.crc32(name.encode()) % 2
+
+
+def looks_invented(word: str) -> bool:
+    """Whether `word` is made as all invented nouns are: a syllable or two and an ending.
+
+    A few plain words happen to be: "Line", "Pine".
+    """
+    return word.istitle() and _INVENTED.fullmatch(word.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True)

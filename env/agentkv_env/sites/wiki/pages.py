@@ -83,7 +83,7 @@ async def annex(request: Request) -> Response:
 
 
 async def category(request: Request) -> Response:
-    name = request.path_params["name"]
+    name = request.path_params["name"].replace("_", " ")
     if name not in CATEGORIES:
         raise missing()
     found = [a for a in articles(world(request).wiki).values() if a.category == name]
