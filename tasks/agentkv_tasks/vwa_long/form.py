@@ -75,15 +75,15 @@ def move_house(draw: Draw) -> Draft:
     bio = f"My mayor is {town.mayor}."
     posted = f"__CLASSIFIEDS__/listing/{len(content.listings) + 1}"
     parts = {"title": "Moving boxes", "category": "Furniture", "price": f"${price}",
-             "town": town.name, "condition": "Used", "description": town.market_day}  # fmt: skip
+             "town": town.name, "condition": "Used", "description": seller.name}  # fmt: skip
     return Draft(
-        intent="I move to the home town of the seller of the {{listing}} in the classifieds: find "
-        "out which town it is, and look up its mayor and its market day in the wiki. In the shop, "
-        "add an address: label Soon, name {{me}}, street and number {{street}}, postcode "
-        "{{code}}, and that town. On the forum, change my bio to: My mayor is, the mayor's name, "
+        intent="Open the page of the seller of the {{listing}} in the classifieds and read Name "
+        "and Home town. I move to that town: look up its mayor in the wiki. In the shop, add an "
+        "address: label Soon, name {{me}}, street and number {{street}}, postcode {{code}}, and "
+        "that town. On the forum, change my bio to: My mayor is, the mayor's name, "
         "and a full stop. Last, post a listing on the classifieds: title Moving boxes, category "
-        "Furniture, price {{price}} dollars, that town, condition Used, description: the market "
-        "day.",
+        "Furniture, price {{price}} dollars, that town, condition Used, description: the name "
+        "of the seller.",
         values={"listing": listing.title, "me": me.name, "street": street, "code": code,
                 "price": price},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__ |AND| __REDDIT__",
@@ -104,10 +104,10 @@ def move_house(draw: Draw) -> Draft:
                   "tab_focus [0]", "click [link: Post a listing]", write("Title", "Moving boxes"),
                   choose("Category", "Furniture"), write("Price in dollars", price),
                   choose("Town", town.name), "click [radio: Used]",
-                  write("Description", town.market_day), "click [button: Publish listing]",
+                  write("Description", seller.name), "click [button: Publish listing]",
                   done()],
         difficulty="hard",
-        needs=needed([town.name, town.mayor, town.market_day]),
+        needs=needed([town.name, town.mayor, seller.name]),
         memory_distance_pages=25,
         max_steps=MAX_STEPS,
     )  # fmt: skip
@@ -159,8 +159,9 @@ def prices_for_five_threads(draw: Draw) -> Draft:
         steps += find_product(product.name)
     steps.append("tab_focus [1]")
     for thread, price in zip(threads, prices, strict=True):
+        # The page that follows shows the new comment, far below the search box.
         steps += [*find_thread(thread.title), write("Comment", price),
-                  "click [button: Post comment]"]  # fmt: skip
+                  "click [button: Post comment]", "goto [__REDDIT__]"]  # fmt: skip
     return Draft(
         intent=f"Read the prices of these five products in the shop: {names}. Then write one "
         f"comment in each of these forum threads in the other tab: {titles}. The comment in the "
@@ -174,7 +175,7 @@ def prices_for_five_threads(draw: Draw) -> Draft:
                 for thread, price in zip(threads, prices, strict=True)
             )
         ),
-        solution=[*steps, done()],
+        solution=[*steps[:-1], done()],
         difficulty="hard",
         needs=needed(prices),
         memory_distance_pages=20,

@@ -97,7 +97,7 @@ def sellers_and_their_mayors(draw: Draw) -> Draft:
     """Six names and home towns from the classifieds, then the towns' mayors from the wiki."""
     content, me = draw.world.classifieds, draw.world.me.handle
     foreign = [x for x in content.listings if x.seller != me]
-    listings = different(draw, foreign, lambda x: content.seller(x.seller).town, 6)
+    listings = different(draw, foreign, lambda x: x.seller, 6)
     towns = [draw.world.wiki.town(content.seller(x.seller).town) for x in listings]
     answer = [content.seller(x.seller).name for x in listings] + [town.mayor for town in towns]
     names, values = several("listing", [x.title for x in listings])
