@@ -1,9 +1,10 @@
 """Form tasks on the classifieds that need what other pages and photos said."""
 
-from agentkv_env.sites.classifieds.content import Category, Listing
+from agentkv_env.sites.classifieds.content import Category
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows
+from agentkv_tasks.template import Draft, Draw, all_of, shows
 from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.vwa75.listings import foreign, mine, sent
 from agentkv_tasks.vwa75.steps import (
     choose,
     done,
@@ -14,40 +15,6 @@ from agentkv_tasks.vwa75.steps import (
 )
 
 _THINGS = (("canoe", "boats"), ("violin", "music"), ("bookcase", "furniture"), ("kite", "toys"))
-
-
-def foreign(draw: Draw) -> list[Listing]:
-    """What other people sell."""
-    me = draw.world.me.handle
-    return [listing for listing in draw.world.classifieds.listings if listing.seller != me]
-
-
-def sent(listing: Listing, words: str, phone: str) -> Evaluation:
-    """The newest letter is about `listing` and says `words` and `phone`."""
-    page = "__CLASSIFIEDS__/messages"
-    return all_of(
-        shows(page, text(".about"), exact_match=listing.title),
-        shows(page, text(".message-body"), exact_match=words),
-        shows(page, text(".message-phone"), exact_match=phone),
-    )
-
-
-def price_of_a_listing_i_do_not_have(draw: Draw) -> Draft:
-    """Cannot be done: the listing is somebody else's."""
-    listing = draw.rng.choice(foreign(draw))
-    price = listing.price + draw.rng.choice((-9, 11, 20, 35))
-    return Draft(
-        intent=draw.rng.choice((
-            "Open My listings and change the price of my {{listing}} to {{price}} dollars. "
-            "Answer N/A if I have no such listing.",
-            "My listing {{listing}} should cost {{price}} dollars: look for it under My listings "
-            "and edit it. Answer N/A if it is not there.",
-        )),
-        values={"listing": listing.title, "price": price},
-        start="__CLASSIFIEDS__",
-        check=all_of(says(exact_match="N/A"), reaches("__CLASSIFIEDS__/mine")),
-        solution=["click [link: My listings]", done("N/A")],
-    )  # fmt: skip
 
 
 def listing_with_my_phone(draw: Draw) -> Draft:
@@ -121,21 +88,26 @@ def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
 
 def old_listing_for_a_new_one(draw: Draw) -> Draft:
     """Two facts from two other sites, a listing deleted, a long form, a comment."""
-    me, content = draw.world.me.handle, draw.world.classifieds
-    old = draw.rng.choice([one for one in content.listings if one.seller == me])
-    festival = draw.rng.choice(draw.world.wiki.festivals)
+    old, festival = draw.rng.choice(mine(draw)), draw.rng.choice(draw.world.wiki.festivals)
     thread, poster = draw.rng.choice(
         [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
     )
     category, thing = _thing(draw)
     price, title = draw.rng.randint(12, 480), f"{festival.town} {thing}"
     return Draft(
-        intent="First read who is the organiser of the {{festival}} in the wiki in the second tab, "
-        "and the code on the poster of the thread {{thread}} on the forum in the third tab. Then "
-        "delete my listing {{old}} on the classifieds and post a new one: title {{title}}, "
-        "category {{category}}, price {{price}} dollars, town {{town}}, condition Used, the "
-        "organiser's name as the description, I can deliver it. Last, write the code as a comment "
-        "on it.",
+        intent=draw.rng.choice((
+            "First read who is the organiser of the {{festival}} in the wiki in the second tab, "
+            "and the code on the poster of the thread {{thread}} on the forum in the third tab. "
+            "Then delete my listing {{old}} on the classifieds and post a new one: title "
+            "{{title}}, category {{category}}, price {{price}} dollars, town {{town}}, condition "
+            "Used, the organiser's name as the description, I can deliver it. Last, write the code "
+            "as a comment on it.",
+            "Read two things: the organiser of the {{festival}} in the wiki (second tab) and the "
+            "code on the poster of the forum thread {{thread}} (third tab). On the classifieds, "
+            "delete my listing {{old}}. Then post a listing: title {{title}}, category "
+            "{{category}}, price {{price}} dollars, town {{town}}, condition Used, description the "
+            "organiser's name, I can deliver it. Comment on the new listing with the code.",
+        )),
         values={"festival": festival.name, "thread": thread.title, "old": old.title,
                 "title": title, "category": category.name, "price": price, "town": festival.town},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",

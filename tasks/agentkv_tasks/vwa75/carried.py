@@ -163,7 +163,7 @@ def codes_of_two_posters(draw: Draw) -> Draft:
         intent=draw.rng.choice((
             "Open the threads {{one}} and {{other}} on the forum and read the codes on their "
             "posters. Then subscribe to the board {{board}}. Then write both codes in one comment "
-            "in the thread {{thread}}",
+            "in the thread {{thread}}.",
             "Read the code on the poster of the forum thread {{one}} and the code on the poster of "
             "the thread {{other}}. After that subscribe to the board {{board}}, open the thread "
             "{{thread}}, and comment with the two codes.",

@@ -4,7 +4,6 @@ from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
 from agentkv_tasks.vwa75.adverts import (
     listing_with_my_phone,
     old_listing_for_a_new_one,
-    price_of_a_listing_i_do_not_have,
     serial_and_phone_of_two_photos,
 )
 from agentkv_tasks.vwa75.carried import (
@@ -26,6 +25,7 @@ from agentkv_tasks.vwa75.listings import (
     ask_a_seller,
     change_the_price_of_my_listing,
     comment_on_five_listings,
+    price_of_a_listing_i_do_not_have,
 )
 from agentkv_tasks.vwa75.steps import choose, done, find_product, write
 

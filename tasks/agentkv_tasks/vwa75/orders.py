@@ -228,12 +228,16 @@ def whole_order(draw: Draw) -> Draft:
     friend = draw.rng.choice([one for one in sellers if one.handle != draw.world.me.handle])
     house, code = street(draw), postcode(draw)
     return Draft(
-        intent=(
+        intent=draw.rng.choice((
             "Read the name and the home town of the seller in the other tab. Then read the coupon "
             "code for {{category}} on the page Deals of the shop. Order one {{first}} and one "
             "{{second}} with that coupon by Express. Send them to a new address: label Gift, the "
-            "seller's name, {{house}}, the seller's home town, postcode {{code}}."
-        ),
+            "seller's name, {{house}}, the seller's home town, postcode {{code}}.",
+            "The other tab shows a seller: read the name and the home town. Then open Deals in the "
+            "shop and read the coupon code for {{category}}. Put the {{first}} and the {{second}} "
+            "into the cart, use the code, and order them by Express to a new address with the "
+            "label Gift, that name, the street {{house}}, that town and the postcode {{code}}.",
+        )),
         values={
             "category": coupon.category, "first": first.name, "second": second.name,
             "house": house, "code": code,

@@ -179,8 +179,14 @@ def model_on_the_label(draw: Draw) -> Draft:
             break
         steps.append("go_back")
     return Draft(
-        intent="Search the shop for {{kind}}. One of them has the model number {{model}} on its "
-        "label. Put that one into the cart.",
+        intent=draw.rng.choice(
+            (
+                "Search the shop for {{kind}}. One of them has the model number {{model}} on its "
+                "label. Put that one into the cart.",
+                "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one after "
+                "the other, and put the right one into the cart.",
+            )
+        ),
         values={"kind": wanted.kind, "model": wanted.model},
         start="__SHOPPING__",
         check=in_cart(wanted),
