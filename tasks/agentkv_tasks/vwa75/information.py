@@ -1,49 +1,31 @@
 """Tasks that ask for something: the answer is what counts, not the page the agent ends on."""
 
 from agentkv_tasks.template import Draft, Draw, Template, says
-from agentkv_tasks.vwa75 import questions
+from agentkv_tasks.vwa75 import collected, missing, questions
+from agentkv_tasks.vwa75.routes import joined, over_to, says_all
 from agentkv_tasks.vwa75.steps import done, find_article, find_product
 
 
 def fact_of_a_town(draw: Draw) -> Draft:
     """One article, one line of its infobox."""
     town = draw.rng.choice(draw.world.wiki.towns)
-    asked = (
-        ("How many people live in {{town}}", f"{town.population:,}"),
-        ("In which year was {{town}} founded", str(town.founded)),
-        ("On which day is the market in {{town}}", town.market_day),
-        ("How many metres above the sea does {{town}} lie", str(town.elevation_m)),
+    question, answer = draw.rng.choice(
+        (
+            ("What is the population of {{town}}", f"{town.population:,}"),
+            ("In which year was {{town}} founded", str(town.founded)),
+        )
     )
-    first = draw.rng.randrange(2) * 2
-    question, answer = asked[first + draw.instance % 2]
     return Draft(
         intent=f"{question}, according to the wiki?",
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=says(must_include=[answer]),
         solution=[find_article(town.name), done(answer)],
+        needs=[answer],
     )
 
 
-def birth_year_of_a_mayor(draw: Draw) -> Draft:
-    """From the town to its mayor."""
-    town = draw.rng.choice(draw.world.wiki.towns)
-    born = draw.world.wiki.figure(town.mayor).born
-    return Draft(
-        intent=draw.rng.choice(
-            (
-                "In which year was the mayor of {{town}} born? Look it up in the wiki.",
-                "Find the birth year of the mayor of {{town}} in the wiki.",
-            )
-        ),
-        values={"town": town.name},
-        start="__WIKIPEDIA__",
-        check=says(must_include=[str(born)]),
-        solution=[find_article(town.name), f"click [link: {town.mayor}]", done(born)],
-    )
-
-
-def hobby_of_the_mayor_of_a_twin_town(draw: Draw) -> Draft:
+def mayor_of_a_twin_town(draw: Draw) -> Draft:
     """From the town to its twin to the twin's mayor."""
     wiki = draw.world.wiki
     town = draw.rng.choice(wiki.towns)
@@ -52,19 +34,22 @@ def hobby_of_the_mayor_of_a_twin_town(draw: Draw) -> Draft:
     return Draft(
         intent=draw.rng.choice(
             (
-                "What is the hobby of the mayor of the twin town of {{town}}?",
-                "{{town}} has a twin town. Which hobby does the mayor of the twin town have?",
+                "Who is the mayor of the twin town of {{town}}, and what is the hobby of this "
+                "mayor? Answer with the name and the hobby, joined by a comma.",
+                "{{town}} has a twin town. Open the article about the mayor of the twin town and "
+                "answer with the name and the hobby of the mayor, joined by a comma.",
             )
         ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
-        check=says(must_include=[hobby]),
+        check=says_all(twin.mayor, hobby),
         solution=[
             find_article(town.name),
             f"click [link: {twin.name}]",
             f"click [link: {twin.mayor}]",
-            done(hobby),
+            done(joined(twin.mayor, hobby)),
         ],
+        needs=[twin.name, twin.mayor, hobby],
         difficulty="medium",
     )
 
@@ -83,141 +68,91 @@ def motto_of_a_town(draw: Draw) -> Draft:
         start="__WIKIPEDIA__",
         check=says(must_include=[town.motto]),
         solution=[find_article(town.name), done(town.motto)],
+        needs=[town.motto],
         reads_image=True,
         turns_on=town.motto,
     )
 
 
-def ticket_of_a_festival(draw: Draw) -> Draft:
-    """Only in the picture: the poster."""
-    festival = draw.rng.choice(draw.world.wiki.festivals)
-    return Draft(
-        intent="How many dollars is a ticket for the {{festival}}? Its poster in the wiki says so.",
-        values={"festival": festival.name},
-        start="__WIKIPEDIA__",
-        check=says(must_include=[str(festival.ticket)]),
-        solution=[find_article(festival.name), done(festival.ticket)],
-        reads_image=True,
-        turns_on=f"TICKETS {festival.ticket} DOLLARS",
-    )
-
-
-def steps_of_a_landmark_by_its_architect(draw: Draw) -> Draft:
-    """From the architect to the building, then only in the picture: the plaque."""
-    landmark = draw.rng.choice(draw.world.wiki.landmarks)
+def slogan_of_a_company_by_its_founder(draw: Draw) -> Draft:
+    """From the founder to the company, then only in the picture: the old advertisement."""
+    maker = draw.rng.choice(draw.world.wiki.makers)
     return Draft(
         intent=draw.rng.choice(
             (
-                "How many steps has the landmark that {{architect}} built? Read its plaque.",
-                "{{architect}} built a landmark. How many steps does its plaque mention?",
+                "{{founder}} was the founder of a company. Open its article in the wiki and answer "
+                "with the year in which it was founded and the slogan on its old advertisement, "
+                "joined by a comma.",
+                "When was the company of {{founder}} founded, and which slogan is on its old "
+                "advertisement in the wiki? Answer with the year and the slogan, joined by a "
+                "comma.",
             )
         ),
-        values={"architect": landmark.architect},
+        values={"founder": maker.founder},
         start="__WIKIPEDIA__",
-        check=says(must_include=[str(landmark.steps)]),
+        check=says_all(maker.founded, maker.slogan),
         solution=[
-            find_article(landmark.architect),
-            f"click [link: {landmark.name}]",
-            done(landmark.steps),
+            find_article(maker.founder),
+            f"click [link: {maker.name}]",
+            done(joined(maker.founded, maker.slogan)),
         ],
+        needs=[maker.name, str(maker.founded), maker.slogan],
         difficulty="medium",
         reads_image=True,
-        turns_on=f"{landmark.steps} STEPS",
+        turns_on=maker.slogan,
     )
 
 
-def most_visited_festival(draw: Draw) -> Draft:
-    """Six articles read one after the other; the answer needs all of them."""
-    festivals = sorted(draw.world.wiki.festivals, key=lambda festival: festival.name)
-    best = max(festivals, key=lambda festival: festival.visitors)
-    rounds: list[str] = []
-    for festival in festivals:
-        rounds += [f"click [link: {festival.name}]", "go_back"]
-    return Draft(
-        intent="Which festival in the wiki has the most visitors, and how many? "
-        "Look at all articles in the category Festivals.",
-        start="__WIKIPEDIA__",
-        check=says(must_include=[best.name, f"{best.visitors:,}"]),
-        solution=[
-            "click [link: Festivals]",
-            *rounds[:-1],
-            done(f"{best.name}, {best.visitors:,}"),
-        ],
-        difficulty="hard",
-        memory_distance_pages=2 * (len(festivals) - 1),
-    )
-
-
-def larger_of_two_towns(draw: Draw) -> Draft:
-    """Two articles compared."""
-    one, other = draw.rng.sample(draw.world.wiki.towns, 2)
-    larger = max(one, other, key=lambda town: town.population)
-    smaller = other if larger is one else one
-    return Draft(
-        intent="Which town has more inhabitants, {{one}} or {{other}}? Answer with its name.",
-        values={"one": one.name, "other": other.name},
-        start="__WIKIPEDIA__",
-        check=says(must_include=[larger.name], must_exclude=[smaller.name]),
-        solution=[find_article(one.name), find_article(other.name), done(larger.name)],
-        difficulty="medium",
-        memory_distance_pages=1,
-    )
-
-
-def elevation_of_where_a_product_is_made(draw: Draw) -> Draft:
-    """A town's name read in the shop, looked up in the wiki in the other tab."""
+def mayor_of_where_a_product_is_made(draw: Draw) -> Draft:
+    """A town's name read in the shop, looked up in the wiki."""
     product = draw.rng.choice(draw.world.shop.products)
     town = draw.world.wiki.town(dict(product.facts)["Made in"])
-    return Draft(
-        intent="How high in metres does the town lie where the {{product}} is made? "
-        "The shop knows the town, the wiki in the other tab its elevation.",
-        values={"product": product.name},
-        start="__SHOPPING__ |AND| __WIKIPEDIA__",
-        check=says(must_include=[str(town.elevation_m)]),
-        solution=[
-            *find_product(product.name),
-            "tab_focus [1]",
-            find_article(town.name),
-            done(town.elevation_m),
-        ],
-        difficulty="hard",
-        memory_distance_pages=1,
-    )
-
-
-def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
-    """The article is there, the fact is not: the answer is N/A."""
-    figure = draw.rng.choice(draw.world.wiki.figures)
+    facts = (town.mayor, draw.world.wiki.figure(town.mayor).born)
     return Draft(
         intent=draw.rng.choice(
             (
-                "What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
-                "Look up the phone number of {{figure}} in the wiki. Answer N/A if there is none.",
+                "In which town is the {{product}} in the shop made? Look up in the wiki who is the "
+                "mayor of this town and when the mayor was born. ",
+                "Find the {{product}} in the shop and read where it is made. Then go to the wiki: "
+                "who is the mayor of that town, and when was the mayor born? ",
             )
-        ),
-        values={"figure": figure.name},
-        start="__WIKIPEDIA__",
-        check=says(exact_match="N/A"),
-        solution=[find_article(figure.name), done("N/A")],
+        )
+        + "Answer with the name and the year, joined by a comma.",
+        values={"product": product.name},
+        start="__HOMEPAGE__",
+        check=says_all(*facts),
+        solution=[
+            "click [link: Shop]",
+            *find_product(product.name),
+            *over_to("Wiki"),
+            find_article(town.name),
+            f"click [link: {town.mayor}]",
+            done(joined(*facts)),
+        ],
+        needs=[town.name, town.mayor, str(facts[1])],
+        difficulty="medium",
+        memory_distance_pages=2,
     )
 
 
 TEMPLATES: tuple[Template, ...] = (
-    Template(fact_of_a_town, 2),
-    Template(birth_year_of_a_mayor),
-    Template(hobby_of_the_mayor_of_a_twin_town),
+    Template(fact_of_a_town),
+    Template(mayor_of_a_twin_town),
     Template(motto_of_a_town),
-    Template(ticket_of_a_festival),
-    Template(steps_of_a_landmark_by_its_architect),
-    Template(most_visited_festival),
-    Template(larger_of_two_towns),
-    Template(questions.fact_in_a_photo, 2),
+    Template(slogan_of_a_company_by_its_founder),
+    Template(mayor_of_where_a_product_is_made),
+    Template(questions.serial_number_in_a_photo),
     Template(questions.cheapest_in_a_category),
-    Template(questions.home_town_of_a_seller),
-    Template(questions.code_on_a_poster),
-    Template(questions.how_long_an_author_is_a_member),
-    Template(questions.warranty_of_a_product),
-    Template(elevation_of_where_a_product_is_made),
-    Template(questions.listing_that_does_not_exist),
-    Template(fact_the_wiki_does_not_have),
+    Template(questions.twin_of_the_town_of_a_seller),
+    Template(missing.fact_the_wiki_does_not_have),
+    Template(missing.fact_the_shop_does_not_have),
+    Template(missing.fact_an_author_does_not_tell),
+    Template(collected.founded_of_eight_towns),
+    Template(collected.three_pictures),
+    Template(collected.serial_then_mayor_then_author),
+    Template(collected.author_then_product_then_mayor),
+    Template(collected.cook_of_a_dish_and_far_away),
+    Template(collected.parcel_and_five_towns),
+    Template(collected.years_of_seven_authors),
+    Template(collected.ticket_organiser_and_seller),
 )

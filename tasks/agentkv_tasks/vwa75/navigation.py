@@ -2,20 +2,9 @@
 
 from agentkv_env.sites.shop.content import slug
 from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, shows
-from agentkv_tasks.vwa75.elsewhere import (
-    article,
-    article_of_a_mayor,
-    birthplace_of_a_founder,
-    board_of_the_forum,
-    listing_page,
-    page_of_a_seller,
-    page_of_an_author,
-    thread_page,
-    top_thread_of_a_board,
-    wiki_article,
-)
+from agentkv_tasks.vwa75 import elsewhere, journeys, missing
 from agentkv_tasks.vwa75.shop import look_for_order
-from agentkv_tasks.vwa75.steps import choose, done, find_article, find_product
+from agentkv_tasks.vwa75.steps import choose, done, find_product
 
 
 def category_of_the_shop(draw: Draw) -> Draft:
@@ -53,40 +42,25 @@ def product_page(draw: Draw) -> Draft:
     )
 
 
-def page_of_the_account(draw: Draw) -> Draft:
-    """Two links that need no search."""
-    link, path = draw.rng.choice(
-        (("Addresses", "addresses"), ("Edit profile", "profile"), ("Messages", "messages"))
-    )
-    return Draft(
-        intent=draw.rng.choice(
-            (
-                "In the shop, open the {{link}} page of my account.",
-                "Open {{link}} in my shop account.",
-            )
-        ),
-        values={"link": link},
-        start="__SHOPPING__",
-        check=reaches(f"__SHOPPING__/account/{path}"),
-        solution=["click [link: Account]", f"click [link: {link}]", done()],
-    )
-
-
-def category_with_the_best_coupon(draw: Draw) -> Draft:
+def category_of_a_coupon(draw: Draw) -> Draft:
     """Only in the pictures: the percentages on the posters."""
-    best = max(draw.world.shop.coupons, key=lambda coupon: coupon.percent)
+    coupon = draw.rng.choice(draw.world.shop.coupons)
     return Draft(
         intent=draw.rng.choice(
             (
-                "Open the category for which the shop's deals page gives the largest reduction.",
-                "Which category has the best coupon on the shop's deals page? Open it.",
+                "Go to the deals page of the shop and open the category with the coupon for "
+                "{{percent}} PERCENT OFF.",
+                "One coupon on the deals page of the shop says {{percent}} PERCENT OFF. Open the "
+                "category of this coupon.",
             )
         ),
+        values={"percent": coupon.percent},
         start="__SHOPPING__",
-        check=reaches(f"__SHOPPING__/category/{slug(best.category)}"),
-        solution=["click [link: Deals]", f"click [link: {best.category}]", done()],
+        check=reaches(f"__SHOPPING__/category/{slug(coupon.category)}"),
+        solution=["click [link: Deals]", f"click [link: {coupon.category}]", done()],
+        needs=[coupon.category],
         reads_image=True,
-        turns_on=f"{best.percent} PERCENT OFF",
+        turns_on=f"{coupon.percent} PERCENT OFF",
     )
 
 
@@ -94,7 +68,14 @@ def order_with_a_tracking_code(draw: Draw) -> Draft:
     """Only in the picture: open the orders one by one until the parcel's label fits."""
     wanted = draw.rng.choice(draw.world.shop.orders[:-1])
     return Draft(
-        intent="Find the order whose parcel label says {{tracking}} and stay on its page.",
+        intent=draw.rng.choice(
+            (
+                "Open my orders in the shop one after the other, the newest first, and stop at the "
+                "one whose parcel label says {{tracking}}.",
+                "Find the order whose parcel label says {{tracking}} and stay on its page. Look "
+                "at the newest order first.",
+            )
+        ),
         values={"tracking": wanted.tracking},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/order/{wanted.number}"),
@@ -109,7 +90,13 @@ def sorted_second_page(draw: Draw) -> Draft:
     """Sort first, then turn the page."""
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
-        intent="Show the second page of the category {{category}}, sorted by highest price.",
+        intent=draw.rng.choice(
+            (
+                "Show the second page of the category {{category}}, sorted by highest price.",
+                "Open the category {{category}} of the shop, sort it by highest price and go to "
+                "the next page.",
+            )
+        ),
         values={"category": category},
         start="__SHOPPING__",
         check=all_of(
@@ -117,7 +104,7 @@ def sorted_second_page(draw: Draw) -> Draft:
             shows("last", "document.querySelector('[name=sort]').value",
                   exact_match="Highest price"),
             shows("last", "document.querySelector('.pager span').innerText",
-                  exact_match="Page 2 of 2"),
+                  must_include=["Page 2 of"]),
         ),
         solution=[
             f"click [link: {category}]",
@@ -131,12 +118,18 @@ def sorted_second_page(draw: Draw) -> Draft:
 
 
 def cheapest_of_a_kind(draw: Draw) -> Draft:
-    """Search for a kind of thing and compare prices."""
+    """Search for a kind of thing and sort."""
     kind = draw.rng.choice(draw.world.shop.products).kind
     cheapest = min((one for one in draw.world.shop.products if one.kind == kind),
                    key=lambda one: one.cents)  # fmt: skip
     return Draft(
-        intent="Search the shop for {{kind}} and open the page of the cheapest {{kind}}.",
+        intent=draw.rng.choice(
+            (
+                "Search the shop for {{kind}}, sort by lowest price and open the first {{kind}}.",
+                "Search the shop for {{kind}} and open the page of the cheapest {{kind}}. Sort by "
+                "lowest price to find it.",
+            )
+        ),
         values={"kind": kind},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/product/{cheapest.number}"),
@@ -147,48 +140,29 @@ def cheapest_of_a_kind(draw: Draw) -> Draft:
             f"click [link: {cheapest.name}]",
             done(),
         ],
+        needs=[cheapest.name],
         difficulty="medium",
-    )
-
-
-def where_a_product_is_made(draw: Draw) -> Draft:
-    """A name read in the shop, searched for in the wiki."""
-    product = draw.rng.choice(draw.world.shop.products)
-    place = dict(product.facts)["Made in"]
-    return Draft(
-        intent="Open the wiki's article about the town in which the shop's {{product}} is made.",
-        values={"product": product.name},
-        start="__HOMEPAGE__",
-        check=reaches(article(place)),
-        solution=[
-            "click [link: Shop]",
-            *find_product(product.name),
-            "click [link: All sites]",
-            "click [link: Wiki]",
-            find_article(place),
-            done(),
-        ],
-        difficulty="hard",
-        memory_distance_pages=2,
     )
 
 
 TEMPLATES = (
     Template(category_of_the_shop),
-    Template(product_page, 2),
-    Template(page_of_the_account),
-    Template(category_with_the_best_coupon),
+    Template(product_page),
+    Template(category_of_a_coupon),
     Template(order_with_a_tracking_code),
     Template(sorted_second_page),
     Template(cheapest_of_a_kind),
-    Template(where_a_product_is_made),
-    Template(wiki_article, 2),
-    Template(article_of_a_mayor),
-    Template(birthplace_of_a_founder),
-    Template(board_of_the_forum),
-    Template(thread_page),
-    Template(page_of_an_author),
-    Template(top_thread_of_a_board),
-    Template(listing_page),
-    Template(page_of_a_seller),
+    Template(elsewhere.birthplace_of_a_founder),
+    Template(elsewhere.top_thread_of_a_board),
+    Template(elsewhere.page_of_a_seller),
+    Template(missing.listing_that_nobody_offers),
+    Template(missing.article_about_a_seller),
+    Template(journeys.mayor_after_an_author),
+    Template(journeys.mayor_after_a_seller),
+    Template(journeys.product_of_an_order),
+    Template(journeys.founder_after_two_labels),
+    Template(journeys.architect_after_two_photos),
+    Template(journeys.organiser_after_two_posters),
+    Template(journeys.author_with_a_model_number_in_mind),
+    Template(journeys.tour_of_four_sites),
 )

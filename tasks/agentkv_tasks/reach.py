@@ -1,0 +1,202 @@
+"""How far back a task reaches: the observation tokens between a text on a page and its use.
+
+    python -m agentkv_tasks.reach --world-seed 75
+
+plays every solution of vwa75 in a browser and writes what it measured to `vwa75/measured.json`.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from tokenizers import Tokenizer
+
+from agentkv.agent import Agent
+from agentkv.models.find import NANO
+from agentkv.models.model import Reply
+from agentkv.models.scripted import Solution, SolutionConversation
+from agentkv.prompt import PlainTemplate
+from agentkv_env.browser import Browser
+from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.page import Page
+from agentkv_env.serialize import neutral, serialize
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import DEFAULT_SEED, World
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate import Final, evaluate
+from agentkv_tasks.task import Task
+
+MEASURED = Path(__file__).parent / "vwa75" / "measured.json"
+OBSERVATION_TOKENS = 3840
+"""What a page may take, as the agent cuts it unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One text of `Task.needs`, where it was found and where it was used."""
+
+    text: str
+    source: int | None
+    """Step on whose page it was last seen before its use; None if it never was."""
+    step: int
+    """Step whose reply uses it; the page of that step counts as before the use."""
+    distance: int
+    """Tokens of the pages after the one where it was last read or written, up to its use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one task is, seen from the model's side."""
+
+    reach: int
+    """The largest distance of its needs, in tokens; 0 where it needs nothing."""
+    tokens: int
+    """Of all observations together."""
+    steps: int
+    sources: int
+    """How many different pages its needs come from."""
+    page: int
+    """Tokens of the median page."""
+    cut: int
+    """Lines that the observation budget cut, over all pages."""
+
+
+class Played:
+    """A `Solution` that keeps what it saw and said. One episode's worth."""
+
+    name = "played"
+
+    def __init__(self, steps: Sequence[str]) -> None:
+        self._conversation: SolutionConversation = Solution(steps).begin("")
+        self.pages: list[Page] = []
+        self.replies: list[str] = []
+
+    def begin(self, goal: str, *, seed: int = 0) -> "Played":
+        return self
+
+    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        answer = self._conversation.reply(page, note, deadline)
+        self.pages.append(page)
+        self.replies.append(answer.text)
+        return answer
+
+
+# ---- pure: from texts to distances ----------------------------------------------------------
+
+
+def uses(
+    needs: Sequence[str],
+    pages: Sequence[str],
+    replies: Sequence[str],
+    *,
+    count: Callable[[str], int] = len,
+) -> Iterator[Use]:
+    """Where each of `needs`, in order of use, was found and how far back that was.
+
+    Args:
+        pages: the observations of an episode.
+        replies: the reply to each of them.
+        count: tokens in a text.
+
+    Raises:
+        ValueError: no reply from the one that uses the text before on says a text.
+    """
+    sizes = [count(page) for page in pages]
+    earlier: dict[str, int] = {}
+    first = 0
+    for text in needs:
+        begin = max(first, earlier.get(text, -1) + 1)
+        step = next((s for s in range(begin, len(replies)) if _says(replies[s], text)), None)
+        if step is None:
+            raise ValueError(f"needs {text!r}, which no reply from step {begin + 1} on says")
+        source = _last(pages[: step + 1], text)
+        written = _last(replies[:step], text)
+        known = [place for place in (source, written) if place is not None]
+        yield Use(text, source, step, sum(sizes[max(known, default=-1) + 1 : step + 1]))
+        first = earlier[text] = step
+
+
+def _last(texts: Sequence[str], wanted: str) -> int | None:
+    return next((i for i in reversed(range(len(texts))) if _says(texts[i], wanted)), None)
+
+
+def _says(text: str, wanted: str) -> bool:
+    """Whether `wanted` stands in `text` as whole words; upper or lower case."""
+    words = re.escape(neutral(wanted))
+    return re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
+
+
+# ---- in a browser ---------------------------------------------------------------------------
+
+
+def play(task: Task, browser: Browser, server: Server, ocr: Ocr | None) -> tuple[Played, float]:
+    """Play the task's solution; what was seen and said, and the score it gets."""
+    server.reset()
+    addresses = Addresses(server.placeholders, server.addresses)
+    played = Played([addresses.fill(line) for line in task.solution])
+    with browser.session(hosts=server.hosts, addresses=server.addresses, ocr=ocr) as session:
+        session.open(*(addresses.fill(url) for url in task.start_urls))
+        done = Agent(played).run(session, task.intent, max_steps=task.max_steps)
+        final = Final.of(session.page, done.answer, addresses)
+        score = evaluate(task, final, page=session.page, addresses=addresses)
+    return played, score.value
+
+
+def measure(task: Task, played: Played, count: Callable[[str], int]) -> Measured:
+    """The numbers of one played task.
+
+    Raises:
+        ValueError: a text it needs was on no page before its use.
+    """
+    seen = [serialize(page, budget=OBSERVATION_TOKENS, count=count) for page in played.pages]
+    texts = [one.text for one in seen]
+    sizes = [count(text) for text in texts]
+    found = list(uses(task.needs, texts, played.replies, count=count))
+    if unseen := [use.text for use in found if use.source is None]:
+        raise ValueError(f"task {task.task_id} needs {unseen[0]!r}, which stands on no page")
+    sources = {played.pages[use.source].url for use in found if use.source is not None}
+    return Measured(
+        reach=max((use.distance for use in found), default=0),
+        tokens=sum(sizes),
+        steps=len(sizes),
+        sources=len(sources),
+        page=round(median(sizes)),
+        cut=sum(one.num_cut for one in seen),
+    )
+
+
+def nano_tokens() -> Callable[[str], int]:
+    """Counts as the model that ships with the package reads."""
+    return PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json"))).count
+
+
+def read(path: Path = MEASURED) -> dict[int, Measured]:
+    """What was measured, by task id."""
+    return {int(key): Measured(**row) for key, row in json.loads(path.read_text()).items()}
+
+
+def main() -> None:
+    from agentkv_tasks import vwa75  # the suite is what is measured, not part of measuring
+
+    parser = argparse.ArgumentParser(description="Measure how far back the tasks of vwa75 reach.")
+    parser.add_argument("--world-seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--out", type=Path, default=MEASURED)
+    options = parser.parse_args()
+    world, count, ocr = World(options.world_seed), nano_tokens(), Ocr.find(default_cache())
+    rows = {}
+    with Server(world) as server, Browser.launch() as browser:
+        for task in vwa75.tasks(world):
+            played, score = play(task, browser, server, ocr)
+            row = measure(task, played, count)
+            rows[task.task_id] = asdict(row)
+            print(task.task_id, task.category, f"score {score:g}", row, flush=True)
+    lines = (f' "{number}": {json.dumps(row)}' for number, row in rows.items())
+    options.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""Long navigation: a name or code read on one site is wanted at the end, pages later."""
+
+from agentkv_env.sites.shop.content import Product
+from agentkv_tasks.template import Draft, Draw, all_of, reaches
+from agentkv_tasks.vwa75.routes import (
+    article,
+    find_author,
+    find_seller,
+    joined,
+    mayors_year,
+    over_to,
+    says_all,
+    some_authors,
+    some_listings,
+    some_posters,
+    some_towns,
+)
+from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product, find_thread
+
+
+def _some_products(draw: Draw, count: int) -> list[Product]:
+    return draw.rng.sample(draw.world.shop.products, count)
+
+
+def mayor_after_an_author(draw: Draw) -> Draft:
+    """The mayor's name is read in the wiki and searched for there after a visit to the forum."""
+    (town,) = some_towns(draw, 1)
+    ((one, since), (other, later)) = some_authors(draw, 2)
+    answer = joined(since, later)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open the wiki article about {{town}} and remember its mayor. Then go to the forum "
+                "and open the page of the author of the thread {{one}}, then that of the author "
+                "of the thread {{other}}. Then go back to the wiki and open the article about "
+                "the mayor. Answer with the two years in which the authors joined the forum.",
+                "Who is the mayor of {{town}} in the wiki? Then look in the forum: in which years "
+                "did the authors of the threads {{one}} and {{other}} join? At the end, open "
+                "the wiki article about the mayor and answer with the two years.",
+            )
+        )
+        + " Put a comma between them.",
+        values={"town": town.name, "one": one.title, "other": other.title},
+        start="__WIKIPEDIA__",
+        check=all_of(reaches(article(town.mayor)), says_all(since, later)),
+        solution=[
+            find_article(town.name),
+            *over_to("Forum"),
+            *find_author(one),
+            *find_author(other),
+            *over_to("Wiki"),
+            find_article(town.mayor),
+            done(answer),
+        ],
+        needs=[one.author, other.author, town.mayor, str(since), str(later)],
+        difficulty="hard",
+        memory_distance_pages=9,
+    )
+
+
+def product_of_an_order(draw: Draw) -> Draft:
+    """A product's name is read in an order and searched for after a visit to the wiki."""
+    shop = draw.world.shop
+    order = draw.rng.choice(shop.orders)
+    product = shop.products[order.lines[0][0] - 1]
+    towns = some_towns(draw, 4)
+    years = [town.founded for town in towns]
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open my order {{order}} in the shop and remember the first product in it. Then "
+                "look up in the wiki in which years {{a}}, {{b}}, {{c}} and {{d}} were founded. "
+                "Then go back to the shop, search for the product and open its page. ",
+                "What is the first product in my shop order {{order}}? Remember it. Look up the "
+                "row Founded of {{a}}, {{b}}, {{c}} and {{d}} in the wiki. At the end, find the "
+                "product in the shop and open its page. ",
+            )
+        )
+        + "Answer with the four years, joined by commas.",
+        values={"order": order.number}
+        | {letter: town.name for letter, town in zip("abcd", towns, strict=True)},
+        start="__SHOPPING__",
+        check=all_of(reaches(f"__SHOPPING__/product/{product.number}"), says_all(*years)),
+        solution=[
+            "click [link: Orders]",
+            f"click [link: Order {order.number}]",
+            *over_to("Wiki"),
+            *(find_article(town.name) for town in towns),
+            *over_to("Shop"),
+            *find_product(product.name),
+            done(joined(*years)),
+        ],
+        needs=[product.name, *map(str, years)],
+        difficulty="hard",
+        memory_distance_pages=8,
+    )
+
+
+def founder_after_two_labels(draw: Draw) -> Draft:
+    """The founder's name waits while two model numbers are read from pictures in the shop."""
+    maker = draw.rng.choice(draw.world.wiki.makers)
+    one, other = _some_products(draw, 2)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open the wiki article about {{maker}} and remember its founder. Then go to the "
+                "shop and read the model number on the label of the {{one}}, then on the label "
+                "of the {{other}}. Then go back to the wiki and open the article about the "
+                "founder. Answer with the two model numbers, joined by a comma.",
+                "Who is the founder of {{maker}} in the wiki? Then read in the shop which model "
+                "numbers are on the labels of the {{one}} and the {{other}}. At the end, open "
+                "the wiki article about the founder and answer with the two model numbers, "
+                "joined by a comma.",
+            )
+        ),
+        values={"maker": maker.name, "one": one.name, "other": other.name},
+        start="__WIKIPEDIA__",
+        check=all_of(reaches(article(maker.founder)), says_all(one.model, other.model)),
+        solution=[
+            find_article(maker.name),
+            *over_to("Shop"),
+            *find_product(one.name),
+            *find_product(other.name),
+            *over_to("Wiki"),
+            find_article(maker.founder),
+            done(joined(one.model, other.model)),
+        ],
+        needs=[maker.founder, one.model, other.model],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=one.model,
+        memory_distance_pages=8,
+    )
+
+
+def architect_after_two_photos(draw: Draw) -> Draft:
+    """The architect's name waits while two serial numbers are read from photos."""
+    landmark = draw.rng.choice(draw.world.wiki.landmarks)
+    one, other = some_listings(draw, "serial", 2)
+    serials = (one.photo.fact, other.photo.fact)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open the wiki article about the {{landmark}} and remember its architect. Then go "
+                "to the classifieds and read the serial number in the photo of the {{one}}, then "
+                "in the photo of the {{other}}. Then go back to the wiki and open the article "
+                "about the architect. Answer with the two serial numbers, joined by a comma.",
+                "Who is the architect of the {{landmark}} in the wiki? Then read on the "
+                "classifieds which serial numbers are in the photos of the {{one}} and the "
+                "{{other}}. At the end, open the wiki article about the architect and answer "
+                "with the two serial numbers, joined by a comma.",
+            )
+        ),
+        values={"landmark": landmark.name, "one": one.title, "other": other.title},
+        start="__WIKIPEDIA__",
+        check=all_of(reaches(article(landmark.architect)), says_all(*serials)),
+        solution=[
+            find_article(landmark.name),
+            *over_to("Classifieds"),
+            *find_listing(one.title),
+            *find_listing(other.title),
+            *over_to("Wiki"),
+            find_article(landmark.architect),
+            done(joined(*serials)),
+        ],
+        needs=[landmark.architect, *serials],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=serials[0],
+        memory_distance_pages=8,
+    )
+
+
+def organiser_after_two_posters(draw: Draw) -> Draft:
+    """The organiser's name waits while two codes are read from posters in the forum."""
+    festival = draw.rng.choice(draw.world.wiki.festivals)
+    (one, first), (other, second) = some_posters(draw, 2)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open the wiki article about the {{festival}} and remember its organiser. Then go "
+                "to the forum and read the code on the poster in the thread {{one}}, then in "
+                "the thread {{other}}. Then go back to the wiki and open the article about the "
+                "organiser. Answer with the two codes, joined by a comma.",
+                "Who is the organiser of the {{festival}} in the wiki? Then read in the forum "
+                "which codes are on the posters in the threads {{one}} and {{other}}. At the "
+                "end, open the wiki article about the organiser and answer with the two codes, "
+                "joined by a comma.",
+            )
+        ),
+        values={"festival": festival.name, "one": one.title, "other": other.title},
+        start="__WIKIPEDIA__",
+        check=all_of(reaches(article(festival.organiser)), says_all(first.code, second.code)),
+        solution=[
+            find_article(festival.name),
+            *over_to("Forum"),
+            *find_thread(one.title),
+            *find_thread(other.title),
+            *over_to("Wiki"),
+            find_article(festival.organiser),
+            done(joined(first.code, second.code)),
+        ],
+        needs=[festival.organiser, first.code, second.code],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=f"CODE {first.code}",
+        memory_distance_pages=8,
+    )
+
+
+def author_with_a_model_number_in_mind(draw: Draw) -> Draft:
+    """Three tabs: a label in the shop, a mayor in the wiki, and an author in the forum."""
+    (product,) = _some_products(draw, 1)
+    (town,) = some_towns(draw, 1)
+    ((thread, _),) = some_authors(draw, 1)
+    born = mayors_year(draw, town)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "First read the model number on the label of the {{product}} in the shop. Then "
+                "look in the wiki, in the second tab, when the mayor of {{town}} was born. Then "
+                "open the page of the author of the thread {{thread}} in the forum, in the third "
+                "tab. Answer there with the model number and the year, joined by a comma.",
+                "Which model number is on the label of the {{product}} in the shop? When was the "
+                "mayor of {{town}} born, according to the wiki in the second tab? At the end, "
+                "open the page of the author of the forum thread {{thread}} in the third tab "
+                "and answer with both, joined by a comma.",
+            )
+        ),
+        values={"product": product.name, "town": town.name, "thread": thread.title},
+        start="__SHOPPING__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",
+        check=all_of(
+            reaches(f"__REDDIT__/user/{thread.author}"), says_all(product.model, born)
+        ),
+        solution=[
+            *find_product(product.name),
+            "tab_focus [1]",
+            find_article(town.name),
+            f"click [link: {town.mayor}]",
+            "tab_focus [2]",
+            *find_author(thread),
+            done(joined(product.model, born)),
+        ],
+        needs=[town.mayor, thread.author, product.model, str(born)],
+        difficulty="hard",
+        reads_image=True,
+        turns_on=product.model,
+        memory_distance_pages=8,
+    )  # fmt: skip
+
+
+def mayor_after_a_seller(draw: Draw) -> Draft:
+    """The mayor's name waits while a seller is looked up."""
+    (town,) = some_towns(draw, 1)
+    (one,) = some_listings(draw, "serial", 1)
+    (other,) = some_listings(draw, "price", 1)
+    names = [draw.world.classifieds.seller(x.seller).name for x in (one, other)]
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Open the wiki article about {{town}} and remember its mayor. Then go to the "
+                "classifieds and open the page of the seller of the {{one}}, then that of the "
+                "seller of the {{other}}. Then go back to the wiki and open the article about "
+                "the mayor. Answer with the names of the two sellers, joined by a comma.",
+                "Who is the mayor of {{town}} in the wiki? Then look on the classifieds for the "
+                "names of the sellers of the {{one}} and the {{other}}. At the end, open the "
+                "wiki article about the mayor and answer with the two names, joined by a comma.",
+            )
+        ),
+        values={"town": town.name, "one": one.title, "other": other.title},
+        start="__WIKIPEDIA__",
+        check=all_of(reaches(article(town.mayor)), says_all(*names)),
+        solution=[
+            find_article(town.name),
+            *over_to("Classifieds"),
+            *find_seller(one),
+            *find_seller(other),
+            *over_to("Wiki"),
+            find_article(town.mayor),
+            done(joined(*names)),
+        ],
+        needs=[one.seller, other.seller, town.mayor, *names],
+        difficulty="hard",
+        memory_distance_pages=9,
+    )
+
+
+def tour_of_four_sites(draw: Draw) -> Draft:
+    """Over twenty steps: two pages of every site, and what was read on the first is wanted last."""
+    (town,) = some_towns(draw, 1)
+    (one, since), (other, later) = some_authors(draw, 2)
+    (listing,) = some_listings(draw, "serial", 1)
+    (product,) = _some_products(draw, 1)
+    seller = draw.world.classifieds.seller(listing.seller).name
+    facts = (mayors_year(draw, town), since, later, seller)
+    return Draft(
+        intent="Look up in the wiki when the mayor of {{town}} was born. Then look up in the forum "
+        "in which year the author of the thread {{one}} joined, then the author of the thread "
+        "{{other}}. Then look up on the classifieds the name of the seller of the {{listing}}. "
+        + draw.rng.choice(
+            (
+                "At the end, open the {{product}} in the shop. Answer with the four facts in this "
+                "order, joined by commas.",
+                "Then go to the shop and open the page of the {{product}}. Answer there with all "
+                "four facts in this order, joined by commas.",
+            )
+        ),
+        values={
+            "town": town.name,
+            "one": one.title,
+            "other": other.title,
+            "listing": listing.title,
+            "product": product.name,
+        },
+        start="__HOMEPAGE__",
+        check=all_of(reaches(f"__SHOPPING__/product/{product.number}"), says_all(*facts)),
+        solution=[
+            "click [link: Wiki]",
+            find_article(town.name),
+            f"click [link: {town.mayor}]",
+            *over_to("Forum"),
+            *find_author(one),
+            *find_author(other),
+            *over_to("Classifieds"),
+            *find_seller(listing),
+            *over_to("Shop"),
+            *find_product(product.name),
+            done(joined(*facts)),
+        ],
+        needs=[town.mayor, one.author, other.author, listing.seller, *map(str, facts)],
+        difficulty="hard",
+        memory_distance_pages=17,
+    )

@@ -1,0 +1,129 @@
+"""Tasks that cannot be done: the answer is N/A, given on the page where that can be seen.
+
+The page is part of the check, so that giving up anywhere else is no solution.
+"""
+
+from agentkv_tasks.task import Evaluation
+from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows
+from agentkv_tasks.vwa75.routes import (
+    article,
+    find_author,
+    find_seller,
+    over_to,
+    some_authors,
+    some_listings,
+)
+from agentkv_tasks.vwa75.steps import done, find_article, find_product
+
+_NOTHING = says(exact_match="N/A")
+
+
+def _searched(words: str) -> Evaluation:
+    """The last page shows what was found for these words."""
+    return shows("last", "document.querySelector('[name=q]').value", exact_match=words)
+
+
+def listing_that_nobody_offers(draw: Draw) -> Draft:
+    """Nothing of that kind is sold in that colour by anybody."""
+    brand = draw.rng.choice(draw.world.town.brands)
+    title = f"Purple {brand} {draw.rng.choice(('canoe', 'piano', 'ladder', 'desk', 'toaster'))}"
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Search the classifieds for the {{listing}} and open its page. "
+                "Answer N/A if nothing is found.",
+                "Find the {{listing}} on the classifieds and open it. Answer N/A if your search "
+                "finds none.",
+            )
+        ),
+        values={"listing": title},
+        start="__CLASSIFIEDS__",
+        check=all_of(_NOTHING, _searched(title)),
+        solution=[f"type [textbox: Search listings] [{title}] [1]", done("N/A")],
+    )
+
+
+def article_about_a_seller(draw: Draw) -> Draft:
+    """Sellers are nobody the wiki writes about."""
+    (listing,) = some_listings(draw, "price", 1)
+    seller = draw.world.classifieds.seller(listing.seller)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "Look on the classifieds for the name of the seller of the {{listing}}. Then go "
+                "to the wiki, search for this name and open the article. Answer N/A if nothing "
+                "is found.",
+                "What is the name of the seller of the {{listing}} on the classifieds? Open the "
+                "article about this person in the wiki. Answer N/A if your search finds none.",
+            )
+        ),
+        values={"listing": listing.title},
+        start="__HOMEPAGE__",
+        check=all_of(_NOTHING, _searched(seller.name)),
+        solution=[
+            "click [link: Classifieds]",
+            *find_seller(listing),
+            *over_to("Wiki"),
+            find_article(seller.name),
+            done("N/A"),
+        ],
+        needs=[listing.seller, seller.name],
+        difficulty="medium",
+        memory_distance_pages=2,
+    )
+
+
+def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
+    """The article is there, the fact is not."""
+    figure = draw.rng.choice(draw.world.wiki.figures)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
+                "Look up the phone number of {{figure}} in the wiki. Answer N/A if there is none.",
+            )
+        ),
+        values={"figure": figure.name},
+        start="__WIKIPEDIA__",
+        check=all_of(_NOTHING, reaches(article(figure.name))),
+        solution=[find_article(figure.name), done("N/A")],
+    )
+
+
+def fact_the_shop_does_not_have(draw: Draw) -> Draft:
+    """The product is there, the fact is not."""
+    product = draw.rng.choice(draw.world.shop.products)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "In which year was the {{product}} in the shop invented? Answer N/A if its page "
+                "does not say.",
+                "Who invented the {{product}} in the shop? Answer N/A if its page does not say.",
+            )
+        ),
+        values={"product": product.name},
+        start="__SHOPPING__",
+        check=all_of(_NOTHING, reaches(f"__SHOPPING__/product/{product.number}")),
+        solution=[*find_product(product.name), done("N/A")],
+    )
+
+
+def fact_an_author_does_not_tell(draw: Draw) -> Draft:
+    """The user page is there, the fact is not."""
+    ((thread, _),) = some_authors(draw, 1)
+    return Draft(
+        intent=draw.rng.choice(
+            (
+                "What is the email address of the author of the forum thread {{thread}}? "
+                "Answer N/A if the page of the author does not say.",
+                "Open the page of the author of the thread {{thread}} and answer with the phone "
+                "number. Answer N/A if the page does not say.",
+            )
+        ),
+        values={"thread": thread.title},
+        start="__REDDIT__",
+        check=all_of(_NOTHING, reaches(f"__REDDIT__/user/{thread.author}")),
+        solution=[*find_author(thread), done("N/A")],
+        needs=[thread.author],
+        difficulty="medium",
+    )
