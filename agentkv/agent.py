@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Page as PlaywrightPage
 
-from agentkv.config import Decoding
+from agentkv.config import Decoding, Observations
 from agentkv.episode import Surface, Terms, pursue
 from agentkv.models.model import CachedModel, Model
 from agentkv.trace import Episode, Step
@@ -20,8 +20,8 @@ class Agent:
     Args:
         model: a `LocalModel`, the name of one (`agentkv.load_model`), or any `Model`, such as a
             scripted one.
-        policy, budget, decoding, temperature, max_new_tokens, observation_tokens: as
-            `LocalModel.under` has them; of no effect on any other `Model`.
+        policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations:
+            as `LocalModel.under` has them; of no effect on any other `Model`.
         strict: read replies bit for bit as VisualWebArena does; False mends its known traps.
         max_parse_failures: so many unreadable replies in a row end an episode.
         max_repeats: so many equal actions in a row, all answered to one unchanged page, end an
@@ -41,6 +41,7 @@ class Agent:
         temperature: float = 0.0,
         max_new_tokens: int = 256,
         observation_tokens: int | None = 3840,
+        observations: Observations = "whole",
         strict: bool = False,
         max_parse_failures: int = 3,
         max_repeats: int = 5,
@@ -57,6 +58,7 @@ class Agent:
                 temperature=temperature,
                 max_new_tokens=max_new_tokens,
                 observation_tokens=observation_tokens,
+                observations=observations,
             )
         self.model: Model = model
         self._strict = strict

@@ -128,6 +128,7 @@ def make_acting(
         temperature=settings.temperature,
         max_new_tokens=settings.max_new_tokens,
         observation_tokens=settings.observation_tokens,
+        observations=settings.observations,
         prefill=settings.prefill,
         chunk=settings.chunk,
     )

@@ -60,6 +60,7 @@ def run(
     max_steps: options.Steps = 30,
     max_new_tokens: options.ReplyTokens = 256,
     observation_tokens: options.PageTokens = 3840,
+    observations: options.Observations = "whole",
     timeout: options.Timeout = 900.0,
     step_timeout: options.StepTimeout = 300.0,
     scoring: options.Scoring = "compat",
@@ -82,6 +83,7 @@ def run(
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--scoring", scoring, ("compat", "mended"))
+        options.require("--observations", observations, ("whole", "changes"))
         chosen = policies or (
             ("full" if model in SCRIPTED else options.DEFAULT_POLICIES) if not config else None
         )
@@ -98,6 +100,7 @@ def run(
             "max_steps": max_steps,
             "max_new_tokens": max_new_tokens,
             "observation_tokens": observation_tokens,
+            "observations": observations,
             "timeout_s": timeout,
             "strict": strict,
             "ocr": ocr,

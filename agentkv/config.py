@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 Decoding = Literal["constrained", "free"]
+Observations = Literal["whole", "changes"]
 
 
 class SettingsError(ValueError):
@@ -127,6 +128,8 @@ class RunSettings(_Settings):
     """Tokens a reply may have."""
     observation_tokens: int | None = Field(default=3840, ge=64)
     """Tokens of a page that are shown; the rest is cut with a marker. VisualWebArena's figure."""
+    observations: Observations = "whole"
+    """`changes` shows a page that is looked at again as the lines that are new or changed since."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     """`auto` takes CUDA when there is one; `cpu`, `cuda`, `cuda:1` ..."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

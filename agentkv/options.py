@@ -60,6 +60,13 @@ Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest
 Steps = Annotated[int, typer.Option(min=1, help="Actions per episode.")]
 ReplyTokens = Annotated[int, typer.Option(min=8, help="Tokens per reply.")]
 PageTokens = Annotated[int, typer.Option(min=64, help="Tokens of a page that are shown.")]
+Observations = Annotated[
+    str,
+    typer.Option(
+        help="whole: each page in full; changes: of a page that is looked at again, the lines that "
+        "are new or changed."
+    ),
+]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds an episode may take.")]
 StepTimeout = Annotated[
     float, typer.Option(min=1, help="Seconds without a step until the worker is killed.")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from agentkv.cache.cache import Cache
-from agentkv.config import Decoding
+from agentkv.config import Decoding, Observations
 from agentkv.models.batch import Batch
 from agentkv.models.choose import Sampler
 from agentkv.models.model import CacheUse, Reply
 from agentkv.models.rules import Constrained, Free, Rule
 from agentkv.models.writing import Writing, no_room
+from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
-from agentkv_env.serialize import serialize
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
@@ -31,6 +31,7 @@ class ActingModel:
     temperature: float = field(kw_only=True)
     max_new_tokens: int = field(kw_only=True)
     observation_tokens: int | None = field(kw_only=True)
+    observations: Observations = field(kw_only=True)
 
     @property
     def name(self) -> str:
@@ -64,6 +65,7 @@ class LocalConversation:
         self._unread = self._local.template.opening(goal, self._nonce)
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.temperature, random)
+        self._known: Known | None = None
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """As `Conversation.reply`.
@@ -82,13 +84,16 @@ class LocalConversation:
     def ask(self, page: Page, note: str = "", deadline: float | None = None) -> Asked:
         """Begin a reply, to be written in a `Batch` of this model. Raises ContextLimit."""
         acting, template = self._acting, self._local.template
-        observation = serialize(
+        seen, known = serialize_changes(
             page,
+            self._known,
             layout=template.layout,
             boxes=template.boxes,
             budget=acting.observation_tokens,
             count=template.count,
-        ).text
+        )
+        self._known = known if acting.observations == "changes" else None
+        observation = seen.text
         turn = [*self._unread, *template.turn(observation, note, self._nonce)]
         limit, used = self._local.max_positions, self.cache.seen
         if limit is not None and used + len(turn) + acting.max_new_tokens > limit:

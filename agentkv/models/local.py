@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentkv.cache.cache import Cache, attach
 from agentkv.chat import ChatTemplate
-from agentkv.config import Decoding
+from agentkv.config import Decoding, Observations
 from agentkv.grammar import Grammar
 from agentkv.models.decode import ActingModel
 from agentkv.models.find import ModelError, find_model, not_here
@@ -40,6 +40,7 @@ class LocalModel:
         temperature: float = 0.0,
         max_new_tokens: int = 256,
         observation_tokens: int | None = 3840,
+        observations: Observations = "whole",
         **cache_options: Any,
     ) -> ActingModel:
         """This model with its cache kept by `policy`.
@@ -52,6 +53,8 @@ class LocalModel:
             temperature: 0 takes the likeliest token; above it one is drawn, seeded by the episode.
             max_new_tokens: tokens a reply may have.
             observation_tokens: tokens of a page that are shown; None shows all.
+            observations: `whole` shows every page in full; `changes` shows of a page that is looked
+                at again only the lines that are new or changed (`agentkv_env.changes`).
 
         Raises:
             ValueError: an unknown policy or option, or a budget that cannot be kept.
@@ -68,6 +71,7 @@ class LocalModel:
             temperature=temperature,
             max_new_tokens=max_new_tokens,
             observation_tokens=observation_tokens,
+            observations=observations,
         )
 
 

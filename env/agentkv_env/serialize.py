@@ -22,7 +22,8 @@ MAX_OPTIONS = 40
 _REPLACED = str.maketrans({"[": "(", "]": ")", "`": "'", "［": "(", "］": ")", "｀": "'"})
 # A text that begins like one of our own lines is marked as text, or the page could speak for us.
 _RESERVED = re.compile(
-    r"(?i)(url|title|tabs:|notice:|error:|ocr:|cut:|more (above|below)|goal|objective)(?!\w)"
+    r"(?i)(url|title|tabs:|notice:|error:|ocr:|cut:|same:|gone:|more (above|below)"
+    r"|goal|objective)(?!\w)"
 )
 
 
@@ -73,9 +74,19 @@ def serialize(
             Lines are cut from the end; a text that half fits is shown in part. None cuts nothing.
         count: length of a text in the budget's unit, usually tokens.
     """
-    head = _head(page)
-    body = _body(page.nodes, layout, boxes)
-    tail = ["more below"] if page.pixels_below > 0 else []
+    return fitted(
+        head_lines(page), body_lines(page, layout, boxes), tail_lines(page), budget, count
+    )
+
+
+def fitted(
+    head: list[str],
+    body: Sequence[tuple[str, Node]],
+    tail: list[str],
+    budget: int | None,
+    count: Callable[[str], int],
+) -> Observation:
+    """The lines as one text within `budget`, which is `serialize`'s."""
     lines = head + [line for line, _ in body]
     text = "\n".join(lines + tail)
     if budget is None or count(text) <= budget:
@@ -116,7 +127,8 @@ def _most(high: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _head(page: Page) -> list[str]:
+def head_lines(page: Page) -> list[str]:
+    """What is said of a page before its nodes."""
     lines = [f"url {_short(page.url)}", f"title {_short(page.title)}".rstrip()]
     if len(page.tabs) > 1:
         titles = [
@@ -130,7 +142,14 @@ def _head(page: Page) -> list[str]:
     return lines
 
 
-def _body(nodes: Sequence[Node], layout: Layout, boxes: bool) -> list[tuple[str, Node]]:
+def tail_lines(page: Page) -> list[str]:
+    """What is said of a page after its nodes."""
+    return ["more below"] if page.pixels_below > 0 else []
+
+
+def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]]:
+    """A line for each node that has something to say, but for repetitions of the line before."""
+    nodes = page.nodes
     lines: list[tuple[str, Node]] = []
     previous = ""
     for index, node in enumerate(nodes):

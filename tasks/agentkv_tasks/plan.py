@@ -54,6 +54,7 @@ class Plan:
             "temperature": chosen.temperature,
             "max_new_tokens": chosen.max_new_tokens,
             "observation_tokens": chosen.observation_tokens,
+            "observations": chosen.observations,
             "strict": chosen.strict,
             "max_steps": chosen.max_steps,
             "max_parse_failures": chosen.max_parse_failures,

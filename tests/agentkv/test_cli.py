@@ -33,13 +33,14 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: vwa75"),
+        (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: vwa-long, vwa75"),
         (["run", "--policies", "full,gatd"], "unknown policy 'gatd'; known: "),
         (["run", "--policies", "full,,window"], "has an empty name"),
         (["run", "--policies", "full,full"], "named twice"),
         (["run", "--seeds", "one"], "--seeds 'one': expected whole numbers"),
         (["run", "--decoding", "magic"], "'magic' is unknown; known: constrained, free"),
         (["run", "--scoring", "kind"], "'kind' is unknown; known: compat, mended"),
+        (["run", "--observations", "some"], "'some' is unknown; known: whole, changes"),
         (["run", "--limit", "0"], "--limit"),
         (["run", "--workers", "0"], "--workers"),
         (["run", "--world-seed", "-1"], "--world-seed"),

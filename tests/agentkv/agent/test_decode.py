@@ -1,5 +1,6 @@
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -211,3 +212,24 @@ def test_free_replies_may_be_unreadable_and_that_is_counted_elsewhere(
 ) -> None:
     with pytest.raises(ActionError):
         parse(extract(begin(tiny_model, decoding="free", max_new_tokens=8).reply(page).text))
+
+
+def test_a_page_looked_at_again_is_told_as_its_changes_where_that_is_asked_for(
+    tiny_model: LocalModel, page: Page
+) -> None:
+    more = Node("element", "button", "Undo", Box(0, 0, 9, 9), id=77)
+    later = replace(page, nodes=(*page.nodes, more))
+    talk = begin(tiny_model, observations="changes")
+    first, second = talk.reply(page), talk.reply(later)
+    assert first.observation == begin(tiny_model).reply(page).observation
+    num_lines = len(first.observation.splitlines()) - 3
+    assert second.observation.splitlines()[2:] == [
+        f"same: {num_lines} lines",
+        "button Undo [77]",
+        "more below",
+    ]
+    whole = begin(tiny_model)
+    whole.reply(page)
+    assert "same:" not in whole.reply(later).observation
+    _, pressed = talk.reply(page), parse(extract(talk.reply(later).text))
+    assert pressed.element_id is None or later.element(pressed.element_id) is not None
