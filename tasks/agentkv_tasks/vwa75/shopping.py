@@ -183,8 +183,8 @@ def model_on_the_label(draw: Draw) -> Draft:
             (
                 "Search the shop for {{kind}}. One of them has the model number {{model}} on its "
                 "label. Put that one into the cart.",
-                "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one after "
-                "the other, and put the right one into the cart.",
+                "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one "
+                "after the other, and put the right one into the cart.",
             )
         ),
         values={"kind": wanted.kind, "model": wanted.model},
