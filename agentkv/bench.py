@@ -190,3 +190,66 @@ def memory(
             ),
             console,
         )
+
+
+@bench.command()
+def needle(
+    policies: Policies = options.DEFAULT_POLICIES,
+    model: Model = "nano",
+    lengths: Annotated[
+        str, typer.Option(help="Tokens of question and page, by commas.")
+    ] = "1024,2048,4096,8192,16384",
+    depths: Annotated[
+        str, typer.Option(help="Where the line stands, % of the page, by commas.")
+    ] = "0,25,50,75,100",
+    needles: Annotated[int, typer.Option(min=1, help="Of each length and depth.")] = 20,
+    budget: options.Budget = options.DEFAULT_BUDGET,
+    seed: Annotated[int, typer.Option(help="Of the pages, 0 to 999999.")] = 0,
+    against: Annotated[
+        str | None, typer.Option(help="Compare with this one of --policies. [default: the first]")
+    ] = None,
+    decoding: options.Decoding = "constrained",
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens that are read at once.")] = 512,
+    threads: Threads = None,
+    dtype: Dtype = "auto",
+    device: options.Device = "auto",
+    out: OutFile = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or go on where it stands.")
+    ] = False,
+) -> None:
+    """Count how often one fact in a long page is found, by the page's length and its depth there.
+
+    The page is made of names and facts as on the sites. One line says the code of a name, a few
+    others those of other names; the goal asks for it, and the answer must be exactly that code.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.bench.needle.measure import REPLY_TOKENS, Bench, conduct
+
+        settings = read_settings(
+            model=model,
+            policies=tuple(options.split("--policies", policies)),
+            budget=options.read_budget(budget),
+            decoding=decoding,
+            chunk=chunk,
+            dtype=dtype,
+            device=device,
+            max_new_tokens=REPLY_TOKENS,
+            observation_tokens=None,
+        )
+        conduct(
+            Bench(
+                settings=settings,
+                lengths=options.read_numbers("--lengths", lengths),
+                depths=options.read_numbers("--depths", depths),
+                num_needles=needles,
+                seed=seed,
+                against=against or settings.policies[0].row_name,
+                threads=threads,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or options.bench_out("needle", seed, model),
+                fresh=fresh,
+            ),
+            console,
+        )

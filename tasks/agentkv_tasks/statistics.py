@@ -92,6 +92,21 @@ def rate(successes: Sequence[bool]) -> Rate:
     return Rate(sum(successes), len(successes))
 
 
+def wilson_interval(found: Rate, *, deviates: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a rate, which holds at 0 and 1 and for few trials too.
+
+    Args:
+        found: at least one trial, each independent of the others.
+        deviates: standard normal ones to each side; 1.96 give 95 %.
+    """
+    number, share, square = found.num_episodes, found.value, deviates**2
+    assert number, "an interval needs at least one trial"
+    middle = share + square / (2 * number)
+    reach = deviates * math.sqrt(share * (1 - share) / number + square / (4 * number**2))
+    whole = 1 + square / number
+    return max(0.0, (middle - reach) / whole), min(1.0, (middle + reach) / whole)
+
+
 def macro_average(rates: Mapping[_Unit, Rate]) -> float:
     """The mean of the groups' rates, so that each group counts alike; empty groups are left out."""
     present = [group.value for group in rates.values() if group.num_episodes]
