@@ -1,15 +1,18 @@
 """The suite: its make-up, that every task can be solved, and that none is solved for free."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from agentkv.agent import Agent
 from agentkv.config import read_settings
-from agentkv.models.scripted import Solution
-from agentkv_env.actions import extract, parse
+from agentkv.models.scripted import RandomClicks, Solution, SolutionStuck
+from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
@@ -18,12 +21,16 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks import vwa75
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate import Final, evaluate
 from agentkv_tasks.plan import Job, make_plan
 from agentkv_tasks.results import Results, Row
 from agentkv_tasks.runner import run
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import Task
 from agentkv_tasks.worker import Stepped
+from tests.tasks.text_browser import NeedsScript, Refused
+from tests.tasks.text_checks import UnknownScript
+from tests.tasks.text_walk import walk as walk_text
 
 OTHER_SEED = 4711
 
@@ -63,13 +70,28 @@ def test_at_least_twelve_tasks_turn_on_text_inside_an_image(suite: Suite) -> Non
     assert sum(task.reads_image for task in suite.tasks) >= 12
 
 
-def test_lengths_reach_from_two_steps_to_over_twenty_and_some_tasks_need_memory(
-    suite: Suite,
-) -> None:
+def test_lengths_reach_from_two_steps_to_over_twenty(suite: Suite) -> None:
     lengths = [len(task.solution) for task in suite.tasks]
-    assert min(lengths) <= 3 and 20 <= max(lengths) <= 30
+    assert min(lengths) <= 3 and sum(length > 20 for length in lengths) >= 4
+    assert median(lengths) >= 8
     assert all(len(task.solution) <= task.max_steps for task in suite.tasks)
-    assert sum(task.memory_distance_pages >= 1 for task in suite.tasks) >= 10
+
+
+def test_what_is_needed_is_no_part_of_the_goal_and_no_number_found_anywhere(suite: Suite) -> None:
+    for task in suite.tasks:
+        said = [text for text in task.needs if text.lower() in task.intent.lower()]
+        assert said == [], task.intent
+        assert not [text for text in task.needs if re.fullmatch(r"\d?\d", text)], task.intent
+
+
+def test_eight_tasks_cannot_be_done_and_say_what_to_answer_then(suite: Suite) -> None:
+    given_up = [task for task in suite.tasks if task.solution[-1] == "stop [N/A]"]
+    assert len(given_up) == 8
+    for task in given_up:
+        assert "Answer N/A if " in task.intent or "answer N/A if " in task.intent
+        wanted = task.eval.reference_answers
+        assert wanted is not None and wanted.exact_match == "N/A"
+        assert len(task.eval.eval_types) == 2, "else giving up anywhere would do"
 
 
 def test_no_two_tasks_say_the_same_and_all_end_by_stopping(suite: Suite) -> None:
@@ -99,6 +121,45 @@ def test_an_agent_that_stops_at_once_solves_nothing(suite: Suite, tmp_path: Path
     rows = play(suite, "stop", tmp_path)
     assert {row.task_id for row in rows if row.score != 0.0} == set()
     assert {row.status for row in rows} == {"stopped"}
+
+
+def by_start(suite: Suite) -> Mapping[str, list[Task]]:
+    found: dict[str, list[Task]] = {}
+    for task in suite.tasks:
+        found.setdefault(task.start_url, []).append(task)
+    return found
+
+
+def test_the_solution_of_another_task_with_the_same_start_solves_nothing(suite: Suite) -> None:
+    solved = []
+    with Server(World(DEFAULT_SEED)) as server:
+        for tasks in by_start(suite).values():
+            for index, task in enumerate(tasks):
+                for other in (tasks[(index + step) % len(tasks)] for step in (1, 2)):
+                    if other is task:
+                        continue
+                    mistaken = task.model_copy(update={"solution": other.solution})
+                    with suppress(SolutionStuck, Refused, ActionError, NeedsScript, UnknownScript):
+                        if not walk_text(mistaken, server).reason:
+                            solved.append((task.intent, other.intent))
+    assert solved == []
+
+
+@pytest.mark.browser
+def test_random_clicks_solve_nothing(suite: Suite) -> None:
+    solved = []
+    with Server(World(DEFAULT_SEED)) as server, Browser.launch() as browser:
+        addresses = Addresses(server.placeholders, server.addresses)
+        for start, tasks in by_start(suite).items():
+            server.reset()
+            with browser.session(hosts=server.hosts, addresses=server.addresses) as session:
+                session.open(*(addresses.fill(url) for url in start.split(" |AND| ")))
+                done = Agent(RandomClicks()).run(session, "", max_steps=10)
+                final = Final.of(session.page, done.answer, addresses)
+                for task in tasks:
+                    score = evaluate(task, final, page=session.page, addresses=addresses)
+                    solved += [task.intent] if score.value else []
+    assert solved == []
 
 
 @contextmanager
