@@ -15,9 +15,9 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
 
     towns = draw.rng.sample(wiki.towns, 8)
     best = best_early(draw, towns, lambda town: height(town.mayor))
-    while sum(height(town.mayor) == height(best.mayor) for town in towns) > 1:
-        towns = draw.rng.sample(wiki.towns, 8)
-        best = best_early(draw, towns, lambda town: height(town.mayor))
+    # Two mayors may come from one town: either article will do.
+    highest = [town.mayor for town in towns if height(town.mayor) == height(best.mayor)]
+    articles = [f"__WIKIPEDIA__/wiki/{mayor.replace(' ', '_')}" for mayor in highest]
     names, values = several("town", [town.name for town in towns])
     steps: list[str] = []
     for town in towns:
@@ -27,12 +27,12 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
     return Draft(
         intent="For each of these towns open in the wiki the town, then its mayor, then the "
         f"birthplace of the mayor, and read the Elevation there: {names}. Then open the article "
-        "about the mayor with the highest birthplace, stay there, and answer with that elevation "
+        "about a mayor with the highest birthplace, stay there, and answer with that elevation "
         "as a number.",
         values=values,
         start="__WIKIPEDIA__",
         check=all_of(
-            reaches(f"__WIKIPEDIA__/wiki/{best.mayor.replace(' ', '_')}"),
+            reaches(" |OR| ".join(articles)),
             says(exact_match=str(height(best.mayor))),
         ),
         solution=[*steps, find_article(best.mayor), done(height(best.mayor))],
