@@ -25,7 +25,7 @@ _INVENTED = re.compile(rf"(?P<stem>(?:{_SYLLABLE}){{1,2}})(?P<ending>{_ENDING})"
 _WORD = re.compile(r"[A-Za-z]+")
 _RUN = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 _ID = re.compile(r"```(?P<verb>click|type|hover|clear) \[(?P<id>\d+)\]")
-_SAID = re.compile(r"```(?:type \[\d+\]|stop) \[(.*)\](?: \[[01]\])?```")
+_SAID = re.compile(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```")
 _NUMBER = re.compile(r"(?<![\d,.])\d(?:[\d,.]*\d){1,}(?!\d)")
 """Two digits and more, with what separates them; single ones are too often counts."""
 _TRIES = 400

@@ -72,7 +72,8 @@ def is_founded(episode: Episode) -> bool:
         )
         read = read.lower()
         for part in _copied("", turn.reply).split(", "):
-            if part != "N/A" and neutral(part).lower() not in read:
+            text = neutral(part).lower()
+            if text != "n/a" and text not in read and any(w not in read for w in text.split()):
                 return False
     return True
 
@@ -97,7 +98,7 @@ def shorten(episode: Episode, rng: random.Random) -> Episode | None:
 
 def _copied(goal: str, reply: str) -> str:
     """What `reply` types or answers that the goal does not say; empty for none."""
-    match = re.search(r"```(?:type \[\d+\]|stop) \[(.*)\](?: \[[01]\])?```", reply)
+    match = re.search(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```", reply)
     return match[1] if match and match[1] not in goal else ""
 
 
