@@ -5,11 +5,13 @@ import math
 import pytest
 
 from agentkv_tasks.statistics import (
+    Rate,
     bootstrap_interval,
     macro_average,
     mcnemar_exact,
     paired,
     rate,
+    wilson_interval,
 )
 
 
@@ -65,3 +67,10 @@ def test_micro_and_macro_averages_differ_where_groups_differ_in_size() -> None:
     assert macro_average(groups) == 0.5
     assert rate([True] + [False] * 9).value == 0.1
     assert math.isnan(groups["empty"].value)
+
+
+def test_a_score_interval_holds_at_the_ends_too() -> None:
+    # examples of Newcombe (1998), whose figures have four digits
+    assert wilson_interval(Rate(0, 20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert wilson_interval(Rate(20, 20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
+    assert wilson_interval(Rate(81, 263)) == pytest.approx((0.2553, 0.3662), abs=1e-4)

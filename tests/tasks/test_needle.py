@@ -1,0 +1,231 @@
+"""`agentkv bench needle` with tiny random weights, from the command line: they find nothing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+from agentkv.cli import cli
+from agentkv.models.find import NANO
+from agentkv_tasks.bench.needle.rows import NeedleRow
+from agentkv_tasks.bench.needle.table import compared
+
+Rows = list[dict[str, Any]]
+Call = Callable[..., Result]
+
+POSITIONS = 1200
+ROW_BYTES = 2 * 2 * 2 * 8 * 4
+"""Keys and values of a token in all layers and heads, float32."""
+
+
+def _save_model(folder: Path, *, seed: int) -> Path:
+    tokenizer = AutoTokenizer.from_pretrained(NANO)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=POSITIONS,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _save_model(tmp_path_factory.mktemp("models") / "tiny", seed=0)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "rows" / "needle.jsonl"
+
+
+@pytest.fixture
+def call(model: Path, out: Path) -> Call:
+    """`agentkv bench needle` with two needles of two lengths, and what is given instead."""
+
+    def run(*flags: str, **changes: object) -> Result:
+        values: dict[str, object] = {
+            "model": model,
+            "policies": "full,window",
+            "lengths": "300,700",
+            "depths": "0,100",
+            "needles": 2,
+            "budget": 64,
+            "chunk": 96,
+            "device": "cpu",
+            "out": out,
+            **changes,
+        }
+        arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+        return CliRunner().invoke(cli, ["bench", "needle", *flags, *arguments])
+
+    return run
+
+
+def _rows(out: Path) -> Rows:
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out: Path) -> None:
+    result = call()
+    assert result.exit_code == 0, result.output
+    rows = {(row["length"], row["depth"], row["label"]): row for row in _rows(out)}
+    assert list(rows) == [
+        (length, depth, label)
+        for length in (300, 700)
+        for depth in (0, 100)
+        for label in ("full", "window")
+    ]
+    for (length, depth, label), row in rows.items():
+        assert row["num_found"] == 0 and row["share"] == 0 and row["found"] == [False, False]
+        assert row["interval"] == pytest.approx([0, 0.6576], abs=1e-4)
+        assert len(row["values"]) == len(row["answers"]) == row["num_needles"] == 2
+        assert length - 40 < row["mean_tokens"] <= length
+        assert row["end_bytes"] <= row["peak_bytes"]
+        assert row["pages_sha256"] == rows[length, depth, "full"]["pages_sha256"]
+        if label == "full":
+            assert row["kept_rows"] > row["mean_tokens"] > row["kept_rows"] - 96
+            assert row["end_bytes"] >= row["mean_tokens"] * ROW_BYTES
+        else:
+            assert row["kept_rows"] == 64
+            assert row["peak_bytes"] < rows[length, depth, "full"]["peak_bytes"]
+        assert row["parameters"]["budget"] == (None if label == "full" else 64)
+        assert row["settings"]["decoding"] == "constrained" and row["settings"]["chunk"] == 96
+        assert row["command"] and row["device"] and row["versions"]["torch"] and row["weights"]
+    # the page is not held as a whole: a window's peak is that of its chunks
+    windows = [row["peak_bytes"] for row in rows.values() if row["label"] == "window"]
+    assert max(windows) < 1.1 * min(windows)
+    lines = result.output.rstrip().splitlines()
+    assert all(len(line) <= 80 for line in lines[:-3]) and "…" not in result.output
+    short = json.loads(lines[-1])
+    assert short["bench"] == "needle" and len(short["rows"]) == 8
+
+
+def test_what_is_there_is_not_measured_again(call: Call, out: Path) -> None:
+    assert call(depths="50").exit_code == 0
+    before = _rows(out)
+    lines = out.read_text().splitlines(keepends=True)
+    # as if the run had been killed while its last row was written
+    out.write_text("".join(lines[:-1]) + lines[-1][:50])
+    result = call(depths="50,100", policies="window,full,int8")
+    assert result.exit_code == 0, result.output
+    after = _rows(out)
+    assert after[:3] == before[:3]
+    assert [(row["length"], row["depth"], row["label"]) for row in after[3:]] == [
+        (300, 50, "int8"),
+        (300, 100, "window"),
+        (300, 100, "full"),
+        (300, 100, "int8"),
+        (700, 50, "window"),
+        (700, 50, "int8"),
+        (700, 100, "window"),
+        (700, 100, "full"),
+        (700, 100, "int8"),
+    ]
+    assert after[7]["pages_sha256"] == before[3]["pages_sha256"]
+
+
+def test_a_fresh_run_overwrites_and_free_replies_count_alike(call: Call, out: Path) -> None:
+    some = {"lengths": 300, "depths": 0}
+    assert call(**some).exit_code == 0
+    result = call("--fresh", **some, decoding="free", against="window")
+    assert result.exit_code == 0, result.output
+    assert [row["settings"]["decoding"] for row in _rows(out)] == ["free", "free"]
+    assert [row["num_found"] for row in _rows(out)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"needles": 3}, "num_needles were 2, now 3"),
+        ({"seed": 1}, "seed were 0, now 1"),
+        ({"budget": 48}, "parameters of window were"),
+        ({"decoding": "free"}, "settings were"),
+    ],
+)
+def test_rows_that_could_not_be_compared_are_not_mixed(
+    call: Call, out: Path, changes: dict[str, object], message: str
+) -> None:
+    some = {"lengths": 300, "depths": 0}
+    assert call(**some).exit_code == 0
+    before = out.read_text()
+    result = call(**some, **changes)
+    assert result.exit_code == 2 and message in result.output, result.output
+    assert "--fresh" in result.output and out.read_text() == before
+
+
+def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
+    out: Path, call: Call, tmp_path: Path
+) -> None:
+    folder = tmp_path / "trained"
+    some = {"lengths": 300, "depths": 0, "needles": 1, "model": folder}
+    _save_model(folder, seed=1)
+    assert call(**some).exit_code == 0
+    _save_model(folder, seed=2)
+    result = call(**some)
+    assert result.exit_code == 2 and "weights were" in result.output, result.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "solution"}, "is a script; give nano, a folder or a hub id"),
+        ({"model": "nowhere"}, "unknown model 'nowhere'"),
+        ({"policies": "full,gatd"}, "unknown policy 'gatd'; known: "),
+        ({"policies": "full,snapkv", "budget": 16}, "16"),
+        ({"against": "int8"}, "--against int8 is none of --policies full,window"),
+        ({"lengths": "300,1100"}, "give at most 1088"),
+        ({"lengths": "0"}, "--lengths must be 1 or more; found 0"),
+        ({"lengths": "40,700"}, "--lengths 40: a question and"),
+        ({"lengths": "long"}, "expected whole numbers by commas"),
+        ({"depths": "0,101"}, "--depths are per cent, 0 to 100; found 0, 101"),
+        ({"needles": 0}, "--needles"),
+        ({"seed": 1_000_000}, "give 0 to 999999"),
+        ({"decoding": "loose"}, "decoding"),
+    ],
+)
+def test_a_mistake_is_answered_before_anything_is_read(
+    call: Call, out: Path, changes: dict[str, object], message: str
+) -> None:
+    result = call(**changes)
+    assert result.exit_code == 2, result.output
+    assert message in result.output and "Traceback" not in result.output
+    assert not out.exists()
+
+
+def test_a_file_of_something_else_is_left_alone(call: Call, out: Path) -> None:
+    out.parent.mkdir()
+    out.write_text("mine\n")
+    result = call()
+    assert result.exit_code == 2 and "line 1 is no row of `agentkv bench needle`" in result.output
+    assert out.read_text() == "mine\n"
+
+
+def test_policies_are_compared_on_the_needles_both_were_given(call: Call, out: Path) -> None:
+    assert call(lengths=300).exit_code == 0
+    first, other, second, _ = (NeedleRow(**row) for row in _rows(out))
+    full = [_with(first, [True, False]), _with(second, [True, True])]
+    window = [_with(other, [True, True])]
+    pairs = compared(full, window)
+    assert (pairs.both, pairs.only_first, pairs.only_second, pairs.neither) == (1, 0, 1, 0)
+
+
+def _with(row: NeedleRow, found: list[bool]) -> NeedleRow:
+    return NeedleRow(**{**json.loads(row.to_json()), "found": found})
+
+
+def test_help_fits_80_columns() -> None:
+    said = CliRunner().invoke(cli, ["bench", "needle", "--help"]).output
+    assert "--depths" in said and all(len(line) <= 80 for line in said.splitlines())
