@@ -129,16 +129,26 @@ def run(
 
 @cli.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The --out of a run.", metavar="DIR")],
+    folders: options.Runs,
+    markdown: options.Markdown = False,
+    against: options.Against = None,
+    out: options.ReportOut = None,
 ) -> None:
-    """Print the table of a run and write its report.html anew."""
+    """Print the table of a run, or of several counted together, and write report.html anew."""
     with options.for_people() as console:
         from agentkv_tasks.display import failure_lines, result_table
+        from agentkv_tasks.pool import read_runs
         from agentkv_tasks.report import write_report
-        from agentkv_tasks.results import read_rows
+        from agentkv_tasks.summary import summarise
+        from agentkv_tasks.tables import markdown as as_markdown
+        from agentkv_tasks.tables import standings
 
-        rows = read_rows(folder / "results.jsonl")
-        path = write_report(folder)
+        others = None if against is None else options.split("--against", against)
+        rows = [row for run in read_runs(folders).values() for row in run]
+        if markdown:
+            typer.echo(as_markdown(standings(summarise(rows), others)))
+            return
+        path = write_report(*folders, out=out, against=others)
         console.print(result_table(rows))
         for line in failure_lines(rows):
             console.print(Text(line, style="yellow"), soft_wrap=True)

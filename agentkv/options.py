@@ -86,6 +86,20 @@ Sites = Annotated[
 Config = Annotated[
     Path | None, typer.Option(help="TOML with the settings, also policies with parameters.")
 ]
+Runs = Annotated[
+    list[Path], typer.Argument(help="The --out of a run; several are pooled.", metavar="DIR...")
+]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print the table as Markdown and write nothing.")
+]
+Against = Annotated[
+    str | None,
+    typer.Option(help="Policies to compare with in pairs, by commas. [default: full,window]"),
+]
+ReportOut = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the report of several runs. [default: beside the first]"),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Browser = Annotated[Path | None, typer.Option(help="A Chromium to use instead of the one found.")]
 

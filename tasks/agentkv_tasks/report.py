@@ -5,6 +5,7 @@ from a web page or a model is escaped.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,52 +17,81 @@ from markupsafe import Markup
 
 from agentkv.build import SCRIPTED
 from agentkv.trace import Trace, TraceError, read_trace
-from agentkv_tasks.results import FAILURES, ResultsError, Row, read_rows
-from agentkv_tasks.summary import BASELINE, Summary, human_bytes, percent, summarise
+from agentkv_tasks.curves import curves, plots
+from agentkv_tasks.grid import goal, grid, kind
+from agentkv_tasks.pool import read_runs
+from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.summary import BASELINE, human_bytes, percent, summarise
+from agentkv_tasks.tables import distances, p_value, references, standings
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
-    """One episode in the grid of tasks."""
+class _Read:
+    """Runs as read from their folders; traces and links go by the key of their row."""
 
-    row: Row
-    kind: str
-    sign: str
-    href: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One task in the grid."""
-
-    task_id: int
-    goal: str
-    category: str
-    cells: tuple[tuple[_Cell, ...], ...]
+    rows: tuple[Row, ...]
+    traces: Mapping[str, Trace]
+    hrefs: Mapping[str, str]
+    """Where an episode's page is, seen from the report."""
+    source: str
 
 
-def write_report(out: Path) -> Path:
-    """Write the report of the results in folder `out`, and return its path.
+def write_report(
+    *folders: Path, out: Path | None = None, against: Sequence[str] | None = None
+) -> Path:
+    """Write the report of the results in `folders`, and return its path.
+
+    Of one folder it is written there. Several are counted together, and the report stands beside
+    the first of them, or in `out`; each folder gets a report of its own too, which its pages need.
 
     Raises:
-        ResultsError: there are no results, or a line of them is broken.
+        ResultsError: there are no results, a line of them is broken, they cannot be counted
+            together, or none is of a policy named by `against` (as `standings` takes it).
     """
-    rows = read_rows(out / "results.jsonl")
-    if not rows:
-        raise ResultsError(f"{out / 'results.jsonl'}: no finished episode yet")
     environment = _environment()
+    runs = {folder: _read(environment, folder, rows) for folder, rows in read_runs(folders).items()}
+    several = len(runs) > 1
+    pages = {
+        folder: _report(environment, run, None if several else against)
+        for folder, run in runs.items()
+    }
+    if several:
+        place = folders[0].resolve().parent if out is None else out
+        whole = _report(environment, _together(runs, place), against)
+        place.mkdir(parents=True, exist_ok=True)
+        pages[place] = whole
+    for folder, page in pages.items():
+        (folder / "report.html").write_text(page, encoding="utf-8")
+    return next(reversed(pages)) / "report.html"
+
+
+def _read(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) -> _Read:
+    """What the folder holds; writes the pages of its episodes."""
     traces: dict[str, Trace] = {}
+    hrefs: dict[str, str] = {}
     for row in rows:
-        trace = _trace(out, row)
+        trace = _trace(folder, row)
         if trace is not None:
             traces[row.key] = trace
-            page = (out / row.trace).with_suffix(".html")
-            page.write_text(_episode(environment, row, trace), encoding="utf-8")
-    path = out / "report.html"
-    path.write_text(_report(environment, rows, traces), encoding="utf-8")
-    return path
+            page = Path(row.trace).with_suffix(".html")
+            hrefs[row.key] = quote(str(page))
+            (folder / page).write_text(_episode(environment, row, trace), encoding="utf-8")
+    return _Read(tuple(rows), traces, hrefs, "results.jsonl")
+
+
+def _together(runs: Mapping[Path, _Read], place: Path) -> _Read:
+    hrefs: dict[str, str] = {}
+    for folder, run in runs.items():
+        way = quote(os.path.relpath(folder.resolve(), place.resolve()))
+        hrefs |= {key: f"{way}/{href}" for key, href in run.hrefs.items()}
+    return _Read(
+        tuple(row for run in runs.values() for row in run.rows),
+        {key: trace for run in runs.values() for key, trace in run.traces.items()},
+        hrefs,
+        ", ".join(folder.name for folder in runs),
+    )
 
 
 def kib(count: float | None) -> str:
@@ -78,14 +108,16 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
-    environment.globals.update(style=Markup(style), kib=kib, human=human_bytes, percent=percent)
+    environment.globals.update(
+        style=Markup(style), kib=kib, human=human_bytes, percent=percent, p_value=p_value
+    )
     return environment
 
 
-def _report(
-    environment: jinja2.Environment, rows: Sequence[Row], traces: Mapping[str, Trace]
-) -> str:
+def _report(environment: jinja2.Environment, run: _Read, against: Sequence[str] | None) -> str:
+    rows = run.rows
     summaries = summarise(rows)
+    lines = standings(summaries, against)
     suites = sorted({row.suite for row in rows})
     models = sorted({row.model for row in rows})
     peaks = [summary.kv_peak_bytes for summary in summaries if summary.kv_peak_bytes]
@@ -93,20 +125,23 @@ def _report(
     return environment.get_template("report.html").render(
         title=f"agentkv: {', '.join(suites)}",
         rows=rows,
-        num_tasks=len({(row.suite, row.task_id) for row in rows}),
+        num_tasks=len({(row.suite, row.world_seed, row.task_id) for row in rows}),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        source=run.source,
         is_own_suite="vwa75" in suites,
         is_script=models[0] in SCRIPTED,
         models=models,
         facts=_facts(rows, models),
-        settings=_settings(rows[0]),
-        summaries=summaries,
-        paired_summaries=[summary for summary in summaries if summary.against is not None],
+        settings=_settings(rows),
+        lines=lines,
+        references=references(lines),
+        distances=distances(lines),
         baseline=baseline,
         most_peak=max(peaks, default=0),
+        plots=plots(curves(summaries, run.traces)),
         categories=sorted({name for summary in summaries for name in summary.by_category}),
         failures=[row for row in rows if row.status in FAILURES],
-        grid=_grid(rows, summaries, traces),
+        grid=grid(summaries, run.traces, run.hrefs),
     )
 
 
@@ -125,52 +160,19 @@ def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _settings(row: Row) -> list[tuple[str, str]]:
+def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What all rows share besides: settings, then versions."""
+    first = rows[0]
     shown = [
         (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
-        for name, value in row.settings.items()
-        if value not in (None, {}, "")
+        for name, value in first.settings.items()
+        if value not in (None, {}, "") and all(row.settings.get(name) == value for row in rows)
     ]
-    return [*shown, *row.versions.items()]
+    return [*shown, *first.versions.items()]
 
 
 def _several(values: Iterable[str]) -> str:
     return ", ".join(sorted({value for value in values if value}))
-
-
-def _grid(
-    rows: Sequence[Row], summaries: Sequence[Summary], traces: Mapping[str, Trace]
-) -> list[_Line]:
-    goals = {row.task_id: _goal(row, traces.get(row.key)) for row in reversed(rows)}
-    categories = {row.task_id: row.category for row in rows}
-    lines = []
-    for task_id in sorted(goals):
-        cells = tuple(
-            tuple(
-                _cell(row, row.key in traces)
-                for row in sorted(summary.rows, key=lambda row: row.seed)
-                if row.task_id == task_id
-            )
-            for summary in summaries
-        )
-        lines.append(_Line(task_id, goals[task_id], categories[task_id], cells))
-    return lines
-
-
-def _cell(row: Row, has_trace: bool) -> _Cell:
-    href = quote(str(Path(row.trace).with_suffix(".html"))) if has_trace else ""
-    return _Cell(row, _kind(row), {"yes": "✓", "no": "✗", "broken": "!"}[_kind(row)], href)
-
-
-def _kind(row: Row) -> str:
-    if row.success:
-        return "yes"
-    return "broken" if row.status in FAILURES else "no"
-
-
-def _goal(row: Row, trace: Trace | None) -> str:
-    return str(trace.head.get("goal", "")) if trace is not None else f"task {row.task_id}"
 
 
 def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
@@ -189,8 +191,8 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
     ]
     return environment.get_template("episode.html").render(
         row=row,
-        kind=_kind(row),
-        goal=_goal(row, trace),
+        kind=kind(row),
+        goal=goal(row, trace),
         facts=facts,
         steps=trace.steps,
         ended=trace.end is not None,

@@ -30,6 +30,8 @@ class Row:
     world_seed: int
     task_id: int
     category: str
+    memory_distance_pages: int | None = None
+    """How many pages before its use the furthest needed fact was seen; None in rows of old."""
     policy: str
     policy_parameters: Mapping[str, Any]
     """All of them, with the budget."""
@@ -92,9 +94,9 @@ class Row:
         )
 
     @property
-    def unit(self) -> tuple[int, int]:
-        """What episodes of different policies are paired by: task and seed."""
-        return self.task_id, self.seed
+    def unit(self) -> tuple[str, int, int, int]:
+        """What episodes of different policies are paired by: suite, world, task and seed."""
+        return self.suite, self.world_seed, self.task_id, self.seed
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

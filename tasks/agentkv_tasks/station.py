@@ -219,6 +219,7 @@ def blank_row(plan: Plan, job: Job, *, device: str = "") -> Row:
         world_seed=plan.suite.world_seed,
         task_id=job.task.task_id,
         category=job.task.category or "",
+        memory_distance_pages=job.task.memory_distance_pages,
         policy=job.policy.row_name,
         policy_parameters=job.policy_parameters,
         model=plan.settings.model,

@@ -72,10 +72,10 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 
 
 def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
-    by_task: dict[int, list[bool]] = {}
+    by_task: dict[tuple[str, int], list[bool]] = {}  # worlds share their templates, as seeds do
     by_category: dict[str, list[bool]] = {}
     for row in rows:
-        by_task.setdefault(row.task_id, []).append(row.success)
+        by_task.setdefault((row.suite, row.task_id), []).append(row.success)
         by_category.setdefault(row.category or "other", []).append(row.success)
     category_rates = {name: rate(successes) for name, successes in sorted(by_category.items())}
     is_baseline = rows is baseline
@@ -91,7 +91,7 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         interval=bootstrap_interval([sum(each) / len(each) for each in by_task.values()]),
         by_category=category_rates,
         macro=macro_average(category_rates),
-        against=None if is_baseline else paired(_outcomes(baseline), _outcomes(rows)),
+        against=None if is_baseline else paired(outcomes(baseline), outcomes(rows)),
         kv_peak_bytes=figures.fmean(peaks) if peaks else None,
         kv_peak_max_bytes=max(peaks, default=None),
         kv_mean_bytes=figures.fmean(means) if means else None,
@@ -106,7 +106,8 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
     )
 
 
-def _outcomes(rows: Sequence[Row]) -> dict[tuple[int, int], bool]:
+def outcomes(rows: Sequence[Row]) -> dict[tuple[str, int, int, int], bool]:
+    """Success by what episodes of different policies are paired by."""
     return {row.unit: row.success for row in rows}
 
 

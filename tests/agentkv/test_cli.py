@@ -131,3 +131,26 @@ def test_a_settings_file_counts_where_no_option_is_given(
     assert "unknown policy 'gatd'" in call("run", "--config", str(settings)).output
     said = call("run", "--config", str(settings), "--policies", "gate").output
     assert "unknown policy 'gate'" in said
+
+
+def test_several_runs_are_reported_as_one_table(tmp_path: Path) -> None:
+    rows = [
+        json.dumps({
+            **{"suite": "small", "world_seed": world, "task_id": 0, "category": "form"},
+            **{"policy": policy, "policy_parameters": {}, "model": "nano", "seed": 0},
+            **{"status": "stopped", "success": policy == "full", "score": 1.0, "schema": 1},
+        })
+        for world in (75, 76)
+        for policy in ("full", "window")
+    ]  # fmt: skip
+    for name, lines in (("a", rows[:2]), ("b", rows[2:])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.jsonl").write_text("\n".join(lines) + "\n")
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    said = call("report", *folders, "--markdown").output
+    assert "| window | 0/2, 0.0 % | 0/2 | 0 won, 2 lost, p 0.500 |" in said
+    assert not list(tmp_path.glob("**/report.html"))
+    said = call("report", *folders).output
+    assert f"report: {tmp_path / 'report.html'}" in said and "0/2" in said
+    refused = call("report", *folders, "--against", "full,h2o")
+    assert refused.exit_code == 2 and "no policy 'h2o'" in refused.output

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from rich.console import Console
@@ -116,6 +117,27 @@ def test_the_report_says_which_75_tasks_these_are_and_what_was_counted(out: Path
     assert "2/2" in text and "1/2" in text
     assert "4 KiB" in text and "1 KiB" in text and "4.0×" in text
     assert "Ended by the harness" in text
+
+
+def test_the_report_draws_the_caches_over_steps(out: Path) -> None:
+    text = write_report(out).read_text()
+    assert "svg" in read(out / "report.html").tags
+    assert "live cache, mean, KiB" in text and "2.0 KiB after 1 steps" in text
+    assert text.count("<polyline") == 4  # two policies, each with a line and a key
+
+
+def test_a_report_of_several_runs_links_into_each_of_them(
+    out: Path, tmp_path: Path, row: MakeRow
+) -> None:
+    other = tmp_path / "world 76"
+    with Results(other / "results.jsonl") as results:
+        results.append(row(world_seed=76, suite="vwa75", trace="traces/a.jsonl"))
+    with TraceWriter(other / "traces" / "a.jsonl", head={"goal": "x"}) as trace:
+        trace.step(replace(STEP, screenshot=""))
+    page = write_report(out, other, out=tmp_path / "both")
+    links = [link for link in read(page).links if not link.startswith("#")]
+    assert "../world%2076/traces/a.html" in links and len(links) == 5
+    assert all((page.parent / unquote(link)).resolve().is_file() for link in links)
 
 
 def test_policies_are_compared_in_pairs_with_the_full_cache(out: Path) -> None:

@@ -1,0 +1,131 @@
+"""The table of policies: counted in pairs per world, task and seed, bytes as shares of full's."""
+
+from collections.abc import Callable
+
+import pytest
+
+from agentkv.config import PolicySettings, RunSettings
+from agentkv_tasks.plan import make_plan
+from agentkv_tasks.results import ResultsError, Row
+from agentkv_tasks.station import blank_row
+from agentkv_tasks.suites import load_suite
+from agentkv_tasks.summary import summarise
+from agentkv_tasks.tables import Cost, distances, markdown, references, standings
+
+MakeRow = Callable[..., Row]
+
+
+@pytest.fixture
+def rows(row: MakeRow) -> list[Row]:
+    """Two tasks in two worlds under three policies; `full` fails once, `window` far back."""
+    made = []
+    for world in (75, 76):
+        for task, distance in ((0, 0), (1, 9)):
+            for policy, success, peak in (
+                ("full", (world, task) != (76, 0), 8192 * (task + 1)),
+                ("window", distance == 0, 1024),
+                ("conf-kv", True, 2048),
+            ):
+                made.append(
+                    row(
+                        world_seed=world,
+                        task_id=task,
+                        category="form" if task else "shopping",
+                        memory_distance_pages=distance,
+                        policy=policy,
+                        success=success,
+                        kv_peak_bytes=peak,
+                        kv_mean_bytes=peak // 2,
+                    )
+                )
+    return made
+
+
+def test_the_same_task_in_two_worlds_is_two_pairs(rows: list[Row]) -> None:
+    full, window, conf = standings(summarise(rows))
+    assert full.against["full"] is None and window.against["window"] is None
+    pairs = window.against["full"]
+    assert pairs is not None
+    assert (pairs.both, pairs.only_first, pairs.only_second, pairs.neither) == (1, 2, 1, 0)
+    assert pairs.p_value == 1.0
+    beside = conf.against["window"]
+    assert beside is not None and (beside.only_first, beside.only_second) == (0, 2)
+    assert beside.p_value == 0.5
+
+
+def test_success_is_split_by_memory_distance_where_rows_carry_it(rows: list[Row]) -> None:
+    lines = standings(summarise(rows))
+    assert distances(lines) == ["0", "8 to 15"]
+    window = lines[1].by_distance
+    assert (window["0"].num_successes, window["0"].num_episodes) == (2, 2)
+    assert (window["8 to 15"].num_successes, window["8 to 15"].num_episodes) == (0, 2)
+
+
+def test_one_band_or_rows_of_old_split_nothing(row: MakeRow) -> None:
+    assert distances(standings(summarise([row(memory_distance_pages=3)]))) == []
+    old = standings(summarise([row()]))
+    assert old[0].by_distance == {} and distances(old) == []
+
+
+def test_bytes_are_shares_of_the_full_caches_on_the_episodes_both_ran(rows: list[Row]) -> None:
+    alone = [row for row in rows if (row.policy, row.task_id) != ("full", 1)]
+    full, window, _ = standings(summarise(rows))
+    assert full.peak == Cost(12288, None)
+    assert window.peak == Cost(1024, 1 / 12)
+    assert window.worst == Cost(1024, 1 / 16)
+    assert window.mean == Cost(512, 1 / 12)
+    assert standings(summarise(alone))[1].worst == Cost(1024, 1 / 8)
+
+
+def test_without_a_cache_there_are_no_bytes(row: MakeRow) -> None:
+    (line,) = standings(summarise([row()]))
+    assert line.peak == line.worst == line.mean == Cost(None, None)
+
+
+def test_what_is_compared_with_is_chosen_by_name_and_must_be_there(rows: list[Row]) -> None:
+    summaries = summarise(rows)
+    assert references(standings(summaries)) == ["full", "window"]
+    assert references(standings(summaries, ["conf-kv"])) == ["conf-kv"]
+    without = summarise([row for row in rows if row.policy == "conf-kv"])
+    assert references(standings(without)) == ["conf-kv"]
+    with pytest.raises(ResultsError, match="no policy 'h2o' .* full, window, conf-kv"):
+        standings(summaries, ["full", "h2o"])
+
+
+def test_policies_are_compared_within_their_model(rows: list[Row], row: MakeRow) -> None:
+    lines = standings(summarise([*rows, row(model="other", policy="window", success=False)]))
+    other = next(line for line in lines if line.summary.model == "other")
+    assert other.against == {"full": None, "window": None}
+    assert other.peak.share is None
+
+
+def test_the_table_reads_as_markdown(rows: list[Row]) -> None:
+    lines = markdown(standings(summarise(rows))).splitlines()
+    assert lines[0] == (
+        "| policy | solved | form | shopping | 0 pages back | 8 to 15 pages back | against full "
+        "| against window | peak cache | largest peak | mean cache |"
+    )
+    assert lines[1].count("--:") == 10
+    assert lines[2] == (
+        "| full | 3/4, 75.0 % | 2/2 | 1/2 | 1/2 | 2/2 | - | 2 won, 1 lost, p 1.000 "
+        "| 12.0 KiB | 16.0 KiB | 6.0 KiB |"
+    )
+    assert lines[3] == (
+        "| window | 2/4, 50.0 % | 0/2 | 2/2 | 2/2 | 0/2 | 1 won, 2 lost, p 1.000 | - "
+        "| 1.0 KiB (8.3 % of full) | 1.0 KiB (6.2 % of full) | 512 B (8.3 % of full) |"
+    )
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_label_cannot_break_the_table(row: MakeRow) -> None:
+    lines = markdown(standings(summarise([row(policy="a|b")]))).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_every_row_of_a_run_says_how_far_back_its_task_reaches() -> None:
+    suite = load_suite("vwa-long", world_seed=75)
+    settings = RunSettings(model="stop", policies=(PolicySettings(name="full"),), limit=3)
+    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=9, threads=1)
+    for job in plan.jobs:
+        assert job.task.memory_distance_pages > 0
+        assert blank_row(plan, job).memory_distance_pages == job.task.memory_distance_pages
