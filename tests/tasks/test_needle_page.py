@@ -6,9 +6,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentkv.chat import ChatTemplate
+from agentkv.grammar import Grammar
 from agentkv.models.find import NANO
+from agentkv.models.rules import RESERVE
 from agentkv.prompt import PlainTemplate, Template
 from agentkv_env.sites.names import side_of_name
+from agentkv_tasks.bench.needle.measure import REPLY_TOKENS
 from agentkv_tasks.bench.needle.page import NeedleError, make_needle, observe
 from agentkv_tasks.bench.needle.seek import answer_of
 
@@ -77,6 +80,19 @@ def test_equal_arguments_give_equal_needles_and_others_others(template: Template
 def test_a_page_too_short_for_its_codes_is_refused(template: Template) -> None:
     with pytest.raises(NeedleError, match="--lengths 60: a question and . codes alone are"):
         make_needle(template, seed=0, number=0, length=60, depth=0)
+
+
+def test_the_reply_that_quotes_the_line_is_allowed_on_the_page_and_finds_the_needle() -> None:
+    backend = AutoTokenizer.from_pretrained(NANO).backend_tokenizer
+    template = PlainTemplate(backend)
+    grammar = Grammar(backend, end_id=min(template.end_ids))
+    for number in range(5):
+        needle = make_needle(template, seed=0, number=number, length=600, depth=50)
+        ids = template.reply(f"from {needle.line}\n```stop [{needle.value}]```")[:-1]
+        matcher = grammar.start(needle.page, thoughts=template.thoughts)
+        matcher.consume(ids)
+        assert matcher.is_complete and len(ids) < REPLY_TOKENS - RESERVE
+        assert answer_of(template.decode(ids)) == needle.value
 
 
 @pytest.mark.parametrize(
