@@ -87,7 +87,7 @@ Config = Annotated[
     Path | None, typer.Option(help="TOML with the settings, also policies with parameters.")
 ]
 Runs = Annotated[
-    list[Path], typer.Argument(help="The --out of a run; several are pooled.", metavar="DIR...")
+    list[Path], typer.Argument(help="The --out of a run; several are pooled.", metavar="DIR")
 ]
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print the table as Markdown and write nothing.")
