@@ -78,7 +78,8 @@ class Source:
     recordings: Recordings
     plain_tokens: Sequence[int]
     max_tokens: int
-    """Of a recorded episode's row; longer ones lose pages that nothing later needs."""
+    """Of a recorded episode's row in the last part of a run; longer ones lose pages that nothing
+    later needs. Earlier rows are shorter, for attention to long ones is most of their cost."""
 
     def row(self, kind: str, stage: str, level: int, rng: random.Random, *, left: float) -> Row:
         """A row of this kind, as hard as `level` of `stage` has it.
@@ -106,10 +107,9 @@ class Source:
                 level if stage == "pair" else rng.randrange(len(PAIR_LEVELS)),
             )
         if kind in ("task", "stroll"):
-            thinned = max(0.1, min(0.7, 1.5 * left))
-            return self.recordings.row(
-                kind, rng, self.template, max_tokens=self.max_tokens, thinned=thinned
-            )
+            thinned = max(0.15, min(0.75, 2.0 * left))
+            most = self.max_tokens if left < 0.3 else self.max_tokens * 2 // 5
+            return self.recordings.row(kind, rng, self.template, max_tokens=most, thinned=thinned)
         drills = Drills(rng.randrange(1 << 30))
         elements = level if stage == "drill" else rng.randint(4, MOST_ELEMENTS)
         if kind == "quote":
