@@ -35,8 +35,8 @@ def losses(
     positions = pad([row.positions for row in rows], 0).to(device)
     counted = weights[:, 1:] > 0
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        hidden = hidden_states(model, ids[:, :-1], positions[:, :-1])
-        logits = model.lm_head(hidden[counted])  # (tokens that count, V)
+        hidden = hidden_states(model, ids[:, :-1], positions[:, :-1], counted)
+        logits = model.lm_head(hidden)  # (N, V)
     target, weight = ids[:, 1:][counted], weights[:, 1:][counted]
     loss = F.cross_entropy(logits.to(torch.float32), target, reduction="none")
     return loss * weight, logits.argmax(-1) == target, weight

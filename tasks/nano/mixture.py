@@ -122,7 +122,8 @@ class Source:
         if kind == "recall":
             return recalling(drills, rng.randint(2, 2 * elements), self.template)
         if kind == "needle":
-            tokens = int(2 ** rng.uniform(6, LONGEST_NEEDLE.bit_length() - 1))
+            longest = LONGEST_NEEDLE if left < 0.3 else LONGEST_NEEDLE // 8
+            tokens = int(2 ** rng.uniform(6, longest.bit_length() - 1))
             return encode(self.template, needle(drills, tokens, self.template))
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)

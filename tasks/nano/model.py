@@ -1,6 +1,6 @@
 """The network of nano: a LlamaForCausalLM, its initial weights, and a pass over padded rows.
 
-Shapes: B rows, T tokens, D width, H query heads, K key-value heads, E head size, V vocabulary.
+Shapes: B rows, T tokens, D width, H query heads, K key-value heads, E head size, N tokens counted.
 """
 
 import json
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from nano.attention import attend
 from nano.tokenizer import PAD
 
 ROPE_THETA = 100_000.0
@@ -81,34 +82,78 @@ def pad(rows: Sequence[Sequence[float]], value: int) -> Tensor:
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
 
-def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Tensor:
+def hidden_states(
+    model: LlamaForCausalLM, ids: Tensor, positions: Tensor, counted: Tensor | None = None
+) -> Tensor:
     """What the last layer gives for every token, normed: (B, T, D).
 
     The same arithmetic as transformers' own forward, without its mask making, which takes positions
     that skip ahead for packed sequences. Padding stands on the right, so causality hides it.
+
+    Args:
+        counted: (B, T) bool; given, only these tokens' N vectors come back, (N, D), row by row, and
+            the last layer is spared all others. Of an episode it is every fifteenth token.
     """
     config = model.config
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    heads = config.num_attention_heads
     size = config.hidden_size // heads
-    batch, length = ids.shape
     dtype = torch.bfloat16 if torch.is_autocast_enabled(ids.device.type) else torch.float32
     cos, sin = _rotation(positions, heads, size, ROPE_THETA, dtype)
     x = model.model.embed_tokens(ids)  # (B, T, D) in float32
-    for layer in model.model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        y = _normed(x, layer.input_layernorm.weight, config.rms_norm_eps, dtype)
-        q = attention.q_proj(y).view(batch, length, heads, size)
-        k = attention.k_proj(y).view(batch, length, kv_heads, size)
-        v = attention.v_proj(y).view(batch, length, kv_heads, size)
-        q = _rotated(q, cos, sin)
-        k = _rotated(k, cos[:, :, :kv_heads], sin[:, :, :kv_heads])
-        mixed = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
-        )  # (B, H, T, E)
-        x = x + attention.o_proj(mixed.transpose(1, 2).reshape(batch, length, heads * size))
-        y = _normed(x, layer.post_attention_layernorm.weight, config.rms_norm_eps, dtype)
-        x = x + mlp.down_proj(F.silu(mlp.gate_proj(y)) * mlp.up_proj(y))
+    *layers, last = model.model.layers
+    for layer in layers:
+        x = _layer(layer, config, x, cos, sin, dtype)
+    x = _layer(last, config, x, cos, sin, dtype, counted)
     return _normed(x, model.model.norm.weight, config.rms_norm_eps, dtype)
+
+
+def _layer(
+    layer: Any,
+    config: LlamaConfig,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    dtype: torch.dtype,
+    counted: Tensor | None = None,
+) -> Tensor:
+    attention, mlp = layer.self_attn, layer.mlp
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    size = config.hidden_size // heads
+    batch, length, _ = x.shape
+    y = _normed(x, layer.input_layernorm.weight, config.rms_norm_eps, dtype)
+    k = attention.k_proj(y).view(batch, length, kv_heads, size)
+    v = attention.v_proj(y).view(batch, length, kv_heads, size)
+    k = _rotated(k, cos[:, :, :kv_heads], sin[:, :, :kv_heads])
+    if counted is None:
+        q = _rotated(attention.q_proj(y).view(batch, length, heads, size), cos, sin)
+        mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (B, H, T, E)
+        mixed = mixed.transpose(1, 2).reshape(batch, length, heads * size)
+    else:
+        x = x[counted]  # (N, D)
+        q = attention.q_proj(y[counted]).view(1, -1, heads, size)
+        q = _rotated(q, cos[counted][None], sin[counted][None])[0]  # (N, H, E)
+        mixed = _attend_some(q, k, v, counted).reshape(-1, heads * size)
+    x = x + attention.o_proj(mixed)
+    y = _normed(x, layer.post_attention_layernorm.weight, config.rms_norm_eps, dtype)
+    moved: Tensor = x + mlp.down_proj(F.silu(mlp.gate_proj(y)) * mlp.up_proj(y))
+    return moved
+
+
+def _attend_some(q: Tensor, k: Tensor, v: Tensor, counted: Tensor) -> Tensor:
+    """Causal attention of the `counted` tokens: q (N, H, E), k and v (B, T, K, E) -> (N, H, E)."""
+    mixed: list[Tensor] = []
+    starts = torch.arange(counted.shape[1], device=q.device)
+    for row, some in enumerate(q.split(counted.sum(1).tolist())):
+        mask = starts[None] <= starts[counted[row]][:, None]  # (n, T)
+        out = F.scaled_dot_product_attention(
+            some.transpose(0, 1)[None],
+            k[row].transpose(0, 1)[None],
+            v[row].transpose(0, 1)[None],
+            attn_mask=mask,
+            enable_gqa=True,
+        )
+        mixed.append(out[0].transpose(0, 1))
+    return torch.cat(mixed)
 
 
 class _Norm(torch.autograd.Function):

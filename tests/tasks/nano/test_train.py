@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import agentkv
 from agentkv.prompt import PlainTemplate
+from nano.attention import attend
 from nano.data import Recordings
 from nano.drills import Drills
 from nano.episode import Row, encode, save, stretch
@@ -94,6 +95,37 @@ def test_the_training_pass_computes_what_transformers_computes(tokenizer: Tokeni
     ours = hidden_states(model, ids, torch.arange(33).expand(2, -1))
     theirs = model.model(input_ids=ids).last_hidden_state
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_tokens_that_do_not_count_may_be_spared_the_last_layer(tokenizer: Tokenizer) -> None:
+    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 500, (3, 40), generator=generator)
+    counted = torch.rand(3, 40, generator=generator) < 0.2
+    positions = torch.arange(40).expand(3, -1)
+    whole = hidden_states(model, ids, positions)[counted]
+    torch.testing.assert_close(
+        hidden_states(model, ids, positions, counted), whole, rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 300])
+def test_attention_in_blocks_is_attention(length: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    q, k, v, grad = (
+        torch.randn(2, heads, length, 16, generator=generator, dtype=torch.float64)
+        for heads in (4, 2, 2, 4)
+    )
+
+    def through(dtype: torch.dtype) -> list[torch.Tensor]:
+        inputs = [each.to(dtype).requires_grad_() for each in (q, k, v)]
+        mixed = attend(*inputs)
+        return [mixed, *torch.autograd.grad(mixed, inputs, grad.to(dtype))]
+
+    for ours, exact in zip(through(torch.bfloat16), through(torch.float64), strict=True):
+        assert (ours - exact).norm() < 0.02 * exact.norm() + 1e-6
 
 
 def test_padding_changes_no_loss(tokenizer: Tokenizer) -> None:
