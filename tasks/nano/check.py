@@ -1,6 +1,6 @@
 """Say how a checkpoint does on recorded episodes, each reply given that all before it were right.
 
-PYTHONPATH=tasks python -m nano.check tasks/nano/work/held_out/world-1900000.jsonl
+PYTHONPATH=tasks python -m nano.check tasks/nano/recordings/world-1000002.jsonl.xz
 """
 
 import argparse

@@ -15,13 +15,13 @@ from nano.episode import Episode, Row, encode, load
 
 
 class Recordings:
-    """All episodes in a folder's `*.jsonl`, by file name. False when there is none."""
+    """All episodes in a folder's `*.jsonl.xz`, by file name. False when there is none."""
 
     def __init__(self, folder: Path) -> None:
         self.tasks: list[Episode] = []
         self.strolls: list[Episode] = []
         digest = hashlib.sha256()
-        for path in sorted(folder.glob("*.jsonl")):
+        for path in sorted(folder.glob("*.jsonl.xz")):
             digest.update(path.read_bytes())
             into = self.strolls if path.name.startswith("stroll") else self.tasks
             into += filter(is_founded, load(path))

@@ -1,6 +1,7 @@
 """Episodes as text, and as the rows of token ids a model is trained on."""
 
 import json
+import lzma
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,19 +92,19 @@ def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
     return Row(row.ids, row.weights, positions)
 
 
-# ---- on disk: one JSON object a line --------------------------------------------------------
+# ---- on disk: one JSON object a line, packed: pages of a world are much alike ----------------
 
 
 def save(episodes: Iterable[Episode], path: Path) -> None:
-    """Write `episodes` to `path`, replacing it."""
-    with path.open("w", encoding="utf-8") as file:
+    """Write `episodes` to `path` (`.jsonl.xz`), replacing it."""
+    with lzma.open(path, "wt", encoding="utf-8", preset=9 | lzma.PRESET_EXTREME) as file:
         for episode in episodes:
             file.write(json.dumps(to_json(episode), ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> Iterator[Episode]:
     """The episodes in `path`, in order."""
-    with path.open(encoding="utf-8") as file:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             yield from_json(json.loads(line))
 

@@ -32,7 +32,7 @@ from agentkv_tasks.evaluate import Final, evaluate
 from agentkv_tasks.task import Task
 from nano.episode import Episode, Turn, save
 
-WORK = Path(__file__).parent / "work" / "recordings"
+RECORDINGS = Path(__file__).parent / "recordings"
 BACK = "go_back\n```go_back```"
 
 
@@ -161,13 +161,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record solutions in training worlds.")
     parser.add_argument("--first", type=int, default=FIRST_TRAINING_SEED)
     parser.add_argument("--worlds", type=int, default=40)
-    parser.add_argument("--out", type=Path, default=WORK)
+    parser.add_argument("--out", type=Path, default=RECORDINGS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     ocr = Ocr.find(default_cache())
     with Browsers() as browsers:
         for seed in range(options.first, options.first + options.worlds):
-            path = options.out / f"world-{seed}.jsonl"
+            path = options.out / f"world-{seed}.jsonl.xz"
             if path.exists():
                 continue
             started = time.perf_counter()

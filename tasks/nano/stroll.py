@@ -20,7 +20,7 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from nano.drills import ASKING, CHOOSING, OPENING, PRICING, SEARCHING, TYPING, sentence
 from nano.episode import Episode, Turn, save
-from nano.record import WORK
+from nano.record import RECORDINGS
 
 _PRICE = re.compile(r"\$[\d,]+(\.\d\d)?")
 
@@ -105,13 +105,13 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1_100_000)
     parser.add_argument("--worlds", type=int, default=10)
     parser.add_argument("--strolls", type=int, default=60)
-    parser.add_argument("--out", type=Path, default=WORK)
+    parser.add_argument("--out", type=Path, default=RECORDINGS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     ocr = Ocr.find(default_cache())
     with Browser.launch() as browser:
         for seed in range(options.first, options.first + options.worlds):
-            path = options.out / f"stroll-{seed}.jsonl"
+            path = options.out / f"stroll-{seed}.jsonl.xz"
             if path.exists():
                 continue
             started = time.perf_counter()

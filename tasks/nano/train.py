@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
 
 from agentkv.prompt import PlainTemplate
 from nano.data import Recordings
@@ -28,6 +29,7 @@ from nano.optimizer import Optimizer
 from nano.tokenizer import save as save_tokenizer
 
 HERE = Path(__file__).parent
+RECORDINGS = HERE / "recordings"
 MODEL = HERE.parents[1] / "agentkv" / "models" / "nano"
 NUM_RECENT = 10
 """Steps whose mean says whether a level is mastered."""
@@ -130,6 +132,13 @@ class Trainer:
         self.progress = Progress(**values["progress"])
         self.optimizer = self.fresh_optimizer()
         self.optimizer.load_state_dict(values["optimizer"])
+
+    def begin_with(self, folder: Path) -> None:
+        """Start at the last stage, with the weights of the model in `folder`."""
+        weights = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+        self.model.load_state_dict(weights)
+        self.progress = Progress(stage=ORDER[-1])
+        self.optimizer = self.fresh_optimizer()
 
     # ---- one step -----------------------------------------------------------------------
 
@@ -260,7 +269,7 @@ def trainer_for(work: Path, settings: Settings | None = None) -> Trainer:
     """The trainer whose checkpoint is in `work`; its tokenizer is there or ships."""
     path = work / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path if path.exists() else MODEL / "tokenizer.json"))
-    trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(work / "recordings"))
+    trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(RECORDINGS))
     trainer.resume()
     return trainer
 
@@ -269,6 +278,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train nano; goes on where the last run stopped.")
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--tokens", type=int, default=Settings().tokens)
+    parser.add_argument(
+        "--start",
+        type=Path,
+        metavar="FOLDER",
+        help="without a checkpoint: recordings alone, from the weights of this model on",
+    )
     parser.add_argument("--until", type=int, help="stop here; the schedule does not know")
     parser.add_argument(
         "--export",
@@ -282,6 +297,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     trainer = trainer_for(options.work, replace(Settings(), tokens=options.tokens))
+    if options.start and not trainer.progress.step:
+        trainer.begin_with(options.start)
     if options.export:
         save_tokenizer(trainer.tokenizer, options.export)
         export(trainer.model, options.export)

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import agentkv
 from agentkv.prompt import PlainTemplate
+from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from nano.attention import attend
 from nano.data import Recordings
 from nano.drills import Drills
@@ -18,7 +19,7 @@ from nano.episode import Row, encode, save, stretch
 from nano.loss import batches, losses
 from nano.model import configure, export, hidden_states, initialise
 from nano.tokenizer import save as save_tokenizer
-from nano.train import Settings, Trainer
+from nano.train import RECORDINGS, Settings, Trainer
 
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
 TINY = Settings(
@@ -44,7 +45,7 @@ def recordings(tmp_path: Path) -> Recordings:
     folder = tmp_path / "recordings"
     folder.mkdir()
     drills = Drills(7)
-    save([drills.walk(8) for _ in range(5)], folder / "world-1000000.jsonl")
+    save([drills.walk(8) for _ in range(5)], folder / "world-1000000.jsonl.xz")
     return Recordings(folder)
 
 
@@ -85,6 +86,27 @@ def test_a_checkpoint_of_another_shape_is_refused(
     wider = Trainer(replace(TINY, width=64), tokenizer, tmp_path, recordings)
     with pytest.raises(ValueError, match="another shape"):
         wider.resume()
+
+
+def test_a_run_can_begin_with_the_weights_of_a_model(
+    tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
+) -> None:
+    first = a_trainer(tokenizer, tmp_path / "first", recordings)
+    first.step()
+    export(first.model, tmp_path / "model")
+    second = Trainer(TINY, tokenizer, tmp_path / "second", recordings)
+    second.begin_with(tmp_path / "model")
+    assert second.progress.stage == "episodes" and second.progress.step == 0
+    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        torch.testing.assert_close(other, one, rtol=0.01, atol=1e-3)  # stored in bfloat16
+    assert second.step()["loss"] > 0
+
+
+def test_the_recordings_that_are_kept_are_of_training_worlds_and_founded() -> None:
+    kept = Recordings(RECORDINGS)
+    worlds = {int(episode.name.partition("/")[0]) for episode in kept.tasks}
+    assert len(worlds) >= 9 and min(worlds) >= FIRST_TRAINING_SEED
+    assert len(kept) >= 70 * len(worlds)
 
 
 def test_the_training_pass_computes_what_transformers_computes(tokenizer: Tokenizer) -> None:
