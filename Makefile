@@ -76,10 +76,9 @@ test-peers: .venv-peers/installed
 	  || { echo "pip could not install kvpress: its reason stands above; mend it and run make test-peers again" >&2; exit 1; }
 	@touch $@
 
-# The default model's whole recipe, hours on two cores; world 1000011 stays held out; each part goes on where it was stopped.
+# The default model's whole recipe, hours on two cores, from the recordings that are kept; goes on where it was stopped.
 nano: setup
-	PYTHONPATH=tasks $(BIN)/python -m nano.record --first 1000000 --worlds 11
-	PYTHONPATH=tasks $(BIN)/python -m nano.stroll --first 1100000 --worlds 3
+	PYTHONPATH=tasks $(BIN)/python -m nano.corpus
 	PYTHONPATH=tasks $(BIN)/python -m nano.train
 	PYTHONPATH=tasks $(BIN)/python -m nano.train --export
 
