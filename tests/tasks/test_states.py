@@ -208,10 +208,10 @@ def test_the_world_is_read_as_an_agent_would_and_alike_each_time(
     template: PlainTemplate,
 ) -> None:
     grown: list[int] = []
-    stream = of_world(7, template, 700, on_page=grown.append)
-    assert grown == sorted(grown) and grown[-1] >= 700
-    assert of_world(7, template, 700, on_page=grown.append) == stream
-    assert len(stream.ids) == len(stream.of_replies) == 700
+    stream = of_world(7, template, 1500, on_page=grown.append)
+    assert grown == sorted(grown) and grown[-1] >= 1500
+    assert of_world(7, template, 1500, on_page=grown.append) == stream
+    assert len(stream.ids) == len(stream.of_replies) == 1500
     written = [id for id, is_reply in zip(stream.ids, stream.of_replies, strict=True) if is_reply]
     assert template.decode(written).count("```") >= 4
     read = [id for id, is_reply in zip(stream.ids, stream.of_replies, strict=True) if not is_reply]

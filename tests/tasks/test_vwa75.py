@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_suite_and_another_seed_another(suite: Suit
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("seed", [DEFAULT_SEED, OTHER_SEED])
+@pytest.mark.parametrize("seed", [DEFAULT_SEED])
 def test_every_task_is_solved_by_its_own_solution(seed: int, tmp_path: Path) -> None:
     rows = play(load_suite("vwa75", world_seed=seed), "solution", tmp_path)
     unsolved = {row.task_id: row.reason or row.error for row in rows if row.score != 1.0}
