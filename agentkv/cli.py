@@ -57,7 +57,7 @@ def run(
     retry_failures: options.Retry = False,
     decoding: options.Decoding = "constrained",
     temperature: options.Temperature = 0.0,
-    max_steps: options.Steps = 30,
+    max_steps: options.Steps = None,
     max_new_tokens: options.ReplyTokens = 256,
     observation_tokens: options.PageTokens = 3840,
     observations: options.Observations = "whole",
@@ -233,10 +233,15 @@ def act(
             policies=(policy,),
             budget=options.read_budget(budget),
             decoding=decoding,
-            max_steps=max_steps,
             browser_path=browser_path,
         )
-        episode = act_once(settings, url, goal, on_step=lambda step: _print_step(console, step))
+        episode = act_once(
+            settings,
+            url,
+            goal,
+            max_steps=max_steps,
+            on_step=lambda step: _print_step(console, step),
+        )
         answer = f", answer: {episode.answer}" if episode.answer else ""
         console.print(Text(f"{episode.status} after {len(episode.steps)} steps{answer}"))
         if episode.error:

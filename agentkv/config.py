@@ -137,8 +137,8 @@ class RunSettings(_Settings):
 
     strict: bool = False
     """Read actions bit for bit as VisualWebArena does, traps included; else mend the known ones."""
-    max_steps: int = Field(default=30, ge=1)
-    """Actions per episode; a task may ask for fewer."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Actions per episode, at most as many as its task allows; None: so many."""
     max_parse_failures: int = Field(default=3, ge=1)
     """Replies in a row without a readable action that end an episode."""
     max_repeats: int = Field(default=5, ge=2)

@@ -57,7 +57,10 @@ Decoding = Annotated[
     str, typer.Option(help="constrained: only actions the page allows; free: whatever is written.")
 ]
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
-Steps = Annotated[int, typer.Option(min=1, help="Actions per episode.")]
+Steps = Annotated[
+    int | None,
+    typer.Option(min=1, help="Actions per episode. [default: what its task allows: 30, or 100]"),
+]
 ReplyTokens = Annotated[int, typer.Option(min=8, help="Tokens per reply.")]
 PageTokens = Annotated[int, typer.Option(min=64, help="Tokens of a page that are shown.")]
 Observations = Annotated[

@@ -19,7 +19,12 @@ class UrlError(ValueError):
 
 
 def act_once(
-    settings: RunSettings, url: str, goal: str, *, on_step: Callable[[Step], None]
+    settings: RunSettings,
+    url: str,
+    goal: str,
+    *,
+    max_steps: int,
+    on_step: Callable[[Step], None],
 ) -> Episode:
     """Pursue `goal` from `url` on, staying on its host, under the first policy of `settings`.
 
@@ -57,7 +62,7 @@ def act_once(
         return agent.run(
             session,
             goal,
-            max_steps=settings.max_steps,
+            max_steps=max_steps,
             timeout_s=settings.timeout_s,
             on_step=on_step,
         )

@@ -150,7 +150,7 @@ class Station:
             episode = agent.run(
                 session,
                 task.intent,
-                max_steps=min(task.max_steps, self._settings.max_steps),
+                max_steps=min(task.max_steps, self._settings.max_steps or task.max_steps),
                 timeout_s=self._settings.timeout_s,
                 seed=job.seed,
                 on_step=on_step,

@@ -27,7 +27,7 @@ def test_a_file_and_what_is_given_beside_it_make_one_run(tmp_path: Path) -> None
     path = tmp_path / "run.toml"
     path.write_text(FILE)
     run = read_settings(path, seeds=(3,), limit=5)
-    assert (run.seeds, run.limit, run.budget, run.max_steps) == ((3,), 5, "64MiB", 30)
+    assert (run.seeds, run.limit, run.budget, run.max_steps) == ((3,), 5, "64MiB", None)
     assert [policy.row_name for policy in run.policies] == ["full", "snapkv-32"]
     assert run.policies[1].parameters == {"window": 32}
 
