@@ -81,14 +81,25 @@ class Source:
     """Of a recorded episode's row in the last part of a run; longer ones lose pages that nothing
     later needs. Earlier rows are shorter, for attention to long ones is most of their cost."""
 
+    def shares(self, stage: str) -> dict[str, float]:
+        """Of the tokens of `stage`, by kind of row; what is made up stands in for what is missing.
+
+        Kinds are merged here, not row by row: a kind that never gets its share would be drawn first
+        in every step, and starve those with smaller shares.
+        """
+        merged: dict[str, float] = {}
+        for kind, share in STAGES[stage].shares.items():
+            if kind in MADE_UP and not self.recordings.has(kind):
+                kind = MADE_UP[kind]
+            merged[kind] = merged.get(kind, 0.0) + share
+        return merged
+
     def row(self, kind: str, stage: str, level: int, rng: random.Random, *, left: float) -> Row:
         """A row of this kind, as hard as `level` of `stage` has it.
 
         Args:
             left: the share of the run that is still to come.
         """
-        if kind in MADE_UP and not self.recordings.has(kind):
-            kind = MADE_UP[kind]
         row = self._made(kind, stage, level, rng, left)
         if stage == "episodes" and kind in ("task", "errand", "needle") and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))

@@ -149,10 +149,11 @@ class Trainer:
         rng = random.Random(f"{self.settings.seed}/{progress.step}")
         left = 1.0 - progress.tokens / self.settings.tokens
         rows: list[Row] = []
+        shares = self.source.shares(progress.stage)
         spent = Counter(progress.spent)
         total = 0
         while total < stage.step_tokens:
-            kind = next_kind(stage.shares, spent)
+            kind = next_kind(shares, spent)
             level = stage.levels[progress.level]
             row = self.source.row(kind, progress.stage, level, rng, left=left)
             rows.append(row)
