@@ -1,6 +1,7 @@
 """Rows to losses: what a model gets right of what counts."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -65,3 +66,23 @@ def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]
                 whole = None
         if whole is not None:
             yield row.kind, whole
+
+
+class Right:
+    """How many answers of each kind of row there were, and how many of them were right."""
+
+    def __init__(self) -> None:
+        self.total: Counter[str] = Counter()
+        self.right: Counter[str] = Counter()
+
+    def add(self, answers: Iterable[tuple[str, bool]]) -> None:
+        """Count `answers`: kinds, and whether they were right."""
+        for kind, hit in answers:
+            self.total[kind] += 1
+            self.right[kind] += hit
+
+    def share(self, kinds: Iterable[str]) -> float:
+        """The right ones' share of the answers of `kinds`; 0 of none."""
+        kinds = tuple(kinds)
+        total = sum(self.total[kind] for kind in kinds)
+        return sum(self.right[kind] for kind in kinds) / total if total else 0.0

@@ -22,7 +22,7 @@ from transformers import LlamaForCausalLM
 from agentkv.prompt import PlainTemplate
 from nano.data import Recordings
 from nano.episode import Row
-from nano.loss import batches, losses, per_reply, per_token
+from nano.loss import Right, batches, losses, per_reply, per_token
 from nano.mixture import ORDER, STAGES, Source, next_kind
 from nano.model import configure, export, initialise
 from nano.optimizer import Optimizer
@@ -167,7 +167,7 @@ class Trainer:
         rows = self.rows()
         total = sum(sum(row.weights) for row in rows)
         loss = 0.0
-        tokens, replies = _Right(), _Right()
+        tokens, replies = Right(), Right()
         for batch in batches(rows):
             lost, correct, _ = losses(self.model, batch, self.device)
             (lost.sum() / total).backward()  # type: ignore[no-untyped-call]
@@ -240,23 +240,6 @@ class Trainer:
                 if self.progress.step % save_every == 0:
                     self.save()
         self.save()
-
-
-class _Right:
-    """How much of each kind was right."""
-
-    def __init__(self) -> None:
-        self.total: Counter[str] = Counter()
-        self.right: Counter[str] = Counter()
-
-    def add(self, answers: Any) -> None:
-        for kind, hit in answers:
-            self.total[kind] += 1
-            self.right[kind] += hit
-
-    def share(self, kinds: Any) -> float:
-        total = sum(self.total[kind] for kind in kinds)
-        return sum(self.right[kind] for kind in kinds) / total if total else 0.0
 
 
 def _forget(path: Path, *, after: int) -> None:

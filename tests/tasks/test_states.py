@@ -21,7 +21,7 @@ from agentkv.prompt import PlainTemplate
 from agentkv_tasks.bench.states import Bench, conduct
 from agentkv_tasks.bench.stream import of_world
 
-LAYERS = 5
+LAYERS = 6
 
 Rows = list[dict[str, Any]]
 
