@@ -36,7 +36,8 @@ def assert_equal(one, other):
         for rows, their_rows in zip(kept, theirs, strict=True):
             for heads, their_heads in zip(rows, their_rows, strict=True):
                 assert all(torch.equal(a, b) for a, b in zip(heads, their_heads, strict=True))
-        assert torch.equal(logits, others)
+        # To rounding: compiled attention serves some formats and plain torch others.
+        torch.testing.assert_close(logits, others, rtol=1e-4, atol=1e-5)
 
 
 def of(name, **parameters):
