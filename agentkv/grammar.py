@@ -1,6 +1,6 @@
 """Which replies a page allows, as a regular expression, and the token masks that enforce it.
 
-A reply under constraint is a line or two of thought and one fenced action. Every element number in
+A reply under constraint is some lines of thought and one fenced action. Every element number in
 it is on the page, so a constrained model is always read and never names what is not there.
 """
 
@@ -16,7 +16,10 @@ from agentkv.prompt import Thoughts
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_OPTIONS, neutral
 
-MAX_THOUGHT = 240
+MAX_THOUGHT = 400
+"""Characters of a line of thought."""
+MAX_NOTES = 3
+"""Lines that begin with `read`, of one reply."""
 MAX_TEXT = 120
 """Characters a free string may have; unbounded, a small model never closes the bracket."""
 MAX_URL = 200
@@ -27,6 +30,10 @@ TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutto
 _OUT_OF_REACH = frozenset({"disabled", "covered"})
 _TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 _QUOTE = rf"(?:\nfrom {_TEXT}{{1,{MAX_THOUGHT}}})?"
+_FIRST = (
+    rf"(?:read {_TEXT}{{1,{MAX_THOUGHT}}}\n){{0,{MAX_NOTES}}}(?:for {_TEXT}{{1,{MAX_THOUGHT}}}\n)?"
+)
+"""What may stand before any other thought: notes on the page, and the part of the goal begun."""
 _KEYS = (
     "Enter Escape Tab Backspace Delete Space ArrowDown ArrowUp ArrowLeft ArrowRight "
     "PageDown PageUp Home End"
@@ -55,7 +62,8 @@ def reply_pattern(page: Page, *, thoughts: Thoughts = "named") -> str:
     )
     for verb, action in _elsewhere(page):
         replies.append(_reply(verb, action, thoughts))
-    return "(?:" + "|".join(replies) + ")"
+    first = _FIRST if thoughts == "named" else ""
+    return first + "(?:" + "|".join(replies) + ")"
 
 
 def _reply(thought: str, action: str, thoughts: Thoughts) -> str:

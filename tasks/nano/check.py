@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from agentkv.prompt import PlainTemplate
+from nano.annotate import annotated
 from nano.episode import Episode, encode, load
 from nano.loss import losses, per_reply
 from nano.train import HERE, trainer_for
@@ -37,7 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     trainer = trainer_for(options.work)
-    episodes = list(load(options.recording))
+    episodes = list(map(annotated, load(options.recording)))
     results = check(trainer.model, trainer.template, episodes)
     for episode, hits in zip(episodes, results, strict=True):
         marks = "".join("+" if hit else "-" for hit in hits)

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentkv.prompt import PlainTemplate
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutral
+from nano.annotate import annotated
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
 
@@ -47,10 +48,10 @@ class Recordings:
         """A variant of one episode of `kind`, of at most about `max_tokens` tokens."""
         drawn = rng.choice(self.tasks if kind == "task" else self.strolls)
         episode = vary(drawn, rng, thinned=thinned)
-        row = encode(template, episode)
+        row = encode(template, annotated(episode))
         while len(row.ids) > max_tokens and (shorter := shorten(episode, rng)) is not None:
             episode = shorter
-            row = encode(template, episode)
+            row = encode(template, annotated(episode))
         return row
 
     def page(self, rng: random.Random) -> tuple[str, Page]:

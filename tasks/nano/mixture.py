@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentkv.prompt import PlainTemplate
+from nano.annotate import annotated
 from nano.data import Recordings
 from nano.drills import Drills, copying
 from nano.episode import Row, encode, stretch
@@ -53,8 +54,8 @@ STAGES: dict[str, Stage] = {
     ),
     "episodes": Stage(
         {
-            "task": 0.64, "stroll": 0.04, "quote": 0.08, "errand": 0.09, "drill": 0.03,
-            "recall": 0.03, "needle": 0.05, "pair": 0.02, "copy": 0.02,
+            "task": 0.7, "stroll": 0.02, "quote": 0.07, "errand": 0.08, "drill": 0.04,
+            "recall": 0.02, "needle": 0.05, "copy": 0.02,
         },
         frozenset(),
         (0,),
@@ -139,7 +140,7 @@ class Source:
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)
         made = errand(drills, elements) if kind == "errand" else drills.walk(elements)
-        return encode(self.template, made)
+        return encode(self.template, annotated(made))
 
 
 def next_kind(shares: Mapping[str, float], spent: Mapping[str, int]) -> str:

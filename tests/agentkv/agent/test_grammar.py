@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import Grammar, Matcher, reply_pattern
+from agentkv.grammar import MAX_NOTES, Grammar, Matcher, reply_pattern
 from agentkv.models.scripted import Solution, spoken
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
@@ -80,7 +80,7 @@ def test_a_free_thought_is_any_one_line_without_backticks(
     assert free("The blue one, since it is cheaper.\n```click [3]```")
     assert not free("The blue one\nsince it is cheaper.\n```click [3]```")
     assert not free("The `blue` one.\n```click [3]```")
-    assert not free("x" * 300 + "\n```click [3]```")
+    assert not free("x" * 500 + "\n```click [3]```")
     assert not free("The blue one.\n```click [12]```")
 
 
@@ -110,6 +110,21 @@ def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(page: Page)
     assert not re.fullmatch(pattern, "at Blue Kayak\nfrom Code | 12\n```click [3]```")
     assert not re.fullmatch(pattern, "at Sort by\nfrom Code\n```type [6] [Price] [0]```")
     assert not re.fullmatch(pattern, "from [3]\n```stop [12]```")
+
+
+def test_notes_and_the_part_of_the_goal_begun_may_stand_first(page: Page) -> None:
+    pattern = reply_pattern(page)
+    for action in (
+        "done\n```stop [12]```",
+        "go_back\n```go_back```",
+        "at Blue Kayak\n```click [3]```",
+    ):
+        assert re.fullmatch(pattern, f"for the kayaks, the blue one\n{action}")
+        assert re.fullmatch(pattern, f"read Code | 12\nread Size | 3\nfor the blue one\n{action}")
+        assert not re.fullmatch(pattern, f"for the blue one\nread Code | 12\n{action}")
+        assert not re.fullmatch(pattern, f"for one\nfor two\n{action}")
+        assert not re.fullmatch(pattern, "read one\n" * (MAX_NOTES + 1) + action)
+        assert not re.fullmatch(pattern, f"for [3]\n{action}")
 
 
 def test_in_a_hurry_strings_close_as_soon_as_they_may(

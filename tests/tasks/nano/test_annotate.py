@@ -1,0 +1,148 @@
+"""Replies written with the whole episode in view: notes, the goal's next part, quotations."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from agentkv.grammar import MAX_NOTES, reply_pattern
+from agentkv.models.scripted import resolve
+from agentkv_env.actions import extract, parse
+from agentkv_env.page import Box, Node, Page
+from nano.annotate import annotated
+from nano.data import Recordings
+from nano.drills import Drills
+from nano.episode import Episode, Turn
+from nano.errands import errand
+from nano.train import RECORDINGS
+
+BOX = Box(0, 0, 1, 1)
+SEARCH = Node("element", "textbox", "Search", BOX, id=2)
+
+
+def a_page(title: str, *texts: str, host: str = "wiki", links: tuple[str, ...] = ()) -> Page:
+    nodes = [SEARCH, *(Node("text", "text", text, BOX) for text in texts)]
+    nodes += [Node("element", "link", name, BOX, id=10 + i) for i, name in enumerate(links)]
+    return Page(f"http://{host}.localhost/{title}", title, tuple(nodes))
+
+
+def an_episode(goal: str, *steps: tuple[Page, str]) -> Episode:
+    turns = [Turn(page, resolve(line, page, goal=goal)) for page, line in steps]
+    return Episode(goal, tuple(turns))
+
+
+def replies(episode: Episode) -> list[str]:
+    return [turn.reply.partition("```")[0] for turn in annotated(episode).turns]
+
+
+TOWNS = an_episode(
+    "When were Bribury, Mirdal and Elford founded? Answer with the years.",
+    (a_page("Home"), "type [textbox: Search] [Bribury] [1]"),
+    (a_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Mirdal] [1]"),
+    (a_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [Elford] [1]"),
+    (a_page("Elford", "Founded | 1167"), "stop [1241, 1501, 1167]"),
+)
+
+
+def test_what_is_needed_later_is_noted_where_it_was_read_with_what_it_is_of() -> None:
+    said = replies(TOWNS)
+    assert said[1].startswith("read Bribury: Founded | 1241\n")
+    assert said[2].startswith("read Mirdal: Founded | 1501\n")
+    assert said[3] == "from Bribury: Founded | 1241; Mirdal: Founded | 1501; Founded | 1167\n"
+
+
+def test_the_goal_is_quoted_from_the_last_thing_done_to_the_one_begun() -> None:
+    said = replies(TOWNS)
+    assert said[0] == "for When were Bribury\nat Search\n"
+    assert "\nfor Bribury, Mirdal\n" in said[1]
+    assert "\nfor Mirdal and Elford\n" in said[2]
+
+
+def test_going_elsewhere_belongs_to_what_comes_next() -> None:
+    episode = an_episode(
+        "Read the price of the Red Lamp. Then find Bribury in the wiki.",
+        (
+            a_page("Lamp", "Price | $3", host="shop", links=("All sites",)),
+            "click [link: All sites]",
+        ),
+        (a_page("Sites", host="home", links=("Wiki",)), "click [link: Wiki]"),
+        (a_page("Wiki"), "type [textbox: Search] [Bribury] [1]"),
+        (a_page("Bribury"), "stop [$3]"),
+    )
+    said = replies(episode)
+    assert said == [
+        "read Price | $3\nfor Bribury in the wiki\nat All sites\n",
+        "at Wiki\n",
+        "for Lamp. Then find Bribury\nat Search\n",
+        "from Price | $3\n",
+    ]
+
+
+def test_the_page_that_was_there_to_be_read_is_noted_not_a_later_one_that_says_the_same() -> None:
+    episode = an_episode(
+        "Read the seller of the Red Lamp, then put the Blue Kettle into the cart. Who is it?",
+        (a_page("Home"), "type [textbox: Search] [Red Lamp] [1]"),
+        (a_page("Red", "Seller | Ona"), "type [textbox: Search] [Blue Kettle] [1]"),
+        (a_page("Blue", "Reviewed by | Ona", links=("Add",)), "click [link: Add]"),
+        (a_page("Cart"), "stop [Ona]"),
+    )
+    said = replies(episode)
+    assert said[1].startswith("read Red Lamp: Seller | Ona\n")
+    assert said[3] == "from Red Lamp: Seller | Ona\n"
+
+
+def test_a_step_that_is_not_learnt_begins_nothing() -> None:
+    turns = list(TOWNS.turns)
+    lost = replace(turns[1], reply="go_back\n```go_back```", counts=False)
+    said = replies(replace(TOWNS, turns=(turns[0], lost, *turns[1:])))
+    assert said[1] == "go_back\n"
+    assert "\nfor Bribury, Mirdal\n" in said[2]
+
+
+def test_part_of_what_is_typed_may_have_been_read() -> None:
+    episode = an_episode(
+        "Who founded what? Search the shop for that company and Pen Set.",
+        (a_page("Ona", "She founded Elrilum"), "go_back"),
+        (a_page("Shop", host="shop"), "type [textbox: Search] [Elrilum Pen Set] [1]"),
+    )
+    assert replies(episode)[0].startswith("read She founded Elrilum\n")
+    assert "from She founded Elrilum\n" in replies(episode)[1]
+
+
+EPISODES = [
+    *(Drills(seed).walk(12) for seed in range(15)),
+    *(errand(Drills(seed), 12) for seed in range(15)),
+    *Recordings(RECORDINGS).tasks[::9],
+]
+
+
+@pytest.mark.parametrize("episode", EPISODES, ids=lambda episode: episode.name)
+def test_actions_stay_and_the_grammar_admits_what_is_said(episode: Episode) -> None:
+    done = annotated(episode)
+    goal = " ".join(episode.goal.split())
+    for old, new in zip(episode.turns, done.turns, strict=True):
+        assert parse(extract(old.reply)) == parse(extract(new.reply))
+        assert re.fullmatch(reply_pattern(new.page), new.reply)
+        lines = new.reply.splitlines()
+        assert sum(line.startswith("read ") for line in lines) <= MAX_NOTES
+        for line in lines:
+            if line.startswith("for "):
+                assert line.removeprefix("for ") in goal
+
+
+@pytest.mark.parametrize("episode", EPISODES[::5], ids=lambda episode: episode.name)
+def test_what_is_quoted_was_noted_or_stands_on_the_page(episode: Episode) -> None:
+    notes: set[str] = set()
+    for turn in annotated(episode).turns:
+        here = "\n".join(" ".join(node.name.split()) for node in turn.page.nodes)
+        for line in turn.reply.splitlines():
+            if line.startswith("read "):
+                notes.add(line.removeprefix("read "))
+            if line.startswith("from "):
+                rest = line.removeprefix("from ")
+                for note in sorted(notes, key=len, reverse=True):
+                    rest = rest.replace(note, "")
+                for left in filter(None, rest.split("; ")):
+                    assert left.translate(str.maketrans("()'", "...")) in here.translate(
+                        str.maketrans("[]`()'", "......")
+                    )
