@@ -28,6 +28,8 @@ _ID = re.compile(r"```(?P<verb>click|type|hover|clear) \[(?P<id>\d+)\]")
 _SAID = re.compile(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```")
 _NUMBER = re.compile(r"(?<![\d,.])\d(?:[\d,.]*\d){1,}(?!\d)")
 """Two digits and more, with what separates them; single ones are too often counts."""
+_ACTED = re.compile(rf"{_ID.pattern}|{_NUMBER.pattern}")
+"""Numbers again, but the ids of elements acted on first, so that they can be told apart."""
 _TRIES = 400
 
 
@@ -160,7 +162,7 @@ def revalue(episode: Episode, rng: random.Random) -> Episode:
             table[number] = new
     if not table:
         return episode
-    return _mapped(episode, lambda text: _NUMBER.sub(lambda m: table.get(m[0], m[0]), text))
+    return _mapped(episode, lambda text: _ACTED.sub(lambda m: table.get(m[0], m[0]), text))
 
 
 def renumber(episode: Episode, rng: random.Random) -> Episode:

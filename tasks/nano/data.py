@@ -48,11 +48,14 @@ class Recordings:
         """A variant of one episode of `kind`, of at most about `max_tokens` tokens."""
         drawn = rng.choice(self.tasks if kind == "task" else self.strolls)
         episode = vary(drawn, rng, thinned=thinned)
-        row = encode(template, annotated(episode))
-        while len(row.ids) > max_tokens and (shorter := shorten(episode, rng)) is not None:
-            episode = shorter
-            row = encode(template, annotated(episode))
-        return row
+        seen: dict[tuple[int, str], list[int]] = {}
+        kept = [episode]  # `seen` goes by identity
+        while len(encode(template, kept[-1], known=seen).ids) > max_tokens:
+            shorter = shorten(kept[-1], rng)
+            if shorter is None:
+                break
+            kept.append(shorter)
+        return encode(template, annotated(kept[-1]), known=seen)
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
         """The goal and one page of a variant of some episode."""

@@ -53,17 +53,24 @@ def encode(
     *,
     budget: int | None = None,
     page_weight: float = 0.0,
+    known: dict[tuple[int, str], list[int]] | None = None,
 ) -> Row:
     """`episode` as the agent would feed it: goal, then page and reply in turn.
 
     Args:
         budget: tokens a page may take, as the agent's observations are cut.
         page_weight: weight of predicting the tokens of goal and pages; replies count 1.
+        known: the ids of pages encoded before, by `id(page)` and note; mutated. For who encodes an
+            episode several times, each time with fewer pages.
     """
+    known = {} if known is None else known
     ids = template.opening(episode.goal)
     weights = [page_weight] * len(ids)
     for turn in episode.turns:
-        seen = encode_page(template, turn.page, note=turn.note, budget=budget)
+        seen = known.get((id(turn.page), turn.note))
+        if seen is None:
+            seen = encode_page(template, turn.page, note=turn.note, budget=budget)
+            known[id(turn.page), turn.note] = seen
         said = template.reply(turn.reply)
         ids += seen + said
         weights += [page_weight] * len(seen) + [float(turn.counts)] * len(said)

@@ -74,6 +74,16 @@ def test_an_answer_gets_other_digits_wherever_it_stands() -> None:
     assert changed.turns[0].reply == an_episode().turns[0].reply
 
 
+def test_a_value_that_equals_an_elements_number_leaves_the_number_alone() -> None:
+    field = Node("element", "textbox", "Amount", BOX, id=78)
+    page = Page("http://shop.localhost/", "Cart", (Node("text", "text", "Size | 78", BOX), field))
+    reply = "at Amount\nfrom Size | 78\n```type [78] [78] [0]```"
+    (turn,) = revalue(Episode("Type the size.", (Turn(page, reply),)), random.Random(1)).turns
+    action = parse(extract(turn.reply))
+    assert action.element_id == 78 and action.text != "78"
+    assert turn.page.nodes[0].name == f"Size | {action.text}"
+
+
 def test_new_numbers_rise_in_reading_order() -> None:
     page = renumber(an_episode(), random.Random(0)).turns[0].page
     numbers = [node.id for node in page.nodes if node.id is not None]
