@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agentkv_tasks.task import Category, Evaluation, PageCheck, References, Task
+from agentkv_tasks.task import CATEGORIES, Category, Evaluation, PageCheck, References, Task
 
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
@@ -177,6 +177,27 @@ def instantiate(
             tasks.append(
                 _task(draft, intent, first_id + len(tasks), template_id, category)
             )  # fmt: skip
+    return tasks
+
+
+def suite(
+    world: "World",
+    templates: Mapping[Category, Sequence[Template | tuple[Callable[[Draw], Draft], int]]],
+) -> list[Task]:
+    """All tasks of a suite in `world`, category by category: the same templates in every world,
+    other names and values in each."""
+    tasks: list[Task] = []
+    num_templates = 0
+    for category in CATEGORIES:
+        tasks += instantiate(
+            world,
+            templates[category],
+            world.seed,
+            category=category,
+            first_id=len(tasks),
+            first_template_id=num_templates,
+        )
+        num_templates += len(templates[category])
     return tasks
 
 

@@ -6,8 +6,8 @@ results on this suite are to be compared with each other and with nothing else.
 
 from typing import TYPE_CHECKING
 
-from agentkv_tasks.task import CATEGORIES, Task
-from agentkv_tasks.template import instantiate
+from agentkv_tasks.task import Category, Task
+from agentkv_tasks.template import Template, suite
 from agentkv_tasks.vwa75.form import TEMPLATES as FORM
 from agentkv_tasks.vwa75.information import TEMPLATES as INFORMATION
 from agentkv_tasks.vwa75.navigation import TEMPLATES as NAVIGATION
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUOTAS = {"shopping": 19, "navigation": 19, "information": 19, "form": 18}
 
-_TEMPLATES = {
+_TEMPLATES: dict[Category, tuple[Template, ...]] = {
     "shopping": SHOPPING,
     "navigation": NAVIGATION,
     "information": INFORMATION,
@@ -28,17 +28,4 @@ _TEMPLATES = {
 
 def tasks(world: "World") -> list[Task]:
     """The suite in `world`: the same templates in every world, other names and values in each."""
-    suite: list[Task] = []
-    num_templates = 0
-    for category in CATEGORIES:
-        templates = _TEMPLATES[category]
-        suite += instantiate(
-            world,
-            templates,
-            world.seed,
-            category=category,
-            first_id=len(suite),
-            first_template_id=num_templates,
-        )
-        num_templates += len(templates)
-    return suite
+    return suite(world, _TEMPLATES)
