@@ -3,7 +3,7 @@
 A solution knows what to do, not what will matter later; here both ends are at hand. A reply may say
 
     read Bribury: Founded | 1241        what of this page a later step needs, with what it is of
-    for Bribury, Mirdalmere             the goal, from the last thing done to the one begun now
+    for Bribury, Mirdalmere | , Elford  the goal: what was done last, what is begun, what is next
     at Search the wiki
     ```type [2] [Mirdalmere] [1]```
 
@@ -25,6 +25,8 @@ from nano.episode import Episode
 
 _WORDS_BEFORE = 3
 """Of the goal, quoted before something that does not follow closely on what was done last."""
+_WORDS_AFTER = 4
+"""Of the goal, quoted behind: whether this is the last thing is seen there."""
 _CLOSE = 100
 """Characters from the last thing's beginning to the next one's end that are quoted whole."""
 _LONG = 60
@@ -160,15 +162,18 @@ def _find(goal: str, text: str, after: int, *, anywhere: bool) -> Span | None:
 
 
 def _quote(goal: str, last: Span | None, span: Span) -> str:
-    """The goal up to where `span` ends, from `last` on if that is close before it."""
+    """The goal up to where `span` ends, from `last` on if that is close before it; what follows."""
     start, end = span
+    rest = " ".join(goal[end:].split()[:_WORDS_AFTER])
     if end - start > _LONG:
         end = goal.find(" ", start + _LONG // 2, end)
         end = span[1] if end < 0 else end
     if last is not None and last[0] < start and end - last[0] <= _CLOSE:
-        return goal[last[0] : end]
-    before = " ".join(goal[:start].split()[-_WORDS_BEFORE:])
-    return goal[goal.rindex(before, 0, start) : end]
+        begin = last[0]
+    else:
+        before = " ".join(goal[:start].split()[-_WORDS_BEFORE:])
+        begin = goal.rindex(before, 0, start)
+    return f"{goal[begin:end]} | {rest}".rstrip()
 
 
 def _item(goal: str, span: Span | None) -> str:
