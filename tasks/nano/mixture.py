@@ -54,8 +54,8 @@ STAGES: dict[str, Stage] = {
     ),
     "episodes": Stage(
         {
-            "task": 0.7, "stroll": 0.02, "quote": 0.07, "errand": 0.08, "drill": 0.04,
-            "recall": 0.02, "needle": 0.05, "copy": 0.02,
+            "task": 0.67, "stroll": 0.02, "quote": 0.06, "errand": 0.07, "drill": 0.03,
+            "recall": 0.02, "needle": 0.05, "copy": 0.08,
         },
         frozenset(),
         (0,),
