@@ -219,6 +219,7 @@ def act(
     model: options.Model = "nano",
     budget: options.Budget = options.DEFAULT_BUDGET,
     decoding: options.Decoding = "constrained",
+    observations: options.Observations = "whole",
     max_steps: Annotated[int, typer.Option(min=1, help="Actions at most.")] = 30,
     browser_path: options.Browser = None,
 ) -> None:
@@ -228,11 +229,13 @@ def act(
         from agentkv_tasks.once import act_once
 
         options.require("--decoding", decoding, ("constrained", "free"))
+        options.require("--observations", observations, ("whole", "changes"))
         settings = read_settings(
             model=model,
             policies=(policy,),
             budget=options.read_budget(budget),
             decoding=decoding,
+            observations=observations,
             browser_path=browser_path,
         )
         episode = act_once(

@@ -55,6 +55,10 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["replay", "nowhere"], "neither a trace nor a folder"),
         (["act", "--url", "shop", "--goal", "buy"], "'shop' is no web address"),
         (["act", "--url", "http://a.test", "--goal", "buy", "--policy", "gatd"], "unknown policy"),
+        (
+            ["act", "--url", "http://a.test", "--goal", "buy", "--observations", "some"],
+            "'some' is unknown; known: whole, changes",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_what_is_known_before_anything_starts(
