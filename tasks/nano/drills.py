@@ -1,7 +1,7 @@
-"""Drills: the skills that acting rests on, made up without end.
+"""Drills: walks over made-up pages, without end.
 
-`copying` teaches to go on with what was read before; `walk` teaches to read a goal of several
-steps, find the element each step names on the page in front, and say its number.
+They teach to read a goal of several steps, find the element each step names on the page in front,
+and say its number.
 """
 
 import random
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from agentkv.models.scripted import resolve
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import FIRST_TRAINING_SEED, Names
-from nano.episode import Episode, Row, Turn
+from nano.episode import Episode, Turn
 
 _NOWHERE = Box(0, 0, 0, 0)
 _KINDS = (
@@ -51,21 +51,6 @@ JOINTS = (", then ", ". ", ", and ", " and then ", "; ")
 _FACTS = (
     "Price Founded Population Founder Length Rating Seller Owner Mayor Opened Weight Stock".split()
 )
-
-
-def copying(rng: random.Random, tokens: Sequence[int], length: int) -> Row:
-    """A row of `length` random `tokens` in which spans recur at all distances; recurrences count.
-
-    The first token of a recurring span does not: nothing says which span it will be.
-    """
-    ids = [rng.choice(tokens) for _ in range(rng.randint(length // 4, length // 2))]
-    weights = [0.0] * len(ids)
-    while len(ids) < length:
-        span = rng.randint(2, max(3, min(24, len(ids) // 2)))
-        start = rng.randrange(max(1, len(ids) - span))
-        ids += ids[start : start + span]
-        weights += [0.0] + [1.0] * (span - 1)
-    return Row(ids[:length], weights[:length], list(range(length)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from agentkv.prompt import PlainTemplate
 from nano.annotate import annotated
+from nano.copying import copying
 from nano.data import Recordings
-from nano.drills import Drills, copying
+from nano.drills import Drills
 from nano.episode import Row, encode, stretch
 from nano.errands import errand
 from nano.pairs import LEVELS as PAIR_LEVELS
@@ -110,8 +111,10 @@ class Source:
 
     def _made(self, kind: str, stage: str, level: int, rng: random.Random, left: float) -> Row:
         if kind == "copy":
-            length = level if stage == "copy" else rng.choice((64, 128, 256, 512))
-            return copying(rng, self.plain_tokens, length)
+            if stage == "copy":
+                return copying(rng, self.plain_tokens, level)
+            few = rng.choice((len(self.plain_tokens), 200, 50, 12))
+            return copying(rng, rng.sample(self.plain_tokens, few), rng.choice((64, 128, 256, 512)))
         if kind == "pair":
             return pairing(
                 rng,

@@ -7,7 +7,8 @@ import pytest
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Page
 from agentkv_env.sites.names import side_of_name
-from nano.drills import Drills, copying
+from nano.copying import MOST_CONTEXT, copying
+from nano.drills import Drills
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -43,13 +44,27 @@ def test_names_in_drills_are_of_the_training_side() -> None:
     assert all(side_of_name(name) == 1 for name in people)
 
 
-def test_what_counts_in_a_copying_row_occurred_before() -> None:
-    row = copying(random.Random(0), list(range(1000)), 200)
-    pairs = list(zip(row.ids, row.ids[1:], strict=False))
+@pytest.mark.parametrize("count", [1000, 50, 12])
+def test_what_counts_in_a_copying_row_follows_from_what_occurred_before(count: int) -> None:
+    row = copying(random.Random(count), list(range(count)), 400)
+    told = 0
     for index, weight in enumerate(row.weights):
         if weight:
-            assert pairs[index - 1] in pairs[: index - 1]
-    assert 0.3 < sum(row.weights) / 200 < 0.8
+            contexts = [tuple(row.ids[index - size : index]) for size in range(1, MOST_CONTEXT + 1)]
+            ways = [
+                {
+                    row.ids[at]
+                    for at in range(len(context), index)
+                    if tuple(row.ids[at - len(context) : at]) == context
+                }
+                for context in contexts
+            ]
+            assert {row.ids[index]} in ways
+            told += ways[0] == {row.ids[index]}
+    assert 0.2 < sum(row.weights) / 400 < 0.8
+    # With few tokens, one of context seldom tells.
+    share = told / sum(row.weights)
+    assert share > 0.7 if count == 1000 else share < 0.4
 
 
 def _text(page: Page) -> str:
