@@ -60,6 +60,7 @@ class LocalConversation:
         self._acting = acting
         self._local = acting.local
         self.cache = acting.new_cache()
+        self._goal = goal
         # Reproducible, and still not to be guessed by a page that does not know the goal.
         self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
         self._unread = self._local.template.opening(goal, self._nonce)
@@ -129,5 +130,5 @@ class LocalConversation:
         acting, local = self._acting, self._local
         if acting.decoding == "free":
             return Free(local.template, most=acting.max_new_tokens)
-        matcher = local.grammar.start(page, thoughts=local.template.thoughts)
+        matcher = local.grammar.start(page, self._goal, thoughts=local.template.thoughts)
         return Constrained(matcher, most=acting.max_new_tokens)

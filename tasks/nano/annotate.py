@@ -16,8 +16,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agentkv.grammar import MAX_NOTES
 from agentkv.models.scripted import MOST_WORDS_BEFORE, label, spoken
+from agentkv.quotes import MAX_NOTES, WORDS_AHEAD
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Page
 from agentkv_env.serialize import MAX_NAME, neutral
@@ -25,8 +25,6 @@ from nano.episode import Episode
 
 _WORDS_BEFORE = 3
 """Of the goal, quoted before something that does not follow closely on what was done last."""
-_WORDS_AFTER = 4
-"""Of the goal, quoted behind: whether this is the last thing is seen there."""
 _CLOSE = 100
 """Characters from the last thing's beginning to the next one's end that are quoted whole."""
 _LONG = 60
@@ -164,7 +162,7 @@ def _find(goal: str, text: str, after: int, *, anywhere: bool) -> Span | None:
 def _quote(goal: str, last: Span | None, span: Span) -> str:
     """The goal up to where `span` ends, from `last` on if that is close before it; what follows."""
     start, end = span
-    rest = " ".join(goal[end:].split()[:_WORDS_AFTER])
+    rest = " ".join(goal[end:].split()[:WORDS_AHEAD])
     if end - start > _LONG:
         end = goal.find(" ", start + _LONG // 2, end)
         end = span[1] if end < 0 else end
@@ -177,10 +175,9 @@ def _quote(goal: str, last: Span | None, span: Span) -> str:
 
 
 def _item(goal: str, span: Span | None) -> str:
-    """What a note begins with: the name of what it is of."""
-    if span is None:
-        return ""
-    return " ".join(goal[slice(*span)].split()[:_ITEM_WORDS]).rstrip(",.;:") + ": "
+    """What a note begins with: the name of what it is of, or how the goal begins."""
+    about = goal if span is None else goal[slice(*span)]
+    return " ".join(about.split()[:_ITEM_WORDS]).rstrip(",.;:") + ": "
 
 
 # ---- what is needed later ---------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_the_reply_that_quotes_the_line_is_allowed_on_the_page_and_finds_the_nee
     for number in range(5):
         needle = make_needle(template, seed=0, number=number, length=600, depth=50)
         ids = template.reply(f"from {needle.line}\n```stop [{needle.value}]```")[:-1]
-        matcher = grammar.start(needle.page, thoughts=template.thoughts)
+        matcher = grammar.start(needle.page, needle.goal, thoughts=template.thoughts)
         matcher.consume(ids)
         assert matcher.is_complete and len(ids) < REPLY_TOKENS - RESERVE
         assert answer_of(template.decode(ids)) == needle.value

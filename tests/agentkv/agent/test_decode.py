@@ -109,7 +109,7 @@ def test_forced_tokens_do_not_change_what_a_model_would_say(
     reply = talk.reply(page)
     template = tiny_model.template
     stream = template.opening("find the kayak") + template.turn(reply.observation)
-    matcher = tiny_model.grammar.start(page)
+    matcher = tiny_model.grammar.start(page, "find the kayak")
     ids: list[int] = []
     while not matcher.is_complete:
         with torch.no_grad():

@@ -1,11 +1,11 @@
-import re
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import MAX_NOTES, Grammar, Matcher, reply_pattern
+from agentkv.grammar import Grammar, Matcher
 from agentkv.models.scripted import Solution, spoken
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
@@ -43,6 +43,9 @@ INVALID = [
 ]
 
 
+GOAL = 'Find the kayak, the Blue Kayak, and the "Red" one/two.'
+
+
 @pytest.fixture(scope="module")
 def grammar(plain_tokenizer: Tokenizer) -> Grammar:
     return Grammar(plain_tokenizer, end_id=3)
@@ -57,25 +60,36 @@ def accepts(matcher: Matcher, ids: list[int]) -> bool:
     return matcher.is_complete
 
 
+Admits = Callable[[Page, str], bool]
+
+
+@pytest.fixture
+def admits(grammar: Grammar, plain_tokenizer: Tokenizer) -> Admits:
+    """Whether this reply may be given to that page."""
+    return lambda page, reply: accepts(grammar.start(page, GOAL), plain_tokenizer.encode(reply).ids)
+
+
 @pytest.mark.parametrize("reply", VALID)
 def test_every_valid_reply_is_admitted_token_by_token(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, reply: str
 ) -> None:
-    assert accepts(grammar.start(page), plain_tokenizer.encode(reply).ids)
+    assert accepts(grammar.start(page, GOAL), plain_tokenizer.encode(reply).ids)
 
 
 @pytest.mark.parametrize("reply", INVALID)
 def test_what_the_page_does_not_allow_is_stopped_on_the_way(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, reply: str
 ) -> None:
-    assert not accepts(grammar.start(page), plain_tokenizer.encode(reply).ids)
+    assert not accepts(grammar.start(page, GOAL), plain_tokenizer.encode(reply).ids)
 
 
 def test_a_free_thought_is_any_one_line_without_backticks(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
     def free(reply: str) -> bool:
-        return accepts(grammar.start(page, thoughts="free"), plain_tokenizer.encode(reply).ids)
+        return accepts(
+            grammar.start(page, GOAL, thoughts="free"), plain_tokenizer.encode(reply).ids
+        )
 
     assert free("The blue one, since it is cheaper.\n```click [3]```")
     assert not free("The blue one\nsince it is cheaper.\n```click [3]```")
@@ -87,7 +101,7 @@ def test_a_free_thought_is_any_one_line_without_backticks(
 def test_a_complete_reply_may_only_end(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    matcher = grammar.start(page)
+    matcher = grammar.start(page, GOAL)
     matcher.consume(plain_tokenizer.encode(VALID[0]).ids)
     assert matcher.is_complete
     assert matcher.allowed().nonzero().flatten().tolist() == [3]
@@ -96,52 +110,37 @@ def test_a_complete_reply_may_only_end(
 def test_what_only_one_reading_allows_is_forced(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    matcher = grammar.start(page)
+    matcher = grammar.start(page, GOAL)
     matcher.consume(plain_tokenizer.encode("at B").ids)
     forced = matcher.forced()
     matcher.consume(forced)
     assert plain_tokenizer.decode(forced).startswith("lue Kayak\n``")
 
 
-def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(page: Page) -> None:
-    pattern = reply_pattern(page)
-    assert re.fullmatch(pattern, "at Search\nfrom Code | 12\n```type [5] [12] [1]```")
-    assert re.fullmatch(pattern, "from Code | 12\n```stop [12]```")
-    assert not re.fullmatch(pattern, "at Blue Kayak\nfrom Code | 12\n```click [3]```")
-    assert not re.fullmatch(pattern, "at Sort by\nfrom Code\n```type [6] [Price] [0]```")
-    assert not re.fullmatch(pattern, "from [3]\n```stop [12]```")
-
-
-def test_notes_and_the_part_of_the_goal_begun_may_stand_first(page: Page) -> None:
-    pattern = reply_pattern(page)
-    for action in (
-        "done\n```stop [12]```",
-        "go_back\n```go_back```",
-        "at Blue Kayak\n```click [3]```",
-    ):
-        assert re.fullmatch(pattern, f"for the kayaks, the blue one\n{action}")
-        assert re.fullmatch(pattern, f"read Code | 12\nread Size | 3\nfor the blue one\n{action}")
-        assert not re.fullmatch(pattern, f"for the blue one\nread Code | 12\n{action}")
-        assert not re.fullmatch(pattern, f"for one\nfor two\n{action}")
-        assert not re.fullmatch(pattern, "read one\n" * (MAX_NOTES + 1) + action)
-        assert not re.fullmatch(pattern, f"for [3]\n{action}")
+def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(
+    admits: Admits, page: Page
+) -> None:
+    assert admits(page, "at Search\nfrom Blue Kayak\n```type [5] [12] [1]```")
+    assert admits(page, "from Blue Kayak\n```stop [12]```")
+    assert not admits(page, "at Blue Kayak\nfrom Blue Kayak\n```click [3]```")
+    assert not admits(page, "at Sort by\nfrom Blue Kayak\n```type [6] [Price] [0]```")
+    assert not admits(page, "from [3]\n```stop [12]```")
 
 
 def test_in_a_hurry_strings_close_as_soon_as_they_may(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    matcher = grammar.start(page)
+    matcher = grammar.start(page, GOAL)
     matcher.consume(plain_tokenizer.encode("done\n```stop [a").ids)
     hurried = matcher.allowed(hurry=True).nonzero().flatten().tolist()
     assert hurried and all(plain_tokenizer.decode([id]).startswith("]") for id in hurried)
 
 
-def test_scrolling_is_open_only_where_there_is_more() -> None:
+def test_scrolling_is_open_only_where_there_is_more(admits: Admits) -> None:
     def ways(above: int, below: int) -> list[str]:
         page = Page("http://a.localhost/", "", (), pixels_above=above, pixels_below=below)
-        pattern = reply_pattern(page)
         replies = {way: f"scroll\n```scroll [{way}]```" for way in ("up", "down")}
-        return [way for way, reply in replies.items() if re.fullmatch(pattern, reply)]
+        return [way for way, reply in replies.items() if admits(page, reply)]
 
     assert [ways(0, 0), ways(9, 0), ways(0, 9), ways(9, 9)] == [
         [],
@@ -151,24 +150,24 @@ def test_scrolling_is_open_only_where_there_is_more() -> None:
     ]
 
 
-def test_what_is_out_of_reach_can_only_be_pointed_at() -> None:
+def test_what_is_out_of_reach_can_only_be_pointed_at(admits: Admits) -> None:
     box = Box(0, 0, 1, 1)
     nodes = (
         Node("element", "button", "Buy", box, id=1, states=("disabled",)),
         Node("element", "textbox", "Code", box, id=2, states=("readonly",)),
     )
-    pattern = reply_pattern(Page("http://a.localhost/", "", nodes))
-    assert re.fullmatch(pattern, "at Buy\n```hover [1]```")
-    assert not re.fullmatch(pattern, "at Buy\n```click [1]```")
-    assert re.fullmatch(pattern, "at Code\n```click [2]```")
-    assert not re.fullmatch(pattern, "at Code\n```type [2] [x] [1]```")
+    page = Page("http://a.localhost/", "", nodes)
+    assert admits(page, "at Buy\n```hover [1]```")
+    assert not admits(page, "at Buy\n```click [1]```")
+    assert admits(page, "at Code\n```click [2]```")
+    assert not admits(page, "at Code\n```type [2] [x] [1]```")
 
 
-def test_tabs_can_be_named_once_there_are_several() -> None:
-    pattern = reply_pattern(Page("http://a.localhost/", "", (), tabs=("A", "B")))
-    assert re.fullmatch(pattern, "tab_focus\n```tab_focus [1]```")
-    assert not re.fullmatch(pattern, "tab_focus\n```tab_focus [2]```")
-    assert re.fullmatch(pattern, "close_tab\n```close_tab```")
+def test_tabs_can_be_named_once_there_are_several(admits: Admits) -> None:
+    page = Page("http://a.localhost/", "", (), tabs=("A", "B"))
+    assert admits(page, "tab_focus\n```tab_focus [1]```")
+    assert not admits(page, "tab_focus\n```tab_focus [2]```")
+    assert admits(page, "close_tab\n```close_tab```")
 
 
 names = st.text(max_size=30)
@@ -176,9 +175,9 @@ roles = st.sampled_from(["link", "button", "textbox", "combobox", "checkbox"])
 
 
 @given(st.lists(st.tuples(roles, names), min_size=1, max_size=12), st.data())
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_page_says_its_solutions_are_admitted(
-    elements: list[tuple[str, str]], data: st.DataObject
+    admits: Admits, elements: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     box = Box(0, 0, 1, 1)
     nodes = tuple(
@@ -186,14 +185,13 @@ def test_whatever_a_page_says_its_solutions_are_admitted(
     )
     page = Page("http://a.localhost/", "", nodes)
     node = data.draw(st.sampled_from(nodes))
-    pattern = reply_pattern(page)
     reply = spoken(Action("click", element_id=node.id), page)
-    assert re.fullmatch(pattern, reply)
+    assert admits(page, reply)
     assert parse(extract(reply)) == Action("click", element_id=node.id)
 
 
-def test_the_teacher_writes_what_the_grammar_admits(page: Page) -> None:
+def test_the_teacher_writes_what_the_grammar_admits(admits: Admits, page: Page) -> None:
     steps = ["click [button: Add to cart #2]", "type [textbox: Search] [red] [1]", "stop [yes]"]
     talk = Solution(steps).begin("goal")
     for _ in steps:
-        assert re.fullmatch(reply_pattern(page), talk.reply(page).text)
+        assert admits(page, talk.reply(page).text)

@@ -1,0 +1,96 @@
+"""What a thought may quote of goal and page: word for word, so that nothing of it is made up.
+
+A reply may begin with lines like these, which the terminals here admit:
+
+    read Bribury: Founded | 1241      some words of the goal, and a part of one line of the page
+    for Bribury, Mirdal | , Elford    a part of the goal, and the few words that follow it there
+
+and before what it types or answers it may say where that was read:
+
+    from Founded | 1167; Bribury: Founded | 1241
+
+A part of a line of this page; or, behind some words of the goal, anything: that was noted on
+another page, and to remember it is the model's part, not the grammar's.
+
+A small model that copies jumps to another place where both go on alike (`, the `): it leaves out a
+thing of several, or makes a number of two. Held to goal and page it goes on where it is.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+
+from agentkv_env.page import Page
+from agentkv_env.serialize import neutral
+
+MAX_NOTES = 3
+"""Lines that begin with `read`, of one reply."""
+MAX_QUOTE = 400
+"""Characters of a line that may be quoted."""
+WORDS_AHEAD = 4
+"""Of the goal, quoted behind the part that is begun: whether more is to do is seen there."""
+TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
+"""A character that `neutral` leaves as it is."""
+
+_MAX_PASSAGES = 16
+_PIECE = re.compile(r"\w+|\W")
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def quotations(goal: str, page: Page) -> str:
+    """Terminals of a Lark grammar (llguidance's dialect) for an agent with this `goal`.
+
+    `FIRST` is what may stand before any other thought: up to `MAX_NOTES` notes and the part of the
+    goal that is begun, each ended by a line break; it may be empty. `FROM` is one quotation or
+    several, without a line break. Other terminals begin with `Q_`.
+    """
+    goal = neutral(goal)
+    rules = [*_line_of(page), *_part_of(goal)]
+    if goal:
+        rules += [
+            f"Q_ITEM: {_words_of([goal])} & /{TEXT}{{1,{MAX_QUOTE}}}/",
+            rf"Q_REMEMBERED: Q_ITEM /: {TEXT}{{1,{MAX_QUOTE}}}/",
+            'Q_READ: "read " (Q_ITEM ": ")? Q_LINE "\\n"',
+            "Q_PASSAGE: Q_LINE | Q_REMEMBERED",
+        ]
+    else:
+        rules += ['Q_READ: "read " Q_LINE "\\n"', "Q_PASSAGE: Q_LINE"]
+    rules += [
+        f"FIRST: Q_READ{{0,{MAX_NOTES}}} Q_FOR?",
+        f'FROM: "from " Q_PASSAGE ("; " Q_PASSAGE){{0,{_MAX_PASSAGES - 1}}}',
+    ]
+    return "\n".join(rules)
+
+
+def _line_of(page: Page) -> list[str]:
+    """`Q_LINE`: some words that follow each other in what one node of `page` says."""
+    lines = list(dict.fromkeys(neutral(node.name) for node in page.nodes))
+    said = [line for line in lines if line] or ["nothing"]
+    return [f"Q_PAGE: {_words_of(said)}", f"Q_LINE: Q_PAGE & /{TEXT}{{1,{MAX_QUOTE}}}/"]
+
+
+def _words_of(lines: Sequence[str]) -> str:
+    """Any words that follow each other in `lines`, with a line break between two of those."""
+    pieces = [piece for line in lines for piece in [*_PIECE.findall(line), "\n"]]
+    return f'%regex {{ "substring_chunks": {json.dumps(pieces)} }}'
+
+
+def _part_of(goal: str) -> list[str]:
+    """`Q_FOR`: from any word of `goal` to any later one, a bar, and what follows that one.
+
+    One terminal for each word, which goes on with the next one's, so that the grammar grows with
+    the goal and not with its square.
+    """
+    words = list(_WORD.finditer(goal))
+    rules = []
+    for index in reversed(range(len(words))):
+        word, end = words[index][0], words[index].end()
+        ahead = " ".join(goal[end:].split()[:WORDS_AHEAD])
+        ways = json.dumps(f" | {ahead}".rstrip())
+        if index + 1 < len(words):
+            gap = goal[end : words[index + 1].start()]
+            ways = f"({ways} | {json.dumps(gap)} Q_FROM_{index + 1})"
+        rules.append(f"Q_FROM_{index}: {json.dumps(word)} {ways}")
+    begins = " | ".join(f"Q_FROM_{index}" for index in range(len(words)))
+    rules.append(f'Q_FOR: "for " ({begins}) "\\n"' if words else 'Q_FOR: ""')
+    return rules

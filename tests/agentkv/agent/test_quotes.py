@@ -1,0 +1,121 @@
+"""What is quoted of goal and page is quoted word for word; what was noted before is free."""
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from agentkv.grammar import Grammar
+from agentkv.quotes import MAX_NOTES, WORDS_AHEAD
+from agentkv_env.page import Box, Node, Page
+from agentkv_env.serialize import neutral
+
+GOAL = "Put the Red Lamp, the Green Tent, the Red Chair and last the coupon code into the cart."
+BOX = Box(0, 0, 1, 1)
+DONE = "done\n```stop [12]```"
+
+
+def a_page(*lines: str) -> Page:
+    nodes = tuple(Node("text", "text", line, BOX) for line in lines)
+    return Page("http://a.localhost/", "", nodes)
+
+
+PAGE = a_page(
+    "OFFICE: CODE MIRA45", "PETS: CODE ZANAR45", "Founded | 1241", "It [was] built in 1895"
+)
+
+
+@pytest.fixture(scope="module")
+def grammar(plain_tokenizer: Tokenizer) -> Grammar:
+    return Grammar(plain_tokenizer, end_id=3)
+
+
+@pytest.fixture
+def admits(grammar: Grammar, plain_tokenizer: Tokenizer):  # type: ignore[no-untyped-def]
+    def admits(reply: str, goal: str = GOAL, page: Page = PAGE) -> bool:
+        matcher = grammar.start(page, goal)
+        for id in plain_tokenizer.encode(reply).ids:
+            if not matcher.allowed()[id]:
+                return False
+            matcher.consume([id])
+        return matcher.is_complete
+
+    return admits
+
+
+def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits) -> None:  # type: ignore[no-untyped-def]
+    for note in ("Red Lamp: OFFICE: CODE MIRA45", "CODE MIRA45", "Red Lamp: Founded | 1241"):
+        assert admits(f"read {note}\n{DONE}")
+    for note in (
+        "Red Lamp: CODE MIRAR45",  # of two codes
+        "Red Tent: Founded | 1241",  # the goal has no such words
+        "CODE MIRA45 PETS",  # of two lines
+        "CODE MIR",  # a part of a word
+        "It [was] built",
+    ):
+        assert not admits(f"read {note}\n{DONE}")
+    assert admits("read Founded | 1241\n" * MAX_NOTES + DONE)
+    assert not admits("read Founded | 1241\n" * (MAX_NOTES + 1) + DONE)
+
+
+def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits) -> None:  # type: ignore[no-untyped-def]
+    for part in (
+        "Put the Red Lamp | , the Green Tent,",
+        "Red Lamp, the Green Tent | , the Red Chair",
+        "into the cart | .",
+        "into the cart. |",
+    ):
+        assert admits(f"for {part}\n{DONE}")
+    for part in (
+        "Red Lamp, the Red Chair | and last the coupon",  # one is left out
+        "Red Lamp | , the Red Chair",
+        "Red Lamp | , the Green",
+        "Red Lamp",
+        "ed Lamp | , the Green Tent,",
+    ):
+        assert not admits(f"for {part}\n{DONE}")
+    assert not admits(f"for into the cart. |\nfor into the cart. |\n{DONE}")
+    assert admits(f"read Founded | 1241\nfor into the cart. |\n{DONE}")
+    assert not admits(f"for into the cart. |\nread Founded | 1241\n{DONE}")
+
+
+def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_goal(
+    admits,
+) -> None:  # type: ignore[no-untyped-def]
+    stop = "\n```stop [12]```"
+    assert admits(f"from Founded | 1241{stop}")
+    assert admits(f"from Red Lamp: Founded | 1777; Green Tent: MODEL X-1; Founded | 1241{stop}")
+    assert not admits(f"from Founded | 1242{stop}")
+    assert not admits(f"from Founded | 1241; Founded | 1242{stop}")
+
+
+def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits) -> None:  # type: ignore[no-untyped-def]
+    assert admits(f"read Founded | 1241\n{DONE}", goal="")
+    assert not admits(f"for the\n{DONE}", goal="")
+    assert admits(DONE, goal="", page=a_page())
+    assert admits(f"for into | the cart.\n{DONE}", goal="into the cart.", page=a_page())
+
+
+texts = st.text(max_size=40)
+
+
+@given(goal=texts, lines=st.lists(texts, max_size=4), data=st.data())
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_goal_and_page_say_it_can_be_quoted(admits, goal, lines, data) -> None:  # type: ignore[no-untyped-def]
+    page = a_page(*lines)
+    first = ""
+    for line in lines:
+        if whole := neutral(line):
+            first = f"read {whole}\n"
+    words = list(re.finditer(r"\w+|[^\w\s]", neutral(goal)))
+    if words:
+        begin = data.draw(st.integers(0, len(words) - 1))
+        end = data.draw(st.integers(begin, len(words) - 1))
+        part = neutral(goal)[words[begin].start() : words[end].end()]
+        ahead = " ".join(neutral(goal)[words[end].end() :].split()[:WORDS_AHEAD])
+        first += f"for {part} | {ahead}".rstrip() + "\n"
+    assert admits(first + DONE, goal=goal, page=page)
