@@ -75,6 +75,11 @@ class Right:
         self.total: Counter[str] = Counter()
         self.right: Counter[str] = Counter()
 
+    def __add__(self, other: "Right") -> "Right":
+        both = Right()
+        both.total, both.right = self.total + other.total, self.right + other.right
+        return both
+
     def add(self, answers: Iterable[tuple[str, bool]]) -> None:
         """Count `answers`: kinds, and whether they were right."""
         for kind, hit in answers:

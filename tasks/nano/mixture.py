@@ -55,8 +55,8 @@ STAGES: dict[str, Stage] = {
     ),
     "episodes": Stage(
         {
-            "task": 0.67, "stroll": 0.02, "quote": 0.06, "errand": 0.07, "drill": 0.03,
-            "recall": 0.02, "needle": 0.05, "copy": 0.08,
+            "task": 0.69, "stroll": 0.02, "quote": 0.05, "errand": 0.07, "drill": 0.01,
+            "recall": 0.04, "needle": 0.06, "copy": 0.06,
         },
         frozenset(),
         (0,),
@@ -139,7 +139,7 @@ class Source:
         if kind == "needle":
             longest = LONGEST_NEEDLE if left < 0.3 else LONGEST_NEEDLE // 8
             tokens = int(2 ** rng.uniform(6, longest.bit_length() - 1))
-            return encode(self.template, needle(drills, tokens, self.template))
+            return needle(drills, tokens, self.template)
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)
         made = errand(drills, elements) if kind == "errand" else drills.walk(elements)

@@ -1,6 +1,7 @@
 """Recall: one long page of lines, and what some of them said, at any distance."""
 
 import random
+from collections.abc import Iterable
 
 from agentkv.prompt import PlainTemplate
 from agentkv_env.page import Box, Node, Page
@@ -12,21 +13,27 @@ _ASKED = ("What is the {0} of {1}?", "Tell me the {0} of {1}.", "Which {0} has {
 _KEYS = ("code", "number", "price", "year", "room", "phone", "weight", "key", "answer", "password")
 
 
-def needle(drills: Drills, num_tokens: int, template: PlainTemplate) -> Episode:
-    """A question, and a page of about `num_tokens` tokens of which one line answers it."""
+Fact = tuple[str, str, str]
+"""What is said, of what, and what it is."""
+
+
+def needle(drills: Drills, num_tokens: int, template: PlainTemplate) -> Row:
+    """A question, a page of about `num_tokens` tokens of which one line answers it, the answer.
+
+    Then, for a long page gives little to learn from otherwise, up to a dozen more about its other
+    lines of the kind. There mostly are some, so that the name has to be looked at.
+    """
     rng = drills.rng
     drills.forget()
-    key, name, value = rng.choice(_KEYS), drills.thing(), code(rng)
-    facts = [f"{key} of {name} | {value}"]
-    if rng.random() < 0.7:  # others of the kind, so that the name has to be looked at
-        for _ in range(rng.randint(1, 6)):
-            facts.append(f"{rng.choice(_KEYS)} of {drills.thing()} | {code(rng)}")
+    num_facts = 1 if rng.random() < 0.15 else rng.randint(2, 13)
+    keys = (rng.choice(_KEYS),) if rng.random() < 0.5 else _KEYS
+    facts = [(rng.choice(keys), drills.thing(), code(rng)) for _ in range(num_facts)]
     lines = filler(drills, max(0, num_tokens - 24 * len(facts)), template)
-    for fact in facts:
-        lines.insert(rng.randint(0, len(lines)), fact)
-    page = page_of(lines, drills)
-    reply = f"from {facts[0]}\n```stop [{value}]```"
-    return Episode(rng.choice(_ASKED).format(key, name), (Turn(page, reply),), "needle")
+    for key, name, value in facts:
+        lines.insert(rng.randint(0, len(lines)), f"{key} of {name} | {value}")
+    question, *more = ((_question(rng, fact), _answer(fact)) for fact in facts)
+    turn = Turn(page_of(lines, drills), question[1])
+    return _asking(encode(template, Episode(question[0], (turn,), "needle")), more, template)
 
 
 def recalling(drills: Drills, num_facts: int, template: PlainTemplate) -> Row:
@@ -38,11 +45,31 @@ def recalling(drills: Drills, num_facts: int, template: PlainTemplate) -> Row:
     if rng.random() < 0.5:
         lines = [line for one in lines for line in (one, *filler(drills, 12, template))]
     first = encode(template, Episode("", (Turn(page_of(lines, drills), ""),)))
-    ids, weights = first.ids[:-2], [0.0] * (len(first.ids) - 2)  # up to where a reply begins
+    ids = first.ids[:-2]  # up to where a reply begins
+    questions = [
+        (f"{name} {key}?", f"from {name} {key} | {value}\n```stop [{value}]```")
+        for name, key, value in rng.choices(facts, k=12)
+    ]
+    return _asking(Row(ids, [0.0] * len(ids), list(range(len(ids)))), questions, template)
+
+
+def _question(rng: random.Random, fact: Fact) -> str:
+    key, name, _ = fact
+    return rng.choice(_ASKED).format(key, name)
+
+
+def _answer(fact: Fact) -> str:
+    key, name, value = fact
+    return f"from {key} of {name} | {value}\n```stop [{value}]```"
+
+
+def _asking(row: Row, questions: Iterable[tuple[str, str]], template: PlainTemplate) -> Row:
+    """`row`, then `questions` and their answers, which count."""
+    ids, weights = list(row.ids), list(row.weights)
     turn = template.turn("")
-    for name, key, value in rng.choices(facts, k=12):
-        asked = [turn[0], *template.encode(f"{name} {key}?"), turn[-1]]
-        said = template.reply(f"from {name} {key} | {value}\n```stop [{value}]```")
+    for question, answer in questions:
+        asked = [turn[0], *template.encode(question), turn[-1]]
+        said = template.reply(answer)
         ids += asked + said
         weights += [0.0] * len(asked) + [1.0] * len(said)
     return Row(ids, weights, list(range(len(ids))))

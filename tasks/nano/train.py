@@ -3,7 +3,7 @@
     PYTHONPATH=tasks python -m nano.train            # goes on where the last run stopped
 
 Each step's rows are drawn from a generator seeded by (seed, step), so equal seeds, recordings and
-threads give equal weights, and a run that was interrupted gives the weights of one that was not.
+processes give equal weights, and a run that was interrupted gives the weights of one that was not.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from nano.loss import Right, batches, losses, per_reply, per_token
 from nano.mixture import ORDER, STAGES, Source, next_kind
 from nano.model import configure, export, initialise
 from nano.optimizer import Optimizer
+from nano.team import Team, together
 from nano.tokenizer import save as save_tokenizer
 
 HERE = Path(__file__).parent
@@ -33,6 +34,7 @@ RECORDINGS = HERE / "recordings"
 MODEL = HERE.parents[1] / "agentkv" / "models" / "nano"
 NUM_RECENT = 10
 """Steps whose mean says whether a level is mastered."""
+ALONE = Team()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,15 @@ class Trainer:
     """
 
     def __init__(
-        self, settings: Settings, tokenizer: Tokenizer, work: Path, recordings: Recordings
+        self,
+        settings: Settings,
+        tokenizer: Tokenizer,
+        work: Path,
+        recordings: Recordings,
+        team: Team = ALONE,
     ) -> None:
         self.settings = settings
+        self.team = team
         self.tokenizer = tokenizer
         self.template = PlainTemplate(tokenizer)
         self.work = work
@@ -168,12 +176,16 @@ class Trainer:
         total = sum(sum(row.weights) for row in rows)
         loss = 0.0
         tokens, replies = Right(), Right()
-        for batch in batches(rows):
+        for batch in batches(self.team.mine(rows)):
             lost, correct, _ = losses(self.model, batch, self.device)
             (lost.sum() / total).backward()  # type: ignore[no-untyped-call]
             loss += float(lost.detach().sum()) / total
             tokens.add(per_token(batch, correct))
             replies.add(per_reply(batch, correct))
+        self.team.add_gradients(self.model)
+        parts = self.team.gather((loss, tokens, replies))
+        loss = sum(part for part, _, _ in parts)
+        tokens, replies = (sum((part[of] for part in parts), Right()) for of in (1, 2))
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step(self.rate())
         progress = self.progress
@@ -214,8 +226,13 @@ class Trainer:
                 self.optimizer = self.fresh_optimizer()
 
     def run(self, *, until: int | None = None, save_every: int = 40) -> None:
-        """Step until `until` tokens (all, by default), writing log and checkpoints."""
+        """Step until `until` tokens (all, by default); the first of a team writes log and
+        checkpoints."""
         until = self.settings.tokens if until is None else until
+        if self.team.rank:
+            while self.progress.tokens < until:
+                self.step()
+            return
         self.work.mkdir(parents=True, exist_ok=True)
         path = self.work / "log.jsonl"
         _forget(path, after=self.progress.step)
@@ -249,13 +266,24 @@ def _forget(path: Path, *, after: int) -> None:
         path.write_text("".join(line for line in lines if json.loads(line)["step"] <= after))
 
 
-def trainer_for(work: Path, settings: Settings | None = None) -> Trainer:
+def trainer_for(
+    work: Path, settings: Settings | None = None, start: Path | None = None, team: Team = ALONE
+) -> Trainer:
     """The trainer whose checkpoint is in `work`; its tokenizer is there or ships."""
     path = work / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path if path.exists() else MODEL / "tokenizer.json"))
-    trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(RECORDINGS))
+    trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(RECORDINGS), team)
     trainer.resume()
+    if start and not trainer.progress.step:
+        trainer.begin_with(start)
     return trainer
+
+
+def train(
+    team: Team, work: Path, settings: Settings, start: Path | None, until: int | None
+) -> None:
+    """What each process of a run does."""
+    trainer_for(work, settings, start, team).run(until=until)
 
 
 def main() -> None:
@@ -277,17 +305,17 @@ def main() -> None:
         metavar="FOLDER",
         help="write the checkpoint as a model; into the package if no folder is named",
     )
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--processes", type=int, default=1 if torch.cuda.is_available() else 2, help="a core each"
+    )
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    trainer = trainer_for(options.work, replace(Settings(), tokens=options.tokens))
-    if options.start and not trainer.progress.step:
-        trainer.begin_with(options.start)
+    settings = replace(Settings(), tokens=options.tokens)
     if options.export:
+        trainer = trainer_for(options.work, settings, options.start)
         save_tokenizer(trainer.tokenizer, options.export)
         export(trainer.model, options.export)
     else:
-        trainer.run(until=options.until)
+        together(train, options.processes, options.work, settings, options.start, options.until)
 
 
 if __name__ == "__main__":

@@ -43,15 +43,20 @@ def test_many_errands_answer_with_what_an_earlier_page_said() -> None:
     assert quoting > 40
 
 
-@pytest.mark.parametrize("size", [60, 300, 1500])
-def test_a_needle_lies_in_a_page_of_about_the_size_asked_for(size: int) -> None:
-    episode = needle(Drills(size), size, TEMPLATE)
-    (turn,) = episode.turns
-    text = "\n".join(node.name for node in turn.page.nodes)
-    answer = parse(extract(turn.reply)).answer
-    assert text.count(f"| {answer}") == 1
-    assert turn.reply.splitlines()[0].removeprefix("from ") in text.splitlines()
-    assert 0.6 * size < TEMPLATE.count(text) < 1.6 * size + 120
+@pytest.mark.parametrize("size", [400, 1500, 4000])
+def test_a_row_of_needles_has_the_size_asked_for_and_answers_what_its_page_says(size: int) -> None:
+    row = needle(Drills(size), size, TEMPLATE)
+    act = TEMPLATE.turn("")[-1]
+    read = TEMPLATE.decode(row.ids[: row.ids.index(act)]).splitlines()
+    answers = TEMPLATE.decode(row.ids[row.ids.index(act) :]).split("from ")[1:]
+    assert 0.6 * size < row.ids.index(act) < 1.6 * size
+    assert len(answers) == row.ids.count(act) <= 13
+    for answer in answers:
+        line = answer.splitlines()[0]
+        assert read.count(line) == 1
+        assert f"stop [ {line.partition(' | ')[2]}]" in answer
+    said = [i for i, weight in zip(row.ids, row.weights, strict=True) if weight]
+    assert TEMPLATE.decode(said).count("from ") == len(answers)
 
 
 def test_a_row_of_recall_counts_only_what_is_said() -> None:
