@@ -27,11 +27,15 @@ MAX_NOTES = 3
 """Lines that begin with `read`, of one reply."""
 MAX_QUOTE = 400
 """Characters of a line that may be quoted."""
+ITEM_WORDS = 4
+"""Of the goal, in front of what was read of it."""
 WORDS_AHEAD = 4
 """Of the goal, quoted behind the part that is begun: whether more is to do is seen there."""
 TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 """A character that `neutral` leaves as it is."""
 
+_REMEMBERED = TEXT.replace("[^", "[^;")
+"""What was noted ends where the next begins."""
 _MAX_PASSAGES = 16
 _PIECE = re.compile(r"\w+|\W")
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -48,8 +52,8 @@ def quotations(goal: str, page: Page) -> str:
     rules = [*_line_of(page), *_part_of(goal)]
     if goal:
         rules += [
-            f"Q_ITEM: {_words_of([goal])} & /{TEXT}{{1,{MAX_QUOTE}}}/",
-            rf"Q_REMEMBERED: Q_ITEM /: {TEXT}{{1,{MAX_QUOTE}}}/",
+            rf"Q_ITEM: {_words_of([goal])} & /[^ \n]+( [^ \n]+){{0,{ITEM_WORDS - 1}}}/",
+            rf"Q_REMEMBERED: Q_ITEM /: {_REMEMBERED}{{1,{MAX_QUOTE}}}/",
             'Q_READ: "read " (Q_ITEM ": ")? Q_LINE "\\n"',
             "Q_PASSAGE: Q_LINE | Q_REMEMBERED",
         ]

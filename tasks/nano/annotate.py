@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agentkv.models.scripted import MOST_WORDS_BEFORE, label, spoken
-from agentkv.quotes import MAX_NOTES, WORDS_AHEAD
+from agentkv.quotes import ITEM_WORDS, MAX_NOTES, WORDS_AHEAD
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Page
 from agentkv_env.serialize import MAX_NAME, neutral
@@ -29,8 +29,6 @@ _CLOSE = 100
 """Characters from the last thing's beginning to the next one's end that are quoted whole."""
 _LONG = 60
 """Characters of a thing in the goal, beyond which only its first words are quoted."""
-_ITEM_WORDS = 4
-"""Of a thing's name, in front of what was read of it."""
 _ELSEWHERE = ("go_back", "tab_focus")
 
 Span = tuple[int, int]
@@ -177,7 +175,7 @@ def _quote(goal: str, last: Span | None, span: Span) -> str:
 def _item(goal: str, span: Span | None) -> str:
     """What a note begins with: the name of what it is of, or how the goal begins."""
     about = goal if span is None else goal[slice(*span)]
-    return " ".join(about.split()[:_ITEM_WORDS]).rstrip(",.;:") + ": "
+    return " ".join(about.split()[:ITEM_WORDS]).rstrip(",.;:") + ": "
 
 
 # ---- what is needed later ---------------------------------------------------------------------
