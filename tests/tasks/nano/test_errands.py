@@ -54,7 +54,7 @@ def test_a_row_of_needles_has_the_size_asked_for_and_answers_what_its_page_says(
     for answer in answers:
         line = answer.splitlines()[0]
         assert read.count(line) == 1
-        assert f"stop [ {line.partition(' | ')[2]}]" in answer
+        assert f"stop [{line.partition(' | ')[2]}]" in answer
     said = [i for i, weight in zip(row.ids, row.weights, strict=True) if weight]
     assert TEMPLATE.decode(said).count("from ") == len(answers)
 
