@@ -47,16 +47,20 @@ def test_many_errands_answer_with_what_an_earlier_page_said() -> None:
 def test_a_row_of_needles_has_the_size_asked_for_and_answers_what_its_page_says(size: int) -> None:
     row = needle(Drills(size), size, TEMPLATE)
     act = TEMPLATE.turn("")[-1]
-    read = TEMPLATE.decode(row.ids[: row.ids.index(act)]).splitlines()
-    answers = TEMPLATE.decode(row.ids[row.ids.index(act) :]).split("from ")[1:]
-    assert 0.6 * size < row.ids.index(act) < 1.6 * size
-    assert len(answers) == row.ids.count(act) <= 13
-    for answer in answers:
-        line = answer.splitlines()[0]
+    first = row.ids.index(act)
+    assert 0.6 * size < first < 1.6 * size
+    read = TEMPLATE.decode(row.ids[:first]).splitlines()
+    starts = [index for index, id in enumerate(row.ids) if id == act]
+    assert len(starts) <= 13
+    for start, end in zip(starts, [*starts[1:], len(row.ids)], strict=True):
+        said = [
+            id
+            for id, weight in zip(row.ids[start:end], row.weights[start:end], strict=True)
+            if weight
+        ]
+        line, action = TEMPLATE.decode(said).removeprefix("from ").splitlines()
         assert read.count(line) == 1
-        assert f"stop [{line.partition(' | ')[2]}]" in answer
-    said = [i for i, weight in zip(row.ids, row.weights, strict=True) if weight]
-    assert TEMPLATE.decode(said).count("from ") == len(answers)
+        assert action == f"```stop [{line.partition(' | ')[2]}]```"
 
 
 def test_a_row_of_recall_counts_only_what_is_said() -> None:
