@@ -1,6 +1,7 @@
 """What is quoted of goal and page is quoted word for word; what was noted before is free."""
 
 import re
+from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,13 +28,17 @@ PAGE = a_page(
 )
 
 
+class Admits(Protocol):
+    def __call__(self, reply: str, goal: str = ..., page: Page = ...) -> bool: ...
+
+
 @pytest.fixture(scope="module")
 def grammar(plain_tokenizer: Tokenizer) -> Grammar:
     return Grammar(plain_tokenizer, end_id=3)
 
 
 @pytest.fixture
-def admits(grammar: Grammar, plain_tokenizer: Tokenizer):  # type: ignore[no-untyped-def]
+def admits(grammar: Grammar, plain_tokenizer: Tokenizer) -> Admits:
     def admits(reply: str, goal: str = GOAL, page: Page = PAGE) -> bool:
         matcher = grammar.start(page, goal)
         for id in plain_tokenizer.encode(reply).ids:
@@ -45,7 +50,7 @@ def admits(grammar: Grammar, plain_tokenizer: Tokenizer):  # type: ignore[no-unt
     return admits
 
 
-def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits) -> None:  # type: ignore[no-untyped-def]
+def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits: Admits) -> None:
     for note in ("Red Lamp: OFFICE: CODE MIRA45", "CODE MIRA45", "Red Lamp: Founded | 1241"):
         assert admits(f"read {note}\n{DONE}")
     for note in (
@@ -60,7 +65,7 @@ def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits)
     assert not admits("read Founded | 1241\n" * (MAX_NOTES + 1) + DONE)
 
 
-def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits) -> None:  # type: ignore[no-untyped-def]
+def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits: Admits) -> None:
     for part in (
         "Put the Red Lamp | , the Green Tent,",
         "Red Lamp, the Green Tent | , the Red Chair",
@@ -82,8 +87,8 @@ def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits
 
 
 def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_goal(
-    admits,
-) -> None:  # type: ignore[no-untyped-def]
+    admits: Admits,
+) -> None:
     stop = "\n```stop [12]```"
     assert admits(f"from Founded | 1241{stop}")
     assert admits(f"from Red Lamp: Founded | 1777; Green Tent: MODEL X-1; Founded | 1241{stop}")
@@ -91,7 +96,7 @@ def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_
     assert not admits(f"from Founded | 1241; Founded | 1242{stop}")
 
 
-def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits) -> None:  # type: ignore[no-untyped-def]
+def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits: Admits) -> None:
     assert admits(f"read Founded | 1241\n{DONE}", goal="")
     assert not admits(f"for the\n{DONE}", goal="")
     assert admits(DONE, goal="", page=a_page())
@@ -105,7 +110,9 @@ texts = st.text(max_size=40)
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_whatever_goal_and_page_say_it_can_be_quoted(admits, goal, lines, data) -> None:  # type: ignore[no-untyped-def]
+def test_whatever_goal_and_page_say_it_can_be_quoted(
+    admits: Admits, goal: str, lines: list[str], data: st.DataObject
+) -> None:
     page = a_page(*lines)
     first = ""
     for line in lines:
