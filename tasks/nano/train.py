@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from nano.loss import Right, batches, losses, per_reply, per_token
 from nano.mixture import ORDER, STAGES, Source, next_kind
 from nano.model import configure, export, initialise
 from nano.optimizer import Optimizer
+from nano.settings import Progress, Settings
 from nano.team import Team, together
 from nano.tokenizer import save as save_tokenizer
 
@@ -35,41 +36,6 @@ MODEL = HERE.parents[1] / "agentkv" / "models" / "nano"
 NUM_RECENT = 10
 """Steps whose mean says whether a level is mastered."""
 ALONE = Team()
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a run is made of. Two runs with equal settings and recordings are the same run."""
-
-    seed: int = 0
-    width: int = 256
-    layers: int = 6
-    inner: int = 704
-    rate: float = 1e-3
-    warmup_steps: int = 200
-    tokens: int = 40_000_000
-    """Of the whole run."""
-    decay_tokens: int = 18_000_000
-    """The learning rate falls linearly to a twentieth over the last so many."""
-    max_tokens: int = 5120
-    """Of one recorded row; longer episodes lose pages that nothing later needs."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run stands; all that a checkpoint holds beside weights and optimizer."""
-
-    step: int = 0
-    tokens: int = 0
-    stage: str = ORDER[0]
-    level: int = 0
-    """Which of the stage's levels."""
-    level_tokens: int = 0
-    seconds: float = 0.0
-    recent: list[float] = field(default_factory=list)
-    """Share of right answers in the last steps at this level."""
-    spent: dict[str, int] = field(default_factory=dict)
-    """Tokens of this stage by kind of row."""
 
 
 class Trainer:

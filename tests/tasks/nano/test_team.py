@@ -9,8 +9,9 @@ from torch import Tensor
 
 from nano.data import Recordings
 from nano.episode import Row
+from nano.settings import Settings
 from nano.team import Team, together
-from nano.train import MODEL, Settings, Trainer
+from nano.train import MODEL, Trainer
 
 TINY = Settings(width=32, layers=2, inner=64, tokens=100_000, warmup_steps=1)
 

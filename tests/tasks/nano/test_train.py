@@ -18,8 +18,9 @@ from nano.drills import Drills
 from nano.episode import Row, encode, save, stretch
 from nano.loss import batches, losses
 from nano.model import configure, export, hidden_states, initialise
+from nano.settings import Settings
 from nano.tokenizer import save as save_tokenizer
-from nano.train import RECORDINGS, Settings, Trainer
+from nano.train import RECORDINGS, Trainer
 
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
 TINY = Settings(
