@@ -28,14 +28,20 @@ def batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def losses(
-    model: LlamaForCausalLM, rows: Sequence[Row], device: torch.device
+    model: LlamaForCausalLM,
+    rows: Sequence[Row],
+    device: torch.device,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every token that counts, row by row: its loss, whether it was predicted, its weight."""
+    """Of every token that counts, row by row: its loss, whether it was predicted, its weight.
+
+    Products are taken in `dtype`, bfloat16 or float32.
+    """
     ids = pad([row.ids for row in rows], 0).to(device)  # (B, T)
     weights = pad([row.weights for row in rows], 0).to(device, torch.float32)
     positions = pad([row.positions for row in rows], 0).to(device)
     counted = weights[:, 1:] > 0
-    with torch.autocast(device.type, dtype=torch.bfloat16):
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         hidden = hidden_states(model, ids[:, :-1], positions[:, :-1], counted)
         logits = model.lm_head(hidden)  # (N, V)
     target, weight = ids[:, 1:][counted], weights[:, 1:][counted]

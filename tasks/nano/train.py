@@ -143,7 +143,9 @@ class Trainer:
         loss = 0.0
         tokens, replies = Right(), Right()
         for batch in batches(self.team.mine(rows)):
-            lost, correct, _ = losses(self.model, batch, self.device)
+            lost, correct, _ = losses(
+                self.model, batch, self.device, getattr(torch, self.settings.dtype)
+            )
             (lost.sum() / total).backward()  # type: ignore[no-untyped-call]
             loss += float(lost.detach().sum()) / total
             tokens.add(per_token(batch, correct))
@@ -274,8 +276,11 @@ def main() -> None:
     parser.add_argument(
         "--processes", type=int, default=1 if torch.cuda.is_available() else 2, help="a core each"
     )
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float32"), default=Settings().dtype, help="of products"
+    )
     options = parser.parse_args()
-    settings = replace(Settings(), tokens=options.tokens)
+    settings = replace(Settings(), tokens=options.tokens, dtype=options.dtype)
     if options.export:
         trainer = trainer_for(options.work, settings, options.start)
         save_tokenizer(trainer.tokenizer, options.export)

@@ -160,6 +160,20 @@ def test_padding_changes_no_loss(tokenizer: Tokenizer) -> None:
     torch.testing.assert_close(together, torch.as_tensor(alone), rtol=2e-2, atol=0)  # bfloat16
 
 
+def test_products_are_taken_in_the_type_that_is_asked_for(tokenizer: Tokenizer) -> None:
+    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=0)
+    ids = list(range(40))
+    rows = [Row(ids, [1.0] * len(ids), ids)]
+    cpu = torch.device("cpu")
+    exact, _, _ = losses(model, rows, cpu, torch.float32)
+    rough, _, _ = losses(model, rows, cpu, torch.bfloat16)
+    logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+    torch.testing.assert_close(exact, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(exact, rough)
+    torch.testing.assert_close(exact, rough, rtol=5e-2, atol=5e-2)
+
+
 def test_batches_hold_every_row_once() -> None:
     rows = [Row([0] * length, [1.0] * length, list(range(length))) for length in range(1, 900, 7)]
     grouped = list(batches(rows))
