@@ -26,6 +26,18 @@ _TYPINGS = (
     "type the {0} of {1} into {2}", "write the {0} of {1} in the field {2}", "put the {0} into {2}",
     "enter the {0} as {2}", "set {2} to the {0} of {1}",
 )  # fmt: skip
+_LISTINGS = (
+    "Look up the {0} of {1}",
+    "Read the {0} of {1}",
+    "Note the {0} of {1}",
+    "Find out the {0} of {1}",
+)
+_GATHERINGS = (
+    "Answer with the {} in this order, joined by commas.",
+    "Answer with all {}, joined by commas.",
+    "Give all {} in this order, with commas between.",
+)
+_COUNTS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _ANSWERS = ("tell me the {0} of {1}", "answer with the {0}", "what is the {0} of {1}?")
 
 
@@ -81,6 +93,47 @@ def errand(drills: Drills, num_elements: int) -> Episode:
     if endings[-1][1].startswith("type"):
         turn(drills.page([], size()), "stop []")
     return Episode(goal, tuple(turns), "errand")
+
+
+def gathering(drills: Drills, num_elements: int) -> Episode:
+    """An episode over two to eight made-up pages of facts, one of each is answered at the end."""
+    rng = drills.rng
+    drills.forget()
+    keys = rng.sample(_KEYS, 6)
+    shared = rng.random() < 0.7
+    subjects = []
+    for _ in range(rng.randint(2, 8)):
+        subject = _subject(drills, keys, is_wanted=True)
+        if shared and keys[0] not in (key for key, _ in subject.facts):
+            at = rng.randrange(len(subject.facts) + 1)
+            facts = (*subject.facts[:at], (keys[0], drills.figure()), *subject.facts[at:])
+            subject = replace(subject, facts=facts)
+        if shared:
+            wanted = [key for key, _ in subject.facts].index(keys[0])
+            subject = replace(subject, wanted=wanted)
+        subjects.append(subject)
+    names = [subject.name for subject in subjects]
+    if shared:
+        asked = rng.choice(_LISTINGS).format(_key(rng, subjects[0]), _enumerated(names))
+    else:
+        rest = [f"the {_key(rng, each)} of {each.name}" for each in subjects]
+        asked = rng.choice(("Look up ", "Read ", "Find out ")) + _enumerated(rest)
+    goal = f"{asked}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
+    answer = ", ".join(each.facts[each.wanted or 0][1] for each in subjects)
+    turns: list[Turn] = []
+    previous: tuple[Node, ...] = ()
+    for subject in (*subjects, None):
+        steps = [] if subject is None else [_shown(drills, subject.name)]
+        size = rng.randint(1, max(1, num_elements // 3))
+        page = drills.page(steps, size, first=previous)
+        line = steps[0].line if steps else f"stop [{answer}]"
+        turns.append(Turn(page, resolve(line, page, goal=goal, before=[t.page for t in turns])))
+        previous = () if subject is None else _facts(subject)
+    return Episode(goal, tuple(turns), "gathering")
+
+
+def _enumerated(parts: Sequence[str]) -> str:
+    return ", ".join(parts[:-1]) + f" and {parts[-1]}"
 
 
 def _subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:

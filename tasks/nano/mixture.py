@@ -10,7 +10,7 @@ from nano.copying import copying
 from nano.data import Recordings
 from nano.drills import Drills
 from nano.episode import Row, encode, stretch
-from nano.errands import errand
+from nano.errands import errand, gathering
 from nano.pairs import LEVELS as PAIR_LEVELS
 from nano.pairs import pairing
 from nano.quoting import quoting
@@ -55,8 +55,8 @@ STAGES: dict[str, Stage] = {
     ),
     "episodes": Stage(
         {
-            "task": 0.69, "stroll": 0.02, "quote": 0.05, "errand": 0.07, "drill": 0.01,
-            "recall": 0.04, "needle": 0.06, "copy": 0.06,
+            "task": 0.66, "stroll": 0.02, "quote": 0.04, "errand": 0.12, "drill": 0.01,
+            "recall": 0.04, "needle": 0.06, "copy": 0.05,
         },
         frozenset(),
         (0,),
@@ -142,8 +142,10 @@ class Source:
             return needle(drills, tokens, self.template)
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)
-        made = errand(drills, elements) if kind == "errand" else drills.walk(elements)
-        return encode(self.template, annotated(made))
+        if kind == "errand":
+            make = gathering if rng.random() < 0.5 else errand
+            return encode(self.template, annotated(make(drills, elements)))
+        return encode(self.template, annotated(drills.walk(elements)))
 
 
 def next_kind(shares: Mapping[str, float], spent: Mapping[str, int]) -> str:

@@ -7,7 +7,7 @@ from agentkv.models.scripted import label
 from agentkv.prompt import PlainTemplate
 from agentkv_env.actions import extract, parse
 from nano.drills import Drills
-from nano.errands import errand
+from nano.errands import errand, gathering
 from nano.recall import needle, recalling
 from nano.train import MODEL
 
@@ -27,6 +27,19 @@ def test_what_an_errand_types_or_answers_was_read_or_asked_for(seed: int) -> Non
         if action.element_id is not None:
             node = turn.page.element(action.element_id)
             assert node is not None and turn.reply.startswith(f"at {label(node)}\n")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_gathering_answers_with_one_fact_of_every_page_in_the_order_they_were_opened(
+    seed: int,
+) -> None:
+    episode = gathering(Drills(seed), 12)
+    *opened, last = episode.turns
+    parts = parse(extract(last.reply)).answer.split(", ")
+    assert len(parts) == len(opened) >= 2
+    read = [turn.page for turn in episode.turns[1:]]
+    for part, page in zip(parts, read, strict=True):
+        assert any(node.name.endswith(f" | {part}") for node in page.nodes)
 
 
 def test_many_errands_answer_with_what_an_earlier_page_said() -> None:
