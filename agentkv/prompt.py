@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 
 Layout = Literal["after", "before"]
 Thoughts = Literal["named", "free"]
-"""The lines before the action. `named`: what goal and page say that the step needs, if anything
-(`agentkv/quotes.py`); `at` and the element acted on as it reads in the page; `from` and where it
-was read where it types or answers what a page said; else `done` before a stop and the bare verb
-before other actions. `free`: any short line."""
+"""The lines before the action. `named`: `read` and a note on what a later step needs of the page,
+if anything; `for` and the part of the goal that is begun, if one is; `at` and the element acted on
+as it reads in the page; `from` and a quotation where it types or answers what a page said; else
+`done` before a stop and the bare verb before other actions. `free`: any short line."""
 
 
 class Template(Protocol):

@@ -2,15 +2,12 @@
 
 A reply may begin with lines like these, which the terminals here admit:
 
-    about the years in which Bribury, Mirdal       a part of the goal
-    read Founded | 1241 = Bribury: 1241            parts of lines of the page, words of the goal
-    see MODEL RN-563                               parts of lines of the page
-    for Bribury, Mirdal | , Elford                 a part of the goal, and what follows it there
-    after Order 7845                               a part of a line of the page
+    read Bribury: Founded | 1241      some words of the goal, and a part of one line of the page
+    for Bribury, Mirdal | , Elford    a part of the goal, and the few words that follow it there
 
 and before what it types or answers it may say where that was read:
 
-    from Founded | 1167; Bribury: 1241
+    from Founded | 1167; Bribury: Founded | 1241
 
 A part of a line of this page; or, behind some words of the goal, anything: that was noted on
 another page, and to remember it is the model's part, not the grammar's.
@@ -47,31 +44,23 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def quotations(goal: str, page: Page) -> str:
     """Terminals of a Lark grammar (llguidance's dialect) for an agent with this `goal`.
 
-    `FIRST` is what may stand before any other thought: what is asked, up to `MAX_NOTES` notes, the
-    part of the goal that is begun, each ended by a line break; it may be empty. `FROM` is one
-    quotation or several, without a line break. Other terminals begin with `Q_`.
+    `FIRST` is what may stand before any other thought: up to `MAX_NOTES` notes and the part of the
+    goal that is begun, each ended by a line break; it may be empty. `FROM` is one quotation or
+    several, without a line break. Other terminals begin with `Q_`.
     """
     goal = neutral(goal)
-    rules = [
-        *_line_of(page),
-        *_part_of(goal),
-        'Q_LINES: (Q_LINE "; ")? Q_LINE',
-        'Q_SEE: "see " Q_LINES "\\n"',
-        'Q_AFTER: "after " Q_LINE "\\n"',
-    ]
+    rules = [*_line_of(page), *_part_of(goal)]
     if goal:
         rules += [
-            f"Q_GOAL: {_words_of([goal])}",
-            rf'Q_ABOUT: "about " (Q_GOAL & /{TEXT}{{1,{MAX_QUOTE}}}/) "\n"',
-            rf"Q_ITEM: Q_GOAL & /[^ \n]+( [^ \n]+){{0,{ITEM_WORDS - 1}}}/",
+            rf"Q_ITEM: {_words_of([goal])} & /[^ \n]+( [^ \n]+){{0,{ITEM_WORDS - 1}}}/",
             rf"Q_REMEMBERED: Q_ITEM /: {_REMEMBERED}{{1,{MAX_QUOTE}}}/",
-            'Q_READ: "read " Q_LINES " = " Q_ITEM ": " Q_LINE "\\n"',
+            'Q_READ: "read " (Q_ITEM ": ")? Q_LINE "\\n"',
             "Q_PASSAGE: Q_LINE | Q_REMEMBERED",
         ]
     else:
-        rules += ['Q_ABOUT: ""', 'Q_READ: "read " Q_LINES "\\n"', "Q_PASSAGE: Q_LINE"]
+        rules += ['Q_READ: "read " Q_LINE "\\n"', "Q_PASSAGE: Q_LINE"]
     rules += [
-        f"FIRST: Q_ABOUT? (Q_READ{{0,{MAX_NOTES}}} | Q_SEE) Q_FOR? Q_AFTER?",
+        f"FIRST: Q_READ{{0,{MAX_NOTES}}} Q_FOR?",
         f'FROM: "from " Q_PASSAGE ("; " Q_PASSAGE){{0,{_MAX_PASSAGES - 1}}}',
     ]
     return "\n".join(rules)

@@ -2,32 +2,26 @@
 
 A solution knows what to do, not what will matter later; here both ends are at hand. A reply may say
 
-    about when these towns were founded: Bribury, Mirdalmere, Elford    what was asked of this page
-    read Founded | 1241 = Bribury: 1241      what a later step needs, and what it is remembered by
-    for Bribury, Mirdalmere | , Elford       the goal: done last, begun, what is next
+    read Bribury: Founded | 1241        what of this page a later step needs, with what it is of
+    for Bribury, Mirdalmere | , Elford  the goal: what was done last, what is begun, what is next
     at Search the wiki
     ```type [2] [Mirdalmere] [1]```
 
-and `from Bribury: 1241; ...` where what was noted is typed or answered. So finding the next thing
-to do is going on with the goal, and finding a fact is going on with a note: copying, which is what
-a small model does well, best where one token stands between what is looked for and what follows.
-
-`see` says what tells one of several from the others, `after` which of them was opened last.
+and `from Bribury: Founded | 1241; ...` where what was noted is typed or answered. So finding the
+next thing to do is going on with the goal, and finding a fact is going on with a note: copying,
+which is what a small model does well.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from agentkv.models.scripted import spoken
+from agentkv.models.scripted import MOST_WORDS_BEFORE, label, spoken
 from agentkv.quotes import ITEM_WORDS, MAX_NOTES, WORDS_AHEAD
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral
-from nano.candidates import compared
+from agentkv_env.serialize import MAX_NAME, neutral
 from nano.episode import Episode
-from nano.goal import Span, begun_at, leaves
-from nano.passages import Passage, key_of, needed, said_above
 
 _WORDS_BEFORE = 3
 """Of the goal, quoted before something that does not follow closely on what was done last."""
@@ -35,15 +29,18 @@ _CLOSE = 100
 """Characters from the last thing's beginning to the next one's end that are quoted whole."""
 _LONG = 60
 """Characters of a thing in the goal, beyond which only its first words are quoted."""
-_ABOUT = 120
-"""Characters from a sentence's beginning to a thing, and from there to its end, beyond which only
-some words are quoted to say what is asked about it."""
-_AT_LEAST = 30
-"""Characters after a thing that are quoted with it then, before the next pause."""
-_SENTENCE = re.compile(r"[.?!] ")
-_PAUSE = re.compile(r"[.,;:?!](?= |$)")
-_QUESTION = 320
-"""Characters of the goal's end that are quoted before an answer."""
+_ELSEWHERE = ("go_back", "tab_focus")
+
+Span = tuple[int, int]
+"""Where something stands in the goal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """Where a fact was read."""
+
+    turn: int
+    line: str
 
 
 def annotated(episode: Episode) -> Episode:
@@ -52,45 +49,29 @@ def annotated(episode: Episode) -> Episode:
     actions = [parse(extract(turn.reply)) for turn in episode.turns]
     pages = [turn.page for turn in episode.turns]
     counts = [turn.counts for turn in episode.turns]
-    begun = begun_at(goal, actions, pages, counts)
-    at_hand = [None, *begun[:-1]]
-    passages = needed(goal, actions, pages, _reads(actions, pages, counts, begun))
-    notes = _notes(goal, at_hand, passages)
-    noted: dict[int, list[str]] = {}
-    for passage, note in notes.items():
-        noted.setdefault(passage.turn, []).append(f"read {passage.quote} = {note}")
-    seen, after = compared(goal, actions, pages, counts, free=set(noted))
+    begun = _begun(goal, actions, pages, counts)
+    at_hand = [_item(goal, span) for span in (None, *begun[:-1])]
+    needed = _needed(goal, actions, pages, _reads(actions, pages, counts, begun))
+    notes: dict[int, dict[str, None]] = {}
+    for index, passages in enumerate(needed):
+        for passage in passages:
+            if passage.turn < index:
+                notes.setdefault(passage.turn, {})[at_hand[passage.turn] + passage.line] = None
     turns, last = [], None
     for index, turn in enumerate(episode.turns):
-        action, span = actions[index], begun[index]
-        lines = noted.get(index, [])[:MAX_NOTES]
-        if not lines and (sight := seen.get(index) or _sight(goal, action, turn.page)):
-            lines = [f"see {sight}"]
-        is_begun = turn.counts and span is not None and span != last
-        quotes = () if _is_chosen(action, turn.page) else passages[index]
-        said = [notes[passage] if passage.turn < index else passage.quote for passage in quotes]
-        if lines or (said and not is_begun):
-            is_answer = action.kind == "stop" and not lines
-            asked = _question(goal) if is_answer else _about(goal, at_hand[index])
-            lines.insert(0, f"about {asked}")
-        if is_begun and span is not None:
+        lines = [f"read {note}" for note in list(notes.get(index, ()))[:MAX_NOTES]]
+        span = begun[index]
+        if turn.counts and span is not None and span != last:
             lines.append(f"for {_quote(goal, last, span)}")
             last = span
-        if index in after:
-            lines.append(f"after {after[index]}")
-        lines.append(spoken(action, turn.page, quote="; ".join(dict.fromkeys(said))))
+        quotes = (
+            passage.line if passage.turn == index else at_hand[passage.turn] + passage.line
+            for passage in needed[index]
+        )
+        quote = "" if _is_chosen(actions[index], turn.page) else "; ".join(dict.fromkeys(quotes))
+        lines.append(spoken(actions[index], turn.page, quote=quote))
         turns.append(replace(turn, reply="\n".join(lines)))
     return replace(episode, turns=tuple(turns))
-
-
-def _sight(goal: str, action: Action, page: Page) -> str:
-    """What says what a link leads to that the goal does not name: `Twin town`, above the town."""
-    for at, node in enumerate(page.nodes):
-        if node.id is not None and node.id == action.element_id:
-            named = neutral(node.name).lower() in goal.lower()
-            is_link = action.kind == "click" and node.role == "link"
-            return said_above(page, at, goal) if is_link and not named else ""
-    return ""
 
 
 def _is_chosen(action: Action, page: Page) -> bool:
@@ -99,48 +80,81 @@ def _is_chosen(action: Action, page: Page) -> bool:
     return node is not None and bool(node.options)
 
 
-def _reads(
+# ---- what of the goal a step is about ---------------------------------------------------------
+
+
+def _begun(
+    goal: str, actions: Sequence[Action], pages: Sequence[Page], counts: Sequence[bool]
+) -> list[Span | None]:
+    """For each step, where what it works on stands in the goal."""
+    named: list[Span | None] = []
+    after = 0
+    for action, page in zip(actions, pages, strict=True):
+        named.append(_named(goal, action, page, after))
+        after = (named[-1] or (after, 0))[0]
+    spans: list[Span | None] = []
+    for index, span in enumerate(named):
+        if span is None:
+            span = spans[-1] if spans else None
+            strayed = index and not counts[index - 1]
+            if counts[index] and not strayed and _leaves(index, actions, pages):
+                span = next((s for s in _until_arrived(index, actions, pages, named) if s), span)
+        spans.append(span if counts[index] else (spans[-1] if spans else None))
+    return spans
+
+
+def _until_arrived(
+    index: int,
     actions: Sequence[Action],
     pages: Sequence[Page],
-    counts: Sequence[bool],
-    begun: Sequence[Span | None],
-) -> list[int]:
-    """How much each page was there to be read: 2 where the step on it moves on, 1 where it does
-    something there, 0 where it is not learnt."""
-    return [
-        counts[index]
-        * (
-            2
-            if index + 1 == len(pages)
-            or begun[index] != (begun[index - 1] if index else None)
-            or leaves(index, actions, pages)
-            else 1
-        )
-        for index in range(len(pages))
+    named: Sequence[Span | None],
+) -> list[Span | None]:
+    """What the steps after `index` name, up to the first that is more than a way elsewhere."""
+    ahead = index + 1
+    while ahead < len(actions) - 1 and named[ahead] is None and _leaves(ahead, actions, pages):
+        ahead += 1
+    return list(named[index + 1 : ahead + 1])
+
+
+def _leaves(index: int, actions: Sequence[Action], pages: Sequence[Page]) -> bool:
+    """Whether step `index` is only a way to somewhere else."""
+    if actions[index].kind in _ELSEWHERE:
+        return True
+    following = pages[index + 1].url if index + 1 < len(pages) else pages[index].url
+    return actions[index].kind == "click" and _host(following) != _host(pages[index].url)
+
+
+def _host(url: str) -> str:
+    return "/".join(url.split("/")[:3])
+
+
+def _named(goal: str, action: Action, page: Page, after: int) -> Span | None:
+    """Where the goal speaks of what `action` types or acts on, from `after` on if it does."""
+    if action.kind == "type" and (span := _find(goal, neutral(action.text), after, anywhere=True)):
+        return span
+    node = None if action.element_id is None else page.element(action.element_id)
+    if node is None:
+        return None
+    words = label(node).split()
+    for count in range(len(words), 0, -1):
+        phrase = " ".join(words[:count]).strip(":,.;!? ")
+        whole = count == len(words) and count > 1
+        if len(phrase) >= 4 and phrase != "Search":
+            span = _find(goal, phrase, after, anywhere=whole)
+            if span is not None:
+                return span
+    return None
+
+
+def _find(goal: str, text: str, after: int, *, anywhere: bool) -> Span | None:
+    if not text:
+        return None
+    spans = [
+        match.span()
+        for match in re.finditer(rf"(?<!\w){re.escape(text)}(?!\w)", goal, re.IGNORECASE)
     ]
-
-
-def _notes(
-    goal: str, at_hand: Sequence[Span | None], passages: Sequence[Sequence[Passage]]
-) -> dict[Passage, str]:
-    """What each passage that a later step needs is remembered as, in the order of need.
-
-    By the name of what it is of, or how the goal begins; where several would have one name, by the
-    key on its line, if the goal has it.
-    """
-    later = [
-        passage for index, found in enumerate(passages) for passage in found if passage.turn < index
-    ]
-    items = {passage: _item(goal, at_hand[passage.turn]) for passage in later}
-    notes = {}
-    for passage, item in items.items():
-        facts = {other.text for other, name in items.items() if name == item}
-        key = _words_in(goal, key_of(passage), item) if len(facts) > 1 else ""
-        notes[passage] = f"{key or item}: {passage.text}"
-    return notes
-
-
-# ---- quoting the goal -------------------------------------------------------------------------
+    ahead = [span for span in spans if span[0] >= after]
+    return (ahead or (spans if anywhere else []) or [None])[0]
 
 
 def _quote(goal: str, last: Span | None, span: Span) -> str:
@@ -158,38 +172,113 @@ def _quote(goal: str, last: Span | None, span: Span) -> str:
     return f"{goal[begin:end]} | {rest}".rstrip()
 
 
-def _about(goal: str, span: Span | None) -> str:
-    """What the goal says around `span`, from where its sentence begins."""
-    start, end = span or (0, 0)
-    begin = max((match.end() for match in _SENTENCE.finditer(goal, 0, start)), default=0)
-    if start - begin > _ABOUT:
-        begin = goal.rindex(" ".join(goal[:start].split()[-_WORDS_BEFORE:]), 0, start)
-    stop = _SENTENCE.search(goal, end, end + _ABOUT) or _PAUSE.search(goal, end + _AT_LEAST)
-    return goal[begin : stop.start() if stop else len(goal)].rstrip()
-
-
-def _question(goal: str) -> str:
-    """The last sentences of the goal."""
-    most = len(goal) - _QUESTION
-    if most <= 0:
-        return goal
-    first = _SENTENCE.search(goal, most)
-    return goal[first.end() if first else goal.find(" ", most) + 1 :]
-
-
 def _item(goal: str, span: Span | None) -> str:
-    """The name of what `span` is about, or how the goal begins."""
+    """What a note begins with: the name of what it is of, or how the goal begins."""
     about = goal if span is None else goal[slice(*span)]
-    return " ".join(about.split()[:ITEM_WORDS]).rstrip(",.;:")
+    return " ".join(about.split()[:ITEM_WORDS]).rstrip(",.;:") + ": "
 
 
-def _words_in(goal: str, key: str, but: str) -> str:
-    """The most words in a row of `key`, none of `but`, that the goal has too, as it writes them."""
-    words = [word for word in key.split() if word not in but]
-    for count in range(min(len(words), ITEM_WORDS), 0, -1):
-        for start in range(len(words) - count, -1, -1):
-            phrase = " ".join(words[start : start + count])
-            found = re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", goal, re.IGNORECASE)
-            if found and len(phrase) > 3:
-                return found[0]
-    return ""
+# ---- what is needed later ---------------------------------------------------------------------
+
+
+def _reads(
+    actions: Sequence[Action],
+    pages: Sequence[Page],
+    counts: Sequence[bool],
+    begun: Sequence[Span | None],
+) -> list[int]:
+    """How much each page was there to be read: 2 where the step on it moves on, 1 where it does
+    something there, 0 where it is not learnt."""
+    return [
+        counts[index]
+        * (
+            2
+            if index + 1 == len(pages)
+            or begun[index] != (begun[index - 1] if index else None)
+            or _leaves(index, actions, pages)
+            else 1
+        )
+        for index in range(len(pages))
+    ]
+
+
+def _needed(
+    goal: str, actions: Sequence[Action], pages: Sequence[Page], reads: Sequence[int]
+) -> list[list[_Passage]]:
+    """For each step, where what it types or answers was read; empty where the goal says it."""
+    lines = [_lines(page) for page in pages]
+    needed: list[list[_Passage]] = []
+    for index, action in enumerate(actions):
+        text = neutral(action.answer if action.kind == "stop" else action.text)
+        passages = [
+            _passage(part, lines[: index + 1], pages, reads)
+            for part in _parts(text, goal, lines[: index + 1])
+        ]
+        needed.append([passage for passage in passages if passage is not None])
+    return needed
+
+
+def _parts(text: str, goal: str, lines: Sequence[Sequence[str]]) -> list[str]:
+    """What of `text` has to be read from pages: all of it, some of several things, some words."""
+
+    def is_said(part: str) -> bool:
+        return any(part in line for page in lines for line in page)
+
+    if not text or text.lower() in goal.lower():
+        return []
+    if is_said(text):
+        return [text]
+    if ", " in text:
+        return [part for part in text.split(", ") if part not in goal]
+    words = text.split()
+    for count in range(len(words) - 1, 0, -1):
+        first, rest = " ".join(words[:count]), " ".join(words[count:])
+        if is_said(first) and rest in goal:
+            return [first]
+    return []
+
+
+def _lines(page: Page) -> list[str]:
+    """What a page says, its texts before its elements' names."""
+    texts = [neutral(node.name) for node in page.nodes if node.id is None]
+    return [*texts, *(neutral(node.name) for node in page.nodes if node.id is not None)]
+
+
+def _passage(
+    text: str, lines: Sequence[Sequence[str]], pages: Sequence[Page], reads: Sequence[int]
+) -> _Passage | None:
+    """The page that was there to say `text`: the latest, and behind a key if some page has it so.
+
+    Of pages in a row with one address, the first: what is of use is noted when it is seen.
+    """
+    whole = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
+    said = [_line(whole, page) for page in lines]
+    latest = len(lines) - 1
+    if said[latest] is not None:
+        return _Passage(latest, said[latest] or "")
+    ranked = [
+        (reads[index], line != text, index) for index, line in enumerate(said) if line is not None
+    ]
+    if not ranked:
+        return None
+    index = max(ranked)[-1]
+    while (
+        index
+        and reads[index - 1]
+        and pages[index - 1].url == pages[index].url
+        and said[index - 1] == said[index]
+    ):
+        index -= 1
+    return _Passage(index, said[index] or "")
+
+
+def _line(whole: re.Pattern[str], lines: Sequence[str]) -> str | None:
+    """The first of `lines` that has it behind other words, with those, else it alone."""
+    alone = None
+    for line in lines:
+        match = whole.search(line)
+        if match is not None and match.end() <= MAX_NAME:
+            if match.start():
+                return " ".join([*line[: match.start()].split()[-MOST_WORDS_BEFORE:], match[0]])
+            alone = match[0]
+    return alone

@@ -50,45 +50,19 @@ def admits(grammar: Grammar, plain_tokenizer: Tokenizer) -> Admits:
     return admits
 
 
-def test_a_note_is_part_of_a_line_of_the_page_and_remembered_by_words_of_the_goal(
-    admits: Admits,
-) -> None:
-    for note in (
-        "OFFICE: CODE MIRA45 = Red Lamp: MIRA45",
-        "OFFICE; CODE MIRA45 = the coupon code: CODE MIRA45",  # told by another line
-        "Founded | 1241 = Red Lamp: 1241",
-    ):
+def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits: Admits) -> None:
+    for note in ("Red Lamp: OFFICE: CODE MIRA45", "CODE MIRA45", "Red Lamp: Founded | 1241"):
         assert admits(f"read {note}\n{DONE}")
     for note in (
-        "CODE MIRAR45 = Red Lamp: MIRA45",  # of two codes
-        "CODE MIRA45 = Red Lamp: MIRAR45",
-        "Founded | 1241 = Red Tent: 1241",  # the goal has no such words
-        "CODE MIRA45 PETS = Red Lamp: MIRA45",  # of two lines
-        "CODE MIR = Red Lamp: MIR",  # a part of a word
-        "It [was] built = Red Lamp: built",
-        "Founded | 1241",
+        "Red Lamp: CODE MIRAR45",  # of two codes
+        "Red Tent: Founded | 1241",  # the goal has no such words
+        "CODE MIRA45 PETS",  # of two lines
+        "CODE MIR",  # a part of a word
+        "It [was] built",
     ):
         assert not admits(f"read {note}\n{DONE}")
-    note = "read Founded | 1241 = Red Lamp: 1241\n"
-    assert admits(note * MAX_NOTES + DONE)
-    assert not admits(note * (MAX_NOTES + 1) + DONE)
-
-
-def test_what_is_asked_is_part_of_the_goal_and_stands_first(admits: Admits) -> None:
-    note = "read Founded | 1241 = Red Lamp: 1241\n"
-    assert admits(f"about the Red Lamp, the Green\n{note}{DONE}")
-    assert admits("about the coupon code\nfrom CODE MIRA45\n```stop [12]```")
-    assert not admits(f"about the Red Tent\n{note}{DONE}")
-    assert not admits(f"{note}about the Red Lamp\n{DONE}")
-
-
-def test_what_one_of_several_says_and_what_was_opened_last_stand_on_the_page(
-    admits: Admits,
-) -> None:
-    assert admits(f"about the coupon code\nsee CODE MIRA45\n{DONE}")
-    assert admits(f"see OFFICE; CODE MIRA45\nfor into the cart | .\nafter Founded\n{DONE}")
-    for lines in ("see CODE MIRA46", "after Opened", "after Founded\nsee CODE MIRA45"):
-        assert not admits(f"{lines}\n{DONE}")
+    assert admits("read Founded | 1241\n" * MAX_NOTES + DONE)
+    assert not admits("read Founded | 1241\n" * (MAX_NOTES + 1) + DONE)
 
 
 def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits: Admits) -> None:
@@ -108,8 +82,8 @@ def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits
     ):
         assert not admits(f"for {part}\n{DONE}")
     assert not admits(f"for into the cart. |\nfor into the cart. |\n{DONE}")
-    assert admits(f"see Founded | 1241\nfor into the cart. |\n{DONE}")
-    assert not admits(f"for into the cart. |\nsee Founded | 1241\n{DONE}")
+    assert admits(f"read Founded | 1241\nfor into the cart. |\n{DONE}")
+    assert not admits(f"for into the cart. |\nread Founded | 1241\n{DONE}")
 
 
 def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_goal(
@@ -117,7 +91,7 @@ def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_
 ) -> None:
     stop = "\n```stop [12]```"
     assert admits(f"from Founded | 1241{stop}")
-    assert admits(f"from Red Lamp: 1777; Green Tent: MODEL X-1; Founded | 1241{stop}")
+    assert admits(f"from Red Lamp: Founded | 1777; Green Tent: MODEL X-1; Founded | 1241{stop}")
     assert not admits(f"from Founded | 1242{stop}")
     assert not admits(f"from Founded | 1241; Founded | 1242{stop}")
 
@@ -143,7 +117,7 @@ def test_whatever_goal_and_page_say_it_can_be_quoted(
     first = ""
     for line in lines:
         if whole := neutral(line):
-            first = f"see {whole}\n"
+            first = f"read {whole}\n"
     words = list(re.finditer(r"\w+|[^\w\s]", neutral(goal)))
     if words:
         begin = data.draw(st.integers(0, len(words) - 1))
