@@ -70,6 +70,9 @@ MADE_UP = {"task": "errand", "stroll": "drill"}
 """What stands in for recordings that are not there."""
 MOST_ELEMENTS = 36
 LONGEST_NEEDLE = 8192
+LONG_ROWS = 0.6
+"""The last part of a run, in which recorded rows and needles are long: attention to them is most of
+their cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Source:
             )
         if kind in ("task", "stroll"):
             thinned = max(0.15, min(0.75, 2.0 * left))
-            most = self.max_tokens if left < 0.3 else self.max_tokens * 2 // 5
+            most = self.max_tokens if left < LONG_ROWS else self.max_tokens * 2 // 5
             return self.recordings.row(kind, rng, self.template, max_tokens=most, thinned=thinned)
         drills = Drills(rng.randrange(1 << 30))
         elements = level if stage == "drill" else rng.randint(4, MOST_ELEMENTS)
@@ -137,7 +140,7 @@ class Source:
         if kind == "recall":
             return recalling(drills, rng.randint(2, 2 * elements), self.template)
         if kind == "needle":
-            longest = LONGEST_NEEDLE if left < 0.3 else LONGEST_NEEDLE // 8
+            longest = LONGEST_NEEDLE if left < LONG_ROWS else LONGEST_NEEDLE // 8
             tokens = int(2 ** rng.uniform(6, longest.bit_length() - 1))
             return needle(drills, tokens, self.template)
         if rng.random() < 0.3:

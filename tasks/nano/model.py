@@ -76,6 +76,36 @@ def initialise(config: LlamaConfig, tokenizer: Tokenizer, *, seed: int) -> Llama
     return model
 
 
+def weights_for(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, Tensor]:
+    """The weights of the model in `folder`, in float32, with a row for each token of `tokenizer`.
+
+    Tokens that it has keep their embedding and their row of the output head. Others begin as a
+    digit does plus a random mixture of how all tokens differ from the mean, the same mixture in
+    both, so that what copies old tokens copies them too.
+
+    Raises:
+        ValueError: there is no tokenizer in `folder`.
+    """
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise ValueError(f"{folder} has no tokenizer.json; expected the folder of a nano")
+    weights = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    old, new = (of.get_vocab() for of in (Tokenizer.from_file(str(path)), tokenizer))
+    if old == new:
+        return weights
+    tokens = sorted(new, key=new.__getitem__)
+    added = torch.tensor([token not in old for token in tokens])
+    kept = torch.tensor([old.get(token, 0) for token in tokens])
+    digits = torch.tensor([old[digit] for digit in "0123456789"])
+    random = torch.Generator().manual_seed(seed)
+    mixture = torch.randn(int(added.sum()), len(old), generator=random) / len(old) ** 0.5
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = weights[name]
+        weights[name] = rows[kept]
+        weights[name][added] = rows[digits].mean(0) + mixture @ (rows - rows.mean(0))
+    return weights
+
+
 def pad(rows: Sequence[Sequence[float]], value: int) -> Tensor:
     """`rows` as one tensor (B, T), filled up on the right."""
     longest = max(map(len, rows))

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM
 
 from agentkv.prompt import PlainTemplate
 from nano.data import Recordings
 from nano.episode import Row
 from nano.loss import Right, batches, losses, per_reply, per_token
 from nano.mixture import ORDER, STAGES, Source, next_kind
-from nano.model import configure, export, initialise
+from nano.model import configure, export, initialise, weights_for
 from nano.optimizer import Optimizer
 from nano.settings import Progress, Settings
 from nano.team import Team, together
@@ -108,8 +107,9 @@ class Trainer:
         self.optimizer.load_state_dict(values["optimizer"])
 
     def begin_with(self, folder: Path) -> None:
-        """Start at the last stage, with the weights of the model in `folder`."""
-        weights = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+        """Start at the last stage, with the weights of the model in `folder`; tokens that it lacks
+        are new ones."""
+        weights = weights_for(self.tokenizer, folder, seed=self.settings.seed)
         self.model.load_state_dict(weights)
         self.progress = Progress(stage=ORDER[-1])
         self.optimizer = self.fresh_optimizer()

@@ -20,6 +20,7 @@ from nano.loss import batches, losses
 from nano.model import configure, export, hidden_states, initialise
 from nano.settings import Settings
 from nano.tokenizer import save as save_tokenizer
+from nano.tokenizer import train as make_tokenizer
 from nano.train import RECORDINGS, Trainer
 
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
@@ -94,6 +95,9 @@ def test_a_run_can_begin_with_the_weights_of_a_model(
 ) -> None:
     first = a_trainer(tokenizer, tmp_path / "first", recordings)
     first.step()
+    with pytest.raises(ValueError, match="no tokenizer"):
+        first.begin_with(tmp_path)
+    save_tokenizer(tokenizer, tmp_path / "model")
     export(first.model, tmp_path / "model")
     second = Trainer(TINY, tokenizer, tmp_path / "second", recordings)
     second.begin_with(tmp_path / "model")
@@ -101,6 +105,25 @@ def test_a_run_can_begin_with_the_weights_of_a_model(
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         torch.testing.assert_close(other, one, rtol=0.01, atol=1e-3)  # stored in bfloat16
     assert second.step()["loss"] > 0
+
+
+def test_a_run_can_begin_with_the_weights_of_a_model_that_lacks_tokens(
+    tokenizer: Tokenizer, recordings: Recordings, tmp_path: Path
+) -> None:
+    fewer = make_tokenizer(["the quick brown fox"], vocab_size=2000)
+    assert "Ġquick" in fewer.get_vocab() and "Ġquick" not in tokenizer.get_vocab()
+    before = a_trainer(fewer, tmp_path / "before", recordings).model
+    save_tokenizer(fewer, tmp_path / "model")
+    export(before, tmp_path / "model")
+    trainer = a_trainer(tokenizer, tmp_path / "work", recordings)
+    trainer.begin_with(tmp_path / "model")
+    both = fewer.get_vocab().keys() & tokenizer.get_vocab().keys()
+    for of in ("model.embed_tokens", "lm_head"):
+        old, new = before.get_submodule(of).weight, trainer.model.get_submodule(of).weight
+        for token in both:
+            was = old[fewer.token_to_id(token)].to(torch.bfloat16).float()
+            assert torch.equal(new[tokenizer.token_to_id(token)], was), token
+        assert len(new.unique(dim=0)) == len(new)
 
 
 def test_the_recordings_that_are_kept_are_of_training_worlds_and_founded() -> None:
