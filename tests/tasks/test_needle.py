@@ -96,7 +96,7 @@ def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out
         assert row["end_bytes"] <= row["peak_bytes"]
         assert row["pages_sha256"] == rows[length, depth, "full"]["pages_sha256"]
         if label == "full":
-            assert row["kept_rows"] > row["mean_tokens"] > row["kept_rows"] - 96
+            assert row["kept_rows"] >= row["mean_tokens"] > row["kept_rows"] - 96
             assert row["end_bytes"] >= row["mean_tokens"] * ROW_BYTES
         else:
             assert row["kept_rows"] == 64
