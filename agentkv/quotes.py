@@ -7,10 +7,10 @@ A reply may begin with lines like these, which the terminals here admit:
 
 and before what it types or answers it may say where that was read:
 
-    from Founded | 1167; Bribury: Founded | 1241
+    from Founded | 1167; Bribury: Founded | 1241; Backpack
 
 A part of a line of this page; or, behind some words of the goal, anything: that was noted on
-another page, and to remember it is the model's part, not the grammar's.
+another page, and to remember it is the model's part, not the grammar's; or words of the goal alone.
 
 A small model that copies jumps to another place where both go on alike (`, the `): it leaves out a
 thing of several, or makes a number of two. Held to goal and page it goes on where it is.
@@ -52,8 +52,9 @@ def quotations(goal: str, page: Page) -> str:
     rules = [*_line_of(page), *_part_of(goal)]
     if goal:
         rules += [
-            rf"Q_ITEM: {_words_of([goal])} & /[^ \n]+( [^ \n]+){{0,{ITEM_WORDS - 1}}}/",
-            rf"Q_REMEMBERED: Q_ITEM /: {_REMEMBERED}{{1,{MAX_QUOTE}}}/",
+            f"Q_GOAL: {_words_of([goal])} & /{TEXT}{{1,{MAX_QUOTE}}}/",
+            rf"Q_ITEM: Q_GOAL & /[^ ]+( [^ ]+){{0,{ITEM_WORDS - 1}}}/",
+            f"Q_REMEMBERED: Q_GOAL (/: {_REMEMBERED}{{1,{MAX_QUOTE}}}/)?",
             'Q_READ: "read " (Q_ITEM ": ")? Q_LINE "\\n"',
             "Q_PASSAGE: Q_LINE | Q_REMEMBERED",
         ]

@@ -7,9 +7,13 @@ A solution knows what to do, not what will matter later; here both ends are at h
     at Search the wiki
     ```type [2] [Mirdalmere] [1]```
 
-and `from Bribury: Founded | 1241; ...` where what was noted is typed or answered. So finding the
-next thing to do is going on with the goal, and finding a fact is going on with a note: copying,
-which is what a small model does well.
+and where what was noted is typed or answered, one after the other with the goal between them
+
+    from Bribury: Founded | 1241; Bribury, Mirdalmere: Founded | 1302
+
+and what the goal says of such a text as it is there. So finding the next thing to do is going on
+with the goal, and finding a fact is going on with a note: copying, which is what a small model does
+well.
 """
 
 import re
@@ -37,9 +41,9 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """Where a fact was read."""
+    """Where a fact was read: on the page of `turn`, or in the goal, which is none."""
 
-    turn: int
+    turn: int | None
     line: str
 
 
@@ -55,8 +59,9 @@ def annotated(episode: Episode) -> Episode:
     notes: dict[int, dict[str, None]] = {}
     for index, passages in enumerate(needed):
         for passage in passages:
-            if passage.turn < index:
-                notes.setdefault(passage.turn, {})[at_hand[passage.turn] + passage.line] = None
+            if passage.turn is not None and passage.turn < index:
+                item = goal[slice(*at_hand[passage.turn])]
+                notes.setdefault(passage.turn, {})[f"{item}: {passage.line}"] = None
     turns, last = [], None
     for index, turn in enumerate(episode.turns):
         lines = [f"read {note}" for note in list(notes.get(index, ()))[:MAX_NOTES]]
@@ -64,12 +69,9 @@ def annotated(episode: Episode) -> Episode:
         if turn.counts and span is not None and span != last:
             lines.append(f"for {_quote(goal, last, span)}")
             last = span
-        quotes = (
-            passage.line if passage.turn == index else at_hand[passage.turn] + passage.line
-            for passage in needed[index]
-        )
-        quote = "" if _is_chosen(actions[index], turn.page) else "; ".join(dict.fromkeys(quotes))
-        lines.append(spoken(actions[index], turn.page, quote=quote))
+        is_chosen = _is_chosen(actions[index], turn.page)
+        quotes = [] if is_chosen else _quotes(goal, index, needed[index], at_hand)
+        lines.append(spoken(actions[index], turn.page, quote="; ".join(quotes)))
         turns.append(replace(turn, reply="\n".join(lines)))
     return replace(episode, turns=tuple(turns))
 
@@ -164,7 +166,7 @@ def _quote(goal: str, last: Span | None, span: Span) -> str:
     if end - start > _LONG:
         end = goal.find(" ", start + _LONG // 2, end)
         end = span[1] if end < 0 else end
-    if last is not None and last[0] < start and end - last[0] <= _CLOSE:
+    if last is not None and _is_close(last, (start, end)):
         begin = last[0]
     else:
         before = " ".join(goal[:start].split()[-_WORDS_BEFORE:])
@@ -172,10 +174,34 @@ def _quote(goal: str, last: Span | None, span: Span) -> str:
     return f"{goal[begin:end]} | {rest}".rstrip()
 
 
-def _item(goal: str, span: Span | None) -> str:
+def _is_close(last: Span, span: Span) -> bool:
+    """Whether the goal is quoted from `last` on where it is quoted up to the end of `span`."""
+    return last[0] < span[0] and span[1] - last[0] <= _CLOSE
+
+
+def _item(goal: str, span: Span | None) -> Span:
     """What a note begins with: the name of what it is of, or how the goal begins."""
-    about = goal if span is None else goal[slice(*span)]
-    return " ".join(about.split()[:ITEM_WORDS]).rstrip(",.;:") + ": "
+    start, end = span or (0, len(goal))
+    about = " ".join(goal[start:end].split()[:ITEM_WORDS]).rstrip(",.;:")
+    return start, start + len(about)
+
+
+def _quotes(
+    goal: str, index: int, passages: Sequence[_Passage], at_hand: Sequence[Span]
+) -> list[str]:
+    """What step `index` says of its `passages`: what was noted goes on in the goal from what was
+    noted and said before it."""
+    quotes: list[str] = []
+    last: Span | None = None
+    for passage in passages:
+        if passage.turn is None or passage.turn == index:
+            quotes.append(passage.line)
+        else:
+            item = at_hand[passage.turn]
+            begin = last[0] if last is not None and _is_close(last, item) else item[0]
+            quotes.append(f"{goal[begin : item[1]]}: {passage.line}")
+            last = item
+    return quotes
 
 
 # ---- what is needed later ---------------------------------------------------------------------
@@ -205,13 +231,15 @@ def _reads(
 def _needed(
     goal: str, actions: Sequence[Action], pages: Sequence[Page], reads: Sequence[int]
 ) -> list[list[_Passage]]:
-    """For each step, where what it types or answers was read; empty where the goal says it."""
+    """For each step, where what it types or answers was read; empty where the goal says it all."""
     lines = [_lines(page) for page in pages]
     needed: list[list[_Passage]] = []
     for index, action in enumerate(actions):
         text = neutral(action.answer if action.kind == "stop" else action.text)
         passages = [
-            _passage(part, lines[: index + 1], pages, reads)
+            _Passage(None, part)
+            if part in goal
+            else _passage(part, lines[: index + 1], pages, reads)
             for part in _parts(text, goal, lines[: index + 1])
         ]
         needed.append([passage for passage in passages if passage is not None])
@@ -219,7 +247,10 @@ def _needed(
 
 
 def _parts(text: str, goal: str, lines: Sequence[Sequence[str]]) -> list[str]:
-    """What of `text` has to be read from pages: all of it, some of several things, some words."""
+    """What `text` is made of: itself, several things, or what is read and what the goal says.
+
+    Empty where the goal says all of it.
+    """
 
     def is_said(part: str) -> bool:
         return any(part in line for page in lines for line in page)
@@ -229,12 +260,12 @@ def _parts(text: str, goal: str, lines: Sequence[Sequence[str]]) -> list[str]:
     if is_said(text):
         return [text]
     if ", " in text:
-        return [part for part in text.split(", ") if part not in goal]
+        return text.split(", ")
     words = text.split()
     for count in range(len(words) - 1, 0, -1):
         first, rest = " ".join(words[:count]), " ".join(words[count:])
         if is_said(first) and rest in goal:
-            return [first]
+            return [first, rest]
     return []
 
 

@@ -37,6 +37,7 @@ _GATHERINGS = (
     "Answer with all {}, joined by commas.",
     "Give all {} in this order, with commas between.",
 )
+_LASTS = ("At the end, open", "Then go to", "At last look at", "Then open")
 _COUNTS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _ANSWERS = ("tell me the {0} of {1}", "answer with the {0}", "what is the {0} of {1}?")
 
@@ -96,7 +97,10 @@ def errand(drills: Drills, num_elements: int) -> Episode:
 
 
 def gathering(drills: Drills, num_elements: int) -> Episode:
-    """An episode over two to eight made-up pages of facts, one of each is answered at the end."""
+    """An episode over two to eight made-up pages of facts, one of each is answered at the end.
+
+    The answer may be given on another page, so that all of it was read before.
+    """
     rng = drills.rng
     drills.forget()
     keys = rng.sample(_KEYS, 6)
@@ -114,15 +118,17 @@ def gathering(drills: Drills, num_elements: int) -> Episode:
         subjects.append(subject)
     names = [subject.name for subject in subjects]
     if shared:
-        asked = rng.choice(_LISTINGS).format(_key(rng, subjects[0]), _enumerated(names))
+        asked = rng.choice(_LISTINGS).format(_key(rng, subjects[0]), _enumerated(rng, names))
     else:
         rest = [f"the {_key(rng, each)} of {each.name}" for each in subjects]
-        asked = rng.choice(("Look up ", "Read ", "Find out ")) + _enumerated(rest)
-    goal = f"{asked}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
+        asked = rng.choice(("Look up ", "Read ", "Find out ")) + _enumerated(rng, rest)
+    last = [_subject(drills, keys, is_wanted=False)] if rng.random() < 0.4 else []
+    said = [asked, *(f"{rng.choice(_LASTS)} {each.name}" for each in last)]
+    goal = f"{'. '.join(said)}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
     answer = ", ".join(each.facts[each.wanted or 0][1] for each in subjects)
     turns: list[Turn] = []
     previous: tuple[Node, ...] = ()
-    for subject in (*subjects, None):
+    for subject in (*subjects, *last, None):
         steps = [] if subject is None else [_shown(drills, subject.name)]
         size = rng.randint(1, max(1, num_elements // 3))
         page = drills.page(steps, size, first=previous)
@@ -132,8 +138,9 @@ def gathering(drills: Drills, num_elements: int) -> Episode:
     return Episode(goal, tuple(turns), "gathering")
 
 
-def _enumerated(parts: Sequence[str]) -> str:
-    return ", ".join(parts[:-1]) + f" and {parts[-1]}"
+def _enumerated(rng: random.Random, parts: Sequence[str]) -> str:
+    between, before_last = rng.choice(((", ", " and "), (", ", ", "), ("; ", "; "), (", ", " and ")))
+    return between.join(parts[:-1]) + before_last + parts[-1]
 
 
 def _subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:

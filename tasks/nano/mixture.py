@@ -45,8 +45,11 @@ STAGES: dict[str, Stage] = {
         1_000_000,
     ),
     "drill": Stage(
-        {"drill": 0.3, "errand": 0.33, "quote": 0.1, "recall": 0.15, "pair": 0.06, "copy": 0.06},
-        frozenset({"drill", "errand"}),
+        {
+            "drill": 0.3, "errand": 0.17, "gathering": 0.16, "quote": 0.1, "recall": 0.15,
+            "pair": 0.06, "copy": 0.06,
+        },
+        frozenset({"drill", "errand", "gathering"}),
         (3, 5, 8, 12, 18, 26, 36),
         0.85,
         600_000,
@@ -55,8 +58,8 @@ STAGES: dict[str, Stage] = {
     ),
     "episodes": Stage(
         {
-            "task": 0.66, "stroll": 0.02, "quote": 0.04, "errand": 0.12, "drill": 0.01,
-            "recall": 0.04, "needle": 0.06, "copy": 0.05,
+            "task": 0.6, "stroll": 0.01, "quote": 0.03, "errand": 0.07, "gathering": 0.13,
+            "drill": 0.01, "recall": 0.04, "needle": 0.06, "copy": 0.05,
         },
         frozenset(),
         (0,),
@@ -106,7 +109,7 @@ class Source:
             left: the share of the run that is still to come.
         """
         row = self._made(kind, stage, level, rng, left)
-        if stage == "episodes" and kind in ("task", "errand", "needle") and rng.random() < 0.12:
+        if stage == "episodes" and kind in ("task", "errand", "gathering", "needle") and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))
             page_id = self.template.turn("")[0]
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
@@ -145,8 +148,8 @@ class Source:
             return needle(drills, tokens, self.template)
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)
-        if kind == "errand":
-            make = gathering if rng.random() < 0.5 else errand
+        if kind in ("errand", "gathering"):
+            make = gathering if kind == "gathering" else errand
             return encode(self.template, annotated(make(drills, elements)))
         return encode(self.template, annotated(drills.walk(elements)))
 

@@ -27,7 +27,7 @@ def test_the_shares_of_a_stage_are_the_whole(stage: str, tmp_path: Path) -> None
 
 def test_without_recordings_what_is_made_up_stands_in_for_them(tmp_path: Path) -> None:
     shares = a_source(tmp_path).shares("episodes")
-    assert "task" not in shares and shares["errand"] > 0.7
+    assert "task" not in shares and shares["errand"] > 0.6
 
 
 @pytest.mark.parametrize("stage", ["drill", "episodes"])
