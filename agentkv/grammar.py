@@ -2,10 +2,14 @@
 
 A reply under constraint is some lines of thought and one fenced action. Every element number in
 it is on the page, so a constrained model is always read and never names what is not there; its
-notes quote the page, and what it says of the goal the goal says (`quotes`).
+notes quote the page, what it says of the goal the goal says, and where it says of what its text is
+made, the text is made of that (`quotes`).
 """
 
+import json
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +19,7 @@ from tokenizers import Tokenizer
 
 from agentkv.models.scripted import label
 from agentkv.prompt import Thoughts
-from agentkv.quotes import TEXT, quotations
+from agentkv.quotes import TEXT, quotations, texts_made_of
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_OPTIONS, neutral
 
@@ -24,6 +28,9 @@ MAX_THOUGHT = 400
 MAX_TEXT = 120
 """Characters a free string may have; unbounded, a small model never closes the bracket."""
 MAX_URL = 200
+RESERVE = 32
+"""Tokens before the limit from which a reply is brought to its end; most actions need fewer, and a
+cut one would be no action."""
 
 TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
 """Roles that take typed text."""
@@ -60,6 +67,31 @@ def reply_grammar(page: Page, goal: str, *, thoughts: Thoughts = "named") -> str
         if act.may_quote
     ]
     return f"start: REPLY\nREPLY: FIRST ({' | '.join(ways)})\n{quotations(goal, page)}"
+
+
+def rest_grammar(page: Page, goal: str, begun: str) -> str | None:
+    """The grammar of the replies that begin with `begun`, which ends with a `from` line.
+
+    What is typed or answered is made of what that line quotes, all of it; None where none of the
+    texts that are short enough is.
+    """
+    *thoughts, last = begun.removesuffix("\n").split("\n")
+    texts = texts_made_of(last.removeprefix("from "), goal, most=MAX_TEXT)
+    if texts is None:
+        return None
+    ids = [
+        str(node.id)
+        for node in page.nodes
+        if node.id is not None and _takes_text(node) and thoughts[-1:] == [f"at {label(node)}"]
+    ]
+    if ids:
+        action = rf'"type [" /{"|".join(ids)}/ "] [" TEXTS "] [" /[01]/ "]"'
+    else:
+        action = '"stop [" TEXTS "]"'
+    return (
+        f'start: REPLY\nREPLY: {json.dumps(begun)} "```" {action} "```"\n'
+        f"TEXTS: {_regex(f' ?(?:{texts})')} & /{TEXT}{{1,{MAX_TEXT}}}/"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +171,46 @@ class Grammar:
             True
         )
 
-    def start(self, page: Page, goal: str, *, thoughts: Thoughts = "named") -> "Matcher":
+    def start(
+        self, page: Page, goal: str, *, thoughts: Thoughts = "named", most: int | None = None
+    ) -> "Matcher":
         """A fresh matcher of the replies that `page` allows to who has this `goal`.
 
         5 milliseconds for a page of the sites, and 0.1 for each token (medians of 555 replies).
+
+        Args:
+            most: tokens a reply may have; near to them it is brought to its end.
         """
         grammar = reply_grammar(page, goal, thoughts=thoughts)
-        return Matcher(self._tokenizer, grammar, self._closing)
+        rest = (lambda begun: rest_grammar(page, goal, begun)) if thoughts == "named" else None
+        return Matcher(self._tokenizer, grammar, rest, self._closing, most=most)
 
 
 class Matcher:
-    """Follows one reply, token by token."""
+    """Follows one reply, token by token.
 
-    def __init__(self, tokenizer: LLTokenizer, grammar: str, closing: torch.Tensor) -> None:
+    Args:
+        rest: the grammar for a reply of which this much is written, which ends with a `from` line;
+            None to go on with `grammar`.
+        closing: the ids that end a string or a line: bool, (vocabulary,).
+        most: tokens the reply may have.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        grammar: str,
+        rest: Callable[[str], str | None] | None,
+        closing: torch.Tensor,
+        *,
+        most: int | None,
+    ) -> None:
+        self._tokenizer = tokenizer
         self._matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar))
-        self._num_ids = tokenizer.vocab_size
+        self._rest = rest
         self._closing = closing
+        self._most = most
+        self._ids: list[int] = []
         self._check()
 
     @property
@@ -162,16 +218,17 @@ class Matcher:
         """The reply is whole: nothing may follow but its end."""
         return self._matcher.is_accepting()
 
-    def allowed(self, *, hurry: bool = False) -> torch.Tensor:
+    def allowed(self) -> torch.Tensor:
         """Which ids may come next: bool, (vocabulary,), on the CPU; never none of them.
 
-        In a `hurry`, only ids that close the present string or line, where it may be closed.
+        With `RESERVE` tokens left, only those that close the present string or line, where it may
+        be closed.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
-        mask = np.unpackbits(bits, bitorder="little")[: self._num_ids]
+        mask = np.unpackbits(bits, bitorder="little")[: self._tokenizer.vocab_size]
         allowed = torch.from_numpy(mask.view(np.bool_))
-        if hurry and (closing := allowed & self._closing).any():
+        if self._left < RESERVE and (closing := allowed & self._closing).any():
             return closing
         return allowed
 
@@ -183,6 +240,24 @@ class Matcher:
     def consume(self, ids: list[int]) -> None:
         """Go on past `ids`, which must be allowed."""
         assert self._matcher.consume_tokens(ids), self._matcher.get_error()
+        self._ids += ids
+        if self._rest is not None and "\n" in self._tokenizer.decode_str(ids):
+            text = self._tokenizer.decode_str(self._ids)
+            if line := re.search(r"^from .*\n", text, re.MULTILINE):
+                self._hold(self._rest(text[: line.end()]))
+                self._rest = None
+
+    @property
+    def _left(self) -> float:
+        """Tokens the reply may still have."""
+        return math.inf if self._most is None else self._most - len(self._ids)
+
+    def _hold(self, grammar: str | None) -> None:
+        """Go on with `grammar`, if its longest text surely has room."""
+        if grammar is not None and self._left >= RESERVE + MAX_TEXT / 2:
+            self._matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar))
+            assert self._matcher.consume_tokens(self._ids), self._matcher.get_error()
+            self._check()
 
     def _check(self) -> None:
         assert not self._matcher.is_error(), self._matcher.get_error()

@@ -11,6 +11,7 @@ and before what it types or answers it may say where that was read:
 
 A part of a line of this page; or, behind some words of the goal, anything: that was noted on
 another page, and to remember it is the model's part, not the grammar's; or words of the goal alone.
+What is typed or answered then is the ends of these, in this order (`texts_made_of`).
 
 A small model that copies jumps to another place where both go on alike (`, the `): it leaves out a
 thing of several, or makes a number of two. Held to goal and page it goes on where it is.
@@ -19,6 +20,7 @@ thing of several, or makes a number of two. Held to goal and page it goes on whe
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutral
@@ -99,3 +101,33 @@ def _part_of(goal: str) -> list[str]:
     begins = " | ".join(f"Q_FROM_{index}" for index in range(len(words)))
     rules.append(f'Q_FOR: "for " ({begins}) "\\n"' if words else 'Q_FOR: ""')
     return rules
+
+
+def texts_made_of(quotation: str, goal: str, *, most: int) -> str | None:
+    """A regular expression of the texts that may follow a `from` line with this `quotation`.
+
+    The ends of all passages in their order, from the beginning of any word, with commas between, or
+    a space before words of the goal. Where goal or page has a semicolon a passage looks like two:
+    one that the goal says may be left out, unless it is the last. None where no text of at most
+    `most` characters is of that kind.
+    """
+    goal = neutral(goal)
+    made, shortest, between = "", 0, ""
+    for passage in reversed([part.strip() for part in quotation.split("; ")]):
+        begins = [
+            match.start()
+            for match in re.finditer(r"(?<!\w)\S", passage)
+            if len(passage) - match.start() <= most
+        ]
+        if not begins:
+            return None
+        end = ""
+        for start, stop in pairwise([*begins, len(passage)]):
+            end = (f"(?:{end})?" if end else "") + re.escape(passage[start:stop])
+        if made and passage in goal:
+            made = f"(?:{end}{between})?{made}"
+        else:
+            made = end + between + made
+            shortest += len(passage) - begins[-1] + (2 if between else 0)
+        between = "[,;]? " if passage in goal else "[,;] "
+    return made if shortest <= most else None

@@ -130,5 +130,5 @@ class LocalConversation:
         acting, local = self._acting, self._local
         if acting.decoding == "free":
             return Free(local.template, most=acting.max_new_tokens)
-        matcher = local.grammar.start(page, self._goal, thoughts=local.template.thoughts)
-        return Constrained(matcher, most=acting.max_new_tokens)
+        thoughts, most = local.template.thoughts, acting.max_new_tokens
+        return Constrained(local.grammar.start(page, self._goal, thoughts=thoughts, most=most))

@@ -7,10 +7,6 @@ from torch import Tensor
 from agentkv.grammar import Matcher
 from agentkv.prompt import Template
 
-RESERVE = 32
-"""Tokens before the limit from which a constrained reply is brought to its end; most actions need
-fewer, and a cut one would be no action."""
-
 
 class Rule(Protocol):
     """Follows one reply, token by token."""
@@ -34,15 +30,15 @@ class Constrained:
     """A reply that its page's grammar allows. What the grammar forces needs no choice, and no
     forward of its own: it is read with what was chosen before it."""
 
-    def __init__(self, matcher: Matcher, *, most: int) -> None:
-        self._matcher, self._most = matcher, most
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
         self.ids: list[int] = []
         self.unread: list[int] = []
         self.is_over = False
         self._go_on([])
 
     def allowed(self) -> Tensor:
-        return self._matcher.allowed(hurry=len(self.ids) >= self._most - RESERVE)
+        return self._matcher.allowed()
 
     def take(self, id: int) -> None:
         self._matcher.consume([id])

@@ -168,14 +168,15 @@ def quoted(action: Action, goal: str, pages: Sequence[Page]) -> str:
     """What a reply quotes of `pages` before it types or answers: the words up to the text's end.
 
     Of the latest page that says it behind some other words; nothing for what the goal says, or what
-    stands nowhere so. Several things in one text, joined by commas, are quoted one by one.
+    stands nowhere so. Several things in one text, joined by commas, are quoted one by one, the
+    goal's as they are.
     """
     text = neutral(action.answer if action.kind == "stop" else action.text)
     if not text or text.lower() in goal.lower():
         return ""
     if found := _passage(text, pages):
         return found
-    parts = [_passage(part, pages) for part in text.split(", ") if part not in goal]
+    parts = [part if part in goal else _passage(part, pages) for part in text.split(", ")]
     return "; ".join(parts) if len(parts) > 1 and all(parts) else ""
 
 

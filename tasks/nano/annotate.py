@@ -231,7 +231,8 @@ def _reads(
 def _needed(
     goal: str, actions: Sequence[Action], pages: Sequence[Page], reads: Sequence[int]
 ) -> list[list[_Passage]]:
-    """For each step, where what it types or answers was read; empty where the goal says it all."""
+    """For each step, where what it types or answers was read; empty where the goal says it all, or
+    where some of it was not read."""
     lines = [_lines(page) for page in pages]
     needed: list[list[_Passage]] = []
     for index, action in enumerate(actions):
@@ -242,7 +243,8 @@ def _needed(
             else _passage(part, lines[: index + 1], pages, reads)
             for part in _parts(text, goal, lines[: index + 1])
         ]
-        needed.append([passage for passage in passages if passage is not None])
+        found = [passage for passage in passages if passage is not None]
+        needed.append(found if len(found) == len(passages) else [])
     return needed
 
 

@@ -37,6 +37,7 @@ _GATHERINGS = (
     "Answer with all {}, joined by commas.",
     "Give all {} in this order, with commas between.",
 )
+_JOINTS = ((", ", " and "), (", ", ", "), ("; ", "; "), (", ", " and "))
 _LASTS = ("At the end, open", "Then go to", "At last look at", "Then open")
 _COUNTS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
 _ANSWERS = ("tell me the {0} of {1}", "answer with the {0}", "what is the {0} of {1}?")
@@ -139,7 +140,7 @@ def gathering(drills: Drills, num_elements: int) -> Episode:
 
 
 def _enumerated(rng: random.Random, parts: Sequence[str]) -> str:
-    between, before_last = rng.choice(((", ", " and "), (", ", ", "), ("; ", "; "), (", ", " and ")))
+    between, before_last = rng.choice(_JOINTS)
     return between.join(parts[:-1]) + before_last + parts[-1]
 
 

@@ -71,6 +71,8 @@ STAGES: dict[str, Stage] = {
 ORDER = tuple(STAGES)
 MADE_UP = {"task": "errand", "stroll": "drill"}
 """What stands in for recordings that are not there."""
+STRETCHED = ("task", "errand", "gathering", "needle")
+"""Kinds of which some rows have gaps between pages, so that short ones teach long distances."""
 MOST_ELEMENTS = 36
 LONGEST_NEEDLE = 8192
 LONG_ROWS = 0.6
@@ -109,7 +111,7 @@ class Source:
             left: the share of the run that is still to come.
         """
         row = self._made(kind, stage, level, rng, left)
-        if stage == "episodes" and kind in ("task", "errand", "gathering", "needle") and rng.random() < 0.12:
+        if stage == "episodes" and kind in STRETCHED and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))
             page_id = self.template.turn("")[0]
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])

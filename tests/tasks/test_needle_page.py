@@ -6,9 +6,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentkv.chat import ChatTemplate
-from agentkv.grammar import Grammar
+from agentkv.grammar import RESERVE, Grammar
 from agentkv.models.find import NANO
-from agentkv.models.rules import RESERVE
 from agentkv.prompt import PlainTemplate, Template
 from agentkv_env.sites.names import side_of_name
 from agentkv_tasks.bench.needle.measure import REPLY_TOKENS

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import Grammar, Matcher
+from agentkv.grammar import RESERVE, Grammar, Matcher
 from agentkv.models.scripted import Solution, spoken
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
@@ -120,8 +120,8 @@ def test_what_only_one_reading_allows_is_forced(
 def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(
     admits: Admits, page: Page
 ) -> None:
-    assert admits(page, "at Search\nfrom Blue Kayak\n```type [5] [12] [1]```")
-    assert admits(page, "from Blue Kayak\n```stop [12]```")
+    assert admits(page, "at Search\nfrom Blue Kayak\n```type [5] [Kayak] [1]```")
+    assert admits(page, "from Blue Kayak\n```stop [Blue Kayak]```")
     assert not admits(page, "at Blue Kayak\nfrom Blue Kayak\n```click [3]```")
     assert not admits(page, "at Sort by\nfrom Blue Kayak\n```type [6] [Price] [0]```")
     assert not admits(page, "from [3]\n```stop [12]```")
@@ -130,9 +130,9 @@ def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(
 def test_in_a_hurry_strings_close_as_soon_as_they_may(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    matcher = grammar.start(page, GOAL)
+    matcher = grammar.start(page, GOAL, most=RESERVE)
     matcher.consume(plain_tokenizer.encode("done\n```stop [a").ids)
-    hurried = matcher.allowed(hurry=True).nonzero().flatten().tolist()
+    hurried = matcher.allowed().nonzero().flatten().tolist()
     assert hurried and all(plain_tokenizer.decode([id]).startswith("]") for id in hurried)
 
 

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import Grammar
-from agentkv.quotes import MAX_NOTES, WORDS_AHEAD
+from agentkv.grammar import MAX_TEXT, RESERVE, Grammar
+from agentkv.quotes import MAX_NOTES, WORDS_AHEAD, texts_made_of
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import neutral
 
@@ -89,11 +89,67 @@ def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits
 def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_goal(
     admits: Admits,
 ) -> None:
-    stop = "\n```stop [12]```"
-    assert admits(f"from Founded | 1241{stop}")
-    assert admits(f"from Red Lamp: Founded | 1777; Green Tent: MODEL X-1; Founded | 1241{stop}")
-    assert not admits(f"from Founded | 1242{stop}")
-    assert not admits(f"from Founded | 1241; Founded | 1242{stop}")
+    stop = "\n```stop [{}]```"
+    assert admits("from Founded | 1241" + stop.format("1241"))
+    notes = "Red Lamp: Founded | 1777; Red Lamp, the Green Tent: MODEL X-1; Founded | 1241"
+    assert admits(f"from {notes}" + stop.format("1777, X-1, 1241"))
+    assert admits("from Red Lamp: Founded | 1777; Green Tent" + stop.format("1777 Green Tent"))
+    assert not admits("from Founded | 1242" + stop.format("1242"))
+    assert not admits("from Founded | 1241; Founded | 1242" + stop.format("1241, 1242"))
+
+
+def test_what_is_quoted_is_what_is_answered_all_of_it_in_its_order(admits: Admits) -> None:
+    def answers(text: str, quotation: str = "Red Lamp: Founded | 1777; Founded | 1241") -> bool:
+        return admits(f"from {quotation}\n```stop [{text}]```")
+
+    assert answers("1777, 1241") and answers("Founded | 1777, 1241")
+    for text in ("1777", "1241", "1241, 1777", "1777 1241", "1777, 1241, 1241", "777, 1241", ""):
+        assert not answers(text)
+    assert answers("1777", "Red Lamp: Founded | 1777") and not answers("1241", "Founded | 1777")
+    # A goal with a semicolon makes two passages of one, of which the first is no note.
+    goal = "Read of Red Lamp; Tent on sale; Chair."
+    reply = "from Red Lamp: CODE A1; Red Lamp; Tent on sale: CODE B2\n```stop [{}]```"
+    assert admits(reply.format("A1, B2"), goal=goal)
+    assert not admits(reply.format("A1"), goal=goal)
+
+
+def test_what_is_quoted_before_a_field_is_typed_into_it(admits: Admits) -> None:
+    boxes = [Node("element", "textbox", name, BOX, id=i) for i, name in ((4, "Note"), (5, "Code"))]
+    page = Page(PAGE.url, "", (*PAGE.nodes, *boxes))
+    begun = "for Red Lamp | , the Green Tent,\nat Code\nfrom OFFICE: CODE MIRA45\n"
+    assert admits(f"{begun}```type [5] [MIRA45] [0]```", page=page)
+    assert admits(f"{begun}```type [5] [CODE MIRA45] [1]```", page=page)
+    for action in ("type [4] [MIRA45] [0]", "type [5] [1241] [0]", "clear [5]", "stop [MIRA45]"):
+        assert not admits(f"{begun}```{action}```", page=page)
+
+
+def test_what_is_too_long_to_be_typed_whole_binds_nothing(admits: Admits) -> None:
+    word = "a" * (MAX_TEXT + 1)
+    page = a_page(f"Code | {word}", "Founded | 1241")
+    assert admits(f"from Code | {word}; Founded | 1241\n```stop [1241]```", page=page)
+    many = "; ".join(["Founded | 1241"] * 16)
+    assert admits(f"from {many}\n```stop [{', '.join(['1241'] * 16)}]```", page=page)
+    assert not admits(f"from {many}\n```stop [1241]```", page=page)
+    longer = "; ".join(["Code 123456789"] * 16)
+    assert admits(f"from {longer}\n```stop [done]```", page=a_page("Code 123456789"))
+
+
+def test_with_few_tokens_left_the_text_is_free_so_that_it_can_be_short(
+    grammar: Grammar, plain_tokenizer: Tokenizer
+) -> None:
+    quoted = plain_tokenizer.encode("from Founded | 1241\n").ids
+    answer = plain_tokenizer.encode("```stop [9]```").ids
+
+    def is_free(left: int) -> bool:
+        matcher = grammar.start(PAGE, GOAL, most=len(quoted) + left)
+        matcher.consume(quoted)
+        for id in answer:
+            if not matcher.allowed()[id]:
+                return False
+            matcher.consume([id])
+        return matcher.is_complete
+
+    assert is_free(RESERVE + 1) and not is_free(RESERVE + MAX_TEXT)
 
 
 def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits: Admits) -> None:
@@ -104,6 +160,25 @@ def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits: Adm
 
 
 texts = st.text(max_size=40)
+passages = st.lists(
+    texts.map(neutral).filter(lambda text: text.strip("; ")), min_size=1, max_size=5
+)
+
+
+@given(goal=texts, quoted=passages, data=st.data())
+@settings(deadline=None)
+def test_the_ends_of_all_passages_make_a_text(
+    goal: str, quoted: list[str], data: st.DataObject
+) -> None:
+    quoted = [each.replace(";", ",").strip() for each in quoted]
+    ends = []
+    for passage in quoted:
+        begins = [match.start() for match in re.finditer(r"(?<!\w)\S", passage)]
+        ends.append(passage[data.draw(st.sampled_from(begins)) :])
+    text = ", ".join(ends)
+    pattern = texts_made_of("; ".join(quoted), goal, most=MAX_TEXT)
+    if len(text) <= MAX_TEXT:
+        assert pattern is not None and re.fullmatch(pattern, text)
 
 
 @given(goal=texts, lines=st.lists(texts, max_size=4), data=st.data())

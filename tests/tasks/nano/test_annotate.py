@@ -72,7 +72,9 @@ def test_what_was_noted_goes_on_in_the_goal_only_forwards_and_not_far() -> None:
         (a_page("Home"), "stop [1241, 1167, 1501]"),
     )
     said = replies(an_episode(goal, *steps))
-    assert said[-1] == "from Bribury: Founded | 1241; Elford: Founded | 1167; Mirdal: Founded | 1501\n"
+    assert (
+        said[-1] == "from Bribury: Founded | 1241; Elford: Founded | 1167; Mirdal: Founded | 1501\n"
+    )
 
 
 def test_the_goal_is_quoted_from_the_last_thing_done_to_the_one_begun_and_what_is_next() -> None:
