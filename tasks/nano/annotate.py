@@ -18,14 +18,15 @@ well.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from agentkv.models.scripted import MOST_WORDS_BEFORE, label, spoken
+from agentkv.models.scripted import label, spoken
 from agentkv.quotes import ITEM_WORDS, MAX_NOTES, WORDS_AHEAD
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Page
-from agentkv_env.serialize import MAX_NAME, neutral
+from agentkv_env.serialize import neutral
 from nano.episode import Episode
+from nano.passages import Passage, needed_by
 
 _WORDS_BEFORE = 3
 """Of the goal, quoted before something that does not follow closely on what was done last."""
@@ -39,14 +40,6 @@ Span = tuple[int, int]
 """Where something stands in the goal."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Passage:
-    """Where a fact was read: on the page of `turn`, or in the goal, which is none."""
-
-    turn: int | None
-    line: str
-
-
 def annotated(episode: Episode) -> Episode:
     """`episode` with the same actions and every reply's first lines written anew."""
     goal = neutral(episode.goal)
@@ -55,7 +48,7 @@ def annotated(episode: Episode) -> Episode:
     counts = [turn.counts for turn in episode.turns]
     begun = _begun(goal, actions, pages, counts)
     at_hand = [_item(goal, span) for span in (None, *begun[:-1])]
-    needed = _needed(goal, actions, pages, _reads(actions, pages, counts, begun))
+    needed = needed_by(goal, actions, pages, _reads(actions, pages, counts, begun))
     notes: dict[int, dict[str, None]] = {}
     for index, passages in enumerate(needed):
         for passage in passages:
@@ -187,7 +180,7 @@ def _item(goal: str, span: Span | None) -> Span:
 
 
 def _quotes(
-    goal: str, index: int, passages: Sequence[_Passage], at_hand: Sequence[Span]
+    goal: str, index: int, passages: Sequence[Passage], at_hand: Sequence[Span]
 ) -> list[str]:
     """What step `index` says of its `passages`: what was noted goes on in the goal from what was
     noted and said before it."""
@@ -204,7 +197,7 @@ def _quotes(
     return quotes
 
 
-# ---- what is needed later ---------------------------------------------------------------------
+# ---- what a page was there for ----------------------------------------------------------------
 
 
 def _reads(
@@ -226,92 +219,3 @@ def _reads(
         )
         for index in range(len(pages))
     ]
-
-
-def _needed(
-    goal: str, actions: Sequence[Action], pages: Sequence[Page], reads: Sequence[int]
-) -> list[list[_Passage]]:
-    """For each step, where what it types or answers was read; empty where the goal says it all, or
-    where some of it was not read."""
-    lines = [_lines(page) for page in pages]
-    needed: list[list[_Passage]] = []
-    for index, action in enumerate(actions):
-        text = neutral(action.answer if action.kind == "stop" else action.text)
-        passages = [
-            _Passage(None, part)
-            if part in goal
-            else _passage(part, lines[: index + 1], pages, reads)
-            for part in _parts(text, goal, lines[: index + 1])
-        ]
-        found = [passage for passage in passages if passage is not None]
-        needed.append(found if len(found) == len(passages) else [])
-    return needed
-
-
-def _parts(text: str, goal: str, lines: Sequence[Sequence[str]]) -> list[str]:
-    """What `text` is made of: itself, several things, or what is read and what the goal says.
-
-    Empty where the goal says all of it.
-    """
-
-    def is_said(part: str) -> bool:
-        return any(part in line for page in lines for line in page)
-
-    if not text or text.lower() in goal.lower():
-        return []
-    if is_said(text):
-        return [text]
-    if ", " in text:
-        return text.split(", ")
-    words = text.split()
-    for count in range(len(words) - 1, 0, -1):
-        first, rest = " ".join(words[:count]), " ".join(words[count:])
-        if is_said(first) and rest in goal:
-            return [first, rest]
-    return []
-
-
-def _lines(page: Page) -> list[str]:
-    """What a page says, its texts before its elements' names."""
-    texts = [neutral(node.name) for node in page.nodes if node.id is None]
-    return [*texts, *(neutral(node.name) for node in page.nodes if node.id is not None)]
-
-
-def _passage(
-    text: str, lines: Sequence[Sequence[str]], pages: Sequence[Page], reads: Sequence[int]
-) -> _Passage | None:
-    """The page that was there to say `text`: the latest, and behind a key if some page has it so.
-
-    Of pages in a row with one address, the first: what is of use is noted when it is seen.
-    """
-    whole = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
-    said = [_line(whole, page) for page in lines]
-    latest = len(lines) - 1
-    if said[latest] is not None:
-        return _Passage(latest, said[latest] or "")
-    ranked = [
-        (reads[index], line != text, index) for index, line in enumerate(said) if line is not None
-    ]
-    if not ranked:
-        return None
-    index = max(ranked)[-1]
-    while (
-        index
-        and reads[index - 1]
-        and pages[index - 1].url == pages[index].url
-        and said[index - 1] == said[index]
-    ):
-        index -= 1
-    return _Passage(index, said[index] or "")
-
-
-def _line(whole: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    """The first of `lines` that has it behind other words, with those, else it alone."""
-    alone = None
-    for line in lines:
-        match = whole.search(line)
-        if match is not None and match.end() <= MAX_NAME:
-            if match.start():
-                return " ".join([*line[: match.start()].split()[-MOST_WORDS_BEFORE:], match[0]])
-            alone = match[0]
-    return alone
