@@ -31,6 +31,8 @@ MAX_QUOTE = 400
 """Characters of a line that may be quoted."""
 ITEM_WORDS = 4
 """Of the goal, in front of what was read of it."""
+LEAD_WORDS = 6
+"""Of a line, quoted in front of what is wanted of it; enough to tell which line it is."""
 WORDS_AHEAD = 4
 """Of the goal, quoted behind the part that is begun: whether more is to do is seen there."""
 TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
@@ -39,7 +41,8 @@ TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 _REMEMBERED = TEXT.replace("[^", "[^;")
 """What was noted ends where the next begins."""
 _MAX_PASSAGES = 16
-_PIECE = re.compile(r"\w+|\W")
+_PIECE = re.compile(r" \| (?:\w+|\S)|\w+|\W")
+"""Where a quotation may begin or end; not at a bar, which tells what is behind it from its key."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -101,6 +104,16 @@ def _part_of(goal: str) -> list[str]:
     begins = " | ".join(f"Q_FROM_{index}" for index in range(len(words)))
     rules.append(f'Q_FOR: "for " ({begins}) "\\n"' if words else 'Q_FOR: ""')
     return rules
+
+
+def quoted_to(line: str, start: int, end: int) -> str:
+    """The part of `line` from `LEAD_WORDS` words before `start` to `end`, with a key or two more
+    where it could not begin otherwise."""
+    words = list(re.finditer(r"\S+", line[:start]))
+    first = max(0, len(words) - LEAD_WORDS)
+    while first and "|" in (words[first][0], words[first - 1][0]):
+        first -= 1
+    return line[words[first].start() if words else start : end]
 
 
 def texts_made_of(quotation: str, goal: str, *, most: int) -> str | None:

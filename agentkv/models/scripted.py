@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentkv.models.model import Reply
+from agentkv.quotes import quoted_to
 from agentkv_env.actions import Action, ActionError, parse, render
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, neutral
@@ -23,9 +24,6 @@ CLICKABLE = frozenset(
     "link button checkbox radio tab menuitem option combobox switch image summary".split()
 )
 TYPEABLE = frozenset("textbox searchbox combobox textarea spinbutton".split())
-
-MOST_WORDS_BEFORE = 6
-"""Words quoted before what is wanted; enough to tell which line it is."""
 
 _NAMED = re.compile(
     r"^(?P<verb>click|hover|clear|type)\s+"
@@ -187,8 +185,7 @@ def _passage(text: str, pages: Sequence[Page]) -> str:
             line = neutral(node.name)
             found = whole.search(line) if node.id is None else None
             if found is not None and found.start() and found.end() <= MAX_NAME:
-                words = line[: found.start()].split()
-                return " ".join([*words[-MOST_WORDS_BEFORE:], text])
+                return quoted_to(line, *found.span())
     return ""
 
 

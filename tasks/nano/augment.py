@@ -5,12 +5,11 @@ Everything is changed alike in goal, pages and replies, so that a reply stays ri
 
 import random
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
-from agentkv_env.page import Node, Page
 from agentkv_env.sites import names
-from nano.episode import Episode, Turn
+from nano.episode import Episode, Turn, mapped, texts
+from nano.reword import reword
 
 _SYLLABLE = "|".join(names._SYLLABLES)
 _ENDING = "|".join(
@@ -20,6 +19,9 @@ _ENDING = "|".join(
         reverse=True,
     )
 )
+_FIRST = rf"(?:{_SYLLABLE})(?:{'|'.join(names._FIRST_ENDINGS)})"
+_LAST = rf"(?:{_SYLLABLE}){{2}}(?:{'|'.join(names._LAST_ENDINGS)})"
+_HANDLE = re.compile(rf"({_FIRST})({_LAST})")
 # The shape of every invented word; a few English words have it too, and may as well be renamed.
 _INVENTED = re.compile(rf"(?P<stem>(?:{_SYLLABLE}){{1,2}})(?P<ending>{_ENDING})")
 _WORD = re.compile(r"[A-Za-z]+")
@@ -30,20 +32,25 @@ _NUMBER = re.compile(r"(?<![\d,.])\d(?:[\d,.]*\d){1,}(?!\d)")
 """Two digits and more, with what separates them; single ones are too often counts."""
 _ACTED = re.compile(rf"{_ID.pattern}|{_NUMBER.pattern}")
 """Numbers again, but the ids of elements acted on first, so that they can be told apart."""
+_CODE = re.compile(r"\b[A-Z]{1,3}-\d{2,6}\b|\b[A-Z]{4,8}\d{2}\b")
+"""A model or serial number, or a coupon."""
+_LETTERS = "ABCDEFGHKLMNPRSTUVWXYZ"
 _TRIES = 400
 
 
 def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episode:
-    """A variant of `episode`: mostly renamed, at times renumbered.
+    """A variant of `episode`: mostly renamed and in other words, at times renumbered.
 
     Args:
         thinned: how often its pages lose elements. Short pages teach what to do sooner, so training
             begins with many of them.
     """
     if rng.random() < 0.7:
+        episode = reword(episode, rng)
+    if rng.random() < 0.8:
         episode = rename(episode, rng)
-    if rng.random() < 0.6:
-        episode = revalue(episode, rng)
+    if rng.random() < 0.8:
+        episode = revalue(recode(episode, rng), rng)
     if rng.random() < thinned:
         episode = thin(episode, rng, share=rng.uniform(0.5, 1.0))
     if rng.random() < 0.2:
@@ -60,9 +67,13 @@ def rename(episode: Episode, rng: random.Random) -> Episode:
     A full name that was of the training side stays on it: what no training world may say, a variant
     does not say either.
     """
-    text = "\n".join(_texts(episode))
-    runs = {run for run in _RUN.findall(text) if names.side_of_name(run) == 1}
-    words = dict.fromkeys(word for word in _WORD.findall(text) if word.istitle())
+    text = "\n".join(texts(episode))
+    said = _WORD.findall(text)
+    # Who is shown by user name alone has a full name too.
+    people = [match for word in dict.fromkeys(said) if (match := _HANDLE.fullmatch(word))]
+    full = [" ".join(map(str.capitalize, match.groups())) for match in people]
+    runs = {run for run in [*_RUN.findall(text), *full] if names.side_of_name(run) == 1}
+    words = dict.fromkeys(word for word in [*said, *" ".join(full).split()] if word.istitle())
     table: dict[str, str] = {}
     for word in words:
         match = _INVENTED.fullmatch(word.lower())
@@ -71,7 +82,7 @@ def rename(episode: Episode, rng: random.Random) -> Episode:
             new = _other(match, mine, table, rng)
             if new is not None:
                 table[word.lower()] = new
-    for run in _RUN.findall(text):  # handles: both names of a person, run together
+    for run in [*_RUN.findall(text), *full]:  # handles: both names of a person, run together
         parts = run.lower().split()
         if len(parts) == 2 and all(part in table for part in parts):
             table["".join(parts)] = "".join(table[part] for part in parts)
@@ -83,7 +94,7 @@ def rename(episode: Episode, rng: random.Random) -> Episode:
             return word
         return new.capitalize() if word[0].isupper() else new
 
-    return _mapped(episode, lambda text: _WORD.sub(swap, text))
+    return mapped(episode, lambda text: _WORD.sub(swap, text))
 
 
 def _other(
@@ -99,61 +110,24 @@ def _other(
             " ".join(known.get(word.lower(), word.lower()).capitalize() for word in run.split())
             for run in runs
         )
-        if new not in table.values() and all(names.side_of_name(run) == 1 for run in changed):
+        nouns = (new.capitalize(), *changed)
+        if new not in table.values() and all(names.side_of_name(noun) == 1 for noun in nouns):
             return new
     return None
-
-
-def _texts(episode: Episode) -> list[str]:
-    texts: list[str] = []
-
-    def keep(text: str) -> str:
-        texts.append(text)
-        return text
-
-    _mapped(episode, keep)
-    return texts
-
-
-def _mapped(episode: Episode, change: Callable[[str], str]) -> Episode:
-    """`episode` with `change` applied to every text in it."""
-
-    def node(old: Node) -> Node:
-        return replace(
-            old,
-            name=change(old.name),
-            value=change(old.value),
-            options=tuple(map(change, old.options)),
-        )
-
-    def page(old: Page) -> Page:
-        return replace(
-            old,
-            url=change(old.url),
-            title=change(old.title),
-            nodes=tuple(map(node, old.nodes)),
-            tabs=tuple(map(change, old.tabs)),
-            notices=tuple(map(change, old.notices)),
-        )
-
-    turns = tuple(
-        replace(turn, page=page(turn.page), reply=change(turn.reply), note=change(turn.note))
-        for turn in episode.turns
-    )
-    return replace(episode, goal=change(episode.goal), turns=turns)
 
 
 # ---- numbers --------------------------------------------------------------------------------
 
 
 def revalue(episode: Episode, rng: random.Random) -> Episode:
-    """`episode` with other digits in what is typed and answered, wherever else they stand.
+    """`episode` with other digits in its goal and in what is typed and answered, wherever else
+    they stand.
 
     What a page says has to be read from it; the values of a few dozen worlds could be learnt.
     """
     said = " ".join(found[1] for turn in episode.turns for found in _SAID.finditer(turn.reply))
     table: dict[str, str] = {}
-    for number in dict.fromkeys(_NUMBER.findall(said)):
+    for number in dict.fromkeys(_NUMBER.findall(f"{episode.goal} {said}")):
         new = "".join(
             rng.choice("123456789" if index == 0 else "0123456789") if digit.isdigit() else digit
             for index, digit in enumerate(number)
@@ -162,7 +136,23 @@ def revalue(episode: Episode, rng: random.Random) -> Episode:
             table[number] = new
     if not table:
         return episode
-    return _mapped(episode, lambda text: _ACTED.sub(lambda m: table.get(m[0], m[0]), text))
+    return mapped(episode, lambda text: _ACTED.sub(lambda m: table.get(m[0], m[0]), text))
+
+
+def recode(episode: Episode, rng: random.Random) -> Episode:
+    """`episode` with other letters and digits in every code of its goal and pages."""
+    table: dict[str, str] = {}
+    for code in sorted({code for text in texts(episode) for code in _CODE.findall(text)}):
+        new = ""
+        while not new or new in table.values():
+            new = "".join(
+                rng.choice(_LETTERS) if sign.isalpha()
+                else rng.choice("23456789") if sign.isdigit()
+                else sign
+                for sign in code
+            )  # fmt: skip
+        table[code] = new
+    return mapped(episode, lambda text: _CODE.sub(lambda match: table[match[0]], text))
 
 
 def renumber(episode: Episode, rng: random.Random) -> Episode:

@@ -3,7 +3,7 @@
 import hashlib
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from agentkv_env.serialize import neutral
 from nano.annotate import annotated
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
+
+_EASIEST = 0.05
+"""How often a task is drawn of which everything is right; one of which nothing is right, once."""
 
 
 class Recordings:
@@ -44,9 +47,17 @@ class Recordings:
         *,
         max_tokens: int,
         thinned: float,
+        wrong: Mapping[str, float],
     ) -> Row:
-        """A variant of one episode of `kind`, of at most about `max_tokens` tokens."""
-        drawn = rng.choice(self.tasks if kind == "task" else self.strolls)
+        """A variant of one episode of `kind`, of at most about `max_tokens` tokens.
+
+        Args:
+            wrong: by task, the share of its replies that came out wrong lately. Of what is all but
+                learnt less is drawn.
+        """
+        episodes = self.tasks if kind == "task" else self.strolls
+        odds = [_EASIEST + wrong.get(task_of(episode), 1.0) for episode in episodes]
+        [drawn] = rng.choices(episodes, odds)
         episode = vary(drawn, rng, thinned=thinned)
         seen: dict[tuple[int, str], list[int]] = {}
         kept = [episode]  # `seen` goes by identity
@@ -55,12 +66,18 @@ class Recordings:
             if shorter is None:
                 break
             kept.append(shorter)
-        return encode(template, annotated(kept[-1]), known=seen)
+        row = encode(template, annotated(kept[-1]), known=seen)
+        return replace(row, task=task_of(drawn))
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
         """The goal and one page of a variant of some episode."""
         episode = vary(rng.choice(self.tasks or self.strolls), rng, thinned=0.0)
         return episode.goal, rng.choice(episode.turns).page
+
+
+def task_of(episode: Episode) -> str:
+    """The task that `episode` solves, in whatever world: its category and number."""
+    return episode.name.partition("/")[2]
 
 
 def is_founded(episode: Episode) -> bool:

@@ -2,8 +2,9 @@
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Row:
     """Where the token stands; may skip ahead, never goes back."""
     kind: str = ""
     """What it was drawn as: `mixture.STAGES` has the names."""
+    task: str = ""
+    """Of a recorded episode, which task it solves, of whatever world: its category and number."""
 
 
 def encode(
@@ -96,7 +99,48 @@ def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
         if token == page_id:
             offset += next(gap, 0)
         positions.append(position + offset)
-    return Row(row.ids, row.weights, positions)
+    return replace(row, positions=positions)
+
+
+def texts(episode: Episode) -> list[str]:
+    """Every different text in `episode`."""
+    found: list[str] = []
+
+    def keep(text: str) -> str:
+        found.append(text)
+        return text
+
+    mapped(episode, keep)
+    return found
+
+
+def mapped(episode: Episode, change: Callable[[str], str]) -> Episode:
+    """`episode` with `change` applied to every text in it; once to each, for pages are alike."""
+    change = cache(change)
+
+    def node(old: Node) -> Node:
+        return replace(
+            old,
+            name=change(old.name),
+            value=change(old.value),
+            options=tuple(map(change, old.options)),
+        )
+
+    def page(old: Page) -> Page:
+        return replace(
+            old,
+            url=change(old.url),
+            title=change(old.title),
+            nodes=tuple(map(node, old.nodes)),
+            tabs=tuple(map(change, old.tabs)),
+            notices=tuple(map(change, old.notices)),
+        )
+
+    turns = tuple(
+        replace(turn, page=page(turn.page), reply=change(turn.reply), note=change(turn.note))
+        for turn in episode.turns
+    )
+    return replace(episode, goal=change(episode.goal), turns=turns)
 
 
 # ---- on disk: one JSON object a line, packed: pages of a world are much alike ----------------

@@ -58,8 +58,8 @@ def per_token(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]
                 yield row.kind, next(hits)
 
 
-def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]]:
-    """For each run of tokens that count: the row's kind, and whether all were predicted."""
+def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[Row, bool]]:
+    """For each run of tokens that count: its row, and whether all were predicted."""
     hits = iter(correct.tolist())
     for row in rows:
         whole: bool | None = None
@@ -68,10 +68,10 @@ def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]
             if weight > 0:
                 whole = hit if whole is None else whole and bool(hit)
             elif whole is not None:
-                yield row.kind, whole
+                yield row, whole
                 whole = None
         if whole is not None:
-            yield row.kind, whole
+            yield row, whole
 
 
 class Right:

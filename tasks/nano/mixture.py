@@ -104,20 +104,38 @@ class Source:
             merged[kind] = merged.get(kind, 0.0) + share
         return merged
 
-    def row(self, kind: str, stage: str, level: int, rng: random.Random, *, left: float) -> Row:
+    def row(
+        self,
+        kind: str,
+        stage: str,
+        level: int,
+        rng: random.Random,
+        *,
+        left: float,
+        wrong: Mapping[str, float],
+    ) -> Row:
         """A row of this kind, as hard as `level` of `stage` has it.
 
         Args:
             left: the share of the run that is still to come.
+            wrong: by recorded task, the share of its replies that came out wrong lately.
         """
-        row = self._made(kind, stage, level, rng, left)
+        row = self._made(kind, stage, level, rng, left, wrong)
         if stage == "episodes" and kind in STRETCHED and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))
             page_id = self.template.turn("")[0]
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
         return replace(row, kind=kind)
 
-    def _made(self, kind: str, stage: str, level: int, rng: random.Random, left: float) -> Row:
+    def _made(
+        self,
+        kind: str,
+        stage: str,
+        level: int,
+        rng: random.Random,
+        left: float,
+        wrong: Mapping[str, float],
+    ) -> Row:
         if kind == "copy":
             if stage == "copy":
                 return copying(rng, self.plain_tokens, level)
@@ -132,7 +150,9 @@ class Source:
         if kind in ("task", "stroll"):
             thinned = max(0.15, min(0.75, 2.0 * left))
             most = self.max_tokens if left < LONG_ROWS else self.max_tokens * 2 // 5
-            return self.recordings.row(kind, rng, self.template, max_tokens=most, thinned=thinned)
+            return self.recordings.row(
+                kind, rng, self.template, max_tokens=most, thinned=thinned, wrong=wrong
+            )
         drills = Drills(rng.randrange(1 << 30))
         elements = level if stage == "drill" else rng.randint(4, MOST_ELEMENTS)
         if kind == "quote":

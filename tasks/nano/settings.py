@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from nano.loss import Right
 from nano.mixture import ORDER
+
+_KEPT = 0.8
+"""Of what is known of a task, when it is seen once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +45,11 @@ class Progress:
     """Share of right answers in the last steps at this level."""
     spent: dict[str, int] = field(default_factory=dict)
     """Tokens of this stage by kind of row."""
+    wrong: dict[str, float] = field(default_factory=dict)
+    """By recorded task, the share of its replies that came out wrong lately."""
+
+    def learn(self, tasks: Right) -> None:
+        """Take note of the replies of one step, by recorded task; mutates `wrong`."""
+        for task in sorted(tasks.total):
+            share = 1.0 - tasks.share({task})
+            self.wrong[task] = _KEPT * self.wrong.get(task, share) + (1 - _KEPT) * share

@@ -129,7 +129,7 @@ class Trainer:
         while total < stage.step_tokens:
             kind = next_kind(shares, spent)
             level = stage.levels[progress.level]
-            row = self.source.row(kind, progress.stage, level, rng, left=left)
+            row = self.source.row(kind, progress.stage, level, rng, left=left, wrong=progress.wrong)
             rows.append(row)
             spent[kind] += len(row.ids)
             total += len(row.ids)
@@ -141,7 +141,7 @@ class Trainer:
         rows = self.rows()
         total = sum(sum(row.weights) for row in rows)
         loss = 0.0
-        tokens, replies = Right(), Right()
+        tokens, replies, tasks = Right(), Right(), Right()
         for batch in batches(self.team.mine(rows)):
             lost, correct, _ = losses(
                 self.model, batch, self.device, getattr(torch, self.settings.dtype)
@@ -149,11 +149,13 @@ class Trainer:
             (lost.sum() / total).backward()  # type: ignore[no-untyped-call]
             loss += float(lost.detach().sum()) / total
             tokens.add(per_token(batch, correct))
-            replies.add(per_reply(batch, correct))
+            said = list(per_reply(batch, correct))
+            replies.add((row.kind, hit) for row, hit in said)
+            tasks.add((row.task, hit) for row, hit in said if row.task)
         self.team.add_gradients(self.model)
-        parts = self.team.gather((loss, tokens, replies))
-        loss = sum(part for part, _, _ in parts)
-        tokens, replies = (sum((part[of] for part in parts), Right()) for of in (1, 2))
+        parts = self.team.gather((loss, tokens, replies, tasks))
+        loss = sum(part[0] for part in parts)
+        tokens, replies, tasks = (sum((part[of] for part in parts), Right()) for of in (1, 2, 3))
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step(self.rate())
         progress = self.progress
@@ -163,6 +165,7 @@ class Trainer:
         progress.level_tokens += count
         for row in rows:
             progress.spent[row.kind] = progress.spent.get(row.kind, 0) + len(row.ids)
+        progress.learn(tasks)
         progress.seconds += time.perf_counter() - started
         stage = STAGES[progress.stage]
         self._advance((replies if stage.by_reply else tokens).share(stage.judged))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from agentkv.grammar import MAX_TEXT, RESERVE, Grammar
-from agentkv.quotes import MAX_NOTES, WORDS_AHEAD, texts_made_of
+from agentkv.quotes import MAX_NOTES, WORDS_AHEAD, quoted_to, texts_made_of
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import neutral
 
@@ -63,6 +63,33 @@ def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits:
         assert not admits(f"read {note}\n{DONE}")
     assert admits("read Founded | 1241\n" * MAX_NOTES + DONE)
     assert not admits("read Founded | 1241\n" * (MAX_NOTES + 1) + DONE)
+
+
+def test_no_quotation_begins_or_ends_at_the_bar_between_a_key_and_its_value(admits: Admits) -> None:
+    page = a_page("code of Valis Kirwener | AE-4992", "Founded | 1241", "a | b | c", "Price |")
+    for quoted in ("code of Valis Kirwener", "Kirwener | AE-4992", "Kirwener | AE", "a | b | c"):
+        assert admits(f"read {quoted}\n{DONE}", page=page)
+    for quoted in ("Kirwener |", "Kirwener | ", "| AE-4992", "AE-4992", "a | b |", "1241"):
+        assert not admits(f"read {quoted}\n{DONE}", page=page)
+
+
+@given(
+    st.lists(st.sampled_from(["Founded", "$12", "|", "AE-4992", "in 1241,", "x"]), min_size=1),
+    st.data(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_what_leads_to_a_value_can_be_quoted(
+    admits: Admits, words: list[str], data: st.DataObject
+) -> None:
+    line = " ".join(words)
+    starts = [match.start() for match in re.finditer(r"\S+", line) if match[0] != "|"]
+    if not starts:
+        return
+    start = data.draw(st.sampled_from(starts))
+    end = re.compile(r"\S+").match(line, start).end()  # type: ignore[union-attr]
+    quoted = quoted_to(line, start, end)
+    assert quoted.endswith(line[start:end])
+    assert admits(f"read {quoted}\n{DONE}", page=a_page(line))
 
 
 def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits: Admits) -> None:

@@ -9,10 +9,12 @@ from agentkv.models.scripted import label
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import side_of_name
-from nano.augment import rename, renumber, revalue, thin, vary
+from nano import reword as reword_module
+from nano.augment import recode, rename, renumber, revalue, thin, vary
 from nano.data import is_founded, shorten
 from nano.drills import Drills
 from nano.episode import Episode, Turn, from_json, to_json
+from nano.reword import reword
 
 BOX = Box(0, 0, 1, 1)
 PERSON = "Calan Fenzanell"
@@ -57,6 +59,64 @@ def test_a_name_is_renamed_everywhere_and_its_handle_with_it() -> None:
     assert varied.turns[0].page.url.endswith(name.replace(" ", "_"))
     assert varied.turns[0].page.nodes[2].name.startswith(f"by {name.lower().replace(' ', '')},")
     assert varied.turns[0].page.nodes[4].options == ("Name", name)
+
+
+def test_who_is_shown_by_user_name_alone_is_renamed_too() -> None:
+    heading = Node("element", "heading", "calanfenzanell wrote", BOX)
+    button = Node("element", "button", "Downvote calanfenzanell", BOX, id=4)
+    reply = "at Downvote calanfenzanell\n```click [4]```"
+    page = Page("http://forum.localhost/", "Thread", (heading, button))
+    goal = "Downvote what calanfenzanell wrote."
+    varied = rename(Episode(goal, (Turn(page, reply),)), random.Random(1))
+    handle = varied.goal.split()[2]
+    assert handle != "calanfenzanell"
+    assert varied.turns[0].page.nodes[0].name == f"{handle} wrote"
+    assert varied.turns[0].reply.startswith(f"at Downvote {handle}\n")
+
+
+def test_a_code_gets_other_letters_and_digits_and_stays_one_code() -> None:
+    line = Node("text", "text", "MODEL KC-567 not KC-566, CODE VORAR57", BOX)
+    page = Page("http://shop.localhost/", "Label", (line,))
+    reply = "from MODEL KC-567\n```stop [KC-567]```"
+    varied = recode(Episode("Is it KC-567?", (Turn(page, reply),)), random.Random(1))
+    code = varied.goal[6:-1]
+    assert re.fullmatch(r"[A-Z]{2}-\d{3}", code) and code != "KC-567"
+    assert varied.turns[0].reply == f"from MODEL {code}\n```stop [{code}]```"
+    said = re.fullmatch(rf"MODEL {code} not (\S+), CODE (\S+)", varied.turns[0].page.nodes[0].name)
+    assert said is not None and said[1] != code and re.fullmatch(r"[A-Z]{5}\d\d", said[2])
+
+
+def test_common_words_are_exchanged_alike_everywhere_and_in_every_case() -> None:
+    nodes = (
+        Node("element", "link", "Velmarix Calm Dog Leash", BOX, id=3),
+        Node("text", "text", "dog leash, black | PETS: CODE AB-12", BOX),
+        Node("element", "link", "Pets", BOX, id=5),
+        Node("element", "button", "Add to cart", BOX, id=7),
+    )
+    page = Page("http://shop.localhost/category/pets", "Pets", nodes)
+    reply = "at Velmarix Calm Dog Leash\n```click [3]```"
+    goal = "Find the Velmarix Calm Dog Leash under Pets."
+    seen = set()
+    for seed in range(10):
+        varied = reword(Episode(goal, (Turn(page, reply),)), random.Random(seed))
+        name, line, category, button = (node.name for node in varied.turns[0].page.nodes)
+        assert varied.goal == f"Find the {name} under {category}."
+        assert varied.turns[0].reply == f"at {name}\n```click [3]```"
+        assert varied.turns[0].page.url.endswith(f"/{category.lower()}")
+        maker, thing = name.split(" ", 2)[::2]
+        assert maker == "Velmarix" and line.startswith(f"{thing.lower()}, ")
+        assert f"{category.upper()}: CODE AB-12" in line and button == "Add to cart"
+        seen.add(name)
+    assert len(seen) > 5
+
+
+def test_words_that_are_exchanged_stand_for_one_word_each() -> None:
+    words = [word for kind in reword_module._KINDS for word in kind]
+    page = Page("http://shop.localhost/", "", tuple(Node("text", "text", w, BOX) for w in words))
+    varied = reword(Episode("", (Turn(page, "done\n```stop []```"),)), random.Random(2))
+    said = [node.name.lower() for node in varied.turns[0].page.nodes]
+    new = dict(zip(map(str.lower, words), said, strict=True))
+    assert len(set(new.values())) == len(new)
 
 
 @pytest.mark.parametrize("seed", range(20))

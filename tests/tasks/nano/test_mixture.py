@@ -8,8 +8,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from agentkv.prompt import PlainTemplate
-from nano.data import Recordings
+from nano.data import Recordings, task_of
+from nano.loss import Right
 from nano.mixture import ORDER, STAGES, Source, next_kind
+from nano.settings import Progress
 from nano.train import MODEL, RECORDINGS
 
 TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
@@ -37,11 +39,34 @@ def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> 
     spent: Counter[str] = Counter()
     while sum(spent.values()) < 60_000:
         kind = next_kind(shares, spent)
-        row = source.row(kind, stage, 3, rng, left=1.0)
+        row = source.row(kind, stage, 3, rng, left=1.0, wrong={})
         assert row.kind == kind
         spent[kind] += len(row.ids)
     for kind, share in shares.items():
         assert spent[kind] / sum(spent.values()) == pytest.approx(share, abs=0.05), kind
+
+
+def test_of_what_is_learnt_less_is_drawn() -> None:
+    source, rng = a_source(RECORDINGS), random.Random(4)
+    tasks = {task_of(episode) for episode in source.recordings.tasks}
+    hard = min(tasks)
+    wrong = dict.fromkeys(tasks, 0.0) | {hard: 1.0}
+    drawn = Counter(
+        source.row("task", "episodes", 0, rng, left=1.0, wrong=wrong).task for _ in range(60)
+    )
+    # One in 75 if all were alike; 1.05 against 74 of 0.05, so about one in five.
+    assert 4 <= drawn[hard] <= 28 and set(drawn) <= tasks
+
+
+def test_what_came_out_wrong_of_a_task_is_remembered_and_fades() -> None:
+    progress, replies = Progress(), Right()
+    replies.add([("form/3", False), ("form/3", True), ("form/4", True)])
+    progress.learn(replies)
+    assert progress.wrong == {"form/3": 0.5, "form/4": 0.0}
+    later = Right()
+    later.add([("form/3", True)])
+    progress.learn(later)
+    assert progress.wrong == {"form/3": pytest.approx(0.4), "form/4": 0.0}
 
 
 def test_a_kind_that_has_had_least_of_its_share_comes_next() -> None:
