@@ -1,8 +1,8 @@
 """Common words exchanged for others of their kind: other products, colours, boards and mottos.
 
-A few dozen worlds have few sentences: what they sell, in which category, under which coupon could
-be learnt by heart, as it was. Nine of 75 tasks were solved in a world that was trained on and not
-in one that was not.
+Two dozen worlds have few names for things: what they sell, and in which order it stands, can be
+learnt by heart, and was. Before this, 56 of 75 tasks were solved in a world that was trained on,
+43 in one that was not.
 """
 
 import random
