@@ -204,6 +204,16 @@ def test_batches_hold_every_row_once() -> None:
     assert all(max(len(r.ids) for r in batch) * len(batch) <= 4096 for batch in grouped)
 
 
+def test_only_what_turns_less_than_once_in_the_longest_rows_is_slowed(tokenizer: Tokenizer) -> None:
+    config = configure(tokenizer, width=256, layers=1, inner=64)
+    model = initialise(config, tokenizer, seed=1)
+    plain = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)  # radians a token
+    slowed = plain * 8192 < 2 * torch.pi
+    assert 0 < slowed.sum() < 32
+    expected = torch.where(slowed, plain / 4, plain)
+    torch.testing.assert_close(model.model.rotary_emb.inv_freq, expected)
+
+
 def test_stretching_moves_pages_apart_and_nothing_else() -> None:
     row = Row([5, 9, 1, 2, 9, 3], [0.0] * 6, list(range(6)))
     assert stretch(row, 9, [10, 100]).positions == [0, 11, 12, 13, 114, 115]
@@ -220,5 +230,8 @@ def test_an_exported_model_loads_with_transformers_and_says_the_same(
         "link Blue kayak [12]", return_tensors="pt"
     ).input_ids
     assert loaded.dtype == torch.float32
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == "llama"
+    # transformers 5 reads the one, transformers 4 the other two
+    assert config["rope_parameters"] == config["rope_scaling"] | {"rope_theta": config["rope_theta"]}
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=0.05, atol=0.05)
