@@ -27,9 +27,10 @@ ROPE = {
     "beta_slow": 1.0,
     "attention_factor": 1.07,
 }
-"""What turns less than once in the 8,192 tokens of the longest rows turns at a quarter of its speed,
-and keys and queries are 1.07 times as long, against the many keys of long pages. YaRN
-(arXiv 2309.00071, section 3) with a step for its ramp; it slows down what turns up to 32 times, too."""
+"""A step of YaRN (arXiv 2309.00071, section 3): what turns less than once in 8,192 tokens, as many
+as the longest rows have, turns at a quarter of its speed. The paper's ramp slows down faster ones,
+too, and makes queries and keys longer, for long pages have many keys; ours are 1.07 times as
+long."""
 
 
 def configure(
@@ -138,7 +139,6 @@ def hidden_states(
     """
     config = model.config
     heads = config.num_attention_heads
-    size = config.hidden_size // heads
     dtype = torch.bfloat16 if torch.is_autocast_enabled(ids.device.type) else torch.float32
     cos, sin = _rotation(positions, heads, model.model.rotary_emb, dtype)
     x = model.model.embed_tokens(ids)  # (B, T, D) in float32

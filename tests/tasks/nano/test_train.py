@@ -233,5 +233,7 @@ def test_an_exported_model_loads_with_transformers_and_says_the_same(
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == "llama"
     # transformers 5 reads the one, transformers 4 the other two
-    assert config["rope_parameters"] == config["rope_scaling"] | {"rope_theta": config["rope_theta"]}
+    assert config["rope_parameters"] == config["rope_scaling"] | {
+        "rope_theta": config["rope_theta"]
+    }
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=0.05, atol=0.05)
