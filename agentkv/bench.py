@@ -94,7 +94,7 @@ def speed(
         int, typer.Option(min=0, help="More rounds, which ask where the time goes.")
     ] = 3,
     against: Against = "transformers",
-    budget: options.Budget = options.DEFAULT_BUDGET,
+    budget: options.Budget = options.BENCH_BUDGET,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens that are read at once before.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
@@ -150,7 +150,7 @@ def memory(
     seen: Annotated[str, typer.Option(help="Tokens of the prompt, by commas.")] = "2048,32768",
     tokens: Annotated[int, typer.Option(min=1, help="Decoded after it.")] = 64,
     against: Against = "transformers",
-    budget: options.Budget = options.DEFAULT_BUDGET,
+    budget: options.Budget = options.BENCH_BUDGET,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of it that are read at once.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
@@ -194,7 +194,7 @@ def memory(
 
 @bench.command()
 def needle(
-    policies: Policies = options.DEFAULT_POLICIES,
+    policies: Policies = "full,window,conf-kv-int8",
     model: Model = "nano",
     lengths: Annotated[
         str, typer.Option(help="Tokens of question and page, by commas.")
@@ -203,7 +203,7 @@ def needle(
         str, typer.Option(help="Where the line stands, % of the page, by commas.")
     ] = "0,25,50,75,100",
     needles: Annotated[int, typer.Option(min=1, help="Of each length and depth.")] = 20,
-    budget: options.Budget = options.DEFAULT_BUDGET,
+    budget: options.Budget = options.BENCH_BUDGET,
     seed: Annotated[int, typer.Option(help="Of the pages, 0 to 999999.")] = 0,
     against: Annotated[
         str | None, typer.Option(help="Compare with this one of --policies. [default: the first]")

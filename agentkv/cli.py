@@ -49,7 +49,8 @@ def run(
     model: options.Model = "nano",
     seeds: options.Seeds = "0",
     world_seed: options.World = 75,
-    budget: options.Budget = options.DEFAULT_BUDGET,
+    budget: options.Budget = options.RUN_BUDGET,
+    chunk: options.Chunk = 32,
     limit: options.Limit = None,
     workers: options.Workers = None,
     out: options.Out = None,
@@ -84,15 +85,13 @@ def run(
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--scoring", scoring, ("compat", "mended"))
         options.require("--observations", observations, ("whole", "changes"))
-        chosen = policies or (
-            ("full" if model in SCRIPTED else options.DEFAULT_POLICIES) if not config else None
-        )
         given: dict[str, Any] = {
             "tasks": tasks,
             "model": model,
             "seeds": options.read_numbers("--seeds", seeds),
             "world_seed": world_seed,
             "budget": options.read_budget(budget),
+            "chunk": chunk,
             "limit": limit,
             "workers": workers or min(2, os.cpu_count() or 1),
             "decoding": decoding,
@@ -110,8 +109,10 @@ def run(
         }
         if config is not None:
             given = options.typed_only(given, context)
-        if chosen:
-            given["policies"] = tuple(options.split("--policies", chosen))
+        if policies:
+            given["policies"] = tuple(options.split("--policies", policies))
+        elif config is None and model in SCRIPTED:
+            given["policies"] = ("full",)
         settings = read_settings(config, **given)
         if out or config is None or "out" not in settings.model_fields_set:
             where = out or options.default_out(settings.tasks, settings.world_seed, settings.model)
@@ -217,7 +218,7 @@ def act(
     goal: Annotated[str, typer.Option(help="What to do, in plain words.")],
     policy: Annotated[str, typer.Option(help="A cache policy, see `agentkv policies`.")] = "full",
     model: options.Model = "nano",
-    budget: options.Budget = options.DEFAULT_BUDGET,
+    budget: options.Budget = options.RUN_BUDGET,
     decoding: options.Decoding = "constrained",
     observations: options.Observations = "whole",
     max_steps: Annotated[int, typer.Option(min=1, help="Actions at most.")] = 30,

@@ -11,8 +11,8 @@ from rich.console import Console
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
-DEFAULT_POLICIES = "full,window,conf-kv-int8"
-DEFAULT_BUDGET = "512"
+RUN_BUDGET = "4MiB"
+BENCH_BUDGET = "512"
 
 Suite = Annotated[
     str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
@@ -20,7 +20,8 @@ Suite = Annotated[
 Policies = Annotated[
     str | None,
     typer.Option(
-        help=f"Cache policies, by commas. [default: {DEFAULT_POLICIES}; full for scripts]"
+        help="Cache policies, by commas. [default: full, window, and conf-kv-l with 3840 rows, as "
+        "chosen for nano; full alone for scripts]"
     ),
 ]
 Model = Annotated[
@@ -31,8 +32,15 @@ World = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
 Budget = Annotated[
     str,
     typer.Option(
-        help="What a cache may keep: tokens per layer and KV head, a share of those seen (25%), or "
-        "bytes (64MiB)."
+        help="What a cache may keep if its policy does not say: tokens per layer and KV head, a share "
+        "of those seen (25%), or bytes (64MiB)."
+    ),
+]
+Chunk = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Tokens of a page that are read at once; a peak is so many above the budget.",
     ),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]

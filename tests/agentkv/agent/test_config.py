@@ -9,6 +9,8 @@ from agentkv.models.scripted import Solution
 from agentkv.policies.registry import NAMED, parameters_of
 from agentkv_env.page import Page
 
+ROOT = Path(__file__).parents[3]
+
 FILE = """
 tasks = "vwa75"
 model = "solution"
@@ -177,3 +179,12 @@ def test_the_runs_budget_goes_to_those_that_need_one() -> None:
     assert budget("full") is None
     assert budget("window") == budget("conf-kv-int8") == 512
     assert budget("conf-kv", loose=256) is None
+
+
+def test_a_run_as_it_comes_keeps_the_cache_as_the_committed_result_did() -> None:
+    measured = read_settings(ROOT / "tasks/results/world_cpu-2-cores_2026-11-23/l.toml")
+    run = RunSettings()
+    assert [policy.name for policy in run.policies] == ["full", "window", "conf-kv-l"]
+    assert run.policies[-1].parameters == measured.policies[-1].parameters
+    assert run.chunk == measured.chunk
+    assert budget_for(run, make_policy(run.policies[-1])) is None
