@@ -90,8 +90,13 @@ Policy = Annotated[PolicySettings, BeforeValidator(_named)]
 
 
 _CHOSEN = {
-    **{"loose": 4096, "tight": 3840, "slope": [1.8, 0.2], "recent": 1},
-    **{"protected": 256, "mass_weight": 1.0, "decay": 0.99},
+    "loose": 4096,
+    "tight": 3840,
+    "slope": [1.8, 0.2],
+    "recent": 1,
+    "protected": 256,
+    "mass_weight": 1.0,
+    "decay": 0.99,
 }
 """`conf-kv-l` for nano's episodes, chosen on a training world: nearly all that the full cache solves
 in a quarter of its bytes (`tasks/results/world_cpu-2-cores_2026-11-23`)."""
