@@ -98,8 +98,8 @@ _CHOSEN = {
     "mass_weight": 1.0,
     "decay": 0.99,
 }
-"""`conf-kv-l` for nano's episodes, chosen on a training world: nearly all that the full cache solves
-in a quarter of its bytes (`tasks/results/world_cpu-2-cores_2026-11-23`)."""
+"""`conf-kv-l` for nano's episodes, chosen on a training world: it solves nearly all that the full
+cache solves in a quarter of the bytes (`tasks/results/world_cpu-2-cores_2026-11-23`)."""
 
 
 class RunSettings(_Settings):

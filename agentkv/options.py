@@ -11,7 +11,7 @@ from rich.console import Console
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
-RUN_BUDGET = "4MiB"
+RUN_BUDGET = "704"
 BENCH_BUDGET = "512"
 
 Suite = Annotated[
@@ -32,8 +32,8 @@ World = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
 Budget = Annotated[
     str,
     typer.Option(
-        help="What a cache may keep if its policy does not say: tokens per layer and KV head, a share "
-        "of those seen (25%), or bytes (64MiB)."
+        help="What a cache may keep if its policy does not say: tokens per layer and KV head, a "
+        "share of those seen (25%), or bytes (64MiB)."
     ),
 ]
 Chunk = Annotated[
