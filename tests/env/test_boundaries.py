@@ -104,7 +104,8 @@ def test_no_way_leads_off_the_allowed_hosts(visit: "Visit", way: str) -> None:
 @browsing
 def test_a_window_refused_between_actions_takes_no_later_tab_with_it(visit: "Visit") -> None:
     visit.show("<title>Home</title>")
-    visit.session.page.evaluate(f"window.open('{visit.pages.origin('evil')}/bad') && 0")
+    with visit.session.page.context.expect_event("requestfailed"):
+        visit.session.page.evaluate(f"window.open('{visit.pages.origin('evil')}/bad') && 0")
     assert any("refused" in notice for notice in visit.session.observe().notices)
     page = visit.act("new_tab")
     assert (page.tabs, page.tab) == (("Home", "about:blank"), 1)
