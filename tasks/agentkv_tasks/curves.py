@@ -16,7 +16,7 @@ _LEAST_SHARE = 0.1
 _FLAT = 3.0
 """So many times the next highest curve, the highest leaves too little room (our choice)."""
 _UNITS = (("MiB", 2.0**20), ("KiB", 2.0**10))
-NUM_STYLES = 8
+NUM_STYLES = 12
 """Colours and dashes that the style sheet has."""
 
 

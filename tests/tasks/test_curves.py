@@ -1,12 +1,14 @@
 """Cache bytes over steps: means of the episodes that get there, drawn within the frame."""
 
+import re
 from collections.abc import Callable, Sequence
+from importlib import resources
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.trace import Step, Trace
-from agentkv_tasks.curves import Curve, curves, plots
+from agentkv_tasks.curves import NUM_STYLES, Curve, curves, plots
 from agentkv_tasks.results import Row
 from agentkv_tasks.summary import summarise
 
@@ -65,6 +67,20 @@ def test_where_one_curve_presses_the_others_flat_those_have_a_plot_of_their_own(
     assert [line.style for line in both[1].lines] == [1, 2]  # as in the first
     assert len(plots([full, low[0]])) == 1
     assert len(plots([full, *low, Curve("int8", (1e6, 4e6), (1, 1))])) == 1
+
+
+def test_no_two_of_as_many_curves_as_a_table_has_look_alike() -> None:
+    sheet = (resources.files("agentkv_tasks") / "templates/style.css").read_text()
+    colours = dict(re.findall(r"\.s(\d+) \{ color: ([^;]+);", sheet))
+    dashed = r"((?:\.s\d+ polyline,? )+)\{ stroke-dasharray: ([^;]+);"
+    dashes = {
+        number: dash
+        for names, dash in re.findall(dashed, sheet)
+        for number in re.findall(r"\d+", names)
+    }
+    looks = {(colours[str(style)], dashes.get(str(style))) for style in range(NUM_STYLES)}
+    assert len(looks) == NUM_STYLES
+    assert dashes.keys() <= colours.keys()
 
 
 @given(
