@@ -249,7 +249,7 @@ class Measured:
             return (budget,) * num_layers
         total = budget * num_layers
         # a layer without energy still takes its part of what the others have no room for
-        weights = [max(mean, 1e-12 * max(means)) for mean in means]
+        weights = [max(mean / max(means), 1e-12) for mean in means]
         least = min(budget, self.protected + self.least)
         wanted = [total * weight / sum(weights) for weight in weights]
         return rounded(clamped(wanted, total, least, num_seen), total)
