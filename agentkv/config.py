@@ -137,6 +137,9 @@ class RunSettings(_Settings):
     """`constrained` admits only what can be done on the page; `free` counts what cannot be read."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the likeliest token; above it the seed matters."""
+    deterministic: bool = False
+    """Give each reply forwards of its own: what shares one changes how its sums are rounded, and a
+    rounding can change a token. Equal runs on one machine then give equal rows, but for times."""
     max_new_tokens: int = Field(default=256, ge=8)
     """Tokens a reply may have."""
     observation_tokens: int | None = Field(default=3840, ge=64)

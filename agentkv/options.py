@@ -64,6 +64,13 @@ Retry = Annotated[
 Decoding = Annotated[
     str, typer.Option(help="constrained: only actions the page allows; free: whatever is written.")
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic/--shared",
+        help="Decode each reply by itself, so that equal runs give equal rows; slower.",
+    ),
+]
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
 Steps = Annotated[
     int | None,

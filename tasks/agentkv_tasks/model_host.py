@@ -3,6 +3,7 @@
 import multiprocessing.connection
 import time
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import reduction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from agentkv_tasks.remote import Ask, Begin, Connection, End, Failed, Peaks, Res
 
 if TYPE_CHECKING:
     from agentkv.config import RunSettings
+    from agentkv.models.batch import Batch
     from agentkv.models.decode import Asked, LocalConversation
     from agentkv.models.local import LocalModel
 
@@ -83,8 +85,10 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
 class _Guest:
     """A worker's line and the episode on it."""
 
-    def __init__(self, line: Connection) -> None:
+    def __init__(self, line: Connection, batch: "Batch") -> None:
         self.line = line
+        self.batch = batch
+        """Writes the guest's replies; the other guests' too, unless the run is deterministic."""
         self.talk: LocalConversation | None = None
         self.asked: Asked | None = None
         self.failure: Failed | None = None
@@ -101,7 +105,8 @@ class Host:
         from agentkv.models.batch import Batch  # seconds of imports, which no worker needs
 
         self._model, self._settings = model, settings
-        self._batch = Batch(model.model)
+        self._new_batch = partial(Batch, model.model)
+        self._shared = self._new_batch()
         self._guests: dict[Connection, _Guest] = {}
 
     @property
@@ -111,7 +116,12 @@ class Host:
     @property
     def is_busy(self) -> bool:
         """Whether there is something to write."""
-        return len(self._batch) > 0
+        return any(len(batch) for batch in self._batches)
+
+    @property
+    def _batches(self) -> "list[Batch]":
+        """Each once, in the order of the lines."""
+        return list(dict.fromkeys(guest.batch for guest in self._guests.values()))
 
     def welcome(self, line: Connection) -> None:
         """Serve one line more."""
@@ -119,7 +129,8 @@ class Host:
 
         device = torch.device(self._model.model.device)
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-        guest = self._guests[line] = _Guest(line)
+        batch = self._new_batch() if self._settings.deterministic else self._shared
+        guest = self._guests[line] = _Guest(line, batch)
         self._say(guest, Welcome(self._model.name, where))
 
     def hear(self, line: Connection) -> None:
@@ -145,7 +156,8 @@ class Host:
         """Take all replies one piece further and send those that are written."""
         if not self.is_busy:
             return
-        self._batch.step()
+        for batch in self._batches:
+            batch.step()
         for guest in list(self._guests.values()):
             asked, talk = guest.asked, guest.talk
             if asked is None or talk is None or not asked.writing.is_over:
@@ -184,17 +196,17 @@ class Host:
         except Exception as error:  # the edge of one episode
             self._say(guest, _failed(error))
         else:
-            self._batch.add(guest.asked.writing)
+            guest.batch.add(guest.asked.writing)
 
     def _peaks(self, guest: _Guest) -> Peaks:
-        if guest.talk is None or not guest.is_alone:
-            return Peaks()
+        if guest.talk is None or not guest.is_alone or self._settings.deterministic:
+            return Peaks()  # what a process takes differs from run to run
         return Peaks(peak_rss_bytes(), peak_allocator_bytes())
 
     def _forget(self, guest: _Guest) -> None:
         """Let go of a guest's episode, its cache and what it was being told."""
         if guest.asked is not None:
-            self._batch.drop(guest.asked.writing)
+            guest.batch.drop(guest.asked.writing)
         guest.talk = guest.asked = guest.failure = None
 
     def _drop(self, guest: _Guest) -> None:

@@ -52,6 +52,7 @@ class Plan:
             "scoring": self.scoring,
             "decoding": chosen.decoding,
             "temperature": chosen.temperature,
+            "deterministic": chosen.deterministic,
             "max_new_tokens": chosen.max_new_tokens,
             "observation_tokens": chosen.observation_tokens,
             "observations": chosen.observations,

@@ -120,7 +120,12 @@ class Station:
                 row = replace(row, status="crash", error=f"{kind}: {_first_line(error)}")
         if row.status == "env_error":
             self._close_browser()
-        peaks = Peaks(peak_rss_bytes()) if self._model is None else self._model.end()
+        if self._model is not None:
+            peaks = self._model.end()
+        elif self._settings.deterministic:
+            peaks = Peaks()
+        else:
+            peaks = Peaks(peak_rss_bytes())
         return replace(
             row,
             **_costs(steps),

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from agentkv.build import load_run_model, make_acting
+from agentkv.cache.cache import Cache
+from agentkv.cache.together import Together
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, Reply
@@ -84,6 +86,44 @@ def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> No
         talk = acting.begin(policy, seed=3)
         for i, reply in enumerate(heard[policy]):
             assert untimed(reply) == untimed(talk.reply(page_of(i), "error: x" if i else ""))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_only_deterministic_replies_have_forwards_of_their_own(
+    nano: LocalModel, deterministic: bool
+) -> None:
+    caches: list[type] = []
+    talking = threading.Barrier(2)
+
+    def work(model: RemoteModel) -> None:
+        talk = model.under(PolicySettings(name="full"), None).begin("goal")
+        talking.wait()
+        talk.reply(page_of(1))
+        assert model.end() == Peaks()
+
+    def note(module: object, args: object, given: dict[str, object]) -> None:
+        caches.append(type(given["past_key_values"]))
+
+    host = Host(nano, SETTINGS.model_copy(update={"deterministic": deterministic}))
+    hook = nano.model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        serve(host, started(host, work, work))
+    finally:
+        hook.remove()
+    assert Cache in caches
+    assert (Together in caches) is not deterministic
+
+
+def test_a_deterministic_episode_alone_is_told_of_no_memory(nano: LocalModel) -> None:
+    told: list[Peaks] = []
+
+    def work(model: RemoteModel) -> None:
+        model.under(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
+        told.append(model.end())
+
+    host = Host(nano, SETTINGS.model_copy(update={"deterministic": True}))
+    serve(host, started(host, work))
+    assert told == [Peaks()]
 
 
 def test_an_episode_that_was_alone_is_told_what_it_took(nano: LocalModel) -> None:
