@@ -6,10 +6,11 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 RUN_ARGS ?=
+SOAK_ARGS ?=
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run test test-peers lint nano clean
+.PHONY: setup system run test soak test-peers lint nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -62,6 +63,10 @@ lint: setup .venv/tests
 
 test: lint
 	$(BIN)/pytest -q
+
+# All hostile input there is, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
+soak: setup .venv/tests
+	$(BIN)/python -m tests.soak --out runs/soak.json $(SOAK_ARGS)
 
 # Against NVIDIA's kvpress, which cannot share .venv: it stops at transformers 5.2. That the cache is exact with a transformers
 # that old is tried there too. agentkv itself is not installed.
