@@ -16,8 +16,12 @@ from agentkv.cache.layer import LayerStore
 from agentkv.cache.view import View
 from agentkv.policies.policy import Policy
 from agentkv.policies.rows import Drop, DropOne, Rows, Verdict
+from agentkv.policies.slots import Unpooled
 from agentkv_kernels.index import Rack
 from agentkv_kernels.ops import drop_rows, keep_rows
+
+_Shown = dict[tuple[int, int], tuple[View, Rows]]
+"""By layer's store and sequence: what was looked at already in this eviction."""
 
 
 def evict(
@@ -34,6 +38,9 @@ def evict(
     keeper, fed = stores[0].keeper, stores[0].fed
     assert keeper is not None
     allowance = keeper.allowance
+    shown: _Shown = {}
+    if allowance.policy.allocator.learns and confidences is None and num_new > 1:
+        shown = _measure(stores)
     going: _Going | None = None
     for sequence, num_seen in enumerate(fed if allowance.policy.gate.evicts else ()):
         sure = None if confidences is None else confidences[sequence]
@@ -43,7 +50,7 @@ def evict(
         shares = allowance.layers(num_seen, sure)
         due = () if shares is None else _due(policy, stores, sequence, shares, num_new)
         for num_rows, of_group in due:
-            verdict = _decide(policy, of_group, sequence, num_rows, learns=confidences is None)
+            verdict = _decide(policy, of_group, sequence, num_rows, shown)
             going = _Going() if going is None else going
             going.note(of_group, sequence, verdict)
     if going is not None:
@@ -54,6 +61,36 @@ def evict(
         for store in stores:
             assert store.lanes is not None
             store.lanes.quantise_to(recent)
+
+
+def _measure(stores: Sequence[LayerStore]) -> _Shown:
+    """Sum up the scores that an allocator learns from, of every layer and sequence, whether rows
+    have to go or not; what was looked at is given back, so that it is read once."""
+    shown: _Shown = {}
+    for store in stores:
+        keeper, lanes = store.keeper, store.lanes
+        assert keeper is not None and lanes is not None
+        for sequence, num_seen in enumerate(store.fed):
+            policy = keeper.allowance.at(num_seen)
+            if policy.gate.evicts and lanes.num_rows(sequence):
+                view, rows = shown[id(store), sequence] = _show(policy, [store], sequence)
+                scorer = policy.scorer
+                if isinstance(scorer, Unpooled):
+                    each = scorer.unpooled(rows)
+                else:
+                    each = scorer.scores(rows)
+                by_lane = _by_lane(each, rows.positions.shape[0])
+                keeper.energies[sequence] = float(by_lane.where(rows.candidates, 0).sum())
+    return shown
+
+
+def _show(policy: Policy, stores: Sequence[LayerStore], sequence: int) -> tuple[View, Rows]:
+    """One sequence in some layers, as the policy is to see it."""
+    protected = policy.selector.protected
+    assert isinstance(protected, int)
+    view = View([store.unit(sequence) for store in stores])
+    num_seen, sinks = stores[0].fed[sequence], policy.selector.sinks
+    return view, view.rows(num_seen=num_seen, sinks=sinks, protected=protected)
 
 
 def _due(
@@ -83,33 +120,33 @@ def _due(
 
 
 def _decide(
-    policy: Policy, stores: Sequence[LayerStore], sequence: int, num_rows: int, *, learns: bool
+    policy: Policy,
+    stores: Sequence[LayerStore],
+    sequence: int,
+    num_rows: int,
+    shown: _Shown,
 ) -> Verdict:
     """The verdict on one sequence in some layers, in storage order."""
-    selector, scorer = policy.selector, policy.scorer
-    protected = selector.protected
-    assert isinstance(protected, int)
+    selector, scorer, first = policy.selector, policy.scorer, stores[0]
     # what goes by age goes for all that have as many rows alike
-    view = View([store.unit(sequence) for store in (stores[:1] if scorer.by_age else stores)])
-    first = stores[0]
-    rows = view.rows(num_seen=first.fed[sequence], sinks=selector.sinks, protected=protected)
-    scores = None if scorer.by_age else _scores(policy, rows)
+    units = stores[:1] if scorer.by_age else stores
+    view, rows = shown.get((id(first), sequence)) or _show(policy, units, sequence)
+    scores = None
+    if not scorer.by_age:
+        scores = _by_lane(scorer.scores(rows), rows.positions.shape[0])
     found = selector.select(rows, scores, num_rows, policy.allocator)
     verdict = view.in_storage_order(found)
     keeper = first.keeper
     assert keeper is not None
-    if scores is not None and policy.allocator.learns and learns:
-        keeper.energies[sequence] = float(scores.where(rows.candidates, 0).sum())
     if scores is not None and policy.precision.by_rank:
-        past = rows.attention()[..., : rows.positions.shape[1] - protected]
+        past = rows.attention()[..., : rows.positions.shape[1] - rows.protected]
         quality = policy.precision.quality(past)
         keeper.ranks.note(sequence, view.back(scores), verdict, quality)
     return verdict
 
 
-def _scores(policy: Policy, rows: Rows) -> Tensor:
-    """(S, T) float32."""
-    scores, num_lanes = policy.scorer.scores(rows), rows.positions.shape[0]
+def _by_lane(scores: Tensor, num_lanes: int) -> Tensor:
+    """Scores (H, T) or (S, T) as (S, T)."""
     if scores.shape[0] > num_lanes:
         return scores.view(num_lanes, -1, scores.shape[1]).mean(dim=1)
     return scores

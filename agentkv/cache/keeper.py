@@ -30,8 +30,8 @@ class Keeper:
         self.num_steps = 0
         """Forwards of a single token."""
         self.energies: list[float | None] = []
-        """Of each sequence of which rows had to go in this forward, the sum of the scores of those
-        that may; for an allocator that learns (`Lessons`)."""
+        """Of each sequence in this forward, if it is a context, the sum of the scores of the rows
+        that may go; for an allocator that learns (`Lessons`)."""
 
     @property
     def policy(self) -> Policy:

@@ -1,9 +1,10 @@
 """What the contexts a cache is fed teach an allocator that learns.
 
-A context is a forward of several tokens, a prompt or an observation, at whose end rows have to go
-in every layer. Each layer's energy is then the sum of its scores over the rows that may go, times
-how far its attention turned the residual stream. So a cache learns from turn to turn, and caches
-that share a policy value learn together. What a context teaches counts from the next one on.
+A context is a forward of several tokens: a prompt, an observation, or a chunk of one. Every context
+counts, whether rows have to go at its end or not. The energy of a layer is the sum of its scores,
+before they are pooled, over the rows that may go, times how far its attention turned the residual
+stream (TADA, equations 12 and 13). So a cache learns from turn to turn, and caches that share a
+policy value learn together. What a context teaches counts from the next one on.
 """
 
 import math
@@ -30,29 +31,31 @@ class Lessons:
         self._turns[layer_idx] = turn
 
     def take(self, keepers: Mapping[int, Keeper]) -> None:
-        """At the end of a forward, learn the mean over the sequences that all layers measured.
+        """At the end of a forward, learn the mean over the sequences that had a new token in it.
 
         Args:
             keepers: by layer, of those that the policy acts on; what they measured is used up.
         """
         batch = len(next(iter(keepers.values())).energies)
-        measured = [
-            i for i in range(batch) if all(k.energies[i] is not None for k in keepers.values())
-        ]
-        if measured and all(layer in self._turns for layer in keepers):
-            means = []
-            for layer, keeper in keepers.items():
-                turns = self._turns[layer].tolist()
-                products = [_product(keeper.energies[i], turns[i]) for i in measured]
-                means.append(sum(products) / len(products))
-            assert isinstance(self._allocator, Learner)
-            self._allocator.learn(means)
+        if all(layer in self._turns for layer in keepers):
+            shown = [
+                [_product(*both) for both in zip(k.energies, turns.tolist(), strict=True)]
+                for k, turns in ((keeper, self._turns[layer]) for layer, keeper in keepers.items())
+            ]
+            measured = [i for i in range(batch) if all(row[i] is not None for row in shown)]
+            if measured:
+                assert isinstance(self._allocator, Learner)
+                self._allocator.learn(
+                    [sum(row[i] or 0.0 for i in measured) / len(measured) for row in shown]
+                )
         for keeper in keepers.values():
             keeper.energies = [None] * batch
         self._turns.clear()
 
 
-def _product(energy: float | None, turn: float) -> float:
-    assert energy is not None and not math.isnan(turn), "rows had to go and no token was new"
+def _product(energy: float | None, turn: float) -> float | None:
+    """None for a sequence that had no new token."""
+    if energy is None or math.isnan(turn):
+        return None
     # cosines round, and a turn is never below 0
     return max(energy, 0.0) * max(turn, 0.0)

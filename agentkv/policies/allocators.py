@@ -179,16 +179,18 @@ class Adaptive:
 class Measured:
     """Layers get rows by what earlier contexts showed of them; inside a layer the heads compete.
 
-    What a context shows of a layer is its energy (see `learn`). The mean over the contexts so far
-    shares the budget out in proportion. Every layer keeps at least what never goes and `least` rows
-    more, and none gets more than the tokens seen; what that frees goes to the others in proportion.
-    The first context is shared out equally. Inside a layer the best rows of all heads stay, with no
-    floor. Whole rows per head: the paper counts pairs of head and row.
+    What a context shows of a layer is its energy (see `learn`). The mean over the contexts so far,
+    in which every context counts, shares the budget out in proportion. Every layer keeps at least
+    what never goes and `least` rows more, and none gets more than the tokens seen; what that frees
+    goes to the others in proportion. The first context is shared out equally. Inside a layer the
+    best rows of all heads stay, with no floor. Whole rows per head: the paper counts pairs of head
+    and row.
 
     What was learned is shared by all copies of this value that `fitted` and `replace` make.
 
-    Source: TADA (with EDIE). The first context, the bounds, the moving average and the keys are our
-    choice; the paper says none of them.
+    Source: TADA (with EDIE), equations 12 to 18. What a context is (`agentkv.cache.lessons`), the
+    first context, the bounds, the moving average and the keys are our choice; the paper says none
+    of them.
     """
 
     least: int = 0

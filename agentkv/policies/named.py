@@ -193,7 +193,8 @@ def edie_tada(
 ) -> Policy:
     """`edie` with rows for the layers that earlier contexts showed to need them.
 
-    Inside a layer the heads compete. The first context is shared out equally (our choice).
+    Inside a layer the heads compete. A context is a forward of several tokens, every context counts
+    (paper), and the first is shared out equally (our choice).
 
     Args:
         least: rows per head that a layer is sure of beyond the window (our choice: 0).

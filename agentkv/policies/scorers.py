@@ -213,13 +213,17 @@ class RemovalError:
         require_at_least("alpha", self.alpha, 0)
 
     def scores(self, rows: Rows) -> Tensor:
+        importance = _past(self.unpooled(rows), self.window)
+        return _whole(pooled(importance, self.kernel, self.pool), rows)
+
+    def unpooled(self, rows: Rows) -> Tensor:
+        """Equation 11 itself: (H, T) float32, zeros for the window's rows."""
         attention, values = rows.attention(), rows.keys_values()[1]
         if rows.positions.shape[0] > 1:
             values = values.masked_fill(~rows.there[..., None], 0.0)
         errors = removal_errors(attention, values, self.alpha)
         weighted = _past(errors * self._query_weights(attention, rows)[..., None], self.window)
-        importance = weighted.sum(dim=(1, 2))  # (H, T - w)
-        return _whole(pooled(importance, self.kernel, self.pool), rows)
+        return _whole(weighted.sum(dim=(1, 2)), rows)
 
     def _query_weights(self, attention: Tensor, rows: Rows) -> Tensor:
         """(H, G, w)."""

@@ -143,8 +143,9 @@ class Learner(Protocol):
     """What an allocator does besides if what it is told of earlier contexts moves its shares."""
 
     def learn(self, energies: Sequence[float]) -> None:
-        """Take in one context: per layer, the sum of its scores times how far its attention turned
-        the residual stream (1 - cosine of the stream before and after). Mutates what is remembered.
+        """Take in one context: per layer, the sum of its scores before any pool, times how far its
+        attention turned the residual stream (1 - cosine of the stream before and after). Mutates
+        what is remembered.
         """
         ...
 
@@ -194,6 +195,15 @@ class Scorer(Protocol):
 
         Where heads share their rows, the mean over a lane's heads is used.
         """
+        ...
+
+
+@runtime_checkable
+class Unpooled(Protocol):
+    """What a scorer that pools can say besides."""
+
+    def unpooled(self, rows: Rows) -> Tensor:
+        """What each row is worth by itself: as `Scorer.scores`, before the pool."""
         ...
 
 
