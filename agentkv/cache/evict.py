@@ -5,7 +5,7 @@ together, so that a step of a small model is not spent on calls. A scorer that l
 and a policy that wants to know something of each layer, is shown one after another.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -139,10 +139,32 @@ def _decide(
     keeper = first.keeper
     assert keeper is not None
     if scores is not None and policy.precision.by_rank:
-        past = rows.attention()[..., : rows.positions.shape[1] - rows.protected]
-        quality = policy.precision.quality(past)
+        quality = keeper.ranks.qualities.get(sequence)
+        if quality is None or not policy.precision.estimates_once:
+            quality = _quality(policy, rows)
         keeper.ranks.note(sequence, view.back(scores), verdict, quality)
     return verdict
+
+
+def estimate(stores: Sequence[LayerStore], sequences: Iterable[int]) -> None:
+    """See to it that each layer has a quality for these sequences, where it is estimated once; a
+    layer without one has let no row go. One without a row before the window has none still."""
+    for store in stores:
+        keeper, lanes = store.keeper, store.lanes
+        if keeper is None or lanes is None or not keeper.policy.precision.estimates_once:
+            continue
+        for sequence in sequences:
+            policy = keeper.allowance.at(store.fed[sequence])
+            if sequence in keeper.ranks.qualities or not lanes.num_rows(sequence):
+                continue
+            _, rows = _show(policy, [store], sequence)
+            if rows.positions.shape[1] > rows.protected:
+                keeper.ranks.qualities[sequence] = _quality(policy, rows)
+
+
+def _quality(policy: Policy, rows: Rows) -> float:
+    past = rows.attention()[..., : rows.positions.shape[1] - rows.protected]
+    return policy.precision.quality(past)
 
 
 def _by_lane(scores: Tensor, num_lanes: int) -> Tensor:

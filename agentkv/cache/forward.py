@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.attach import CheckedCache
 from agentkv.cache.budget import Allowance, Budget, Bytes
-from agentkv.cache.evict import evict
+from agentkv.cache.evict import estimate, evict
 from agentkv.cache.families import describe, output_projection
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf import Handle, Layer, Misuse
@@ -146,6 +146,10 @@ class ForwardCache(CheckedCache):
         attention = store.attention
         if attention is None or not attention.is_of(scale, sinks, projection):
             attention = Attention(scale, sinks, projection)
+        keeper = store.keeper
+        if self._num_new == 1 and keeper is not None and not keeper.num_steps:
+            # the prefill is over: no row has come since, and the layer's queries are its last
+            estimate([store], range(len(store.fed)))
         output = store.attend(query, keys, values, mask, attention)
         if self._num_new > 1 and store.keeper is not None:
             # at once, so that no two layers hold a whole prompt
@@ -168,6 +172,8 @@ class ForwardCache(CheckedCache):
     def _store_by_rank(self) -> None:
         if not self.policy.precision.by_rank:
             return
+        going = {i for keeper in self.keepers.values() for i in keeper.ranks.noted}
+        estimate([self.stores[i] for i in self.keepers], going)
         best: dict[int, float] = {}
         for keeper in self.keepers.values():
             for sequence, quality in keeper.ranks.qualities.items():

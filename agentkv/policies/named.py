@@ -127,6 +127,7 @@ def arkv(
     tau3: float = 5.528,
     alpha: float = 0.75,
     format: str = "fp8",
+    estimate: Literal["once", "every_trim"] = "once",
     slack: int = 0,
     schedule: Schedule = "always",
     interval: int | None = None,
@@ -143,12 +144,15 @@ def arkv(
         tau3: the kurtosis, with 1 / tau3 (paper: 5.528).
         alpha: share of the rows beyond the window that a trim leaves (paper: 0.75).
         format: of the rows that are not worth the model's dtype: fp8 (paper), int8, int4 or nf4.
+        estimate: when a layer's quality is estimated: "once" for each sequence, at the end of its
+            prefill, before the first row goes and the first token is decoded (paper), or at
+            "every_trim" anew, over the rows that each head then holds (what agentkv did at first).
 
     Source: ARKV, Algorithm 1 (Lei and Ilager).
     """
     gate = Trimming(alpha=alpha, slack=slack, schedule=schedule, interval=interval)
     scorer = MeanAndVariance(window, gamma, kernel)
-    stored = Ranked(window, tau1, tau2, tau3, format)
+    stored = Ranked(window, tau1, tau2, tau3, format, estimate)
     return Policy("arkv", gate, Uniform(), scorer, Best(protected=window), stored)
 
 

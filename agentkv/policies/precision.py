@@ -6,7 +6,7 @@ back.
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Native:
     format: ClassVar[str | None] = None
     recent: ClassVar[int | None] = None
     by_rank: ClassVar[bool] = False
+    estimates_once: ClassVar[bool] = False
 
     def fitted(self, budget: int | None) -> Self:
         return self
@@ -48,6 +49,7 @@ class Aged:
     """None: half of the budget, at most 256 (the paper's 256 of 512; 128 of 256 is our choice)."""
     format: str = "int8"
     by_rank: ClassVar[bool] = False
+    estimates_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.recent is not None:
@@ -71,13 +73,32 @@ class Ranked:
     """The best rows of a layer in the model's dtype, the rest quantised; how many, the shape of
     the layer's attention says.
 
-    p_k is the mass of key k, summed over heads and the window's queries and normalised over the
-    keys before the window. quality = H**(1/tau1) * V**(1/tau2) * K**(1/tau3), with H the entropy,
-    V the variance over the keys and K the kurtosis (Pearson's) of p. A layer's share is its quality
-    over the best layer's; share * (B - W) of its rows stay original, and the window's W besides.
+    p_k is the mass of key k, summed over all query heads and the last W queries, and normalised
+    over the keys before the window. quality = H**(1/tau1) * V**(1/tau2) * K**(1/tau3), with H the
+    entropy, V the variance over the keys and K the kurtosis (Pearson's) of p. A layer's share (the
+    paper's OQ ratio) is its quality over the best layer's; share * (B - W) of its rows stay
+    original, and the window's W besides.
 
-    Source: ARKV, equations 3 to 6 and Algorithm 1. The paper's equation 8 says share * B; its code
-    takes entropy and moments of single weights. We follow Algorithm 1 and equations 3 to 6.
+    With estimate="once" a sequence has one quality per layer, for good, from its prefill:
+
+    * Tokens: the prefill is all forwards before the first one of a single token. It may be cut into
+      any chunks. It ends earlier, with the first forward after which a row has to go, before that
+      row goes (our choice; the paper has no chunks). So every head still holds every token, and k
+      is a position of the sequence: 0 <= k < T - W after T tokens.
+    * Queries: those of the last W of these T tokens, or as many as there are.
+    * What is averaged: nothing but what the equations sum. One weight is a softmax over all T keys,
+      the window's included, of which those before the window are then summed and normalised.
+    * A prefill of at most W tokens has no key before its window. The quality is then estimated when
+      a row first has to go, before it goes (our choice).
+    * A second turn changes nothing (our choice; the paper knows one prompt). A sequence that is
+      copied, saved or restored takes its qualities along.
+
+    With estimate="every_trim" the quality is estimated whenever rows have to go, over the rows that
+    are then held. Heads hold different rows after the first trim, and p_k sums over the k-th row of
+    each.
+
+    Source: ARKV, equations 3 to 7 and Algorithm 1. The paper's equation 8 says share * B; its code
+    takes entropy and moments of single weights. We follow Algorithm 1 and equations 3 to 7.
     """
 
     window: int
@@ -86,6 +107,7 @@ class Ranked:
     tau2: float
     tau3: float
     format: str = "fp8"
+    estimate: Literal["once", "every_trim"] = "once"
     recent: ClassVar[int | None] = None
     by_rank: ClassVar[bool] = True
 
@@ -94,6 +116,11 @@ class Ranked:
         for name in ("tau1", "tau2", "tau3"):
             require_above(name, getattr(self, name), 0)
         require_one_of("format", self.format, FORMATS)
+        require_one_of("estimate", self.estimate, ("once", "every_trim"))
+
+    @property
+    def estimates_once(self) -> bool:
+        return self.estimate == "once"
 
     def fitted(self, budget: int | None) -> Self:
         return self

@@ -265,6 +265,12 @@ class Precision(Protocol):
         """Whether the score decides: see `quality` and `num_originals`."""
         ...
 
+    @property
+    def estimates_once(self) -> bool:
+        """Whether `quality` is asked once for each sequence and layer, after the prefill, and not
+        whenever rows go."""
+        ...
+
     def fitted(self, budget: int | None) -> Self: ...
 
     def quality(self, attention: Tensor) -> float:

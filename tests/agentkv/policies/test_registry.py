@@ -100,6 +100,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         ("critical-pyramidkv", {"epsilon": -1}, "epsilon must be at least 0"),
         ("critical-ada-snapkv", {"gqa": "sum"}, "gqa must be one of mean_norm"),
         ("arkv", {"tau2": 0}, "tau2 must be more than 0"),
+        ("arkv", {"estimate": "twice"}, "estimate must be one of once, every_trim; found 'twice'"),
         ("arkv", {"gamma": None}, "gamma must be a number; found None"),
         ("arkv", {"alpha": 1.1}, "alpha must be"),
         ("edie", {"alpha": -0.1}, "alpha must be at least 0"),
