@@ -124,7 +124,8 @@ def test_chunks_bound_the_peak(llama, cache_for, tokens, name):
     cache.feed(llama, tokens(1, 1000))
     fitted = case.make().fitted(case.budget)
     rest = resting_bytes(fitted, cache.geometry, 1)
-    # one layer has a chunk more than at rest, and at the last moment room for a block in each lane
+    # one layer has a chunk more than at rest, and at the last moment room for a block in each lane,
+    # or a field twice
     row = HEADS * (4 + case.tracked + 2 * WIDTH * 4 + 4 * case.norms)
     assert cache.peak_nbytes <= rest + (100 + 2 * 64) * row
 
@@ -152,7 +153,9 @@ def test_a_prompt_of_32k_tokens_never_holds_more_than_the_budget_and_a_chunk(cac
     rest = (512 - recent) * coded + 2 * -(-512 // 64) * block + recent * dense + 512 * about
     chunk = 512 * (dense + about)
     room = 64 * (dense + coded + about)
+    # keys or values are there twice while rows that went give their memory back
+    twice = (512 + 64) * 8 * 4
     assert cache.nbytes <= rest + room
-    assert cache.peak_nbytes <= rest + chunk + room
+    assert cache.peak_nbytes <= rest + chunk + room + twice
     assert lanes.num_coded[0] >= 64
     assert cache.peak_nbytes < 32 * 1024 * dense / 20
