@@ -27,7 +27,7 @@ from agentkv.policies.parameters import (
     require_part,
     require_share,
 )
-from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes
+from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes, within
 from agentkv.policies.rows import PolicyError
 from agentkv.policies.slots import Remembered
 
@@ -131,8 +131,9 @@ class Adaptive:
     """The heads of a layer compete for its rows, and none falls below a floor.
 
     The best-scored candidates of all heads together say how many each head keeps. With `mix` a
-    head gets (1 - floor) of that and floor of an equal share. With `guarantee` a head is sure of
-    its best int(floor * budget) rows, those that never go included, and the rest compete.
+    head gets (1 - floor) of that and floor of an equal share, which is the same number for every
+    head; what a head does not have goes to the others (our choice). With `guarantee` a head is sure
+    of its best int(floor * budget) rows, those that never go included, and the rest compete.
 
     Source: Ada-KV (arXiv 2407.11550); `mix` is the paper's, `guarantee` is kvpress's meaning.
     """
@@ -170,9 +171,11 @@ class Adaptive:
         won = counts_of_best(scores, budget)
         if self.floor == 0:
             return won
-        equal = evenly(there(scores), budget)
-        mixed = (1 - self.floor) * won.to(torch.float64) + self.floor * equal.to(torch.float64)
-        return rounded_lanes(mixed, won.sum())
+        have = there(scores)
+        if self.floor == 1:
+            return evenly(have, budget)
+        mixed = (1 - self.floor) * won.to(torch.float64) + self.floor * budget
+        return rounded_lanes(within(mixed, have), won.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,26 @@ def evenly(there: Tensor, budget: int) -> Tensor:
     return torch.empty_like(counts).scatter_(0, order, counts)
 
 
+def within(wanted: Tensor, there: Tensor) -> Tensor:
+    """`wanted`, none above what is there; what a lane cannot take goes to the others, each the same
+    until it has no more. (S,) float64, with the sum of `wanted` or, if that is less, of `there`.
+
+    Args:
+        wanted: (S,) float64.
+        there: (S,) int64, the most that each lane can take.
+    """
+    num_lanes = there.shape[0]
+    room, order = (there - wanted).sort(stable=True)
+    lanes = torch.arange(num_lanes, device=there.device)
+    # from the lane with the least room on (less than none, if it wants too much): all of it, or its
+    # part of what is left
+    part = (room - room.cumsum(0)) / (num_lanes - lanes)
+    full = (room <= part).to(torch.int64).cumprod(0)
+    share = -(room * full).sum() / (num_lanes - full.sum()).clamp_min(1)
+    lifted = torch.where(full > 0, room, share)
+    return wanted + torch.empty_like(lifted).scatter_(0, order, lifted)
+
+
 def rounded_lanes(wanted: Tensor, total: Tensor) -> Tensor:
     """As `rounded`, for (S,) float64 on any device."""
     whole = (wanted + _CLOSE).floor()

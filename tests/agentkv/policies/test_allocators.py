@@ -52,6 +52,20 @@ def won(scores, budget, sure=0):
     return [sum(row[2] == i for row in chosen) for i in range(len(scores))]
 
 
+def lifted(wanted, have):
+    """Fractions: what a lane wants and does not have is given to the others, each the same."""
+    out, open_lanes = list(wanted), set(range(len(wanted)))
+    while any(out[i] > have[i] for i in open_lanes):
+        over = {i for i in open_lanes if out[i] >= have[i]}
+        excess = sum(out[i] - have[i] for i in over)
+        open_lanes -= over
+        for i in over:
+            out[i] = Fraction(have[i])
+        for i in open_lanes:
+            out[i] += excess / len(open_lanes)
+    return out
+
+
 def heads(allocator, scores, budget):
     counts = allocator.heads(torch.tensor(scores, dtype=torch.float32), budget)
     assert counts.dtype == torch.int64
@@ -86,13 +100,19 @@ def test_a_mix_is_within_a_row_of_its_formula_and_its_sum_is_exact(scores, budge
     have = there(scores)
     assert sum(found) == min(budget * len(have), sum(have))
     assert all(count <= most for count, most in zip(found, have, strict=True))
-    equal = heads(Uniform(), scores, budget)
-    exact = [(1 - floor) * a + floor * b for a, b in zip(won(scores, budget), equal, strict=True)]
+    exact = lifted([(1 - floor) * count + floor * budget for count in won(scores, budget)], have)
     # largest remainders: rounded down or up, and whoever goes up had no smaller one than who not
     ups = [x - math.floor(x) for x, count in zip(exact, found, strict=True) if count > x]
     downs = [x - math.floor(x) for x, count in zip(exact, found, strict=True) if count < x]
     assert all(abs(count - x) < 1 for x, count in zip(exact, found, strict=True))
     assert not ups or not downs or min(ups) >= max(downs)
+
+
+def test_a_head_that_has_less_than_an_equal_share_is_still_sure_of_the_papers_floor():
+    # the poor head has 21 of 22; of the best 44 rows 19 are its own: 0.8 * 19 + 0.2 * 22 = 19.6
+    scores = torch.full((2, 25), 2.0)
+    scores[0] = torch.tensor([ABSENT] * 4 + [1.0] * 2 + [3.0] * 19)
+    assert heads(Adaptive(floor=0.2), scores.tolist(), 22) == [20, 24]
 
 
 @settings(deadline=None, max_examples=200)
