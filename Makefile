@@ -7,10 +7,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN_ARGS ?=
 SOAK_ARGS ?=
+GPU_ARGS ?=
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run test soak test-peers lint nano clean
+.PHONY: setup system run test soak gpu test-peers lint nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -67,6 +68,19 @@ test: lint
 # All hostile input there is, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
 soak: setup .venv/tests
 	$(BIN)/python -m tests.soak --out runs/soak.json $(SOAK_ARGS)
+
+# All that needs a CUDA device, in nine minutes; without one, the kernels in Triton's interpreter. A PYTHON that has torch is
+# used as it is and nothing is installed, so that no network is needed; else .venv is set up. No browser is fetched: without
+# one the tasks are skipped. GPU_ARGS may name parts.
+gpu:
+	@$(PYTHON_IS_NEW_ENOUGH)
+	@python="$(PYTHON)"; \
+	if ! "$$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then \
+	  $(MAKE) --no-print-directory .venv/tests || { echo "no package registry answers; name a Python that has torch:" \
+	    "make gpu PYTHON=/path/to/python" >&2; exit 1; }; \
+	  python=$(BIN)/python; \
+	fi; \
+	PYTHONPATH="tasks$${PYTHONPATH:+:$$PYTHONPATH}" "$$python" -m agentkv_tasks.bench.gpu $(GPU_ARGS)
 
 # Against NVIDIA's kvpress, which cannot share .venv: it stops at transformers 5.2. That the cache is exact with a transformers
 # that old is tried there too. agentkv itself is not installed.

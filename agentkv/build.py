@@ -1,15 +1,16 @@
 """Settings to objects: the only place where a run is put together."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agentkv.agent import Agent
 from agentkv.config import ComposedPolicy, PolicySettings, RunSettings, Slot, read_policy
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 
 if TYPE_CHECKING:
+    from agentkv.agent import Agent
     from agentkv.models.decode import ActingModel
     from agentkv.models.local import LocalModel
     from agentkv.policies.policy import Policy
@@ -112,6 +113,18 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     return None
 
 
+def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:
+    """All parameters of `policy`, defaults included, and the budget it works under.
+
+    Raises:
+        ValueError: no such policy or parameter; the message names the known ones.
+    """
+    made = make_policy(policy)
+    budget = None if settings.model in SCRIPTED else budget_for(settings, made)
+    chosen = {**made.parameters, "budget": budget}
+    return dict(json.loads(json.dumps(chosen)))  # tuples as a row will have them
+
+
 def make_acting(
     settings: RunSettings, *, policy: PolicySettings, model: "LocalModel"
 ) -> "ActingModel":
@@ -136,7 +149,7 @@ def make_acting(
 
 def make_agent(
     settings: RunSettings, *, model: Model | None, solution: Sequence[str] = ()
-) -> Agent:
+) -> "Agent":
     """The agent of a run's episode.
 
     Args:
@@ -144,6 +157,8 @@ def make_agent(
         model: what acts, such as `make_acting` gives it; None for the script of the settings.
         solution: the task's own; only the script `solution` reads it.
     """
+    from agentkv.agent import Agent  # a browser's library, which no measurement of a cache needs
+
     return Agent(
         _script(settings, solution) if model is None else model,
         strict=settings.strict,

@@ -1,6 +1,8 @@
 """Who may import whom: the floors of the house, held by reading the source."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +118,14 @@ def test_only_the_command_line_opens_the_measurements() -> None:
 @pytest.mark.parametrize("room", ["env", "kernels", "tasks"])
 def test_the_workspaces_are_no_packages_themselves(room: str) -> None:
     assert not (ROOT / room / "__init__.py").exists()
+
+
+def test_a_cache_is_measured_without_what_only_episodes_need() -> None:
+    absent = ["playwright", "pytesseract", "llguidance", "starlette", "uvicorn"]
+    code = (
+        f"import sys; sys.path[:0] = {[str(room) for room in set(ROOMS.values())]};"
+        f"sys.modules.update(dict.fromkeys({absent}));"
+        "import agentkv_tasks.bench.speed.measure, agentkv_tasks.bench.memory.measure"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

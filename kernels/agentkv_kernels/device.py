@@ -12,8 +12,9 @@ from typing import Literal
 
 import torch
 
-TRITON = "3.7.1"
-"""The version the kernels are written and tested with; the one that torch 2.13 asks for."""
+TRITONS = ("3.6.0", "3.7.1")
+"""The versions that the kernels are tested with: those that torch 2.11 and torch 2.13 ask for. Both
+build all of them, and interpreted by either they equal the reference."""
 
 OLDEST_CAPABILITY = (8, 0)
 """The oldest devices that the kernels are compiled for: matrix units that know bfloat16."""
@@ -82,7 +83,9 @@ def _best_for(device: torch.device) -> Choice:
         needed, found = (".".join(map(str, pair)) for pair in (OLDEST_CAPABILITY, capability))
         return Choice("reference", f"{name} has compute capability {found}, below {needed}")
     lack = _lack_of_triton()
-    return Choice("reference", lack) if lack else Choice("triton", f"Triton {TRITON} on {name}")
+    if lack:
+        return Choice("reference", lack)
+    return Choice("triton", f"Triton {version('triton')} on {name}")
 
 
 def choice_here() -> Choice:
@@ -153,9 +156,9 @@ def _lack_of_triton() -> str | None:
     try:
         found = version("triton")
     except PackageNotFoundError:
-        return f"Triton is not installed: pip install triton=={TRITON}"
-    if found != TRITON:
-        return f"Triton {found} is installed, the kernels need {TRITON}"
+        return f"Triton is not installed: pip install triton=={TRITONS[-1]}"
+    if found not in TRITONS:
+        return f"Triton {found} is installed, the kernels are tested with {' and '.join(TRITONS)}"
     try:
         import_module("triton")
     except ImportError as error:

@@ -4,14 +4,13 @@ import contextlib
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from agentkv.build import load_run_model, make_acting, make_agent
+from agentkv.build import load_run_model, make_acting, make_agent, resolved_parameters
 from agentkv.config import RunSettings
 from agentkv.trace import Episode, Step
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
-from agentkv_tasks.plan import resolved_parameters
 
 
 class UrlError(ValueError):

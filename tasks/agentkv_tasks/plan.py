@@ -1,6 +1,5 @@
 """What a run will do: its episodes in order, and all that a worker has to know."""
 
-import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv.build import SCRIPTED, budget_for, make_policy
+from agentkv.build import resolved_parameters
 from agentkv.config import PolicySettings, RunSettings
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
@@ -90,18 +89,6 @@ def make_plan(
         for seed in settings.seeds:
             jobs += [_job(settings, suite, task, p, parameters[p.row_name], seed) for p in turns]
     return Plan(settings, suite, tuple(jobs), sites, scoring, step_timeout_s, threads)
-
-
-def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:
-    """All parameters of `policy`, defaults included, and the budget it works under.
-
-    Raises:
-        ValueError: no such policy or parameter; the message names the known ones.
-    """
-    made = make_policy(policy)
-    budget = None if settings.model in SCRIPTED else budget_for(settings, made)
-    chosen = {**made.parameters, "budget": budget}
-    return dict(json.loads(json.dumps(chosen)))  # tuples as a row will have them
 
 
 def _job(

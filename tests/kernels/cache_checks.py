@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from functools import partial
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -16,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import agentkv
 from agentkv_kernels import ops
 from agentkv_kernels.device import preferring
+from tests.kernels.apart import Apart, kernels_watched, on_device
 
 PROMPT, STEPS, BATCH = 80, 4, 2
 
@@ -28,6 +30,10 @@ CHECKS = {
     "ada-snapkv": ({"window": 6}, 24),
 }
 """By policy: its parameters and its budget."""
+
+WAITS = {"full": 0, "window": 0, "h2o": 0, "conf-kv": 1, "conf-kv-int8": 1 + BATCH}
+"""By policy, how often a step waits for a device: a gate asks once how sure the model is, and where
+rows are quantised the host asks for each sequence which row goes."""
 
 
 def tiny_model(device, dtype=torch.float32):
@@ -80,6 +86,26 @@ def check(name, device):
     torch.testing.assert_close(found[0], expected[0], atol=2e-3, rtol=1e-4)
 
 
+def check_apart(name):
+    """That nothing of the host's meets something of the device's, and that steps wait for the
+    device as often as they may; on a processor, where neither shows by itself."""
+    parameters, budget = CHECKS[name]
+    model, apart = tiny_model("cpu"), Apart()
+    on_device(*model.parameters(), *model.buffers())
+    policy = agentkv.policy(name, **parameters)
+    with preferring("triton"), kernels_watched(apart), apart, torch.no_grad():
+        ids = torch.ones(BATCH, PROMPT, dtype=torch.int64, device="cpu")
+        cache = agentkv.Cache.for_model(model, policy=policy, budget=budget)
+        cache.feed(model, ids)
+        read = len(apart.waits)
+        for _ in range(STEPS):
+            cache.feed(model, ids[:, :1])
+    assert not apart.mixed, apart.mixed
+    waits = apart.waits[read:]
+    if name in WAITS:
+        assert len(waits) == WAITS[name] * STEPS, waits
+
+
 def check_unwaited(name, device):
     """That a forward of one token asks the device for nothing, once kernels are compiled."""
     parameters, budget = CHECKS[name]
@@ -113,9 +139,11 @@ def check_given_back(name, device):
 
 def main():
     assert os.environ.get("TRITON_INTERPRET") == "1"
-    for name in CHECKS:
+    tried = {name: partial(check, name, "cpu") for name in CHECKS}
+    tried |= {f"{name}, apart": partial(check_apart, name) for name in CHECKS}
+    for name, checked in tried.items():
         try:
-            check(name, "cpu")
+            checked()
             reason = None
         except Exception:
             # the edge of this process: whatever broke is told by name, and the test fails

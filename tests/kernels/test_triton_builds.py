@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
-from agentkv_kernels.device import lack_of_attention  # noqa: E402
+from agentkv_kernels.device import TRITONS, _lack_of_triton, lack_of_attention  # noqa: E402
 from agentkv_kernels.triton.append import append_kernel, warps_for  # noqa: E402
 from agentkv_kernels.triton.attend import attend_kernel  # noqa: E402
 from agentkv_kernels.triton.close import COLUMNS, UNITS, close_kernel  # noqa: E402
@@ -23,6 +23,16 @@ def nothing_is_built_yet(tmp_path, monkeypatch):
     import triton
 
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
+
+
+def test_a_triton_that_was_not_tried_is_not_used_and_named(tmp_path, monkeypatch):
+    for found, lack in ((TRITONS[0], None), ("9.9.0", "Triton 9.9.0 is installed")):
+        about = tmp_path / found / f"triton-{found}.dist-info" / "METADATA"
+        about.parent.mkdir(parents=True)
+        about.write_text(f"Metadata-Version: 2.1\nName: triton\nVersion: {found}\n")
+        monkeypatch.syspath_prepend(about.parents[1])
+        said = _lack_of_triton()
+        assert said is None if lack is None else lack in said and TRITONS[0] in said
 
 
 def named(kernel, **types):

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from tests.kernels import cache_checks  # noqa: E402
 from tests.kernels.lane_checks import CHECKS, ON_A_DEVICE  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+
+needs_caches = pytest.mark.skipif(
+    find_spec("pydantic") is None, reason="caches need pydantic, which is not installed"
+)
 
 
 def interpreted(module):
@@ -54,6 +59,11 @@ def test_a_cache_steps_through_the_kernels_as_in_plain_torch(of_caches, name):
     assert of_caches[name] is None, of_caches[name]
 
 
+@pytest.mark.parametrize("name", cache_checks.CHECKS)
+def test_a_cache_keeps_host_and_device_apart(of_caches, name):
+    assert of_caches[f"{name}, apart"] is None, of_caches[f"{name}, apart"]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", CHECKS | ON_A_DEVICE)
@@ -61,6 +71,7 @@ def test_the_kernels_do_on_a_device_what_the_reference_does(name):
     (CHECKS | ON_A_DEVICE)[name]("cuda")
 
 
+@needs_caches
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", cache_checks.CHECKS)
@@ -68,6 +79,7 @@ def test_a_cache_on_a_device_steps_through_the_kernels_as_in_plain_torch(name):
     cache_checks.check(name, "cuda")
 
 
+@needs_caches
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["full", "window", "h2o"])
@@ -75,6 +87,7 @@ def test_a_step_of_a_cache_does_not_wait_for_the_device(name):
     cache_checks.check_unwaited(name, "cuda")
 
 
+@needs_caches
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", cache_checks.CHECKS)

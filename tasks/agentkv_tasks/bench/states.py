@@ -16,13 +16,19 @@ from rich.progress import Progress
 from rich.text import Text
 from torch import Tensor
 
-from agentkv.build import SCRIPTED, budget_for, check_model, load_run_model, make_policy
+from agentkv.build import (
+    SCRIPTED,
+    budget_for,
+    check_model,
+    load_run_model,
+    make_policy,
+    resolved_parameters,
+)
 from agentkv.config import RunSettings
 from agentkv_tasks.bench.follow import Follower, Truth
 from agentkv_tasks.bench.rows import StateRow
 from agentkv_tasks.bench.stream import Stream, of_file, of_world
 from agentkv_tasks.bench.table import tables
-from agentkv_tasks.plan import resolved_parameters
 from agentkv_tasks.preflight import find_browser
 from agentkv_tasks.provenance import commit, processor, versions
 

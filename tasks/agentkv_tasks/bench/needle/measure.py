@@ -15,7 +15,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from agentkv.build import SCRIPTED, check_model, load_run_model, make_acting
+from agentkv.build import (
+    SCRIPTED,
+    check_model,
+    load_run_model,
+    make_acting,
+    resolved_parameters,
+)
 from agentkv.config import RunSettings
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.needle.file import Cell, NeedleFile
@@ -24,7 +30,6 @@ from agentkv_tasks.bench.needle.rows import NeedleRow, summary
 from agentkv_tasks.bench.needle.seek import cell, pages_digest, seek, weights_digest
 from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.speed.machine import threads_of_torch
-from agentkv_tasks.plan import resolved_parameters
 from agentkv_tasks.provenance import commit, processor, versions
 
 if TYPE_CHECKING:

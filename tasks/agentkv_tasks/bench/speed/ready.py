@@ -7,7 +7,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from agentkv.build import SCRIPTED, budget_for, make_policy
+from agentkv.build import SCRIPTED, budget_for, make_policy, resolved_parameters
 from agentkv.cache.attach import attach
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import find_model
@@ -16,7 +16,6 @@ from agentkv_tasks.bench.speed.machine import SpeedError, device_of
 from agentkv_tasks.bench.speed.others import AGAINST, others
 from agentkv_tasks.bench.speed.shapes import SHAPES, Loaded, build, load, most_positions, twin
 from agentkv_tasks.bench.speed.verify import NUM_STEPS, check_path
-from agentkv_tasks.plan import resolved_parameters
 
 CHECKED = 1.5
 """Tokens that contenders are checked over, by the budget, so that rows go."""
