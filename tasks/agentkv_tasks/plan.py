@@ -10,6 +10,7 @@ from typing import Any
 
 from agentkv.build import SCRIPTED, budget_for, make_policy
 from agentkv.config import PolicySettings, RunSettings
+from agentkv.masking import Secrets
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite
@@ -65,7 +66,7 @@ class Plan:
             "chunk": chosen.chunk,
             "dtype": chosen.dtype,
             "ocr": chosen.ocr,
-            "sites": dict(self.sites),
+            "sites": Secrets().mask_within(self.sites),
         }
 
 
