@@ -33,7 +33,7 @@ def test_a_line_that_finds_no_room_leaves_the_lines_before_it_whole(tmp_path: Pa
     append_line(path, b"first\n")
     with (
         at_most(8),
-        pytest.raises(NotWritten, match="could not be written: File too large; .*room"),
+        pytest.raises(NotWritten, match="written: File too large; .*room"),
     ):
         append_line(path, b"second\n")
     assert path.read_bytes() == b"first\n"

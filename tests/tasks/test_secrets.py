@@ -27,7 +27,7 @@ class SignIn(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         said = parse_qs(urlsplit(self.path).query).get("pw", [""])[0]
         body = (
-            "<title>Sign in</title><form action=/in><label>Password <input type=password name=pw>"
+            "<title>Sign in</title><form><label>Password <input type=password name=pw>"
         )
         if said:
             ways = (said, quote(said), json.dumps(said), base64.b64encode(f"bo:{said}".encode()))
