@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from agentkv.masking import Secrets
 from agentkv.terminal import Terminal, plain
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
@@ -147,7 +148,7 @@ def for_people() -> Iterator[Console]:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"agentkv: {plain(message)}", file=sys.stderr)
+    print(f"agentkv: {plain(Secrets().mask(message))}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 

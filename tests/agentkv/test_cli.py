@@ -169,6 +169,11 @@ def test_several_runs_are_reported_as_one_table(tmp_path: Path) -> None:
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
 
 
+def test_an_error_quotes_no_credentials() -> None:
+    said = call("run", "--tasks", str(SMALL), "--site", "SHOP1=http://bo:k3y99999@a.test/").output
+    assert "http://***@a.test" in said and "k3y99999" not in said
+
+
 def test_no_text_steers_the_terminal(tmp_path: Path) -> None:
     row = {
         **{"suite": "small", "world_seed": 75, "task_id": 0, "category": "form"},

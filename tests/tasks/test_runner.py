@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentkv_env.browser import find_executable
 from agentkv_tasks.results import Row
 from tests.tasks.runs import (
     SMALL,
@@ -114,6 +115,17 @@ def test_options_that_make_no_sense_start_nothing(tmp_path: Path) -> None:
     assert "unknown policy 'gatd'" in finish(process)
     assert process.returncode == 2
     assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_browser_that_does_not_start_once_is_tried_again(tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f"""#!/bin/sh
+        mkdir "{tmp_path}/tried" 2>/dev/null && exit 1
+        exec "{find_executable()}" "$@"\n""")
+    browser.chmod(0o755)
+    options = ("--model", "stop", "--limit", "1", "--workers", "1", "--browser-path", str(browser))
+    said = finish(start(tmp_path / "out", *options))
+    assert [row.status for row in complete_rows(tmp_path / "out")] == ["stopped"], said
 
 
 def test_a_row_that_finds_no_room_ends_the_run_in_words_and_the_next_goes_on(
