@@ -16,6 +16,7 @@ from typing import Self
 
 from playwright.sync_api import Error, Playwright, sync_playwright
 
+from agentkv_env.errors import BrowserGone
 from agentkv_env.processes import child_with, is_running
 from agentkv_env.watchdog import Watchdog
 
@@ -29,11 +30,21 @@ _starting = threading.Lock()  # the environment is the whole process's
 
 
 class Driver:
-    """A running Playwright, shared by the browsers of one thread. Use `acquire` and `release`."""
+    """A running Playwright, shared by the browsers of one thread. Use `acquire` and `release`.
+
+    Raises:
+        BrowserGone: there is no place for a profile.
+    """
 
     def __init__(self) -> None:
         remove_stale()
-        self._folder = _OwnFolder()
+        try:
+            self._folder = _OwnFolder()
+        except OSError as error:
+            raise BrowserGone(
+                f"no folder for a browser's profile can be made in {tempfile.gettempdir()}: "
+                f"{error.strerror}; make room there, or name another place in TMPDIR"
+            ) from error
         with _starting:
             before = os.environ.get("TMPDIR")
             os.environ["TMPDIR"] = str(self._folder.path)  # read by the driver and its browsers

@@ -126,6 +126,12 @@ def folders() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob(PREFIX + "*")}
 
 
+def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/sys")
+    with pytest.raises(BrowserGone, match="can be made in /proc/sys: .*TMPDIR"):
+        driver_module.Driver()
+
+
 def test_profiles_of_the_killed_go_at_the_next_start_and_those_of_the_living_stay(
     elsewhere: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,17 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, quote, quote_plus, urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
+from agentkv.cli import cli
+from agentkv.masking import Secrets
+from agentkv.trace import TraceWriter
+from tests.agentkv.agent.test_trace import STEP
 from tests.tasks.runs import SMALL, complete_rows, finish, start
 
 pytestmark = pytest.mark.browser
@@ -26,9 +32,7 @@ class SignIn(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         said = parse_qs(urlsplit(self.path).query).get("pw", [""])[0]
-        body = (
-            "<title>Sign in</title><form><label>Password <input type=password name=pw>"
-        )
+        body = "<title>Sign in</title><form><label>Password <input type=password name=pw>"
         if said:
             ways = (said, quote(said), json.dumps(said), base64.b64encode(f"bo:{said}".encode()))
             lines = "".join(f"<p>{html.escape(str(way))}</p>" for way in ways)
@@ -90,3 +94,18 @@ def test_no_secret_is_in_a_file_or_on_the_terminal_and_scores_see_it_all_the_sam
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     trace = next(path for path in files if path.name.startswith("001"))
     assert "Sign in with *** and say it." in trace.read_text()
+
+
+def test_a_replay_types_the_mask_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    task = json.loads(SMALL.read_text())[1]
+    secrets = Secrets(["welcome99"])
+    task["start_url"] = "__SHOPPING__/sign-in"
+    task["eval"]["reference_answers"]["exact_match"] = "welcome99"
+    with TraceWriter(path, head={"goal": "Sign in.", "task": task}, secrets=secrets) as trace:
+        for index, reply in enumerate(["type [1] [welcome99] [0]", "stop [welcome99]"]):
+            trace.step(replace(STEP, index=index, reply=f"```{reply}```", action=reply))
+    said = CliRunner().invoke(cli, ["replay", str(path)]).output
+    assert "type [1] [***] [0]" in said and "welcome99" not in said
+    assert "stopped, score 1" in said
+    assert "secrets are not in the trace: *** was typed in their place" in said
