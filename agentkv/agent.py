@@ -8,6 +8,7 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.config import Decoding, Observations
 from agentkv.episode import Surface, Terms, pursue
+from agentkv.masking import Secrets
 from agentkv.models.model import CachedModel, Model
 from agentkv.trace import Episode, Step
 from agentkv_env.ocr import Ocr
@@ -77,6 +78,7 @@ class Agent:
         screenshots: Path | None = None,
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
+        secrets: Secrets | None = None,
     ) -> Episode:
         """Pursue `goal` from where `page` is now.
 
@@ -92,6 +94,8 @@ class Agent:
             hosts: for a page of the caller's: the only hosts the agent may reach; None: the one
                 the page is on. A Session brings its own.
             ocr: for a page of the caller's: read text in images, where Tesseract is installed.
+            secrets: what must be masked in the steps from the beginning; what is typed into
+                password fields is added to it. The episode has them all.
 
         Raises:
             Whatever the model or `on_step` raises, but for `TimeoutError` and `ContextLimit`,
@@ -108,6 +112,7 @@ class Agent:
             timeout_s=timeout_s,
             on_step=on_step,
             screenshots=screenshots,
+            secrets=Secrets() if secrets is None else secrets,
         )
         if isinstance(page, Surface):
             return pursue(self.model, page, terms)

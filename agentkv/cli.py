@@ -15,6 +15,7 @@ from rich.text import Text
 
 from agentkv import options
 from agentkv.bench import bench
+from agentkv.terminal import plain
 
 if TYPE_CHECKING:
     from agentkv.trace import Step
@@ -149,7 +150,7 @@ def report(
         others = None if against is None else options.split("--against", against)
         rows = [row for run in read_runs(folders).values() for row in run]
         if markdown:
-            typer.echo(as_markdown(standings(summarise(rows), others)))
+            typer.echo(plain(as_markdown(standings(summarise(rows), others))))
             return
         path = write_report(*folders, out=out, against=others)
         console.print(result_table(rows))
@@ -248,7 +249,8 @@ def act(
             max_steps=max_steps,
             on_step=lambda step: _print_step(console, step),
         )
-        answer = f", answer: {episode.answer}" if episode.answer else ""
+        said = episode.secrets.mask(episode.answer)
+        answer = f", answer: {said}" if said else ""
         console.print(Text(f"{episode.status} after {len(episode.steps)} steps{answer}"))
         if episode.error:
             console.print(Text(episode.error, style="red"), soft_wrap=True)
@@ -264,7 +266,7 @@ def replay(
 ) -> None:
     """Do a recorded episode again without its model, and score it again."""
     with options.for_people() as console:
-        from agentkv_tasks.replay import find_trace
+        from agentkv_tasks.replay import find_trace, has_masks
         from agentkv_tasks.replay import replay as do_again
 
         def compare(before: "Step", now: "Step") -> None:
@@ -273,7 +275,10 @@ def replay(
                 line = f"    was: {before.url} {before.error}"
                 console.print(Text(line, style="yellow"), soft_wrap=True)
 
-        _, episode, score = do_again(find_trace(place, key), on_step=compare)
+        trace, episode, score = do_again(find_trace(place, key), on_step=compare)
+        if has_masks(trace):
+            note = "secrets are not in the trace: *** was typed in their place"
+            console.print(Text(note, style="yellow"), soft_wrap=True)
         value = "none" if score is None else f"{score.value:g}"
         reason = f" ({score.reason})" if score is not None and score.reason else ""
         console.print(Text(f"{episode.status}, score {value}{reason}"), soft_wrap=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
+from agentkv.files import make_folder, write_whole
+from agentkv.masking import Secrets
 from agentkv.models.model import ContextLimit, Model, Reply
 from agentkv.prompt import one_line
 from agentkv.trace import Episode, Status, Step
@@ -49,6 +51,7 @@ class Terms:
     timeout_s: float
     on_step: Callable[[Step], None] | None
     screenshots: Path | None
+    secrets: Secrets
 
 
 def pursue(model: Model, surface: Surface, terms: Terms) -> Episode:
@@ -89,7 +92,7 @@ class _Run:
         self._num_unread = 0
         self._num_repeats = 0
         self._last: tuple[Page, Action] | None = None
-        self._secrets: set[str] = set()
+        self._secrets = terms.secrets
 
     def episode(self) -> Episode:
         try:
@@ -100,9 +103,10 @@ class _Run:
             return Episode(
                 status=end.status,
                 answer=end.answer,
-                steps=tuple(self._steps),
+                steps=tuple(self._masked(step) for step in self._steps),
                 seconds=time.monotonic() - self._started,
-                error=end.error,
+                error=self._secrets.mask(end.error),
+                secrets=self._secrets,
             )
 
     def _turn(self) -> None:
@@ -155,8 +159,8 @@ class _Run:
         except BrowserGone as error:
             raise _Ended("env_error", error=str(error)) from error
         name = f"{len(self._steps):03}.jpg"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(picture)
+        make_folder(folder)
+        write_whole(folder / name, picture)
         return page, name
 
     def _ask(self, page: Page) -> Reply:
@@ -182,22 +186,20 @@ class _Run:
 
     def _record(self, shown: _Shown, action: Action | None, error: str, seconds: float) -> None:
         page, reply = shown.page, shown.reply
-        self._secrets |= _typed_secrets(page, action)
-
-        def masked(text: str) -> str:
-            for secret in self._secrets:
-                text = text.replace(secret, "***")
-            return text
-
+        for secret in _typed_secrets(page, action):
+            self._secrets.add(secret)
+        self._secrets.add_credentials(page.url)
+        if action is not None:
+            self._secrets.add_credentials(action.url)
         cache = reply.cache
         step = Step(
             index=len(self._steps),
-            url=masked(_without_credentials(page.url)),
-            observation=masked(reply.observation),
-            note=masked(shown.note),
-            reply=masked(reply.text),
-            action=masked(render(action)) if action is not None else "",
-            error=masked(error),
+            url=_without_credentials(page.url),
+            observation=reply.observation,
+            note=shown.note,
+            reply=reply.text,
+            action=render(action) if action is not None else "",
+            error=error,
             num_tokens_in=reply.num_tokens_in,
             num_tokens_out=reply.num_tokens_out,
             seen_tokens=cache.seen_tokens if cache else 0,
@@ -208,9 +210,22 @@ class _Run:
             seconds=seconds,
             screenshot=shown.screenshot,
         )
+        step = self._masked(step)
         self._steps.append(step)
         if self._terms.on_step is not None:
             self._terms.on_step(step)
+
+    def _masked(self, step: Step) -> Step:
+        mask = self._secrets.mask
+        return replace(
+            step,
+            url=mask(step.url),
+            observation=mask(step.observation),
+            note=mask(step.note),
+            reply=mask(step.reply),
+            action=mask(step.action),
+            error=mask(step.error),
+        )
 
 
 def _note(text: str) -> str:

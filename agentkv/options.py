@@ -9,6 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from agentkv.masking import Secrets
+from agentkv.terminal import Terminal, plain
+
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
 RUN_BUDGET = "704"
@@ -134,7 +137,7 @@ def for_people() -> Iterator[Console]:
     broke off; 130: interrupted. Errors that are not ours are mistakes of ours and stay as they are.
     """
     try:
-        yield Console()
+        yield Terminal()
     except (ValueError, RuntimeError) as error:
         if type(error).__module__.partition(".")[0] not in _OURS:
             raise
@@ -145,7 +148,7 @@ def for_people() -> Iterator[Console]:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"agentkv: {message}", file=sys.stderr)
+    print(f"agentkv: {plain(Secrets().mask(message))}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 

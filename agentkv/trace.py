@@ -5,12 +5,14 @@ end is an episode that died; its steps are all there.
 """
 
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TextIO
+from typing import Any, Literal, Self
+
+from agentkv.files import AppendedFile, json_line, write_whole
+from agentkv.masking import Secrets
 
 SCHEMA = 1
 """Goes up when a reader of old traces would misread new ones."""
@@ -76,6 +78,9 @@ class Episode:
     seconds: float
     error: str = ""
     """What went wrong, for `env_error`, `timeout` and `context_limit`."""
+    secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
+    """What was typed into password fields. It is masked in the steps, and not in the answer, which
+    is still to be scored: `secrets.mask(answer)` is what may be shown."""
 
     @property
     def num_tokens_in(self) -> int:
@@ -106,24 +111,42 @@ class TraceWriter:
             episode = agent.run(page, goal, on_step=trace.step)
             trace.end(episode)
 
+    Only its owner can read the file. `***` stands for every secret in it, also in what was written
+    before the secret was known: the file is then written anew, whole, in its own place.
+
+    Args:
+        head: `goal` and `task` in it are masked; the rest says which episode this is.
+        secrets: those of the episode, which may grow; those of an `Episode` are added to them.
+
     Raises:
         FileExistsError: `path` holds a trace already; nothing is overwritten.
+        NotWritten: here and in all else, what was said could not be written.
     """
 
-    def __init__(self, path: Path, *, head: Mapping[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("x", encoding="utf-8")
+    def __init__(
+        self, path: Path, *, head: Mapping[str, Any], secrets: Secrets | None = None
+    ) -> None:
+        self._path = path
+        self._secrets = Secrets() if secrets is None else secrets
+        self._num_masked = 0
+        self._rows: list[dict[str, Any]] = []
+        self._file = AppendedFile(path, is_new=True)
         self._write("head", head)
 
     def step(self, step: Step) -> None:
         self._write("step", asdict(step))
 
     def end(self, episode: Episode) -> None:
+        self._secrets.update(episode.secrets)
         end = {"status": episode.status, "answer": episode.answer, "error": episode.error}
         self._write("end", {**end, "seconds": episode.seconds, "num_steps": len(episode.steps)})
 
     def close(self) -> None:
-        self._file.close()
+        """Close the file, after a last look for secrets that were not known when it was written."""
+        try:
+            self._mask_again()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,10 +160,31 @@ class TraceWriter:
         self.close()
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
-        row = {"schema": SCHEMA, "kind": kind, **values}
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._mask_again()
+        row = self._masked({"schema": SCHEMA, "kind": kind, **values})
+        self._file.append(json_line(row))
+        self._rows.append(row)
+
+    def _mask_again(self) -> None:
+        if len(self._secrets) == self._num_masked:
+            return
+        self._num_masked = len(self._secrets)
+        rows = [self._masked(row) for row in self._rows]
+        if rows != self._rows:
+            self._rows = rows
+            self._file.close()
+            write_whole(self._path, b"".join(map(json_line, rows)))
+            self._file = AppendedFile(self._path)
+
+    def _masked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        texts = {name: row[name] for name in _TEXTS if name in row}
+        return {**row, **self._secrets.mask_within(texts, keep=_CLOSED)}
+
+
+_TEXTS = ("goal", "task", "url", "observation", "note", "reply", "action", "answer", "error")
+"""What pages, models and people wrote; all else in a row is ours, and identifies it."""
+_CLOSED = frozenset({"category", "eval_types", "url_note", "sites", "eval_fuzzy_image_match"})
+"""Fields of a task that hold one of a few words of its schema."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from playwright.sync_api import Browser as PlaywrightBrowser
-from playwright.sync_api import Error, Playwright, sync_playwright
+from playwright.sync_api import Error, Playwright
 
 from agentkv_env.allow import split_port
+from agentkv_env.driver import Driver
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.ocr import Ocr
 from agentkv_env.session import Session
@@ -20,8 +20,7 @@ VARIABLE = "AGENTKV_BROWSER"
 """Environment variable that names the browser's executable."""
 
 LAUNCH_S = 30.0
-
-_driver = threading.local()  # Playwright's driver: one per thread, shared by that thread's browsers
+CLOSE_S = 10.0
 
 
 def find_executable() -> str | None:
@@ -45,15 +44,15 @@ def find_executable() -> str | None:
 class Browser:
     """A running Chromium. Use from the thread that launched it; a context manager."""
 
-    def __init__(self, playwright: Playwright, running: PlaywrightBrowser, owns: bool) -> None:
+    def __init__(self, running: PlaywrightBrowser, pid: int | None, driver: Driver | None) -> None:
         """Use `launch`."""
-        self._playwright = playwright
         self._running = running
-        self._owns_driver = owns
+        self._driver = driver
+        """None where the caller's Playwright is used."""
         self._closed = False
         self.version = running.version
-        self.pid = _pid(running)
-        self.watchdog = Watchdog(self.pid)
+        self.pid = pid
+        self.watchdog = Watchdog(pid, driver=None if driver is None else driver.pid)
 
     @classmethod
     def launch(
@@ -76,20 +75,25 @@ class Browser:
             BrowserGone: it did not start.
         """
         path = executable or find_executable()
-        owns = playwright is None
-        driver = playwright or _acquire()
+        driver = None
+        if playwright is None:
+            driver = Driver.acquire()
+            playwright = driver.playwright
         names = ["localhost", "*.localhost", "127.0.0.1", *(split_port(host)[0] for host in hosts)]
         rules = " , ".join(["MAP * ~NOTFOUND", *(f"EXCLUDE {name}" for name in names)])
+        watchdog = Watchdog(None, driver=None if driver is None else driver.pid)
         try:
-            running = driver.chromium.launch(
-                executable_path=path,
-                timeout=LAUNCH_S * 1000,
-                # One renderer per page: frames of other sites stay readable from one connection.
-                args=[f"--host-resolver-rules={rules}", "--disable-site-isolation-trials"],
-            )
+            with watchdog.limit(LAUNCH_S + CLOSE_S):
+                running = playwright.chromium.launch(
+                    executable_path=path,
+                    timeout=LAUNCH_S * 1000,
+                    # One renderer per page: frames of other sites stay readable together.
+                    args=[f"--host-resolver-rules={rules}", "--disable-site-isolation-trials"],
+                )
+                return cls(running, _pid(running), driver)
         except Error as error:
-            if owns:
-                _release()
+            if driver is not None:
+                driver.release()
             if path is None or "executable doesn't exist" in str(error).lower():
                 raise BrowserMissing(
                     "no Chromium found; install chromium-headless-shell or chromium with your "
@@ -97,7 +101,8 @@ class Browser:
                     f"{VARIABLE} to one (looked at: {path or 'PATH and the Playwright cache'})"
                 ) from error
             raise BrowserGone(f"{path} did not start: {error.message.splitlines()[0]}") from error
-        return cls(driver, running, owns)
+        finally:
+            watchdog.stop()
 
     @property
     def is_alive(self) -> bool:
@@ -125,19 +130,24 @@ class Browser:
             timeout_s: for each thing the browser is asked to do.
 
         Raises:
-            BrowserGone: this browser is dead or closed.
+            BrowserGone: this browser is dead or closed, or does not answer (it is killed then).
         """
         if not self.is_alive:
             raise BrowserGone("the browser is gone; launch a new one")
         try:
-            context = self._running.new_context(
-                viewport={"width": viewport[0], "height": viewport[1]},
-                accept_downloads=False,
-                service_workers="block",
-                device_scale_factor=1,
-            )
-            page = context.new_page()
+            with self.watchdog.limit(2 * timeout_s):
+                context = self._running.new_context(
+                    viewport={"width": viewport[0], "height": viewport[1]},
+                    accept_downloads=False,
+                    service_workers="block",
+                    device_scale_factor=1,
+                )
+                page = context.new_page()
         except Error as error:
+            if self.watchdog.fired:
+                raise BrowserGone(
+                    f"the browser did not answer for {2 * timeout_s:g} s and was killed"
+                ) from error
             raise BrowserGone(f"the browser is gone: {error.message.splitlines()[0]}") from error
         return Session(
             page,
@@ -151,19 +161,20 @@ class Browser:
         )
 
     def close(self) -> None:
-        """End the browser; safe to call twice and on a dead one."""
+        """End the browser and all its processes; safe to call twice and on a dead one."""
         if self._closed:
             return
         self._closed = True
         try:
             if not self.watchdog.fired and self._running.is_connected():
-                with self.watchdog.limit(10):
+                with self.watchdog.limit(CLOSE_S):
                     self._running.close()
         except Error:
             pass  # it is dead, which is what was asked for
         self.watchdog.stop()
-        if self._owns_driver:
-            _release()
+        self.watchdog.kill()  # helpers that outlived it, if there are any
+        if self._driver is not None:
+            self._driver.release()
 
     def __enter__(self) -> Self:
         return self
@@ -183,19 +194,3 @@ def _pid(running: PlaywrightBrowser) -> int | None:
     processes = connection.send("SystemInfo.getProcessInfo")["processInfo"]
     connection.detach()
     return next((int(entry["id"]) for entry in processes if entry["type"] == "browser"), None)
-
-
-def _acquire() -> Playwright:
-    if not hasattr(_driver, "playwright"):
-        _driver.playwright = sync_playwright().start()
-        _driver.users = 0
-    _driver.users += 1
-    playwright: Playwright = _driver.playwright
-    return playwright
-
-
-def _release() -> None:
-    _driver.users -= 1
-    if _driver.users == 0:
-        _driver.playwright.stop()
-        del _driver.playwright

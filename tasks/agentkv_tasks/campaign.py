@@ -1,5 +1,6 @@
 """A run from beginning to end: check what was asked for, run what is not done, report."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from agentkv.build import SCRIPTED, check_model
 from agentkv.config import RunSettings
+from agentkv.files import NotWritten, require_folder
 from agentkv_env.sites.registry import SITES
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.display import RunDisplay, failure_lines, result_table
@@ -96,11 +98,19 @@ def conduct(campaign: Campaign, console: Console) -> Path:
     Interrupted, it prints what there is and writes the report before it passes the interrupt on.
 
     Raises:
+        Unwritable: nothing can be written in the folder.
+        NotWritten: a row or the report was lost, as on a full disk; what was written is whole.
         ResultsError: the folder holds other results, or another run is writing there.
         CannotStart: nobody can work as asked; the message says what to mend.
         RunError: workers or the model's process die again and again; the message says why.
     """
     plan, out = campaign.plan, campaign.plan.settings.out
+    for folder in (out, out / "traces", out / "logs"):
+        is_ours = folder != out or (out / "results.jsonl").exists()
+        require_folder(folder)
+        if is_ours:  # of a run of old it may be open to others
+            with contextlib.suppress(PermissionError):
+                folder.chmod(0o700)
     with Results(out / "results.jsonl", fresh=campaign.fresh) as results:
         if campaign.fresh:
             _clear(out)
@@ -126,8 +136,13 @@ def conduct(campaign: Campaign, console: Console) -> Path:
             if jobs:
                 with display:
                     run(plan, results, display, jobs=jobs)
-        finally:
-            path = _conclude(results, wanted, out, console)
+        except BaseException:
+            try:
+                _conclude(results, wanted, out, console)
+            except NotWritten as lost:  # what broke the run off is what people must hear of
+                console.print(Text(f"no report: {lost}", style="yellow"), soft_wrap=True)
+            raise
+        path = _conclude(results, wanted, out, console)
     assert path is not None, "a plan has at least one episode"
     return path
 
@@ -161,5 +176,6 @@ def _clear(out: Path) -> None:
         path = out / name
         if path.is_dir():
             shutil.rmtree(path)
+            path.mkdir(mode=0o700)
         else:
             path.unlink(missing_ok=True)

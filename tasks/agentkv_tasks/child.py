@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentkv.files import NotWritten, make_folder
+from agentkv_env.processes import kill_descendants
+
 _LOG_TAIL = 300  # characters of a dead process's last words that are passed on
 
 
@@ -61,8 +64,9 @@ class Child:
         self._process.join(seconds)
 
     def kill(self) -> None:
-        """End its whole group, a browser included, and wait for it."""
+        """End it and all it has started, a browser included, and wait for it."""
         if self.is_alive:
+            kill_descendants(self.pid)  # a browser is in a group of its own, and may be stopped
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -101,15 +105,20 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a child has a parent"
     multiprocessing.connection.wait([parent.sentinel])
-    os.killpg(0, signal.SIGKILL)  # a browser's driver is in this group and ends its browser
+    kill_descendants(os.getpid())  # a browser is in a group of its own
+    os.killpg(0, signal.SIGKILL)
 
 
 def _write_to(log: Path) -> None:
     """Send what is printed here to a file: the terminal belongs to the parent."""
-    log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        make_folder(log.parent)
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(target, 0o600)
+    except (OSError, NotWritten):
+        target = os.open(os.devnull, os.O_WRONLY)  # its work counts, its words do not
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentkv.build import resolved_parameters
 from agentkv.config import PolicySettings, RunSettings
+from agentkv.masking import Secrets
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite
@@ -64,7 +65,7 @@ class Plan:
             "chunk": chosen.chunk,
             "dtype": chosen.dtype,
             "ocr": chosen.ocr,
-            "sites": dict(self.sites),
+            "sites": Secrets().mask_within(self.sites),
         }
 
 

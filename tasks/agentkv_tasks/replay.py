@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentkv.agent import Agent
 from agentkv.config import RunSettings
+from agentkv.masking import MASK
 from agentkv.models.model import Reply
 from agentkv.trace import Episode, Step, Trace, read_trace
 from agentkv_env.browser import Browser
@@ -43,6 +44,11 @@ class RecordedConversation:
         return Reply(text=next(self._replies).reply)
 
 
+def has_masks(trace: Trace) -> bool:
+    """Whether something that was typed or asked for is not in the trace, because it was secret."""
+    return any(MASK in step.reply for step in trace.steps) or MASK in str(trace.head.get("task"))
+
+
 def find_trace(place: Path, key: str | None) -> Path:
     """The trace file `place`, or the one trace in the folder `place` that `key` begins.
 
@@ -67,6 +73,9 @@ def replay(
     path: Path, *, on_step: Callable[[Step, Step], None]
 ) -> tuple[Trace, Episode, Score | None]:
     """Do the episode of the trace at `path` again on the embedded world and score it.
+
+    A trace has no secrets: `***` is typed where a password was, so that pages behind a sign-in may
+    differ, and a score that asks for the secret too (`has_masks`).
 
     Args:
         path: a trace that `agentkv run` wrote.

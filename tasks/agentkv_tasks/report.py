@@ -16,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from agentkv.build import SCRIPTED
+from agentkv.files import make_folder, write_whole
 from agentkv.trace import Trace, TraceError, read_trace
 from agentkv_tasks.curves import curves, plots
 from agentkv_tasks.grid import goal, grid, kind
@@ -49,6 +50,7 @@ def write_report(
     Raises:
         ResultsError: there are no results, a line of them is broken, they cannot be counted
             together, or none is of a policy named by `against` (as `standings` takes it).
+        NotWritten: a page could not be written; `agentkv report` writes all of them anew.
     """
     environment = _environment()
     runs = {folder: _read(environment, folder, rows) for folder, rows in read_runs(folders).items()}
@@ -60,10 +62,10 @@ def write_report(
     if several:
         place = folders[0].resolve().parent if out is None else out
         whole = _report(environment, _together(runs, place), against)
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         pages[place] = whole
     for folder, page in pages.items():
-        (folder / "report.html").write_text(page, encoding="utf-8")
+        write_whole(folder / "report.html", page)
     return next(reversed(pages)) / "report.html"
 
 
@@ -77,7 +79,7 @@ def _read(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
             traces[row.key] = trace
             page = Path(row.trace).with_suffix(".html")
             hrefs[row.key] = quote(str(page))
-            (folder / page).write_text(_episode(environment, row, trace), encoding="utf-8")
+            write_whole(folder / page, _episode(environment, row, trace))
     return _Read(tuple(rows), traces, hrefs, "results.jsonl")
 
 

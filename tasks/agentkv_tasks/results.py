@@ -6,11 +6,12 @@ an episode whose line is there is not run again, and no key is ever counted twic
 
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
+
+from agentkv.files import AppendedFile, json_line
 
 SCHEMA = 1
 
@@ -99,7 +100,7 @@ class Row:
         return self.suite, self.world_seed, self.task_id, self.seed
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json_line(asdict(self)).decode().rstrip("\n")
 
 
 def key_of(
@@ -147,19 +148,18 @@ class Results:
 
     Raises:
         ResultsError: another run holds the file, or it has a line that is no row.
+        NotWritten: it cannot be opened.
     """
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab+")
+        self._file = AppendedFile(path)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
             raise ResultsError(f"{path}: another run is writing here; give another --out") from None
         try:
-            self._file.seek(0)
-            self._file.truncate(0 if fresh else _complete(self._file.read()))
+            self._file.cut(0 if fresh else _complete(path.read_bytes()))
             self._rows = {row.key: row for row in read_rows(path)}
         except BaseException:
             self._file.close()
@@ -176,12 +176,14 @@ class Results:
         return row is not None and not (retry_failures and row.status in FAILURES)
 
     def append(self, row: Row) -> None:
-        """Write `row` so that it survives the next moment's power cut."""
+        """Write `row` so that it survives the next moment's power cut.
+
+        Raises:
+            NotWritten: it was lost; the rows before it are whole.
+        """
         known = self._rows.get(row.key)
         assert known is None or known.status in FAILURES, f"{row.key} was counted already"
-        self._file.write(row.to_json().encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.append(row.to_json().encode() + b"\n")
         self._rows[row.key] = row
 
     def close(self) -> None:

@@ -75,6 +75,7 @@ def run(plan: Plan, results: Results, display: Display, *, jobs: Sequence[Job]) 
     Raises:
         CannotStart: the model, a policy, the browser or a port cannot be had as asked.
         RunError: workers, or the model's process, die again and again; the message says why.
+        NotWritten: a row was lost; those before it are whole.
         KeyboardInterrupt: passed on after all workers were ended; finished rows are on disk.
     """
     if jobs:

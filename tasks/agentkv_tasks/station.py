@@ -1,7 +1,9 @@
 """What a worker keeps from one episode to the next, and how it runs one."""
 
 import contextlib
+import re
 import shutil
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -13,6 +15,8 @@ from typing import Any
 from playwright.sync_api import Error as PlaywrightError
 
 from agentkv.build import make_agent
+from agentkv.files import NotWritten
+from agentkv.masking import Secrets
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -82,16 +86,17 @@ class Station:
     def run(self, job: Job, report: Callable[[Step], None]) -> Row:
         """One episode of `job`; whatever goes wrong inside becomes the row's status and error."""
         path = trace_path(self._settings.out, job.stem)
-        path.unlink(missing_ok=True)  # left by a run that was killed in the middle
-        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
         steps: list[Step] = []
+        secrets = Secrets()
+        for text in (job.task.start_url, *self._plan.sites.values()):
+            secrets.add_credentials(text)
         row = blank_row(self._plan, job, device=self.device)
         started = time.monotonic()
         reset_peaks()
 
         def on_step(step: Step) -> None:
-            trace.step(step)
             steps.append(step)
+            trace.step(step)
             report(step)
 
         head = {
@@ -105,19 +110,15 @@ class Station:
             "suite": self._plan.suite.name,
             "world_seed": self._plan.suite.world_seed,
         }
-        with TraceWriter(path, head=head) as trace:
-            try:
-                row = self._episode(job, row, trace, on_step, path.with_suffix(""))
-            except Unjudged as error:
-                row = replace(row, status="unjudged", score=None, error=str(error))
-            except (ActionFailed, BrowserGone, PlaywrightError) as error:
-                row = replace(row, status="env_error", error=_first_line(error))
-            except ModelGone:
-                raise
-            except Exception as error:  # the episode's edge: one bad episode must not end the run
-                traceback.print_exc()
-                kind = type(error).__name__
-                row = replace(row, status="crash", error=f"{kind}: {_first_line(error)}")
+        try:
+            path.unlink(missing_ok=True)  # left by a run that was killed in the middle
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            with TraceWriter(path, head=head, secrets=secrets) as trace:
+                pictures = path.with_suffix("")
+                row = self._tried(job, row, trace, on_step, pictures, secrets)
+        except (NotWritten, OSError) as error:  # of the trace itself
+            row = _crashed(row, error)
+        row = self._shown(row, secrets)
         if row.status == "env_error":
             self._close_browser()
         if self._model is not None:
@@ -135,6 +136,39 @@ class Station:
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
+    def _tried(
+        self,
+        job: Job,
+        row: Row,
+        trace: TraceWriter,
+        on_step: Callable[[Step], None],
+        pictures: Path,
+        secrets: Secrets,
+    ) -> Row:
+        try:
+            return self._episode(job, row, trace, on_step, pictures, secrets)
+        except Unjudged as error:
+            return replace(row, status="unjudged", score=None, error=str(error))
+        except (ActionFailed, BrowserGone, PlaywrightError) as error:
+            return replace(row, status="env_error", error=_first_line(error))
+        except ModelGone:
+            raise
+        except Exception as error:  # the episode's edge: one bad episode must not end the run
+            with contextlib.suppress(OSError):  # a disk that is full takes no log either
+                print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
+            return _crashed(row, error)
+
+    def _shown(self, row: Row, secrets: Secrets) -> Row:
+        """`row` as it may be written: no secrets, and nothing that differs from run to run."""
+
+        def shown(text: str) -> str:
+            text = secrets.mask(self.addresses.public(text))
+            return _MEMORY.sub("at 0x...", text)
+
+        return replace(
+            row, answer=secrets.mask(row.answer), error=shown(row.error), reason=shown(row.reason)
+        )
+
     def _episode(
         self,
         job: Job,
@@ -142,11 +176,13 @@ class Station:
         trace: TraceWriter,
         on_step: Callable[[Step], None],
         pictures: Path,
+        secrets: Secrets,
     ) -> Row:
         task = job.task
         assert self._server is not None and self._browser is not None
         self._server.reset()
         if not self._browser.is_alive:
+            self._close_browser()
             self._launch()
         with self._session(task.start_urls, task) as session:
             session.open(*(self.addresses.fill(url) for url in task.start_urls))
@@ -160,6 +196,7 @@ class Station:
                 seed=job.seed,
                 on_step=on_step,
                 screenshots=pictures if self._settings.screenshots else None,
+                secrets=secrets,
             )
             trace.end(episode)
             row = replace(row, status=episode.status, answer=episode.answer, error=episode.error)
@@ -263,6 +300,16 @@ def _costs(steps: list[Step]) -> dict[str, Any]:
             "decode_s": round(sum(step.decode_s for step in steps), 4),
         }
     return costs
+
+
+def _crashed(row: Row, error: Exception) -> Row:
+    kind = "" if isinstance(error, NotWritten) else f"{type(error).__name__}: "
+    return replace(
+        row, status="crash", success=False, score=0.0, error=f"{kind}{_first_line(error)}"
+    )
+
+
+_MEMORY = re.compile(r"\bat 0x[0-9a-f]{6,}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,9 +65,12 @@ def serve(connection: Connection, log: Path, plan: Plan, line: Connection | None
         with contextlib.ExitStack() as stack:
             try:
                 station = stack.enter_context(Station(plan, line))
-            except (ValueError, BrowserMissing, BrowserGone) as error:
+            except (ValueError, BrowserMissing) as error:
                 connection.send(Unable(str(error)))
                 return
+            except BrowserGone as error:  # the next worker's may start
+                print(error, file=sys.stderr, flush=True)
+                os._exit(1)
             connection.send(Ready())
             while (job := connection.recv()) is not None:
                 connection.send(Finished(station.run(job, tell)))

@@ -1,15 +1,21 @@
 """The command line: help, lists, and mistakes that are answered in one line with exit code 2."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
+from agentkv.terminal import Terminal
 
 SMALL = Path(__file__).parents[1] / "tasks" / "data" / "small.json"
 
@@ -158,3 +164,48 @@ def test_several_runs_are_reported_as_one_table(tmp_path: Path) -> None:
     assert f"report: {tmp_path / 'report.html'}" in said and "0/2" in said
     refused = call("report", *folders, "--against", "full,h2o")
     assert refused.exit_code == 2 and "no policy 'h2o'" in refused.output
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
+
+
+def test_an_error_quotes_no_credentials() -> None:
+    said = call("run", "--tasks", str(SMALL), "--site", "SHOP1=http://bo:k3y99999@a.test/").output
+    assert "http://***@a.test" in said and "k3y99999" not in said
+
+
+def test_no_text_steers_the_terminal(tmp_path: Path) -> None:
+    row = {
+        **{"suite": "small", "world_seed": 75, "task_id": 0, "category": "form"},
+        **{"policy": f"full{STEERING}", "policy_parameters": {}, "model": "nano", "seed": 0},
+        **{"status": f"crash{STEERING}", "success": False, "score": 0.0, "schema": 1},
+    }
+    (tmp_path / "results.jsonl").write_text(json.dumps({**row, "error": STEERING}) + "\n")
+    tasks = json.loads(SMALL.read_text())
+    tasks[0] |= {"intent": f"Say {STEERING}", "start_url": "__NOSITE__/"}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(tasks))
+    said = [
+        call("report", str(tmp_path)),
+        call("report", str(tmp_path), "--markdown"),
+        call("tasks", str(path)),
+        call("run", "--tasks", f"nowhere{STEERING}"),
+        call("act", "--url", f"http:{STEERING}", "--goal", "buy"),
+    ]
+    assert [result.exit_code for result in said] == [0, 0, 0, 2, 2]
+    for result in said:
+        assert not set(STEERING) - set("0123456789;owned[]J m") & set(result.output)
+        assert "␛" in result.output
+
+
+def test_a_terminal_shows_styles_of_ours_and_nothing_of_a_texts() -> None:
+    file = io.StringIO()
+    console = Terminal(file=file, force_terminal=True, color_system="standard", width=60)
+    table = Table()
+    table.add_column(STEERING)
+    table.add_row(Text(f"a{STEERING}", style="red"))
+    with Live(table, console=console, refresh_per_second=1):
+        console.print(Text(STEERING, style="red"))
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())  # rich's own
+    assert "owned" in said and "␛]0;owned␛[2J�31m␡�" in said  # rich drops the bell itself
+    assert not set("\x1b\x07\x9b\x7f\u202e") & set(said)

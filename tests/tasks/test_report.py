@@ -190,3 +190,33 @@ def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
 )
 def test_bytes_are_said_in_the_unit_that_fits(count: int | None, text: str) -> None:
     assert human_bytes(count) == text
+
+
+def test_no_field_of_a_row_is_markup(tmp_path: Path, row: MakeRow) -> None:
+    names = ("suite", "category", "model", "reason", "device", "commit")
+    hostile = dict.fromkeys(names, HOSTILE)
+    with Results(tmp_path / "results.jsonl") as results:
+        for policy in ("full", HOSTILE):
+            results.append(
+                row(
+                    policy=policy,
+                    policy_parameters={HOSTILE: HOSTILE},
+                    settings={HOSTILE: HOSTILE, "scoring": HOSTILE},
+                    versions={HOSTILE: HOSTILE, "agentkv": HOSTILE},
+                    trace=f"traces/{len(policy)}.jsonl",
+                    status="crash",
+                    success=False,
+                    error=f"half a surrogate \ud83d {HOSTILE}",
+                    **hostile,
+                )
+            )
+            name = tmp_path / "traces" / f"{len(policy)}.jsonl"
+            with TraceWriter(name, head={"goal": HOSTILE}) as trace:
+                trace.step(replace(STEP, action=HOSTILE, screenshot=f"javascript:{HOSTILE}"))
+    write_report(tmp_path)
+    pages = [tmp_path / "report.html", *tmp_path.glob("traces/*.html")]
+    assert len(pages) == 3
+    for page in pages:
+        found = read(page)
+        assert "script" not in found.tags and "onerror" not in found.tags
+        assert not [link for link in found.links if link.startswith(("http", "javascript", "//"))]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentkv_env.browser import find_executable
 from agentkv_tasks.results import Row
 from tests.tasks.runs import (
     SMALL,
@@ -113,3 +115,47 @@ def test_options_that_make_no_sense_start_nothing(tmp_path: Path) -> None:
     assert "unknown policy 'gatd'" in finish(process)
     assert process.returncode == 2
     assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_browser_that_does_not_start_once_is_tried_again(tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f"""#!/bin/sh
+        mkdir "{tmp_path}/tried" 2>/dev/null && exit 1
+        exec "{find_executable()}" "$@"\n""")
+    browser.chmod(0o755)
+    options = ("--model", "stop", "--limit", "1", "--workers", "1", "--browser-path", str(browser))
+    said = finish(start(tmp_path / "out", *options))
+    assert [row.status for row in complete_rows(tmp_path / "out")] == ["stopped"], said
+
+
+def test_a_row_that_finds_no_room_ends_the_run_in_words_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
+    options = ("--model", "stop", "--seeds", "0,1", "--workers", "1")
+    process = start(tmp_path, *options)
+    wait_for_rows(tmp_path, 2)
+    file = tmp_path / "results.jsonl"
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file.stat().st_size + 20,) * 2)
+    said = finish(process)
+    assert process.returncode == 1 and "Traceback" not in said
+    assert f"agentkv: {file}: could not be written: File too large; what was" in said
+    before = complete_rows(tmp_path)
+    assert file.read_bytes().count(b"\n") == len(before) and file.read_bytes().endswith(b"\n")
+    assert not list(tmp_path.glob("**/*.part"))
+    said = finish(start(tmp_path, *options))
+    assert f"{len(before)} of 8 episodes are done" in said
+    assert len(complete_rows(tmp_path)) == 8
+
+
+def test_a_trace_that_finds_no_room_costs_its_episode_and_not_the_run(tmp_path: Path) -> None:
+    process = start(tmp_path, "--model", "stop", "--seeds", "0,1", "--workers", "1")
+    wait_for_rows(tmp_path, 1)
+    worker = next(pid for pid in workers_of(process.pid) if os.getpgid(pid) == pid)
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, (100, 100))
+    said = finish(process)
+    assert process.returncode == 0 and "counted as failures" in said
+    rows = complete_rows(tmp_path)
+    assert len(rows) == 8
+    lost = [row for row in rows if row.status == "crash"]
+    assert len(lost) >= 4 and not any(row.success for row in lost)
+    assert all("traces/" in row.error and "File too large" in row.error for row in lost)

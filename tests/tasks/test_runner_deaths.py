@@ -13,6 +13,7 @@ from tests.tasks.runs import (
     model_of,
     start,
     wait_for_steps,
+    wait_until_gone,
     workers_of,
 )
 
@@ -60,3 +61,15 @@ def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path
     assert process.returncode == 1 and "no model stays up: the model's process ended" in said, said
     assert "model.log" in said
     assert not complete_rows(tmp_path / "out")
+
+
+def test_a_run_that_is_killed_leaves_no_stopped_browser_behind(tmp_path: Path) -> None:
+    process = start(tmp_path, "--model", "random", "--max-steps", "12", "--workers", "1")
+    wait_for_steps(tmp_path, 1)
+    family = workers_of(process.pid)
+    browsers = [pid for pid in family if os.getpgid(pid) == pid and os.getsid(pid) == pid]
+    for leader in browsers[1:]:  # the first is the worker
+        os.killpg(leader, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+    wait_until_gone(family)

@@ -1,5 +1,6 @@
 """Whole runs with the shipped model, which one process holds for all workers."""
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -49,6 +50,19 @@ def test_two_workers_share_a_model_and_find_what_one_finds(tmp_path: Path) -> No
     assert found == {row.key: untimed(row) for row in complete_rows(alone)}
     assert len(found) == 4 and all(row.kv_peak_bytes for row in found.values())
     assert all(row.rss_peak_bytes for row in complete_rows(alone))
+
+
+def test_two_deterministic_runs_write_equal_rows_but_for_times(tmp_path: Path) -> None:
+    def rows(out: Path) -> dict[str, dict[str, object]]:
+        said = finish(start(out, *NANO, "--deterministic", "--workers", "2"))
+        lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+        assert len(lines) == 4, said
+        for line in lines:
+            for name in ("seconds", "prefill_s", "decode_s", "finished_at"):
+                assert line.pop(name)
+        return {line["trace"]: line for line in lines}
+
+    assert rows(tmp_path / "one") == rows(tmp_path / "other")
 
 
 def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Every policy's cache reads the same tokens one by one, whatever it would have sa
 full cache of transformers' own, with which each next-token distribution is compared.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from agentkv.build import (
     resolved_parameters,
 )
 from agentkv.config import RunSettings
+from agentkv.files import AppendedFile, require_file
 from agentkv_tasks.bench.follow import Follower, Truth
 from agentkv_tasks.bench.rows import StateRow
 from agentkv_tasks.bench.stream import Stream, of_file, of_world
@@ -102,6 +104,7 @@ def check(bench: Bench) -> None:
         raise BenchError(
             f"--parts {bench.num_parts}: {bench.num_tokens} tokens have 1 to {bench.num_tokens}"
         )
+    require_file(bench.out)
     if bench.out.exists() and not bench.fresh:
         raise BenchError(f"{bench.out} is there already; give another --out, or --fresh")
     if bench.text is None:
@@ -191,8 +194,7 @@ def _measure(
     about = _about(bench, local, stream)  # before others can change the source
     bar = progress.add_task("reading the stream", total=bench.num_tokens * len(followers))
     rows: list[StateRow] = []
-    bench.out.parent.mkdir(parents=True, exist_ok=True)
-    with bench.out.open("w", encoding="utf-8") as file:
+    with contextlib.closing(AppendedFile(bench.out, is_empty=True)) as file:
 
         def write(begin: int, end: int, *, is_whole: bool) -> None:
             place: dict[str, Any] = {
@@ -201,8 +203,7 @@ def _measure(
                 "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             }
             new = [follower.row(begin, end, **place, **about) for follower in followers]
-            file.writelines(row.to_json() + "\n" for row in new)
-            file.flush()
+            file.append("".join(row.to_json() + "\n" for row in new).encode())
             rows.extend(new)
 
         for part in range(bench.num_parts):

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from agentkv.config import RunSettings
+from agentkv.files import append_line, require_file
 from agentkv_tasks.bench.memory.episode import Episode, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow, summary
 from agentkv_tasks.bench.memory.table import table
@@ -67,6 +68,7 @@ def check(bench: Bench) -> None:
     )
     if not bench.lengths or min(bench.lengths) < 1:
         raise SpeedError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
+    require_file(bench.out)
     if bench.out.exists() and not bench.fresh:
         raise SpeedError(f"{bench.out} is there already; give another --out, or --fresh")
 
@@ -193,6 +195,4 @@ def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:
 
 def _write(bench: Bench, row: MemoryRow, *, is_first: bool) -> None:
     """Into the file at once; it is made when there is something to write."""
-    bench.out.parent.mkdir(parents=True, exist_ok=True)
-    with bench.out.open("w" if is_first else "a", encoding="utf-8") as file:
-        file.write(row.to_json() + "\n")
+    append_line(bench.out, row.to_json().encode() + b"\n", fresh=is_first)

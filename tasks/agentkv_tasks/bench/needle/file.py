@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
+from agentkv.files import append_line, require_file
 from agentkv_tasks.bench.needle.page import NeedleError
 from agentkv_tasks.bench.needle.rows import SCHEMA, NeedleRow
 
@@ -23,12 +24,14 @@ class NeedleFile:
 
     Raises:
         NeedleError: it holds something else; the message names the line.
+        Unwritable: it cannot be written.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
         self.path, self._is_fresh = path, fresh
+        require_file(path)
         self._rows: dict[Cell, NeedleRow] = {}
-        if path.exists() and not fresh:
+        if path.is_file() and not fresh:
             content = path.read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(content[: content.rfind("\n") + 1].splitlines(), 1):
                 self._keep(_read(line, f"{path}: line {number}"))
@@ -73,13 +76,8 @@ class NeedleFile:
                 raise self._other(f"pages of {length} tokens at depth {depth} are no longer alike")
 
     def add(self, row: NeedleRow) -> None:
-        """Write it at once."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
-            file.seek(0)
-            # a killed run may have left the beginning of a line
-            file.truncate(0 if self._is_fresh else file.read().rfind(b"\n") + 1)
-            file.write(row.to_json().encode() + b"\n")
+        """Write it at once. Raises NotWritten."""
+        append_line(self.path, row.to_json().encode() + b"\n", fresh=self._is_fresh)
         self._is_fresh = False
         self._keep(row)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
+from agentkv.files import append_line, require_file
 from agentkv_tasks.bench.speed.machine import SpeedError
 from agentkv_tasks.bench.speed.rows import SCHEMA, SpeedRow
 
@@ -20,12 +21,14 @@ class RowFile:
 
     Raises:
         SpeedError: it holds something else; the message names the line.
+        Unwritable: it cannot be written.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
         self.path, self._is_fresh = path, fresh
+        require_file(path)
         self._rows: dict[tuple[int, int, str], SpeedRow] = {}
-        if path.exists() and not fresh:
+        if path.is_file() and not fresh:
             content = path.read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(content[: content.rfind("\n") + 1].splitlines(), 1):
                 self._keep(_row(line, f"{path}: line {number}"))
@@ -35,13 +38,8 @@ class RowFile:
         return list(self._rows.values())
 
     def add(self, row: SpeedRow) -> None:
-        """Write it at once."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
-            file.seek(0)
-            # a killed run may have left the beginning of a line
-            file.truncate(0 if self._is_fresh else file.read().rfind(b"\n") + 1)
-            file.write(row.to_json().encode() + b"\n")
+        """Write it at once. Raises NotWritten."""
+        append_line(self.path, row.to_json().encode() + b"\n", fresh=self._is_fresh)
         self._is_fresh = False
         self._keep(row)
 

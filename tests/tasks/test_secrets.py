@@ -1,0 +1,111 @@
+"""What is typed into password fields and what stands before a host is in no file of a run."""
+
+import base64
+import html
+import http.server
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, quote, quote_plus, urlsplit
+
+import pytest
+from typer.testing import CliRunner
+
+from agentkv.cli import cli
+from agentkv.masking import Secrets
+from agentkv.trace import TraceWriter
+from tests.agentkv.agent.test_trace import STEP
+from tests.tasks.runs import SMALL, complete_rows, finish, start
+
+pytestmark = pytest.mark.browser
+
+TYPED = "p&ss <w>\"o'rd 99"
+GIVEN = "k3y/of=bo"
+
+
+class SignIn(http.server.BaseHTTPRequestHandler):
+    """A form that puts a password into the address, and a page that says it in several ways."""
+
+    def do_GET(self) -> None:
+        said = parse_qs(urlsplit(self.path).query).get("pw", [""])[0]
+        body = "<title>Sign in</title><form><label>Password <input type=password name=pw>"
+        if said:
+            ways = (said, quote(said), json.dumps(said), base64.b64encode(f"bo:{said}".encode()))
+            lines = "".join(f"<p>{html.escape(str(way))}</p>" for way in ways)
+            body = f"<title>You are {html.escape(said)}</title>{lines}"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SignIn) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def spellings(secret: str) -> set[str]:
+    encoded = [base64.b64encode(b"x" * at + secret.encode())[4:-4].decode() for at in (0, 1, 2)]
+    return {
+        *(secret, quote(secret), quote(secret, safe=""), quote_plus(secret), html.escape(secret)),
+        *(json.dumps(secret)[1:-1], html.escape(json.dumps(secret)[1:-1]), *encoded),
+    }
+
+
+def test_no_secret_is_in_a_file_or_on_the_terminal_and_scores_see_it_all_the_same(
+    tmp_path: Path, port: int
+) -> None:
+    task = json.loads(SMALL.read_text())[1]
+    task |= {
+        "start_url": f"http://127.0.0.1:{port}/",
+        "intent": f"Sign in with {TYPED} and say it.",
+        "solution": [f"type [textbox: Password] [{TYPED}] [1]", f"stop [{TYPED}]"],
+    }
+    task["eval"]["reference_answers"]["exact_match"] = TYPED
+    broken = json.loads(SMALL.read_text())[2]
+    broken["start_url"] = f"http://bo:{quote(GIVEN, safe='')}@127.0.0.1:9/"
+    (tmp_path / "tasks.json").write_text(json.dumps([task, broken]))
+    out = tmp_path / "out"
+    before = os.umask(0)
+    try:
+        process = start(out, "--tasks", str(tmp_path / "tasks.json"), "--model", "solution")
+        said = finish(process)
+    finally:
+        os.umask(before)
+    rows = {row.task_id: row for row in complete_rows(out)}
+    assert rows[1].success and rows[1].answer == "***", said
+    assert rows[2].status == "env_error" and "127.0.0.1:9" in rows[2].error
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".jsonl", ".html", ".log"}
+    for text in (said, *(path.read_text() for path in files), *map(str, files)):
+        shown = [each for secret in (TYPED, GIVEN) for each in spellings(secret) if each in text]
+        assert not shown
+    for path in (out, *out.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    trace = next(path for path in files if path.name.startswith("001"))
+    assert "Sign in with *** and say it." in trace.read_text()
+
+
+def test_a_replay_types_the_mask_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    task = json.loads(SMALL.read_text())[1]
+    secrets = Secrets(["welcome99"])
+    task["start_url"] = "__SHOPPING__/sign-in"
+    task["eval"]["reference_answers"]["exact_match"] = "welcome99"
+    with TraceWriter(path, head={"goal": "Sign in.", "task": task}, secrets=secrets) as trace:
+        for index, reply in enumerate(["type [1] [welcome99] [0]", "stop [welcome99]"]):
+            trace.step(replace(STEP, index=index, reply=f"```{reply}```", action=reply))
+    said = CliRunner().invoke(cli, ["replay", str(path)]).output
+    assert "type [1] [***] [0]" in said and "welcome99" not in said
+    assert "stopped, score 1" in said
+    assert "secrets are not in the trace: *** was typed in their place" in said
