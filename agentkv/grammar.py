@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from agentkv.models.scripted import label
 from agentkv.prompt import Thoughts
 from agentkv.quotes import TEXT, quotations, texts_made_of
 from agentkv_env.page import Node, Page
-from agentkv_env.serialize import MAX_OPTIONS, neutral
+from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutral
 
 MAX_THOUGHT = 400
 """Characters of a line of thought."""
@@ -32,6 +32,10 @@ RESERVE = 32
 """Tokens before the limit from which a reply is brought to its end; most actions need fewer, and a
 cut one would be no action."""
 
+MAX_SPELT = 400_000
+"""Characters of the patterns that spell out elements one by one: those of some two thousand.
+Elements beyond these, in reading order, are told apart by their numbers alone."""
+
 TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
 """Roles that take typed text."""
 
@@ -41,18 +45,25 @@ _KEYS = (
     "PageDown PageUp Home End"
 ).split()
 
+# Steps that llguidance may take for the largest grammar here, and for one token of its replies;
+# its own limits stop at some 5,000 elements. What bounds the work is the size of the grammar.
+_INITIAL_FUEL = 50_000_000
+_TOKEN_FUEL = 10_000_000
+
+
+class GrammarError(RuntimeError):
+    """llguidance cannot follow a grammar; the message is its own, shortened."""
+
 
 def reply_grammar(page: Page, goal: str, *, thoughts: Thoughts = "named") -> str:
     """A Lark grammar (llguidance's dialect) of exactly the replies allowed on `page`.
 
     Only typeable roles may be typed into, and where there are options only those. What is disabled
-    or covered may be pointed at. Scrolling is allowed where there is something to scroll to.
+    or covered may be pointed at. Scrolling is allowed where there is something to scroll to. The
+    grammar's size is bounded, whatever the page and the goal (`MAX_SPELT`, `quotes.MAX_QUOTABLE`,
+    `quotes.MAX_GOAL`).
     """
-    elements = [node for node in page.nodes if node.id is not None]
-    acts = [
-        _Act(f"at {re.escape(label(node))}", _on(node), may_quote=_takes_text(node))
-        for node in elements
-    ]
+    acts = _on_elements(page)
     acts += [_Act(verb, action) for verb, action in _elsewhere(page)]
     answer = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
     if thoughts == "free":
@@ -102,6 +113,35 @@ class _Act:
     action: str
     may_quote: bool = False
     """Whether a quotation may stand between them."""
+
+
+def _on_elements(page: Page) -> list[_Act]:
+    """An act for each element, and one or two for all those that are too many to spell out."""
+    acts: list[_Act] = []
+    left = MAX_SPELT
+    numbered: dict[str, list[str]] = {"hover": [], "click|hover": [], "click|hover|clear": []}
+    for node in page.nodes:
+        if node.id is None:
+            continue
+        act = _Act(f"at {re.escape(label(node))}", _on(node), may_quote=_takes_text(node))
+        # A thought is written once more where something may be quoted after it.
+        left -= (1 + act.may_quote) * (len(act.thought) + len(act.action))
+        if left >= 0:
+            acts.append(act)
+        elif not _OUT_OF_REACH.isdisjoint(node.states):
+            numbered["hover"].append(str(node.id))
+        elif _takes_text(node):
+            numbered["click|hover|clear"].append(str(node.id))
+        else:
+            numbered["click|hover"].append(str(node.id))
+    for verbs, ids in numbered.items():
+        if ids:
+            on = rf"\[(?:{'|'.join(ids)})\]"
+            action = f"(?:{verbs}) {on}"
+            if "clear" in verbs:
+                action += rf"|type {on} \[{TEXT}{{1,{MAX_TEXT}}}\] \[[01]\]"
+            acts.append(_Act(rf"at {TEXT}{{1,{MAX_NAME}}}", action))
+    return acts
 
 
 def _fenced(action: str) -> str:
@@ -206,7 +246,7 @@ class Matcher:
         most: int | None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar))
+        self._matcher = _following(tokenizer, grammar)
         self._rest = rest
         self._closing = closing
         self._most = most
@@ -255,9 +295,15 @@ class Matcher:
     def _hold(self, grammar: str | None) -> None:
         """Go on with `grammar`, if its longest text surely has room."""
         if grammar is not None and self._left >= RESERVE + MAX_TEXT / 2:
-            self._matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar))
+            self._matcher = _following(self._tokenizer, grammar)
             assert self._matcher.consume_tokens(self._ids), self._matcher.get_error()
             self._check()
 
     def _check(self) -> None:
-        assert not self._matcher.is_error(), self._matcher.get_error()
+        if self._matcher.is_error():
+            raise GrammarError(f"the page's grammar failed: {self._matcher.get_error()[:200]}")
+
+
+def _following(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    limits = LLParserLimits(initial_lexer_fuel=_INITIAL_FUEL, step_lexer_fuel=_TOKEN_FUEL)
+    return LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar), limits=limits)

@@ -20,7 +20,7 @@ thing of several, or makes a number of two. Held to goal and page it goes on whe
 import json
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutral
@@ -35,6 +35,14 @@ LEAD_WORDS = 6
 """Of a line, quoted in front of what is wanted of it; enough to tell which line it is."""
 WORDS_AHEAD = 4
 """Of the goal, quoted behind the part that is begun: whether more is to do is seen there."""
+MAX_GOAL = 20_000
+"""Characters at the beginning of the goal that may be quoted."""
+MAX_GOAL_WORDS = 512
+"""Words and signs at the beginning of the goal that may be quoted: each is a level of the grammar,
+and llguidance overflows the stack of a process at some 1,800 levels."""
+MAX_QUOTABLE = 100_000
+"""Characters of a page that may be quoted, those first in reading order: many times what the
+default `observation_tokens` shows of one."""
 TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 """A character that `neutral` leaves as it is."""
 
@@ -53,7 +61,7 @@ def quotations(goal: str, page: Page) -> str:
     goal that is begun, each ended by a line break; it may be empty. `FROM` is one quotation or
     several, without a line break. Other terminals begin with `Q_`.
     """
-    goal = neutral(goal)
+    goal = _beginning(neutral(goal))
     rules = [*_line_of(page), *_part_of(goal)]
     if goal:
         rules += [
@@ -72,10 +80,23 @@ def quotations(goal: str, page: Page) -> str:
     return "\n".join(rules)
 
 
+def _beginning(goal: str) -> str:
+    """The part of `goal` that is short enough to be quoted; nearly always all of it."""
+    goal = goal[:MAX_GOAL]
+    beyond = next(islice(_WORD.finditer(goal), MAX_GOAL_WORDS, None), None)
+    return goal.rstrip() if beyond is None else goal[: beyond.start()].rstrip()
+
+
 def _line_of(page: Page) -> list[str]:
     """`Q_LINE`: some words that follow each other in what one node of `page` says."""
-    lines = list(dict.fromkeys(neutral(node.name) for node in page.nodes))
-    said = [line for line in lines if line] or ["nothing"]
+    lines = dict.fromkeys(neutral(node.name) for node in page.nodes)
+    said, left = [], MAX_QUOTABLE
+    for line in filter(None, lines):
+        if left <= 0:
+            break
+        said.append(line[:left])
+        left -= len(line)
+    said = said or ["nothing"]
     return [f"Q_PAGE: {_words_of(said)}", f"Q_LINE: Q_PAGE & /{TEXT}{{1,{MAX_QUOTE}}}/"]
 
 
@@ -99,7 +120,9 @@ def _part_of(goal: str) -> list[str]:
         ways = json.dumps(f" | {ahead}".rstrip())
         if index + 1 < len(words):
             gap = goal[end : words[index + 1].start()]
-            ways = f"({ways} | {json.dumps(gap)} Q_FROM_{index + 1})"
+            # Before a bar that ends the goal both ways read alike, and llguidance panics at that.
+            if (gap, goal[words[index + 1].start() :]) != (" ", "|"):
+                ways = f"({ways} | {json.dumps(gap)} Q_FROM_{index + 1})"
         rules.append(f"Q_FROM_{index}: {json.dumps(word)} {ways}")
     begins = " | ".join(f"Q_FROM_{index}" for index in range(len(words)))
     rules.append(f'Q_FOR: "for " ({begins}) "\\n"' if words else 'Q_FOR: ""')

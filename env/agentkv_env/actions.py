@@ -28,6 +28,9 @@ ActionKind = Literal[
 ]
 KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
 
+MAX_DIGITS = 18
+"""Digits of an element's or a tab's number; Python refuses to convert thousands of them."""
+
 
 class ActionError(ValueError):
     """A text is no action of the grammar; the message says why."""
@@ -78,15 +81,16 @@ def extract(reply: str, *, strict: bool = True) -> str:
     Raises:
         ActionError: there is no such pair.
     """
-    match = re.search(r"```((.|\n)*?)```", reply)
+    _, fence, inside = reply.partition("```")
+    inside, closing, _ = inside.partition("```")
     if strict:
-        if not match:
+        if not closing:
             raise ActionError("no action found: put it between triple backticks, ```click [12]```")
-        return match.group(1).strip()
-    if not match:
-        match = re.search(r"```((.|\n)+)$", reply.rstrip("`"))
-    if match:
-        return _without_language_tag(match.group(1).strip())
+        return inside.strip()
+    if not closing:
+        _, fence, inside = reply.rstrip("`").partition("```")
+    if fence:
+        return _without_language_tag(inside.strip())
     for line in reversed(reply.strip().splitlines()):
         line = line.strip().strip("`").strip()
         if _BARE_ACTION.match(line):
@@ -130,36 +134,69 @@ def _parse_strict(text: str) -> Action:
     verb = text.split("[")[0].strip() if "[" in text else words[0]
     match verb:
         case "click" | "hover" | "clear":
-            return Action(verb, element_id=int(_group(rf"{verb} ?\[(\d+)\]", text)))
+            return Action(verb, element_id=_number(_group(rf"{verb} ?\[(\d+)\]", text)))
         case "type":
             if not text.endswith(("[0]", "[1]")):
                 text += " [1]"
-            found = re.search(r"type ?\[(\d+)\] ?\[(.+)\] ?\[(\d+)\]", text)
+            found = _headed(r"type ?\[(\d+)\] ?\[", r"(.+)\] ?\[(\d+)\]", text)
             if not found:
-                raise ActionError(f"cannot read {text!r}; expected: type [id] [text] [0|1]")
+                raise ActionError(f"cannot read {text[:80]!r}; expected: type [id] [text] [0|1]")
+            head, rest = found
             # Only the flag 1 adds Enter; a stray other number therefore types without it.
-            return Action("type", element_id=int(found[1]), text=found[2], enter=found[3] == "1")
+            return Action("type", element_id=_number(head[1]), text=rest[1], enter=rest[2] == "1")
         case "press":
-            return Action("press", key=_group(r"press ?\[(.+)\]", text))
+            return Action("press", key=_in_brackets("press", text))
         case "scroll":
             return Action("scroll", direction=_group(r"scroll ?\[?(up|down)\]?", text))
         case "tab_focus":
-            return Action("tab_focus", tab=int(_group(r"tab_focus ?\[(\d+)\]", text)))
+            return Action("tab_focus", tab=_number(_group(r"tab_focus ?\[(\d+)\]", text)))
         case "goto":
-            return Action("goto", url=_group(r"goto ?\[(.+)\]", text))
+            return Action("goto", url=_in_brackets("goto", text))
         case "new_tab" | "close_tab" | "go_back" | "go_forward":
             return Action(verb)
         case "stop":
-            found = re.search(r"stop ?\[(.+)\]", text)
-            return Action("stop", answer=found[1] if found else "")
+            found = _headed(r"stop ?\[", r"(.+)\]", text)
+            return Action("stop", answer=found[1][1] if found else "")
     raise ActionError(f"unknown action {verb[:60]!r}; known: {', '.join(KINDS)}")
 
 
 def _group(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if not found:
-        raise ActionError(f"cannot read the action {text[:80]!r}; expected such as `click [12]`")
+        raise _unreadable(text)
     return found[1]
+
+
+def _in_brackets(verb: str, text: str) -> str:
+    found = _headed(rf"{verb} ?\[", r"(.+)\]", text)
+    if not found:
+        raise _unreadable(text)
+    return found[1][1]
+
+
+def _headed(head: str, rest: str, text: str) -> tuple[re.Match[str], re.Match[str]] | None:
+    """What `re.search(head + rest, text)` would find, in time linear in `text`.
+
+    `rest` begins with `(.+)`, so it stays on its line, and where it does not match behind the first
+    head of a line it matches behind no later one: one try per line is enough.
+    """
+    for line in text.split("\n"):
+        begin = re.search(head, line)
+        end = begin and re.compile(rest).match(line, begin.end())
+        if begin and end:
+            return begin, end
+    return None
+
+
+def _unreadable(text: str) -> ActionError:
+    return ActionError(f"cannot read the action {text[:80]!r}; expected such as `click [12]`")
+
+
+def _number(digits: str) -> int:
+    """The number of an element or a tab."""
+    if len(digits) > MAX_DIGITS:
+        raise ActionError(f"no element or tab has a number of {len(digits)} digits")
+    return int(digits)
 
 
 # The other names under which models know the same verbs.
@@ -190,6 +227,7 @@ _BARE_ACTION = re.compile(
     r"(?i)(click|hover|type|clear|press|goto|tab_focus|stop) ?\[.*\]|"
     r"scroll ?\[?(up|down)\]?$|(new_tab|close_tab|go_back|go_forward)$"
 )
+_FLAG = re.compile(r"\[\s*+(?:[a-z_]++\s*+=\s*+)?([01])\s*+\]$")
 _LANGUAGE_TAG = re.compile(
     r"(?i)(?:[a-z]+)?\s*\n\s*(?=\S)|(?:plaintext|text|action|bash|python)\s+"
 )
@@ -241,11 +279,13 @@ def _parse_lenient(text: str) -> Action:
 def _lenient_id(kind: str, rest: str) -> tuple[int, str]:
     """The element's number at the start of `rest`, and what follows it."""
     found = re.match(
-        r"\s*[\[(<{]?\s*(?:[a-z_]+\s*[=:]\s*)?['\"#]?(\d+)['\"]?\s*[\])>}]?[,;:]?", rest
+        # Possessive: nothing taken here could serve a later part, and giving it back is quadratic.
+        r"\s*+[\[(<{]?+\s*+(?:[a-z_]++\s*+[=:]\s*+)?+['\"#]?+(\d++)['\"]?\s*[\])>}]?[,;:]?",
+        rest,
     )
     if not found:
         raise ActionError(f"{kind} needs a number: {kind} [12]; found {rest.strip()[:40]!r}")
-    return int(found[1]), rest[found.end() :]
+    return _number(found[1]), rest[found.end() :]
 
 
 def _lenient_type(rest: str) -> Action:
@@ -254,10 +294,12 @@ def _lenient_type(rest: str) -> Action:
     if rest.startswith("[") and "]" in rest:
         rest = rest[: rest.rindex("]") + 1]  # words after the last bracket are ignored
     enter = True
-    flag = re.search(r"\s*,?\s*\[\s*(?:[a-z_]+\s*=\s*)?([01])\s*\]$", rest)
-    if flag and rest[: flag.start()].strip():  # `type [5] [1]` types a 1
+    begin = max(0, rest.rfind("["))
+    flag = _FLAG.match(rest, begin)
+    before = rest[:begin].rstrip().removesuffix(",").rstrip()
+    if flag and before:  # `type [5] [1]` types a 1
         enter = flag[1] == "1"
-        rest = rest[: flag.start()]
+        rest = before
     return Action("type", element_id=element_id, text=_argument(rest), enter=enter)
 
 

@@ -162,3 +162,16 @@ def test_key_names_are_those_the_keyboard_knows() -> None:
     assert normalize("a") == "a"
     assert normalize("ctrl+v", strict=True) == "ctrl+v"
     assert normalize("arrowdown", strict=True) == "ArrowDown"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("text", ["click [{}]", "tab_focus [{}]", "type [{}] [a] [1]"])
+def test_a_number_of_thousands_of_digits_is_no_action(text: str, strict: bool) -> None:
+    with pytest.raises(ActionError, match="number of 5000 digits"):
+        parse(text.format("1" * 5000), strict=strict)
+
+
+def test_an_error_quotes_no_more_than_the_beginning_of_a_text() -> None:
+    with pytest.raises(ActionError) as error:
+        parse("type [" + "a" * 5000)
+    assert len(str(error.value)) < 200

@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import RESERVE, Grammar, Matcher
+from agentkv.grammar import RESERVE, Grammar, GrammarError, Matcher, reply_grammar
 from agentkv.models.scripted import Solution, spoken
+from agentkv.prompt import Thoughts
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
 
@@ -195,3 +196,51 @@ def test_the_teacher_writes_what_the_grammar_admits(admits: Admits, page: Page) 
     talk = Solution(steps).begin("goal")
     for _ in steps:
         assert admits(page, talk.reply(page).text)
+
+
+def many(num: int, role: str) -> Page:
+    box = Box(0, 0, 1, 1)
+    nodes = (Node("element", role, f"Item {id} of the list", box, id=id) for id in range(num))
+    return Page("http://a.localhost/", "", tuple(nodes))
+
+
+@pytest.mark.parametrize("thoughts", ["named", "free"])
+def test_ten_thousand_elements_can_all_be_acted_on(
+    grammar: Grammar, plain_tokenizer: Tokenizer, thoughts: Thoughts
+) -> None:
+    page = many(10_000, "textbox")
+
+    def admits(reply: str) -> bool:
+        matcher = grammar.start(page, GOAL, thoughts=thoughts)
+        return accepts(matcher, plain_tokenizer.encode(reply).ids)
+
+    assert admits("at Item 9999 of the list\n```type [9999] [blue] [1]```")
+    assert not admits("at Item 9 of the list\n```click [10000]```")
+    if thoughts == "named":
+        assert not admits("at Item 9 of the list\n```click [8]```")
+
+
+def test_elements_beyond_those_spelt_out_are_pointed_at_as_far_as_they_can_be(
+    admits: Admits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentkv.grammar.MAX_SPELT", 0)
+    box = Box(0, 0, 1, 1)
+    beyond = (
+        Node("element", "button", "Buy", box, id=10_001, states=("disabled",)),
+        Node("element", "combobox", "Sort", box, id=10_002, options=("Price",)),
+        Node("element", "textbox", "Code", box, id=10_003),
+    )
+    page = Page("http://a.localhost/", "", beyond)
+    for reply in ("hover [10001]", "click [10002]", "clear [10003]", "type [10003] [x] [0]"):
+        assert admits(page, f"at Something\n```{reply}```")
+    for reply in ("click [10001]", "type [10002] [Price] [0]", "clear [10002]"):
+        assert not admits(page, f"at Something\n```{reply}```")
+
+
+def test_a_page_of_two_thousand_elements_is_spelt_out() -> None:
+    assert "at Item 1999 of the list" in reply_grammar(many(2_000, "link"), GOAL).replace("\\", "")
+
+
+def test_what_llguidance_cannot_follow_is_an_error_of_its_own_type(grammar: Grammar) -> None:
+    with pytest.raises(GrammarError, match="the page's grammar failed"):
+        Matcher(grammar._tokenizer, "start: NOTHING", None, grammar._closing, most=None)

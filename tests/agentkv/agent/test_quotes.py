@@ -228,3 +228,27 @@ def test_whatever_goal_and_page_say_it_can_be_quoted(
         ahead = " ".join(neutral(goal)[words[end].end() :].split()[:WORDS_AHEAD])
         first += f"for {part} | {ahead}".rstrip() + "\n"
     assert admits(first + DONE, goal=goal, page=page)
+
+
+@pytest.mark.parametrize("goal", ["Find it |", "|", "a | b |", "Find it ||", "Find it|"])
+def test_a_goal_may_end_in_a_bar(admits: Admits, goal: str) -> None:
+    assert admits(DONE, goal=goal)
+    word = goal.split()[0].rstrip("|") or "|"
+    ahead = " ".join(goal.split()[1:]) if " " in goal else goal.removeprefix(word)
+    assert admits(f"for {word} | {ahead}".rstrip() + f"\n{DONE}", goal=goal)
+
+
+@pytest.mark.parametrize("num_words", [2_000, 100_000])
+def test_a_long_goal_can_be_quoted_at_its_beginning(admits: Admits, num_words: int) -> None:
+    words = [f"word{number}" for number in range(num_words)]
+    quoted = f"for {' '.join(words[:3])} | {' '.join(words[3 : 3 + WORDS_AHEAD])}\n{DONE}"
+    assert admits(quoted, goal=" ".join(words))
+    assert admits(f"read word511: Founded | 1241\n{DONE}", goal=" ".join(words))
+    assert not admits(f"read word512: Founded | 1241\n{DONE}", goal=" ".join(words))
+
+
+def test_a_long_page_can_be_quoted_at_its_beginning(admits: Admits) -> None:
+    page = a_page(*(f"Line {number} | {number}" for number in range(10_000)))
+    assert admits(f"read Line 1000 | 1000\n{DONE}", page=page)
+    assert not admits(f"read Line 9999 | 9999\n{DONE}", page=page)
+    assert admits(f"read {'a' * 50}\n{DONE}", page=a_page("a" * 50 + " b" * 200_000))

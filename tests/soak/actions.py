@@ -1,0 +1,136 @@
+"""1,200 texts that a model may write for an action: each is read, or refused with ActionError.
+
+Also what a page's grammar admits of them is an action on that page.
+"""
+
+import contextlib
+import random
+import signal
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from agentkv.grammar import Grammar
+from agentkv_env.actions import KINDS, Action, ActionError, extract, parse, render
+from agentkv_env.page import Box, Node, Page
+from tests.soak.part import Part, Verdict
+
+TOTAL = 1200
+LONG = 200_000
+"""Characters; in time quadratic in the text, reading one such text takes minutes."""
+GIVEN_S = 20.0
+"""Seconds of processor time that reading one text may take; a long one takes some 0.05."""
+
+_PIECES = [
+    *(*KINDS, "Click", "TYPE", "fill", "go back", "answer", "finish", "scroll down", "action:"),
+    *"[[]](){}<> \n\r\t\x00\x1c\u2028\u200b\ud800\U0001f6f6`\"',;:=#|\\/$^*+?",
+    *("] [", "[1]", "[0]", "[12]", "[type]", "()", "  ", "```", "``"),
+    *("1", "0", "12", "999", "-1", "1.5", "1e5", "²", "١٢", "Ⅷ", "up", "down", "Enter", "Control+"),
+    *("http://shop.localhost/", "javascript:alert(1)", "blue kayak", "id=", "enter=0", "python\n"),
+]
+_HEADS = ["", "click", "type [5] [a", "type [5] [a]", "press", "goto [", "stop [", "tab_focus ["]
+_REPEATED = [
+    *" []1a\n`_,\u00a0",
+    *("type [1] [", "stop [", "] [1", " [", " ,", "\t\n"),
+    *("click [", "scroll ", "[ ", "press [a", "```", "go "),
+]
+_TAILS = ["", "x", "]", "] [1]", "[1"]
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Every case's name and text; the same ones at each call."""
+    long = [
+        (f"long-{head}-{unit!r}-{tail}", head + unit * (LONG // len(unit)) + tail)
+        for head, unit, tail in product(_HEADS, _REPEATED, _TAILS)
+    ]
+    chosen = random.Random(1)
+    yield from chosen.sample(long, 200)
+    for number in range(TOTAL - 200):
+        some = chosen.choices(_PIECES, k=chosen.randrange(12))
+        head = chosen.choice([*KINDS, "", "```" + chosen.choice(KINDS)])
+        yield f"random-{number}", head + chosen.choice(["", " "]) + "".join(some)
+
+
+def check(name: str, text: str) -> Verdict:
+    """Read `text` in every way there is."""
+    try:
+        with _processor_time(GIVEN_S):
+            for strict in (True, False):
+                for read in (text, _extracted(text, strict)):
+                    _is_read(read, strict)
+            if len(text) <= 1000:
+                _is_on_the_page(f"done\n```{text}```")
+                _is_on_the_page(text)
+    except Exception as error:  # whatever it is, it is this case's verdict
+        return Verdict(name, "broken", f"{type(error).__name__}: {str(error)[:200]}")
+    return Verdict(name, "held")
+
+
+def run() -> Iterator[Verdict]:
+    for name, text in cases():
+        yield check(name, text)
+
+
+def _extracted(text: str, strict: bool) -> str:
+    try:
+        return extract(text, strict=strict)
+    except ActionError:
+        return ""
+
+
+def _is_read(text: str, strict: bool) -> None:
+    try:
+        action = parse(text, strict=strict)
+    except ActionError as error:
+        assert len(str(error)) < 1000, f"an error of {len(str(error))} characters"
+        return
+    assert isinstance(action, Action) and action.kind in KINDS
+    assert isinstance(render(action), str)
+
+
+def _is_on_the_page(reply: str) -> None:
+    """What the grammar admits is read strictly, and acts on nothing but the page's elements."""
+    grammar, tokenizer, page = _grammar()
+    matcher = grammar.start(page, "Find the blue kayak")
+    for id in tokenizer.encode(reply.encode(errors="replace").decode()).ids:
+        if not matcher.allowed()[id]:
+            return
+        matcher.consume([id])
+    if matcher.is_complete:
+        action = parse(extract(reply))
+        assert action.element_id is None or page.element(action.element_id) is not None
+
+
+@cache
+def _grammar() -> tuple[Grammar, Tokenizer, Page]:
+    folder = Path(__file__).parents[2] / "agentkv" / "models" / "nano"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    box = Box(0, 0, 1, 1)
+    nodes = (
+        Node("element", "textbox", "Search", box, id=5),
+        Node("element", "link", "Blue Kayak", box, id=12),
+    )
+    page = Page("http://shop.localhost/", "Shop", nodes, pixels_below=100)
+    return Grammar(tokenizer, end_id=tokenizer.token_to_id("<|end|>")), tokenizer, page
+
+
+@contextlib.contextmanager
+def _processor_time(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError once so much of the processor's time is used up."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {seconds:g} s of processor time")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+PART = Part("actions", "An action's text is read or refused with ActionError, in linear time.", run)
