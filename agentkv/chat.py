@@ -1,6 +1,7 @@
 """Instruction-tuned models: their chat template taken apart once, then used append-only."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,18 @@ class ChatTemplate:
 
 
 def _unfenced(text: str) -> str:
-    return re.sub(r"(?i)<(?=\s*/?\s*page\b)", "(", text)
+    """`text` without what is a fence mark, or becomes one in a normal form of Unicode."""
+    if text.isascii():
+        return _FENCE.sub("(", text)
+    for form in ("NFKC", "NFKD"):
+        if _FENCE.search(unicodedata.normalize(form, text).casefold()):
+            return text.translate(_OPENING)
+    return text
+
+
+_FENCE = re.compile(r"(?i)<(?=[\s/\u0338]*page\b)")
+_OPENING = str.maketrans(dict.fromkeys("<\u226e\ufe64\uff1c", "("))
+"""All that opens a mark, in whatever form."""
 
 
 @dataclass(frozen=True, slots=True)

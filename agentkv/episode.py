@@ -10,7 +10,6 @@ from urllib.parse import urlsplit, urlunsplit
 from agentkv.files import make_folder, write_whole
 from agentkv.masking import Secrets
 from agentkv.models.model import ContextLimit, Model, Reply
-from agentkv.prompt import one_line
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -34,7 +33,7 @@ class Surface(Protocol):
         ...
 
     def screenshot(self) -> bytes:
-        """A JPEG of the viewport."""
+        """A JPEG of the viewport; empty where the page cannot be drawn. Raises `BrowserGone`."""
         ...
 
 
@@ -158,6 +157,8 @@ class _Run:
             picture = self._surface.screenshot()
         except BrowserGone as error:
             raise _Ended("env_error", error=str(error)) from error
+        if not picture:
+            return page, ""
         name = f"{len(self._steps):03}.jpg"
         make_folder(folder)
         write_whole(folder / name, picture)
@@ -172,7 +173,7 @@ class _Run:
             raise _Ended("context_limit", error=str(error)) from error
 
     def _unread(self, error: ActionError) -> None:
-        self._note = _note(one_line(str(error)))
+        self._note = _note(neutral(str(error)))
         self._last = None
         self._num_unread += 1
         if self._num_unread == self._terms.max_parse_failures:

@@ -147,6 +147,7 @@ class UntrustedText:
         self._control = re.compile("|".join(map(re.escape, spelt))) if spelt else None
 
     def encode(self, text: str) -> list[int]:
+        text = text.encode("utf-8", "replace").decode()  # no tokenizer takes unpaired surrogates
         cuts = [0]
         if self._control is not None:
             cuts += [found.start() + 1 for found in self._control.finditer(text)]

@@ -1,5 +1,6 @@
 """What pages may not do by themselves: leave the allowed hosts, wait for an answer, download."""
 
+import re
 from typing import Any
 
 from playwright.sync_api import (
@@ -14,6 +15,7 @@ from playwright.sync_api import (
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.allow import AllowList
+from agentkv_env.plain import quoted
 
 MAX_DIALOG = 200  # characters of a dialog's message that are told
 MAX_URL = 200  # characters of a refused address that are told
@@ -121,4 +123,6 @@ class Gate:
             self.notices.append(f"{kind} {'accepted' if accepted else 'dismissed'}: {message}")
 
     def _on_download(self, download: Download) -> None:
-        self.notices.append(f"download of {download.suggested_filename[:100]} cancelled")
+        name = download.suggested_filename[:100]
+        shown = name if re.fullmatch(r"[\w.\-]+", name) else quoted(name)
+        self.notices.append(f"download of {shown} cancelled")

@@ -5,6 +5,12 @@ from typing import Literal
 
 Kind = Literal["element", "text", "ocr"]
 
+STATES = (
+    *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
+    *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
+)
+"""All that a node's `states` may say. `faint` is of an OCR line of low contrast."""
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -38,7 +44,7 @@ class Node:
     options: tuple[str, ...] = ()
     """Labels of a native select, in order."""
     states: tuple[str, ...] = ()
-    """checked, disabled, expanded, required, faint (an OCR line of low contrast) ..."""
+    """Some of `STATES`."""
 
 
 @dataclass(frozen=True, slots=True)

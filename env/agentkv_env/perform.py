@@ -7,6 +7,7 @@ from playwright.sync_api import Error
 from agentkv_env.actions import Action
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
+from agentkv_env.plain import quoted
 from agentkv_env.tab import Tab
 
 # Fields that take a whole value in a fixed format rather than keys.
@@ -64,9 +65,8 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     if place["tag"] == "select":
         answer = tab.ask(id, "choose", text)
         if "error" in answer:
-            raise ActionFailed(
-                f"[{id}] has no option {text!r}; it has: {' | '.join(answer['error'][:40])}"
-            )
+            known = " | ".join(map(quoted, answer["error"][:40]))
+            raise ActionFailed(f"[{id}] has no option {text!r}; it has: {known}")
         return
     if place["type"] == "file":
         raise ActionFailed("files cannot be uploaded")
@@ -139,7 +139,7 @@ def _place(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if place["covered"] and not strict:
-        raise ActionFailed(f"{_called(place, id)} is covered by {place['covered']}")
+        raise ActionFailed(f"{_called(place, id)} is covered by {quoted(place['covered'])}")
     return place
 
 
@@ -149,4 +149,4 @@ def _refuse_list(place: dict[str, Any], id: int) -> None:
 
 
 def _called(place: dict[str, Any], id: int) -> str:
-    return f"{place['role'] or place['tag']} {place['name'][:60]} [{id}]"
+    return f"{place['role'] or quoted(place['tag'])} {quoted(place['name'][:60])} [{id}]"

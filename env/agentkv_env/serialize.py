@@ -2,15 +2,24 @@
 
 Layout "after" puts the number behind the name, `link Blue Kayak [12]`; "before" is shaped like
 VisualWebArena's, `[12] link 'Blue Kayak'`. Pure: no browser, no tokenizer of its own.
+
+What a page wrote is told from what we write by three rules, which also hold for whoever reads the
+text in one of Unicode's normal forms, or without regard to case:
+
+* A number in square brackets is ours: brackets of the page become round ones.
+* A line that begins like one of ours (`url`, `notice:`, `more above` and so on) is ours: a text of
+  the page that begins so is marked by the word `text` in front.
+* Inside a line, a string of the page is bare only where it cannot be misread: a name that contains
+  ` = ` or a state in parentheses, or a title that contains `|`, stands in double quotes.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentkv_env.page import Node, Page
+from agentkv_env import plain
+from agentkv_env.page import STATES, Node, Page
 
 Layout = Literal["after", "before"]
 
@@ -19,12 +28,24 @@ MAX_NAME = 200
 MAX_OPTIONS = 40
 """Options of one select that are shown; a list of all countries would bury the page."""
 
-_REPLACED = str.maketrans({"[": "(", "]": ")", "`": "'", "［": "(", "］": ")", "｀": "'"})
-# A text that begins like one of our own lines is marked as text, or the page could speak for us.
-_RESERVED = re.compile(
-    r"(?i)(url|title|tabs:|notice:|error:|ocr:|cut:|same:|gone:|more (above|below)"
-    r"|goal|objective)(?!\w)"
+# Patterns of text as it may be read (`plain.readings`).
+_OUR_LINE = re.compile(
+    r"[\W_]*(?:(?:url|title|goal|objective)(?!\w)|more\W+(?:above|below)(?!\w)"
+    r"|(?:tabs|notice|error|ocr|cut|same|gone)\W*:)"
 )
+_STATE = rf"(?:{'|'.join(STATES)})"
+_HALF_QUOTED = r'^"(?![^"]*"$)'
+# What gives a string another meaning in its place, in the layout "after" ...
+_GROUP = rf"\(\s*(?:options\b|{_STATE}(?:\s*,\s*{_STATE})*\s*(?:\)|$))"
+_IN_NAME = re.compile(rf"(?:^|\s)=(?:\s|$)|{_GROUP}|{_HALF_QUOTED}")
+_IN_VALUE = re.compile(rf"{_GROUP}|{_HALF_QUOTED}")
+_IN_OPTION = re.compile(rf"\||^\d+ more$|{_GROUP}|{_HALF_QUOTED}")
+# ... and in the layout "before".
+_PART = rf"(?:(?:value|options)\s*:|@\s*\d|{_STATE}\b)"
+_IN_NAME_BEFORE = re.compile(rf"'\s+{_PART}")
+_IN_VALUE_BEFORE = re.compile(rf"(?:^|\s)(?:options\s*:|@\s*\d|{_STATE}$)|{_HALF_QUOTED}")
+_IN_OPTION_BEFORE = re.compile(rf"\||^\d+ more$|{_IN_VALUE_BEFORE.pattern}")
+_IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +60,8 @@ class Observation:
 
 
 def neutral(text: str) -> str:
-    """`text` on one line, white space collapsed, unable to forge an id or a fence.
-
-    Square brackets become round ones, backticks become apostrophes; control, format and unpaired
-    surrogate characters go.
-    """
-    if not text.isascii() or not text.isprintable():
-        text = "".join(map(_plain, text))
-    return " ".join(text.split()).translate(_REPLACED)
-
-
-def _plain(character: str) -> str:
-    category = unicodedata.category(character)
-    if category in ("Cc", "Zl", "Zp"):
-        return " "
-    return "" if category in ("Cf", "Cs") else character
+    """`text` on one line, unable to forge an id or a fence; see `plain.neutral`."""
+    return plain.neutral(text)
 
 
 def serialize(
@@ -132,7 +140,7 @@ def head_lines(page: Page) -> list[str]:
     lines = [f"url {_short(page.url)}", f"title {_short(page.title)}".rstrip()]
     if len(page.tabs) > 1:
         titles = [
-            f"{_short(title) or 'untitled'}{' (current)' if index == page.tab else ''}"
+            f"{_word(title, _IN_TAB) or 'untitled'}{' (current)' if index == page.tab else ''}"
             for index, title in enumerate(page.tabs)
         ]
         lines.append("tabs: " + " | ".join(titles))
@@ -170,16 +178,17 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
 
 def _after(node: Node) -> str:
     if node.kind == "ocr":
-        words = ["ocr:", neutral(node.name)]
+        words = ["ocr:", _word(node.name, _IN_VALUE, limit=None)]
     elif node.role == "text":
         name = neutral(node.name)
-        words = ["text", name] if _RESERVED.match(name) else [name]
+        words = ["text", name] if any(map(_OUR_LINE.match, plain.readings(name))) else [name]
     else:
-        words = [neutral(node.role), _short(node.name)]
-    if node.value:
-        words += ["=", _short(node.value)]
+        is_told = node.id is not None or node.value or node.options or node.states
+        words = [neutral(node.role), _word(node.name, _IN_NAME) if is_told else _short(node.name)]
+    if value := _word(node.value, _IN_VALUE):
+        words += ["=", value]
     if node.options:
-        words.append(f"(options: {_options(node)})")
+        words.append(f"(options: {_options(node, _IN_OPTION)})")
     if node.states:
         words.append(f"({', '.join(map(neutral, node.states))})")
     if node.id is not None:
@@ -190,20 +199,31 @@ def _after(node: Node) -> str:
 def _before(node: Node) -> str:
     if node.role == "text" and not node.name.strip():
         return ""
-    name = neutral(node.name) if node.role == "text" or node.kind == "ocr" else _short(node.name)
+    is_text = node.role == "text" or node.kind == "ocr"
+    name = _word(node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'")
     words = [] if node.id is None else [f"[{node.id}]"]
-    words += ["ocr" if node.kind == "ocr" else neutral(node.role), f"'{name}'"]
-    if node.value:
-        words.append(f"value: {_short(node.value)}")
+    words += ["ocr" if node.kind == "ocr" else neutral(node.role), name]
+    if value := _word(node.value, _IN_VALUE_BEFORE):
+        words.append(f"value: {value}")
     if node.options:
-        words.append(f"options: {_options(node)}")
+        words.append(f"options: {_options(node, _IN_OPTION_BEFORE)}")
     return " ".join([*words, *map(neutral, node.states)])
 
 
-def _options(node: Node) -> str:
-    shown = [_short(option) for option in node.options[:MAX_OPTIONS]]
+def _options(node: Node, misread: re.Pattern[str]) -> str:
+    shown = [_word(option, misread) for option in node.options[:MAX_OPTIONS]]
     rest = len(node.options) - len(shown)
     return " | ".join(shown + ([f"{rest} more"] if rest else []))
+
+
+def _word(
+    text: str, misread: re.Pattern[str], *, limit: int | None = MAX_NAME, mark: str = ""
+) -> str:
+    """`text` between `mark`s, or in double quotes where it would be misread."""
+    text = _short(text) if limit else neutral(text)
+    if any(map(misread.search, plain.readings(text))):
+        return plain.quoted(text)
+    return mark + text + mark
 
 
 def _short(text: str) -> str:

@@ -85,7 +85,7 @@ def test_typing_on_a_native_list_chooses_by_label(visit: "Visit", label: str) ->
 
 def test_an_unknown_option_is_refused_with_the_known_ones(visit: "Visit") -> None:
     visit.show(FORM)
-    with pytest.raises(ActionFailed, match=r"Price \| By name"):
+    with pytest.raises(ActionFailed, match=r'"Price" \| "By name"'):
         visit.act("type [{s}] [Colour] [0]", s="Sort")
     with pytest.raises(ActionFailed, match="choose with type"):
         visit.act("click [{s}]", s="Sort")
@@ -228,7 +228,7 @@ def test_what_can_have_no_effect_is_refused_in_words(visit: "Visit") -> None:
         ("click [1]", "disabled"),
         ("click [2]", "no element"),
         ("type [3] [x] [0]", "takes no text"),
-        ("click [4]", "covered by div Over"),
+        ("click [4]", 'covered by "div Over"'),
     ]:
         with pytest.raises(ActionFailed, match=reason):
             visit.session.act(parse(text))

@@ -1,0 +1,124 @@
+"""An independent reader of observations: what in a text passes for the harness's own word.
+
+It knows the grammar of what `agentkv_env.serialize` writes, and nothing of how that is written. It
+reads generously, as a model may: white space, case and punctuation in front do not matter to it.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+STATES = (
+    "checked|pressed|selected|current|disabled|readonly|required|password|invalid|expanded"
+    "|collapsed|covered|faint"
+)
+_MARKED = re.compile(r"(?i)[\W_]*(tabs|notice|error|ocr|cut|same|gone)[\W_]*?:")
+_BARE = re.compile(r"(?i)[\W_]*(url|title|goal|objective)(?!\w)")
+_MORE = re.compile(r"(?i)[\W_]*more[\W_]+(above|below)(?!\w)")
+_NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
+_BOX = re.compile(r" @-?\d+,-?\d+,\d+,\d+$")
+_GROUP = rf"\((?:{STATES})(?:, (?:{STATES}))*\)"
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What a line claims of an element."""
+
+    id: int
+    role: str
+    has_value: bool
+    num_options: int
+    states: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Claims:
+    """All that a text says in our name."""
+
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    """Marker -> what stands behind it, for the lines that begin with one."""
+    tabs: list[bool] = field(default_factory=list)
+    """One for each tab: whether it is the current one."""
+    elements: list[Element] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+    """Numbers in brackets that stand elsewhere than in an element's line."""
+    fences: int = 0
+    """Runs of backticks."""
+
+
+def read(text: str, layout: str, *, boxes: bool) -> Claims:
+    """What `text`, an observation, claims."""
+    claims = Claims(fences=text.count("`"))
+    for line in text.splitlines():
+        if found := _MARKED.match(line) or _BARE.match(line) or _MORE.match(line):
+            claims.lines.setdefault(found[1].lower(), []).append(line[found.end() :].strip())
+            if found[1].lower() == "tabs":
+                tabs = _split(line[found.end() :])
+                claims.tabs += [tab.endswith(" (current)") for tab in tabs]
+        line = _BOX.sub("", line) if boxes else line
+        element = _after(line) if layout == "after" else _before(line)
+        numbers = _NUMBER.findall(line)
+        if element is not None:
+            claims.elements.append(element)
+            numbers.remove(str(element.id))
+        claims.stray += numbers
+    return claims
+
+
+def _split(listed: str) -> list[str]:
+    """The entries of a list with ` | ` between, some of which are in double quotes."""
+    entries = []
+    while True:
+        entry = re.match(r'\s*(?:"[^"]*"[^|"]*(?=$|\|)|[^|]*)', listed)
+        assert entry is not None
+        entries.append(entry[0].strip())
+        if entry.end() == len(listed):
+            return entries
+        listed = listed[entry.end() + 1 :]
+
+
+def _after(line: str) -> Element | None:
+    found = re.fullmatch(r"(\w+)( .*)? \[(\d+)\]", line)
+    if not found:
+        return None
+    role, rest, id = found[1], found[2] or "", int(found[3])
+    _, rest = _token(rest, rf" = | \(options: | {_GROUP}$")
+    has_value = rest.startswith(" = ")
+    if has_value:
+        _, rest = _token(rest[2:], rf" \(options: | {_GROUP}$")
+    group = re.search(rf" ({_GROUP})$", rest)
+    states = tuple(group[1][1:-1].split(", ")) if group else ()
+    rest = rest[: group.start()] if group else rest
+    listed = re.fullmatch(r" \(options: (.*)\)", rest)
+    return Element(id, role, has_value, len(_split(listed[1])) if listed else 0, states)
+
+
+def _before(line: str) -> Element | None:
+    found = re.fullmatch(r"\[(\d+)\] (\w+) (['\"].*)", line)
+    if not found:
+        return None
+    id, role, rest = int(found[1]), found[2], found[3]
+    if rest[0] == '"':
+        rest = rest[rest.index('"', 1) + 1 :]
+    else:
+        end = re.search(rf"'(?=$| value: | options: | (?:{STATES})\b)", rest[1:])
+        assert end is not None, f"a name without an end: {line!r}"
+        rest = rest[1 + end.end() :]
+    has_value = rest.startswith(" value: ")
+    tail = rf"(?: (?:{STATES}))+$"
+    if has_value:
+        _, rest = _token(rest[7:], rf" options: |{tail}")
+    group = re.search(tail, rest)
+    states = tuple(group[0].split()) if group else ()
+    rest = rest[: group.start()] if group else rest
+    listed = re.fullmatch(r" options: (.*)", rest)
+    return Element(id, role, has_value, len(_split(listed[1])) if listed else 0, states)
+
+
+def _token(rest: str, ends: str) -> tuple[str, str]:
+    """A string of the page at the start of `rest`, quoted or bare, and what follows it."""
+    quoted = re.match(rf' "([^"]*)"(?=$|{ends})', rest)
+    if quoted:
+        return quoted[1], rest[quoted.end() :]
+    end = re.search(ends, rest)
+    cut = end.start() if end else len(rest)
+    return rest[:cut], rest[cut:]
