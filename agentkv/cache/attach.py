@@ -9,7 +9,7 @@ from transformers import Cache as TransformersCache
 from transformers import LogitsProcessor, PreTrainedModel
 
 from agentkv.cache.families import decoder, describe
-from agentkv.cache.hf import ATTENTION, Misuse, register
+from agentkv.cache.hf import ATTENTION, Misuse, register, uncompiled
 
 
 class CheckedCache(TransformersCache):
@@ -75,6 +75,7 @@ def attach(model: PreTrainedModel) -> None:
         inner.register_forward_hook(_finish_forward, with_kwargs=True)
 
 
+@uncompiled
 def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = _given(module, args, kwargs)
     cache = given.get("past_key_values")
@@ -93,6 +94,7 @@ def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
 
 
+@uncompiled
 def _finish_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> None:

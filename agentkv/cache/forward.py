@@ -12,7 +12,7 @@ from agentkv.cache.budget import Allowance, Budget, Bytes
 from agentkv.cache.evict import evict
 from agentkv.cache.families import describe, output_projection
 from agentkv.cache.geometry import Geometry
-from agentkv.cache.hf import Handle, Layer, Misuse
+from agentkv.cache.hf import Handle, Layer, Misuse, uncompiled
 from agentkv.cache.keeper import Keeper
 from agentkv.cache.layer import LayerStore
 from agentkv.cache.lessons import Lessons
@@ -106,6 +106,7 @@ class ForwardCache(CheckedCache):
     def note_turn(self, layer_idx: int, turn: Tensor) -> None:
         self._lessons.note_turn(layer_idx, turn)
 
+    @uncompiled
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Any:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.attach import CheckedCache
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf import Handle, Misuse
+from agentkv.cache.hf import Handle, Misuse, uncompiled
 
 T = TypeVar("T")
 
@@ -159,6 +159,7 @@ class Together(CheckedCache):
         for cache, new, part in zip(self._caches, self._ids, self._parts, strict=True):
             cache.note_ids(ids[0, part].view(new.shape))
 
+    @uncompiled
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Any:
