@@ -32,8 +32,27 @@ class CheckedCache(TransformersCache):
         """Raise ValueError for a forward that cannot work; nothing has changed yet."""
         raise NotImplementedError
 
+    def begin(self) -> None:
+        """Start a forward that was checked: `finish` ends it, or `leave` if it comes to nothing.
+
+        Raises:
+            Misuse: a ValueError; another thread is in the middle of one, or the last did not end.
+        """
+
+    def leave(self) -> None:
+        """Take in that a forward of this thread raised; where none is going on, nothing is done."""
+
+    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor | None:
+        """(B, num_tokens) int64: where the new tokens stand in their own sequences, padding at any
+        place; None where that is what transformers counts by itself.
+
+        Args:
+            mask: (B, columns so far and new ones), zeros for padding; None for no new padding.
+        """
+        return None
+
     def note_ids(self, ids: Tensor | None) -> None:
-        """Take in the tokens of the forward that now starts; it has been checked.
+        """Take in the tokens of the forward that has begun.
 
         Args:
             ids: (B, n) int32, padding included, on the device they came on (no waiting for it) and
@@ -72,15 +91,17 @@ def attach(model: PreTrainedModel) -> None:
     if _check_forward not in inner._forward_pre_hooks.values():
         # a hook sees a forward whole and before any work: refusals leave the cache as it was
         inner.register_forward_pre_hook(_check_forward, with_kwargs=True)
-        inner.register_forward_hook(_finish_forward, with_kwargs=True)
+        inner.register_forward_hook(_finish_forward, with_kwargs=True, always_call=True)
 
 
 @uncompiled
-def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_forward(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     given = _given(module, args, kwargs)
     cache = given.get("past_key_values")
     if not isinstance(cache, CheckedCache):
-        return
+        return None
     config: Any = module.config
     if config._attn_implementation != ATTENTION:
         raise Misuse(
@@ -89,9 +110,17 @@ def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         )
     ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
     tokens = embeds if ids is None else ids
-    if isinstance(tokens, Tensor):
-        cache.check_input(module, tokens.shape[0], tokens.shape[1])
-        cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
+    if not isinstance(tokens, Tensor):
+        return None
+    cache.check_input(module, tokens.shape[0], tokens.shape[1])
+    cache.begin()
+    cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
+    if given.get("position_ids") is not None:
+        return None
+    places = cache.positions(given.get("attention_mask"), tokens.shape[1])
+    if places is None:
+        return None
+    return (), {**given, "position_ids": places.to(tokens.device)}
 
 
 @uncompiled
@@ -100,7 +129,11 @@ def _finish_forward(
 ) -> None:
     cache = _given(module, args, kwargs).get("past_key_values")
     if isinstance(cache, CheckedCache):
-        cache.finish()
+        # without an output an exception is on its way
+        if output is None:
+            cache.leave()
+        else:
+            cache.finish()
 
 
 def _given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

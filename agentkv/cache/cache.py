@@ -29,6 +29,10 @@ class Cache(StatefulCache):
 
     Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on
     using it in the next turn. Feed every token once; positions are counted from the tokens seen.
+
+    A cache is for inference: nothing it stores has a gradient. After a forward that did not end,
+    whatever stopped it, the next is refused until `restore` or `reset`. Threads may take turns with
+    a cache; two at the same time are refused.
     """
 
     @classmethod
@@ -116,6 +120,7 @@ class Cache(StatefulCache):
                 written down.
             OSError: the file could not be written; what stood there still does.
         """
+        self._progress.require_rest()
         self.check()
         model: Any = self._model()
         if model is None:
@@ -175,16 +180,18 @@ class Cache(StatefulCache):
         if logits.shape[0] != self._batch:
             raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
         # the only point of a step that waits for the device
-        self.settle_at(gate.confidence(logits).tolist())
+        self.settle_at(gate.confidence(logits.detach()).tolist())
 
+    @torch.no_grad()
     def settle_at(self, confidences: Sequence[float]) -> None:
         """As `settle`, where what the policy's gate makes of the logits is on the host already."""
         if not self.policy.gate.needs_logits or self._batch is None:
             return
         assert len(confidences) == self._batch, "a confidence for every sequence"
-        self.confidences = list(confidences)
-        self.evict(self.confidences)
-        self._store_by_rank()
+        with self._progress.changing():
+            self.confidences = list(confidences)
+            self.evict(self.confidences)
+            self._store_by_rank()
 
     @torch.no_grad()
     def feed(
@@ -194,10 +201,15 @@ class Cache(StatefulCache):
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
-            attention_mask: (B, seen + n), zeros for padding; None where there is none.
+            attention_mask: (B, seen + n), zeros for padding; None where none of the new ones is.
+                Padding takes no position, so that a sequence is the same alone and in a batch.
 
         Returns:
             The logits of the last token, (B, V).
+
+        Raises:
+            Misuse: a ValueError; the cache cannot take these tokens, another thread is feeding it,
+                or a forward before did not end. Nothing has changed.
         """
         step = self.chunk if self.prefill == "chunked" else max(1, ids.shape[1])
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
@@ -221,8 +233,14 @@ class Cache(StatefulCache):
         return logits
 
     def reset(self) -> None:
-        """Forget everything; the cache is as new, but for its peak."""
+        """Forget everything; the cache is as new, but for its peak.
+
+        Raises:
+            Misuse: a ValueError; another thread is in the middle of a forward.
+        """
+        self._progress.clear()
         for store in self.stores:
             store.reset()
-        self._batch, self.confidences, self.pending = None, None, None
+        self._meter.live = 0  # a forward that did not end may have left bytes uncounted
+        self._batch, self.confidences, self.pending, self._new_ids = None, None, None, None
         self._ids, self._lessons = IdStream(), Lessons(self.policy.allocator)
