@@ -69,9 +69,20 @@ class CheckedCache(TransformersCache):
     def finish(self) -> None:
         """Do what has to wait until all layers of a forward are done."""
 
+    def note_logits(self, logits: Tensor) -> None:
+        """Take in the raw logits (B, V) of a forward's last token, which may change afterwards."""
+
     def settle(self, logits: Tensor) -> None:
         """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
         raise NotImplementedError
+
+    def settle_after_forward(self, logits: Tensor) -> None:
+        """As `settle`, by the raw logits of the latest forward; by those given if it showed none.
+
+        Args:
+            logits: (B, V), of the last token, which others may have changed.
+        """
+        self.settle(logits)
 
 
 def attach(model: PreTrainedModel) -> None:
@@ -92,6 +103,10 @@ def attach(model: PreTrainedModel) -> None:
         # a hook sees a forward whole and before any work: refusals leave the cache as it was
         inner.register_forward_pre_hook(_check_forward, with_kwargs=True)
         inner.register_forward_hook(_finish_forward, with_kwargs=True, always_call=True)
+    outer: Any = model
+    has_logits = outer.get_output_embeddings() is not None
+    if has_logits and _show_logits not in model._forward_hooks.values():
+        model.register_forward_hook(_show_logits, with_kwargs=True)
 
 
 @uncompiled
@@ -136,6 +151,19 @@ def _finish_forward(
             cache.finish()
 
 
+@uncompiled
+def _show_logits(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> None:
+    cache = kwargs.get("past_key_values")
+    if cache is None:
+        cache = _given(module, args, kwargs).get("past_key_values")
+    if isinstance(cache, CheckedCache):
+        logits = output[0] if isinstance(output, tuple) else getattr(output, "logits", None)
+        if isinstance(logits, Tensor) and logits.dim() == 3:
+            cache.note_logits(logits[:, -1])
+
+
 def _given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     if not args:
         return kwargs
@@ -143,11 +171,15 @@ def _given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 class Gate(LogitsProcessor):
-    """Hands raw logits to a cache's policy and passes them on unchanged."""
+    """Lets a cache evict by the raw logits of its latest forward, and passes on what it is given.
+
+    The attached model shows the cache its logits, so that it makes no difference which processors
+    come before: `generate` puts its own, `repetition_penalty` for one, in front of ours.
+    """
 
     def __init__(self, cache: CheckedCache) -> None:
         self.cache = cache
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
-        self.cache.settle(scores)
+        self.cache.settle_after_forward(scores)
         return scores

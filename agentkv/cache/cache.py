@@ -165,22 +165,42 @@ class Cache(StatefulCache):
         assert ids is None or ids.shape == (self._batch, self.seen), "the id stream is not whole"
 
     def gate(self) -> "Gate":
-        """A logits processor that tells the policy how sure the model is; put it first in the list.
+        """A logits processor that tells the policy how sure the model is, wherever it stands in the
+        list: it goes by the raw logits, which the model shows to the cache.
 
         In a loop of one's own, call it with the ids and the logits (B, V) of the last token after
         each forward.
         """
+        self._has_gate = True
         return Gate(self)
+
+    def note_logits(self, logits: Tensor) -> None:
+        gate = self.policy.gate
+        if self._has_gate and gate.needs_logits:
+            # a number per sequence; the logits of a whole prompt need not be kept for it
+            self._unsettled = gate.confidence(logits.detach())
+
+    def settle_after_forward(self, logits: Tensor) -> None:
+        confidences, self._unsettled = self._unsettled, None
+        if confidences is None:
+            self.settle(logits)
+            return
+        self._require_rows(logits)
+        # the only point of a step that waits for the device
+        self.settle_at(confidences.tolist())
 
     def settle(self, logits: Tensor) -> None:
         """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
         gate = self.policy.gate
         if not gate.needs_logits or self._batch is None:
             return
-        if logits.shape[0] != self._batch:
-            raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
+        self._require_rows(logits)
         # the only point of a step that waits for the device
         self.settle_at(gate.confidence(logits.detach()).tolist())
+
+    def _require_rows(self, logits: Tensor) -> None:
+        if logits.shape[0] != self._batch:
+            raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
 
     @torch.no_grad()
     def settle_at(self, confidences: Sequence[float]) -> None:
@@ -239,6 +259,7 @@ class Cache(StatefulCache):
             Misuse: a ValueError; another thread is in the middle of a forward.
         """
         self._progress.clear()
+        self._unsettled = None
         for store in self.stores:
             store.reset()
         self._meter.live = 0  # a forward that did not end may have left bytes uncounted

@@ -72,6 +72,9 @@ class ForwardCache(CheckedCache):
         self._new_ids: Tensor | None = None
         """Of the forward that is going on."""
         self._num_new = 0
+        self._has_gate = False
+        self._unsettled: Tensor | None = None
+        """(B,) what the policy's gate made of the latest forward's logits, if anyone will ask."""
         self._progress = Progress()
         self._lessons = Lessons(policy.allocator)
         self.allowance = Allowance(policy, budget, self.geometry)
@@ -118,6 +121,7 @@ class ForwardCache(CheckedCache):
 
     def begin(self) -> None:
         self._progress.begin()
+        self._unsettled = None
 
     def leave(self) -> None:
         self._progress.leave()
@@ -262,6 +266,7 @@ class ForwardCache(CheckedCache):
             for store in self.stores:
                 store.reorder(index)
             self._ids.reorder(index)
+            self._unsettled = None
             if self.confidences is not None:
                 self.confidences = [self.confidences[i] for i in index]
             self._batch = len(index)
