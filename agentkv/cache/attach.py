@@ -115,9 +115,18 @@ def _check_forward(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     given = _given(module, args, kwargs)
     cache = given.get("past_key_values")
+    config: Any = module.config
+    wanted = given.get("output_attentions")
+    if wanted is None:
+        wanted = getattr(config, "output_attentions", False)
+    if wanted and config._attn_implementation == ATTENTION:
+        raise Misuse(
+            "output_attentions: an attached model forms no matrix of attention weights that it "
+            'could give back. Call model.set_attn_implementation("eager") and use a cache of '
+            "transformers, and attach the model again afterwards"
+        )
     if not isinstance(cache, CheckedCache):
         return None
-    config: Any = module.config
     if config._attn_implementation != ATTENTION:
         raise Misuse(
             f"this model's attn_implementation was set to {config._attn_implementation!r} after "
