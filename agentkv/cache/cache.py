@@ -29,6 +29,10 @@ class Cache(StatefulCache):
 
     Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on
     using it in the next turn. Feed every token once; positions are counted from the tokens seen.
+
+    A cache is for inference: nothing it stores has a gradient. After a forward that did not end,
+    whatever stopped it, the next is refused until `restore` or `reset`. Threads may take turns with
+    a cache; two at the same time are refused.
     """
 
     @classmethod
@@ -116,6 +120,7 @@ class Cache(StatefulCache):
                 written down.
             OSError: the file could not be written; what stood there still does.
         """
+        self._progress.require_rest()
         self.check()
         model: Any = self._model()
         if model is None:
@@ -164,31 +169,53 @@ class Cache(StatefulCache):
         assert ids is None or ids.shape == (self._batch, self.seen), "the id stream is not whole"
 
     def gate(self) -> "Gate":
-        """A logits processor that tells the policy how sure the model is; put it first in the list.
+        """A logits processor that tells the policy how sure the model is, wherever it stands in the
+        list: it goes by the raw logits, which the model shows to the cache.
 
         In a loop of one's own, call it with the ids and the logits (B, V) of the last token after
         each forward.
         """
+        self._has_gate = True
         return Gate(self)
+
+    def note_logits(self, logits: Tensor) -> None:
+        gate = self.policy.gate
+        if self._has_gate and gate.needs_logits:
+            # a number per sequence; the logits of a whole prompt need not be kept for it
+            self._unsettled = gate.confidence(logits.detach())
+
+    def settle_after_forward(self, logits: Tensor) -> None:
+        confidences, self._unsettled = self._unsettled, None
+        if confidences is None:
+            self.settle(logits)
+            return
+        self._require_rows(logits)
+        # the only point of a step that waits for the device
+        self.settle_at(confidences.tolist())
 
     def settle(self, logits: Tensor) -> None:
         """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
         gate = self.policy.gate
         if not gate.needs_logits or self._batch is None:
             return
+        self._require_rows(logits)
+        # the only point of a step that waits for the device
+        self.settle_at(gate.confidence(logits.detach()).tolist())
+
+    def _require_rows(self, logits: Tensor) -> None:
         if logits.shape[0] != self._batch:
             raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
-        # the only point of a step that waits for the device
-        self.settle_at(gate.confidence(logits).tolist())
 
+    @torch.no_grad()
     def settle_at(self, confidences: Sequence[float]) -> None:
         """As `settle`, where what the policy's gate makes of the logits is on the host already."""
         if not self.policy.gate.needs_logits or self._batch is None:
             return
         assert len(confidences) == self._batch, "a confidence for every sequence"
-        self.confidences = list(confidences)
-        self.evict(self.confidences)
-        self._store_by_rank()
+        with self._progress.changing():
+            self.confidences = list(confidences)
+            self.evict(self.confidences)
+            self._store_by_rank()
 
     @torch.no_grad()
     def feed(
@@ -198,10 +225,15 @@ class Cache(StatefulCache):
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
-            attention_mask: (B, seen + n), zeros for padding; None where there is none.
+            attention_mask: (B, seen + n), zeros for padding; None where none of the new ones is.
+                Padding takes no position, so that a sequence is the same alone and in a batch.
 
         Returns:
             The logits of the last token, (B, V).
+
+        Raises:
+            Misuse: a ValueError; the cache cannot take these tokens, another thread is feeding it,
+                or a forward before did not end. Nothing has changed.
         """
         step = self.chunk if self.prefill == "chunked" else max(1, ids.shape[1])
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
@@ -225,8 +257,15 @@ class Cache(StatefulCache):
         return logits
 
     def reset(self) -> None:
-        """Forget everything; the cache is as new, but for its peak."""
+        """Forget everything; the cache is as new, but for its peak.
+
+        Raises:
+            Misuse: a ValueError; another thread is in the middle of a forward.
+        """
+        self._progress.clear()
+        self._unsettled = None
         for store in self.stores:
             store.reset()
-        self._batch, self.confidences, self.pending = None, None, None
+        self._meter.live = 0  # a forward that did not end may have left bytes uncounted
+        self._batch, self.confidences, self.pending, self._new_ids = None, None, None, None
         self._ids, self._lessons = IdStream(), Lessons(self.policy.allocator)

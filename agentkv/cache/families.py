@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from agentkv.cache.geometry import Geometry, LayerShape
+from agentkv.cache.geometry import Geometry, LayerShape, LowRank, Projection
 
 
 class UnsupportedModel(ValueError):
@@ -132,17 +132,16 @@ def _obstacle(config: Any, kinds: list[str]) -> str | None:
     return None
 
 
-def output_projection(module: nn.Module) -> Tensor:
+def output_projection(module: nn.Module) -> Projection:
     """The weights through which each query head of an attention module reaches the stream.
 
-    Multiplying a head's output (T, D) by its (D, d) gives what it adds, but for a bias.
-
-    Returns:
-        (H, D, d), a view of the weights: a copy in another dtype at each step would cost more than
-        the projection itself.
+    Multiplying a head's output (T, D) by its (D, d), and by the two matrices of each adapter that
+    is active, gives what it adds, but for biases. All are views of the weights: a copy at each step
+    would cost more than the projection itself.
 
     Raises:
-        ValueError: the projection is no plain linear map here: quantised, adapted or offloaded.
+        ValueError: the projection is no linear map that can be read here: quantised, offloaded, or
+            with an adapter that is more than a LoRA.
     """
     known = sorted({family.projection for family in FAMILIES.values()})
     names = [name for name in known if hasattr(module, name)]
@@ -150,13 +149,51 @@ def output_projection(module: nn.Module) -> Tensor:
         raise ValueError(
             f"{type(module).__name__} has no output projection; expected one of {', '.join(known)}"
         )
-    found = getattr(module, names[0])
+    found: Any = getattr(module, names[0])
     what = f"the {names[0]} of {type(module).__name__}"
-    weight = getattr(found, "weight", None)
-    if not isinstance(found, nn.Linear | Conv1D) or weight is None:
+    head_dim: Any = module.head_dim
+    is_adapted = all(hasattr(found, part) for part in ("base_layer", "lora_A", "lora_B", "scaling"))
+    rows: Any = _rows(found.base_layer if is_adapted else found, what)
+    names = _active(found, what) if is_adapted else []
+    down: dict[str, Any] = {name: _rows(found.lora_A[name], f"{what}, lora_A") for name in names}
+    adapters = tuple(
+        LowRank(
+            down[name].unflatten(0, (-1, head_dim)),
+            _rows(found.lora_B[name], f"{what}, lora_B"),
+            float(found.scaling[name]),
+        )
+        for name in names
+    )
+    return Projection(rows.unflatten(0, (-1, head_dim)), adapters)
+
+
+def _active(adapted: Any, what: str) -> list[str]:
+    """The adapters that a LoRA layer, of the shape that PEFT gives it, adds to its base layer."""
+    if adapted.disable_adapters or adapted.merged:
+        return []  # not added, or in the base layer's weights
+    names = [name for name in adapted.active_adapters if name in adapted.lora_A]
+    for name in names:
+        more = (
+            getattr(adapted, "use_dora", {}).get(name, False),
+            name in getattr(adapted, "lora_variant", ()),
+            name in getattr(adapted, "lora_magnitude_vector", ()),
+        )
+        if any(more):
+            raise ValueError(
+                f"{what}: adapter {name!r} is more than two matrices (DoRA, or another variant of "
+                "LoRA); merge it into the weights, or take a policy that does not read them"
+            )
+    return names
+
+
+def _rows(layer: Any, what: str) -> Tensor:
+    """(inputs, outputs), a view of a linear layer's weights."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(layer, nn.Linear | Conv1D) or weight is None:
         raise ValueError(
-            f"{what} is a {type(found).__name__}; expected nn.Linear or Conv1D. Load "
-            "the model unquantised, with adapters merged, or take a policy that does not read it"
+            f"{what} is a {type(layer).__name__}; expected nn.Linear or Conv1D, or a LoRA of one. "
+            "Load the model unquantised, with other adapters merged, or take a policy that does "
+            "not read it"
         )
     # a quantised weight is a tensor of a kind of its own, or of another dtype
     if type(weight) not in (nn.Parameter, Tensor) or weight.dtype not in DTYPES:
@@ -169,7 +206,5 @@ def output_projection(module: nn.Module) -> Tensor:
             f"{what} has no weights at hand (device meta): it is offloaded. Place the layer on a "
             "device, or take a policy that does not read it"
         )
-    rows = weight.detach() if isinstance(found, Conv1D) else weight.detach().T  # (H * D, d)
-    head_dim: Any = module.head_dim
-    by_head: Tensor = rows.unflatten(0, (-1, head_dim))
-    return by_head
+    rows: Tensor = weight.detach()
+    return rows if isinstance(layer, Conv1D) else rows.T

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -12,10 +13,11 @@ from agentkv.cache.budget import Allowance, Budget, Bytes
 from agentkv.cache.evict import estimate, evict
 from agentkv.cache.families import describe, output_projection
 from agentkv.cache.geometry import Geometry
-from agentkv.cache.hf import Handle, Layer, Misuse
+from agentkv.cache.hf import Handle, Layer, Misuse, uncompiled
 from agentkv.cache.keeper import Keeper
 from agentkv.cache.layer import LayerStore
 from agentkv.cache.lessons import Lessons
+from agentkv.cache.progress import Progress
 from agentkv.cache.stream import IdStream
 from agentkv.cache.table import Meter
 from agentkv.cache.turns import watch_turns
@@ -23,6 +25,21 @@ from agentkv.cache.view import Attention
 from agentkv.policies.policy import Policy
 
 OTHER_MODEL = "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Passes an output of attention on, and refuses the gradient that it has none for."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, query: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise Misuse(
+            "a cache is for inference: what it stores has no gradient. Train the model without it, "
+            "with use_cache=False"
+        )
 
 
 class ForwardCache(CheckedCache):
@@ -52,7 +69,13 @@ class ForwardCache(CheckedCache):
         self._meter = Meter()
         self._batch: int | None = None
         self._ids = IdStream()
+        self._new_ids: Tensor | None = None
+        """Of the forward that is going on."""
         self._num_new = 0
+        self._has_gate = False
+        self._unsettled: Tensor | None = None
+        """(B,) what the policy's gate made of the latest forward's logits, if anyone will ask."""
+        self._progress = Progress()
         self._lessons = Lessons(policy.allocator)
         self.allowance = Allowance(policy, budget, self.geometry)
         self.keepers = {
@@ -80,6 +103,7 @@ class ForwardCache(CheckedCache):
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
         """Refuse a forward that cannot work, before it starts. Raises Misuse (ValueError)."""
+        self._progress.require_rest()
         if module is not self._model() and id(module) not in self._modules:
             raise Misuse(OTHER_MODEL)
         self._check_batch(batch)
@@ -92,8 +116,29 @@ class ForwardCache(CheckedCache):
         if self._batch is None:
             self._share_bytes(batch)  # by the sequences, whose number is known now
 
+    def begin(self) -> None:
+        self._progress.begin()
+        self._unsettled = None
+
+    def leave(self) -> None:
+        self._progress.leave()
+
+    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor | None:
+        fed = self.stores[0].fed
+        if mask is None and fed.count(self.seen) == len(fed):
+            return None
+        if mask is None:
+            steps = torch.arange(num_tokens)[None]
+        elif mask.dim() != 2:
+            return None  # refused where it is looked at
+        else:
+            steps = mask[:, -num_tokens:].to(torch.int64).cumsum(dim=1) - 1
+        first = torch.tensor(fed or [0], device=steps.device)[:, None]
+        # padding is not stored, and any position does for it
+        return (first + steps).clamp_min(0)
+
     def note_ids(self, ids: Tensor | None) -> None:
-        self._ids.append(ids)
+        self._new_ids = ids
 
     @property
     def turn_window(self) -> int:
@@ -103,6 +148,7 @@ class ForwardCache(CheckedCache):
     def note_turn(self, layer_idx: int, turn: Tensor) -> None:
         self._lessons.note_turn(layer_idx, turn)
 
+    @uncompiled
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Any:
@@ -130,9 +176,23 @@ class ForwardCache(CheckedCache):
             raise Misuse(OTHER_MODEL)
         if mask is not None and mask.dim() != 2:
             raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
+        with torch.no_grad():
+            output = self._attend(module, handle, query, mask, scale, sinks)
+        if query.requires_grad and torch.is_grad_enabled():
+            output = _WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
+        return output
+
+    def _attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
         keys, values = handle.keys, handle.values
-        if keys.requires_grad or values.requires_grad:
-            keys, values = keys.detach(), values.detach()
+        self._progress.has_changed = True
         self._batch, self._num_new = keys.shape[0], keys.shape[2]
         if handle.layer_idx == 0 and self._num_new > 1:
             self.allowance.begin_context()
@@ -153,12 +213,16 @@ class ForwardCache(CheckedCache):
             evict([store], None, num_new=self._num_new)
         return output
 
+    @torch.no_grad()
     def finish(self) -> None:
         if self._num_new == 1:
             self.evict(None)
         self._store_by_rank()
         if self.turn_window:
             self._lessons.take(self.keepers)
+        self._ids.append(self._new_ids)
+        self._new_ids = None
+        self._progress.end()
 
     def evict(self, confidences: Sequence[float] | None) -> None:
         """Drop rows down to what the policy allows, in all layers; None for the confidence: down to
@@ -217,18 +281,20 @@ class ForwardCache(CheckedCache):
         if self._batch is None:
             raise Misuse("the cache is empty: there are no sequences to rearrange")
         memory, had = self.allowance.memory, self._batch
-        self._share_bytes(len(index))
-        self.allowance.go_by(memory)
-        if self.allowance.batch > had:
-            # before they are copied, so that all of them together stay within the bytes
-            evict([self.stores[i] for i in self.keepers], None, num_new=1)
-            self._store_by_rank()
-        for store in self.stores:
-            store.reorder(index)
-        self._ids.reorder(index)
-        if self.confidences is not None:
-            self.confidences = [self.confidences[i] for i in index]
-        self._batch = len(index)
+        with self._progress.changing():
+            self._share_bytes(len(index))
+            self.allowance.go_by(memory)
+            if self.allowance.batch > had:
+                # before they are copied, so that all of them together stay within the bytes
+                evict([self.stores[i] for i in self.keepers], None, num_new=1)
+                self._store_by_rank()
+            for store in self.stores:
+                store.reorder(index)
+            self._ids.reorder(index)
+            self._unsettled = None
+            if self.confidences is not None:
+                self.confidences = [self.confidences[i] for i in index]
+            self._batch = len(index)
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
         """Always refused."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,24 @@ class Geometry:
         """Layers a policy acts on: those without a window; all, if every layer has one."""
         full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)
         return full or tuple(range(len(self.layers)))
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """An adapter of two matrices, as it adds to a projection."""
+
+    down: Tensor
+    """(H * G, D, r), by query head."""
+    up: Tensor
+    """(r, hidden size)."""
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What leads from the query heads of an attention module back to the residual stream."""
+
+    weight: Tensor
+    """(H * G, D, hidden size), by query head."""
+    adapters: tuple[LowRank, ...] = ()
+    """What is added to it."""

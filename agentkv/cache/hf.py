@@ -3,26 +3,38 @@ is told of our attention and mask.
 
 Two names are registered. The attention takes the handle that `Cache.update` returns instead of
 keys; between the two no model code touches it. The mask hands the 2-D padding mask through, because
-the attention works out causality and windows from stored positions. No model code is patched.
+the attention works out causality and windows from stored positions. With a cache of transformers'
+own, and with none, both leave the work to transformers. No model code is patched.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import CacheLayerMixin
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from agentkv.cache.layer import LayerStore
-from agentkv_kernels.ops import Dense, attend
 
 ATTENTION = "agentkv"
 """The name under which attention and mask are registered."""
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
 class Misuse(ValueError):
     """The cache was asked for something it cannot do; it is unchanged."""
+
+
+def uncompiled(function: Function) -> Function:
+    """Keep `function` out of what `torch.compile` makes of a model: it moves memory by address."""
+    kept: Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return kept
 
 
 class Handle:
@@ -34,6 +46,8 @@ class Handle:
         self.owner, self.layer_idx, self.keys, self.values = owner, layer_idx, keys, values
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python and compilers look for what is not there
         raise Misuse(
             "this model does not use agentkv's attention: call agentkv.attach(model), and do not "
             "set another attn_implementation afterwards"
@@ -42,6 +56,10 @@ class Handle:
     @classmethod
     def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
         raise Misuse("this model does not use agentkv's attention: call agentkv.attach(model)")
+
+
+class Columns(int):
+    """A number of columns, as only our cache counts them: the mask is told whose it is by this."""
 
 
 class Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -63,10 +81,11 @@ class Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("Cache.update answers for its layers")
 
+    @uncompiled
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
         # before 5.4 a tensor of cache positions
         num_q = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return self.store.seen + num_q, 0
+        return Columns(self.store.seen + num_q), 0
 
     def get_seq_length(self, *args: Any) -> int:
         """Tokens seen, not tokens stored: new tokens take their positions from it."""
@@ -89,10 +108,16 @@ def register() -> None:
     AttentionMaskInterface.register(ATTENTION, _mask)
 
 
-def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-    if attention_mask is None or bool(attention_mask.all()):
-        return None
-    return attention_mask
+def _mask(*, kv_length: int, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
+    """(B, columns) for our cache, None where nothing is padding; (B, 1, Q, T) for any other."""
+    if not isinstance(kv_length, Columns):
+        return sdpa_mask(kv_length=kv_length, attention_mask=attention_mask, **kwargs)
+    return None if attention_mask is None or is_all(attention_mask) else attention_mask
+
+
+@uncompiled
+def is_all(mask: Tensor) -> bool:
+    return bool(mask.all())
 
 
 def _attention(
@@ -117,60 +142,56 @@ def _attention(
         if getattr(module, "scale_attn_by_inverse_layer_idx", False):
             scaling /= int(getattr(module, "layer_idx", 0)) + 1
     if isinstance(key, Handle):
-        owner = key.owner
-        return owner.attend(module, key, query, attention_mask, scaling, s_aux), None
-    return _attend_plainly(
-        query, key, value, attention_mask, scaling, dropout, sliding_window, s_aux
-    ), None
+        return _attend_in(key, module, query, attention_mask, scaling, s_aux), None
+    if s_aux is None:
+        # the mask holds the window
+        done, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling
+        )
+        return done, None
+    return _attend_with_sinks(query, key, value, attention_mask, scaling, dropout, s_aux), None
 
 
-def _attend_plainly(
+@uncompiled
+def _attend_in(
+    handle: Handle,
+    module: nn.Module,
+    query: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """See `LayerStore.attend`."""
+    output: Tensor = handle.owner.attend(module, handle, query, mask, scale, sinks)
+    return output
+
+
+def _attend_with_sinks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    mask: Tensor | None,
     scaling: float,
     dropout: float,
-    window: int | None,
-    sinks: Tensor | None,
+    sinks: Tensor,
 ) -> Tensor:
-    """Causal attention for an attached model that runs without our cache.
+    """Attention with one more logit (H,) per query head, for a model without our cache.
 
-    The last query stands at the last key, as in every cache of transformers' own.
+    Args:
+        mask: (B, 1, Q, T), what is visible, or what is added to the logits; None: one query sees
+            all keys, and of several the first stands at the first key.
     """
-    batch, num_q, num_kv = query.shape[0], query.shape[2], key.shape[2]
-    if attention_mask is not None and attention_mask.dim() != 2:
-        raise Misuse(f"a padding mask has 2 dimensions, this one {attention_mask.dim()}")
-    places = torch.arange(num_kv, device=query.device)
-    if sinks is not None:
-        real = places.expand(batch, -1)
-        if attention_mask is not None:
-            real = real.masked_fill(~attention_mask[:, -num_kv:], -1)
-        part = Dense(key, value, real, is_padded=attention_mask is not None)
-        q_positions = places[num_kv - num_q :].expand(batch, -1)
-        done = attend(
-            query, [part], scale=scaling, q_positions=q_positions, window=window, sinks=sinks
-        )
-        return done.output.transpose(1, 2)
-    visible = None
-    if attention_mask is not None or window is not None or 1 < num_q < num_kv:
-        behind = places[num_kv - num_q :, None] - places  # (Q, T)
-        visible = behind >= 0
-        if window is not None:
-            visible = visible & (behind < window)
-        visible = visible[None, None]
-        if attention_mask is not None:
-            visible = visible & attention_mask[:, None, None, -num_kv:]
-            # a padding query sees itself, so that no softmax is empty
-            visible = visible | (behind == 0)
-    out = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=visible,
-        dropout_p=dropout,
-        is_causal=visible is None and num_q > 1,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return out.transpose(1, 2)
+    num_q, group = query.shape[2], query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
+    if mask is None and num_q > 1:
+        key, value = key[:, :, :num_q], value[:, :, :num_q]
+        mask = torch.ones(num_q, num_q, dtype=torch.bool, device=query.device).tril()
+    logits = query @ key.transpose(2, 3) * scaling
+    if mask is not None:
+        least = torch.finfo(logits.dtype).min
+        is_bool = mask.dtype is torch.bool
+        logits = logits.masked_fill(~mask, least) if is_bool else logits + mask
+    column = sinks.to(logits.dtype).view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+    shares = torch.cat([logits, column], dim=-1).softmax(dim=-1)[..., :-1]
+    shares = F.dropout(shares, p=dropout, training=dropout > 0)
+    return (shares @ value).transpose(1, 2).contiguous()

@@ -14,12 +14,23 @@ def norms_of(values: Tensor, attention: Attention, num_norms: int) -> Tensor:
     head or their mean."""
     projection = attention.projection
     assert projection is not None
-    group = projection.shape[0] // values.shape[1]
-    by_group = projection.view(-1, group, *projection.shape[1:])
+    weight, adapters = projection.weight, projection.adapters
+    group = weight.shape[0] // values.shape[1]
+
+    def added(g: int) -> Tensor:
+        """(B, H, Q, hidden size): what the values add by each head's g-th query head."""
+        out = values.to(weight.dtype) @ _by_group(weight, group)[:, g]
+        for adapter in adapters:
+            low = values.to(adapter.down.dtype) @ _by_group(adapter.down, group)[:, g]
+            out = out + (low.to(adapter.up.dtype) @ adapter.up * adapter.scale).to(out.dtype)
+        return out
+
     # one query head after another: all projected values at once would be G times the hidden size
-    norms = [
-        (values.to(projection.dtype) @ by_group[:, g]).abs().sum(-1, dtype=torch.float32)
-        for g in range(group)
-    ]
+    norms = [added(g).abs().sum(-1, dtype=torch.float32) for g in range(group)]
     stacked = torch.stack(norms, dim=-1)
     return stacked if num_norms == group else stacked.mean(-1, keepdim=True)
+
+
+def _by_group(weight: Tensor, group: int) -> Tensor:
+    """(H * G, ...) as (H, G, ...)."""
+    return weight.view(-1, group, *weight.shape[1:])

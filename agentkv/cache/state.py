@@ -76,7 +76,11 @@ class StatefulCache(ForwardCache):
         of the layers. Its bytes are its own `nbytes` and not the cache's.
 
         To be taken between forwards, at a turn's end for example.
+
+        Raises:
+            Misuse: a ValueError; a forward is going on in another thread, or did not end.
         """
+        self._progress.require_rest()
         return Snapshot(
             notes=self.notes(),
             tables=tuple(
@@ -183,14 +187,16 @@ class StatefulCache(ForwardCache):
             self.pending = _lists(notes.pending)
             return
         try:
-            self._share_bytes(notes.shared_by)
-            if notes.learned is not None:
-                self.allowance.go_by(notes.learned.gone_by)
-            for i, (store, note) in enumerate(zip(self.stores, notes.layers, strict=True)):
-                self._begin(store, note, notes.batch, devices[i])
-                for name, table in tables_of(store).items():
-                    table.fill_again(note.tables[name], packed(i, name))
-                store.seen, store.fed[:], store.attention = notes.seen, notes.fed, attentions[i]
+            with self._progress.changing():
+                self._share_bytes(notes.shared_by)
+                if notes.learned is not None:
+                    self.allowance.go_by(notes.learned.gone_by)
+                for i, (store, note) in enumerate(zip(self.stores, notes.layers, strict=True)):
+                    self._begin(store, note, notes.batch, devices[i])
+                    for name, table in tables_of(store).items():
+                        table.fill_again(note.tables[name], packed(i, name))
+                    store.seen, store.fed[:] = notes.seen, notes.fed
+                    store.attention = attentions[i]
         except BaseException:
             self.reset()  # half a cache would be none
             raise

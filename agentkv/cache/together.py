@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.attach import CheckedCache
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf import Handle, Misuse
+from agentkv.cache.hf import Handle, Misuse, uncompiled
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Fed:
     logits: Tensor
     """(B, V) after each sequence's last token, in order; of no meaning where `errors` has one."""
     errors: tuple[Exception | None, ...]
-    """Per cache: what broke it, and it alone; it must not be fed again."""
+    """Per cache: what broke it, and it alone; it has to be restored or reset."""
 
 
 class Together(CheckedCache):
@@ -85,8 +85,8 @@ class Together(CheckedCache):
         """Feed all tokens; logits (B, V) after each sequence's last. The caches wait to be settled.
 
         Positions are counted from the tokens each cache has seen, as `Cache.feed` counts them. An
-        exception in one cache ends that cache alone (`errors`); one in the model itself is raised,
-        and leaves all of them broken.
+        exception in one cache ends that cache alone (`errors`); one in the model itself is raised.
+        A cache whose forward did not end refuses the next one until it is restored or reset.
         """
         if len(self._caches) == 1:
             cache, new = self._caches[0], self._ids[0]
@@ -100,8 +100,8 @@ class Together(CheckedCache):
             [
                 place
                 for cache, new in zip(self._caches, self._ids, strict=True)
-                for _ in range(new.shape[0])
-                for place in range(cache.seen, cache.seen + new.shape[1])
+                for fed in cache.stores[0].fed or [0] * new.shape[0]
+                for place in range(fed, fed + new.shape[1])
             ],
             device=device,
         )
@@ -154,11 +154,25 @@ class Together(CheckedCache):
         for cache, new in zip(self._caches, self._ids, strict=True):
             cache.check_input(module, *new.shape)
 
+    def begin(self) -> None:
+        for i, cache in enumerate(self._caches):
+            try:
+                cache.begin()
+            except Misuse:
+                for begun in self._caches[:i]:
+                    begun.leave()
+                raise
+
+    def leave(self) -> None:
+        for cache in self._caches:
+            cache.leave()
+
     def note_ids(self, ids: Tensor | None) -> None:
         assert ids is not None
         for cache, new, part in zip(self._caches, self._ids, self._parts, strict=True):
             cache.note_ids(ids[0, part].view(new.shape))
 
+    @uncompiled
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Any:

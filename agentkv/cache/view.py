@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentkv.cache.geometry import Projection
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.table import Which
 from agentkv.policies.rows import Drop, DropOne, Rows, Verdict
@@ -23,10 +24,10 @@ class Attention:
     scale: float
     sinks: Tensor | None
     """(H * G,) logits that join the softmax."""
-    projection: Tensor | None
-    """(H * G, D, hidden size), the output projection by query head; None unless asked for."""
+    projection: Projection | None
+    """The output projection; None unless asked for."""
 
-    def is_of(self, scale: float, sinks: Tensor | None, projection: Tensor | None) -> bool:
+    def is_of(self, scale: float, sinks: Tensor | None, projection: Projection | None) -> bool:
         """Whether these are the same."""
         is_same = sinks is self.sinks and projection is self.projection
         return is_same and scale == self.scale

@@ -22,9 +22,13 @@ from transformers import (
     LlamaForCausalLM,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.pytorch_utils import Conv1D
 
 import agentkv
-from agentkv.cache.families import describe, output_projection
+from agentkv.cache.families import FAMILIES, decoder, describe, output_projection
+from agentkv.cache.norms import norms_of
+from agentkv.cache.view import Attention
+from tests.agentkv.cache.policies_under_test import CASES
 
 TINY = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
@@ -132,7 +136,7 @@ def test_heads_times_their_rows_add_up_to_what_the_block_puts_out(family, model,
         bias = projection(torch.zeros_like(seen[0][0]))
     handle.remove()
     joined, expected = seen[0]
-    rows = output_projection(attention)
+    rows = output_projection(attention).weight
     config = model.config
     heads = config.num_attention_heads
     size = joined.shape[-1] // heads
@@ -146,9 +150,126 @@ def test_heads_times_their_rows_add_up_to_what_the_block_puts_out(family, model,
 def test_a_projection_is_the_weights_themselves_whatever_their_dtype(family, model):
     for dtype in (torch.bfloat16, torch.float32):
         module = projection_of(model.to(dtype))[0]
-        found = output_projection(module)
+        found = output_projection(module).weight
         weights = {weight.data_ptr() for weight in module.parameters()}
         assert found.dtype == dtype and found.data_ptr() in weights
+
+
+class Lora(nn.Module):
+    """An adapted layer, of the shape that PEFT gives it."""
+
+    def __init__(self, base, names=("first", "second"), active=("first",), bias=False):
+        super().__init__()
+        self.base_layer = base
+        size = base.nx if isinstance(base, Conv1D) else base.in_features
+        out = base.nf if isinstance(base, Conv1D) else base.out_features
+        self.lora_A = nn.ModuleDict({name: nn.Linear(size, 3, bias=False) for name in names})
+        self.lora_B = nn.ModuleDict({name: nn.Linear(3, out, bias=bias) for name in names})
+        self.lora_embedding_A = nn.ParameterDict()
+        self.lora_magnitude_vector = nn.ModuleDict()
+        self.lora_dropout = nn.ModuleDict({name: nn.Dropout(0.5) for name in names})
+        self.scaling = {name: 2.0 + number for number, name in enumerate(names)}
+        self.use_dora = dict.fromkeys(names, False)
+        self.active_adapters, self.merged_adapters = list(active), []
+        self.disable_adapters = False
+
+    @property
+    def merged(self):
+        return bool(self.merged_adapters)
+
+    def delta(self, name, x):
+        return self.lora_B[name](self.lora_A[name](x)) * self.scaling[name]
+
+    def forward(self, x):
+        out = self.base_layer(x)
+        if self.disable_adapters or self.merged:
+            return out
+        for name in self.active_adapters:
+            out = out + self.delta(name, self.lora_dropout[name](x))
+        return out
+
+    @torch.no_grad()
+    def merge(self):
+        for name in self.active_adapters:
+            delta = self.lora_B[name].weight @ self.lora_A[name].weight * self.scaling[name]
+            weight = self.base_layer.weight
+            weight += delta.T if isinstance(self.base_layer, Conv1D) else delta
+        self.merged_adapters = list(self.active_adapters)
+
+
+def adapted(model, **more):
+    """The model with an adapted output projection in every layer, and those."""
+    family = FAMILIES[model.config.model_type]
+    found = []
+    for layer in getattr(decoder(model), family.layers):
+        attention = getattr(layer, family.attention)
+        found.append(Lora(getattr(attention, family.projection), **more))
+        setattr(attention, family.projection, found[-1])
+    return model.eval(), found
+
+
+STATES = {
+    "one adapter": lambda lora: None,
+    "both": lambda lora: setattr(lora, "active_adapters", ["first", "second"]),
+    "the other": lambda lora: setattr(lora, "active_adapters", ["second"]),
+    "none active": lambda lora: setattr(lora, "active_adapters", []),
+    "switched off": lambda lora: setattr(lora, "disable_adapters", True),
+    "merged": lambda lora: lora.merge(),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("state", STATES)
+def test_an_adapted_projection_weighs_each_value_as_the_module_itself_does(
+    family, model, state, bias
+):
+    model, adapters = adapted(model, bias=bias)
+    attention, module = projection_of(model)
+    assert module is adapters[1]
+    STATES[state](module)
+    heads, size = model.config.num_attention_heads, attention.head_dim
+    values = torch.randn(2, heads, 5, size)
+    expected = []
+    for head in range(heads):  # one head at a time through the module, but for its biases
+        joined = torch.zeros(2, 5, heads, size)
+        joined[:, :, head] = values[:, head]
+        change = module(joined.flatten(2)) - module(torch.zeros(1, 1, heads * size))
+        expected.append(change.abs().sum(-1))
+    found = norms_of(values, Attention(1.0, None, output_projection(attention)), 1)
+    torch.testing.assert_close(found[..., 0], torch.stack(expected, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["critical-ada-snapkv", "critical-by-head"])
+def test_a_policy_that_reads_an_adapted_projection_keeps_what_it_would_keep_of_merged_weights(
+    family, model_of, cache_for, tokens, name
+):
+    case, kept = CASES[name], []
+    for is_merged in (True, False):
+        torch.manual_seed(7)
+        model, adapters = adapted(model_of(family))
+        for lora in adapters if is_merged else ():
+            lora.merge()
+            plain = lora.base_layer
+            attention = next(m for m in model.modules() if lora in m.children())
+            setattr(attention, FAMILIES[model.config.model_type].projection, plain)
+        cache = cache_for(model, policy=case.make(), budget=case.budget)
+        cache.feed(model, tokens(2, 90))
+        cache.feed(model, tokens(2, 1, seed=1))
+        cache.check()
+        kept.append([cache.kept(layer) for layer in range(len(cache.layers))])
+    for mine, theirs in zip(*kept, strict=True):
+        for row, other in zip(mine, theirs, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(row, other, strict=True))
+
+
+def test_a_cache_of_an_adapted_model_comes_back_from_a_file(llama, cache_for, tokens, tmp_path):
+    model, _ = adapted(llama)
+    cache = cache_for(model, policy=CASES["critical-ada-snapkv"].make(), budget=24)
+    cache.feed(model, tokens(1, 60))
+    cache.save(tmp_path / "cache")
+    loaded = agentkv.Cache.load(tmp_path / "cache", model)
+    assert torch.equal(loaded.feed(model, tokens(1, 5)), cache.feed(model, tokens(1, 5)))
 
 
 class Eight(nn.Linear):
@@ -169,11 +290,20 @@ class Adapted(nn.Module):
         return self.base.weight
 
 
+def dora(plain):
+    lora = Lora(plain)
+    lora.use_dora["first"] = True
+    return lora
+
+
 @pytest.mark.parametrize(
     ("replace", "message"),
     [
         (lambda plain: Eight(), "o_proj of LlamaAttention holds Parameter of torch.int8"),
         (lambda plain: Adapted(plain), "is a Adapted; expected nn.Linear or Conv1D"),
+        (lambda plain: Lora(Eight()), "o_proj of LlamaAttention holds Parameter of torch.int8"),
+        (lambda plain: dora(plain), "adapter 'first' is more than two matrices.*merge it"),
+        (lambda plain: Lora(plain).to("meta"), "device meta.*offloaded"),
         (lambda plain: plain.to(torch.float8_e4m3fn), "holds Parameter of torch.float8_e4m3fn"),
         (lambda plain: plain.to("meta"), "device meta.*offloaded"),
     ],

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from transformers import LogitsProcessor
 
+import agentkv
 from tests.agentkv.cache.policies_under_test import CASES, PROMPT, PUBLISHED
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
@@ -72,3 +74,91 @@ def test_generates_own_chunks_are_those_of_feed(llama, cache_for, tokens, name):
     for layer in range(4):
         for mine, theirs in zip(cache.kept(layer)[0], by_hand.kept(layer)[0], strict=True):
             assert torch.equal(mine, theirs)
+
+
+class Banned(LogitsProcessor):
+    """A person's own processor in front of the gate."""
+
+    def __call__(self, input_ids, scores):
+        scores = scores.clone()
+        scores[:, :40] = -torch.inf
+        return scores
+
+
+PROCESSED = {
+    "penalty": {"repetition_penalty": 5.0},
+    "banned": {"bad_words_ids": [[token] for token in range(40)]},
+    "both, sampled": {
+        "repetition_penalty": 5.0, "bad_words_ids": [[7], [8]], "do_sample": True,
+        "temperature": 0.2, "top_k": 5,
+    },
+    "own before": {"own": True},
+    "returned twice": {"repetition_penalty": 5.0, "do_sample": True, "num_return_sequences": 2},
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", PROCESSED.values(), ids=list(PROCESSED))
+def test_the_gate_sees_what_the_model_said_and_not_what_generate_made_of_it(
+    llama, cache_for, tokens, settings
+):
+    settings = dict(settings)
+    ids, policy = tokens(2, PROMPT), agentkv.policy("conf-kv", threshold=0.2, protected=4)
+    cache, by_hand = (cache_for(llama, policy=policy, budget=24) for _ in range(2))
+    own = [Banned()] if settings.pop("own", False) else []
+    torch.manual_seed(0)
+    made = llama.generate(
+        ids, past_key_values=cache, logits_processor=[*own, cache.gate()],
+        **{"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False} | settings,
+    )  # fmt: skip
+    ids = ids.repeat_interleave(settings.get("num_return_sequences", 1), dim=0)
+    for new in torch.cat([ids, made[:, PROMPT:-1]], dim=1).split([PROMPT, *[1] * 11], dim=1):
+        logits = llama(new, past_key_values=by_hand).logits[:, -1]
+        by_hand.settle(logits)
+    assert cache.confidences == pytest.approx(by_hand.confidences, abs=1e-4)
+    for layer in range(4):
+        for mine, theirs in zip(cache.kept(layer), by_hand.kept(layer), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@torch.no_grad()
+def test_the_gate_of_beams_sees_what_the_model_said(llama, cache_for, tokens):
+    ids, heard = tokens(1, PROMPT), []
+    cache = cache_for(llama, policy="conf-kv", budget=24)
+    plain = cache_for(llama, policy="conf-kv", budget=24)
+    expected = plain.policy.gate.confidence
+    llama.register_forward_hook(
+        lambda module, args, output: heard.append(expected(output.logits[:, -1]).tolist())
+    )
+    seen = []
+    gate = cache.gate()
+
+    class Watching(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            scores = gate(input_ids, scores)
+            seen.append(list(cache.confidences))
+            return scores
+
+    llama.generate(
+        ids, past_key_values=cache, num_beams=3, max_new_tokens=6, do_sample=False,
+        repetition_penalty=5.0, logits_processor=[Watching()],
+    )  # fmt: skip
+    assert len(seen) == 6 and len(seen[0]) == 3
+    for mine, theirs in zip(seen, heard, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+@torch.no_grad()
+def test_a_gate_needs_the_logits_of_the_cache_it_was_made_for(llama, cache_for, tokens):
+    cache, other = (cache_for(llama, policy="conf-kv", budget=24) for _ in range(2))
+    gate, ids = cache.gate(), tokens(1, 40)
+    logits = llama(ids, past_key_values=cache).logits[:, -1]
+    llama(tokens(1, 40, seed=1), past_key_values=other)
+    with pytest.raises(ValueError, match="logits of 2 sequences, the cache holds 1"):
+        gate(None, logits.repeat(2, 1))
+    gate(None, logits)
+    expected = cache.policy.gate.confidence(logits).tolist()
+    assert cache.confidences == pytest.approx(expected)
+    # without a forward in between, what it is given is all there is
+    gate(None, logits * 3)
+    assert cache.confidences != pytest.approx(expected)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, DynamicCache
 
 import agentkv
 
@@ -80,6 +80,26 @@ def test_an_unsupported_family_is_refused_by_name():
 def test_a_cache_that_cannot_be_says_why(llama, cache_for, settings, message):
     with pytest.raises(ValueError, match=message):
         cache_for(llama, **settings)
+
+
+def test_attention_weights_that_nobody_computes_are_refused_before_any_work(
+    family, model, cache_for, tokens
+):
+    cache, ids = cache_for(model, policy="full"), tokens(1, 6)
+    cache.feed(model, ids)
+    for more in ({"past_key_values": cache}, {}, {"past_key_values": DynamicCache()}):
+        with pytest.raises(ValueError, match="output_attentions.*eager"), torch.no_grad():
+            model(ids, output_attentions=True, **more)
+        if len(more) != 1 or more["past_key_values"] is cache:
+            with pytest.raises(ValueError, match="output_attentions.*eager"):
+                model.generate(ids, output_attentions=True, return_dict_in_generate=True,
+                               max_new_tokens=2, **more)  # fmt: skip
+    assert cache.seen == 6
+    cache.check()
+    with torch.no_grad():
+        model(ids, output_attentions=False, past_key_values=cache)
+        model.set_attn_implementation("eager")
+        assert len(model(ids, output_attentions=True).attentions) == len(cache.layers)
 
 
 def test_rolling_back_is_refused_with_the_reason(llama, cache_for, tokens):
