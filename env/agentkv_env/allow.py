@@ -6,23 +6,42 @@ from urllib.parse import urlsplit
 
 
 class AllowList:
-    """The hosts an agent may reach, over http and https only.
+    """The hosts an agent may reach, over http and https (and WebSockets) only.
 
-    A host is a name, optionally with a port: `shop.localhost` allows every port of it,
-    `127.0.0.1:8080` that one. `*.localhost` allows every name below localhost.
+    A host is a name, optionally with a port. `shop.localhost` allows the ports 80 and 443,
+    `127.0.0.1:8080` allows that port, `shop.localhost:*` allows every port. `*.localhost` stands
+    for every name below localhost, with the same three ways to write its ports.
     """
 
-    def __init__(self, hosts: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str], *, addresses: Mapping[str, str] | None = None) -> None:
+        """`addresses` maps public origins to real ones; who may reach the first may the second.
+
+        Raises:
+            ValueError: a host is none.
+        """
         self.hosts = tuple(host.strip().lower() for host in hosts)
+        """As they were given; messages show these."""
         for host in self.hosts:
-            if not re.fullmatch(r"(\*\.)?[\w.\-]+(:\d+)?|\[[0-9a-f:.]+\](:\d+)?", host):
+            if not re.fullmatch(r"((\*\.)?[\w.\-]+|\[[0-9a-f:.]+\])(:(\d+|\*))?", host):
                 raise ValueError(f"host {host!r} is no host name; expected such as shop.localhost")
-        names = "|".join(map(_pattern, self.hosts)) or r"(?!)"
+        self._compile(self.hosts)
+        behind = [real for public, real in (addresses or {}).items() if self.allows(public)]
+        self._all = (*self.hosts, *(urlsplit(real).netloc.rpartition("@")[2] for real in behind))
+        self._compile(self._all)
+
+    def _compile(self, hosts: Iterable[str]) -> None:
+        entries = [split_port(host) for host in hosts]
         # The same rule twice: on parsed addresses, and as the pattern of what to stop, which is
-        # all that Playwright's routes take.
-        self._host = re.compile(rf"(?:{names})", re.IGNORECASE)
+        # all that Playwright's routes take. Browsers leave a scheme's own port out.
+        self._host = re.compile("|".join(_name(n) + _port(p) for n, p in entries) or r"(?!)", re.I)
+        plain, tls = (
+            "|".join(_name(n) + _port(p, default) for n, p in entries) or r"(?!)"
+            for default in ("80", "443")
+        )
         self.refused = re.compile(
-            rf"^(?!(?:https?|wss?)://(?:{names})(?:[/?#]|$))(?!data:|blob:|about:)", re.IGNORECASE
+            rf"^(?!(?:http|ws)://(?:{plain})(?:[/?#]|$))(?!(?:https|wss)://(?:{tls})(?:[/?#]|$))"
+            r"(?!data:|blob:|about:)",
+            re.I,
         )
         """Matches every address that no request may go to."""
 
@@ -38,22 +57,38 @@ class AllowList:
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             return False
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return bool(self._host.fullmatch(host if port is None else f"{host}:{port}"))
+        default = 80 if parts.scheme == "http" else 443
+        return bool(self._host.fullmatch(f"{host}:{default if port is None else port}"))
+
+    @property
+    def sources(self) -> str:
+        """The list as sources of a Content-Security-Policy."""
+        found = []
+        for host in self._all:
+            name, port = split_port(host)
+            for scheme, default in (("http", "80"), ("https", "443"), ("ws", "80"), ("wss", "443")):
+                found.append(f"{scheme}://{name}:{port or default}")
+        return " ".join(found)
 
     def __str__(self) -> str:
         return ", ".join(self.hosts)
 
 
 def split_port(host: str) -> tuple[str, str]:
-    """Name and port of a host; the port is empty if it has none."""
-    found = re.search(r":(\d+)$", host)  # an address of version 6 ends in a bracket
+    """Name and port of a host; the port is empty if it has none, `*` if it is any."""
+    found = re.search(r":(\d+|\*)$", host)  # an address of version 6 ends in a bracket
     return (host[: found.start()], found[1]) if found else (host, "")
 
 
-def _pattern(host: str) -> str:
-    name, port = split_port(host)
+def _name(name: str) -> str:
     label = r"(?:[\w\-]+\.)+" if name.startswith("*.") else ""
-    return label + re.escape(name.removeprefix("*.")) + (f":{port}" if port else r"(?::\d+)?")
+    return label + re.escape(name.removeprefix("*."))
+
+
+def _port(port: str, default: str | None = None) -> str:
+    """The pattern of a port with its colon; one that is `default` may be left out."""
+    pattern = {"": ":(?:80|443)", "*": r":\d+"}.get(port, f":{port}")
+    return f"(?:{pattern})?" if default is not None and port in ("", "*", default) else pattern
 
 
 class Addresses:

@@ -9,18 +9,33 @@ from typing import Self
 from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error, Playwright
 
-from agentkv_env.allow import split_port
+from agentkv_env.allow import AllowList
 from agentkv_env.driver import Driver
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.ocr import Ocr
+from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session
 from agentkv_env.watchdog import Watchdog
 
 VARIABLE = "AGENTKV_BROWSER"
 """Environment variable that names the browser's executable."""
 
+SANDBOX = "AGENTKV_SANDBOX"
+"""Environment variable: 0 starts Chromium without its sandbox, 1 with it, also as root."""
+
 LAUNCH_S = 30.0
 CLOSE_S = 10.0
+
+_FLAGS = (
+    # Each context has a proxy, which resolves names; the browser may reach that one address.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    # WebRTC would go beside the proxy. Two names of one switch: the headless shell's, Chromium's.
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--disable-quic",
+    # One renderer per page: frames of other sites stay readable from one connection.
+    "--disable-site-isolation-trials",
+)
 
 
 def find_executable() -> str | None:
@@ -59,36 +74,33 @@ class Browser:
         cls,
         *,
         executable: str | None = None,
-        hosts: Sequence[str] = (),
         playwright: Playwright | None = None,
     ) -> Self:
-        """Start a browser.
+        """Start a browser, in Chromium's sandbox unless the user is root or $AGENTKV_SANDBOX is 0.
 
         Args:
             executable: path of a Chromium; None looks it up, see `find_executable`.
-            hosts: names outside loopback that may be resolved at all. `localhost`, names below it
-                and 127.0.0.1 always are. Everything else is unknown to this browser.
             playwright: the caller's running Playwright; None starts one, shared in this thread.
 
         Raises:
             BrowserMissing: there is no Chromium.
             BrowserGone: it did not start.
+            ValueError: $AGENTKV_SANDBOX is neither 0 nor 1.
         """
         path = executable or find_executable()
+        sandbox = _wants_sandbox()
         driver = None
         if playwright is None:
             driver = Driver.acquire()
             playwright = driver.playwright
-        names = ["localhost", "*.localhost", "127.0.0.1", *(split_port(host)[0] for host in hosts)]
-        rules = " , ".join(["MAP * ~NOTFOUND", *(f"EXCLUDE {name}" for name in names)])
         watchdog = Watchdog(None, driver=None if driver is None else driver.pid)
         try:
             with watchdog.limit(LAUNCH_S + CLOSE_S):
                 running = playwright.chromium.launch(
                     executable_path=path,
                     timeout=LAUNCH_S * 1000,
-                    # One renderer per page: frames of other sites stay readable together.
-                    args=[f"--host-resolver-rules={rules}", "--disable-site-isolation-trials"],
+                    args=list(_FLAGS),
+                    chromium_sandbox=sandbox,
                 )
                 return cls(running, _pid(running), driver)
         except Error as error:
@@ -100,7 +112,10 @@ class Browser:
                     "system's packages, or run `playwright install chromium`, or set "
                     f"{VARIABLE} to one (looked at: {path or 'PATH and the Playwright cache'})"
                 ) from error
-            raise BrowserGone(f"{path} did not start: {error.message.splitlines()[0]}") from error
+            reason = error.message.splitlines()[0]
+            if sandbox and "sandbox" in error.message.lower():
+                reason = f"its sandbox cannot be used here; {SANDBOX}=0 does without ({reason})"
+            raise BrowserGone(f"{path} did not start: {reason}") from error
         finally:
             watchdog.stop()
 
@@ -121,9 +136,14 @@ class Browser:
     ) -> Session:
         """A fresh session with its own cookies and storage.
 
+        All its connections go through a proxy that knows `hosts`: those of pages, windows, frames
+        and workers of every kind. WebRTC has no way out, WebTransport neither.
+
         Args:
-            hosts: the only hosts its pages may reach; see `AllowList`.
-            addresses: public origin -> real origin.
+            hosts: the only hosts its pages may reach; without a port only 80 and 443 of a host,
+                see `AllowList`.
+            addresses: public origin -> real origin; for a public origin that is allowed, the real
+                one is allowed too.
             viewport: width and height in pixels.
             ocr: reads text in images; None leaves images unread.
             strict: do actions as VisualWebArena's executor does, see `Session.act`.
@@ -134,6 +154,8 @@ class Browser:
         """
         if not self.is_alive:
             raise BrowserGone("the browser is gone; launch a new one")
+        allow = AllowList(hosts, addresses=addresses)
+        proxy = Proxy(allow)
         try:
             with self.watchdog.limit(2 * timeout_s):
                 context = self._running.new_context(
@@ -141,9 +163,11 @@ class Browser:
                     accept_downloads=False,
                     service_workers="block",
                     device_scale_factor=1,
+                    proxy={"server": proxy.address, "bypass": "<-loopback>"},
                 )
                 page = context.new_page()
         except Error as error:
+            proxy.close()
             if self.watchdog.fired:
                 raise BrowserGone(
                     f"the browser did not answer for {2 * timeout_s:g} s and was killed"
@@ -151,13 +175,13 @@ class Browser:
             raise BrowserGone(f"the browser is gone: {error.message.splitlines()[0]}") from error
         return Session(
             page,
-            hosts=hosts,
+            allow=allow,
             addresses=addresses or {},
+            proxy=proxy,
             ocr=ocr,
             strict=strict,
             timeout_s=timeout_s,
             watchdog=self.watchdog,
-            owns_context=True,
         )
 
     def close(self) -> None:
@@ -186,6 +210,14 @@ class Browser:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _wants_sandbox() -> bool:
+    """Chromium refuses to start with it as root."""
+    said = os.environ.get(SANDBOX, "")
+    if said not in ("", "0", "1"):
+        raise ValueError(f"{SANDBOX} is {said!r}; expected 0 or 1")
+    return said == "1" if said else os.geteuid() != 0
 
 
 def _pid(running: PlaywrightBrowser) -> int | None:

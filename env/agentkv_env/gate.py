@@ -1,6 +1,7 @@
 """What pages may not do by themselves: leave the allowed hosts, wait for an answer, download."""
 
 import re
+from collections import Counter, defaultdict
 from typing import Any
 
 from playwright.sync_api import (
@@ -9,6 +10,7 @@ from playwright.sync_api import (
     Dialog,
     Download,
     Error,
+    Request,
     Route,
     WebSocketRoute,
 )
@@ -16,36 +18,61 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.allow import AllowList
 from agentkv_env.plain import quoted
+from agentkv_env.proxy import Proxy
 
 MAX_DIALOG = 200  # characters of a dialog's message that are told
 MAX_URL = 200  # characters of a refused address that are told
+
+_ALL = [{"urlPattern": "*"}]
+_ANSWERS = [  # those that make a document or a worker, which keeps to their policy
+    {"urlPattern": "*", "resourceType": kind, "requestStage": "Response"}
+    for kind in ("Script", "Other")
+]
+_EVERYTHING = re.compile("")
+_NEVER_RUN = ("shared_worker", "service_worker")
 
 
 class Gate:
     """Stands at one browser context and tells in `notices` what it refused or answered.
 
-    Requests are checked twice: by Playwright's routes, which also see the first request of a new
-    window, and by each tab over Chromium's protocol (`judge`), which also sees the later hops of a
-    redirect.
+    Requests are checked by Playwright's routes, which also see the first request of a new window,
+    and by each tab over Chromium's protocol (`judge`), which also sees the later hops of a
+    redirect. Neither sees all: beneath them a context of ours has the proxy. A caller's context has
+    none; there
+
+    * the first document of a new window is answered by an empty one, which its tab loads again
+      once the tab sees every hop (`was_held`);
+    * documents and workers get a Content-Security-Policy that names the allowed hosts, which
+      Chromium keeps for workers' sockets, for prefetches and for frames in other processes;
+    * shared workers and service workers are held before their first line.
     """
 
-    def __init__(self, context: BrowserContext, allow: AllowList, *, owns_context: bool) -> None:
-        """Nothing is refused before `install`. In a caller's context, their handlers go first."""
+    def __init__(self, context: BrowserContext, allow: AllowList, *, proxy: Proxy | None) -> None:
+        """Nothing is refused before `install`.
+
+        Without a proxy it is a caller's context, where their handlers go first.
+        """
         self.allow = allow
         self.notices: list[str] = []
-        self.num_refused_windows = 0
-        """New windows that were refused since this was last set to 0."""
         self._context = context
-        self._owns_context = owns_context
+        self._proxy = proxy
+        self._owns_context = proxy is not None
         self._pages: list[PlaywrightPage] = []
         self._open = False  # nothing is refused any more
+        self._num_refused_pages = 0
+        self._passed: defaultdict[PlaywrightPage, Counter[str]] = defaultdict(Counter)
+        self._held: Counter[str] = Counter()  # addresses answered by an empty document
+        self._workers: CDPSession | None = None
 
     def install(self) -> None:
         """Check the requests of all pages from now on."""
-        self._context.route(self.allow.refused, self._on_refused)
         self._context.route_web_socket(self.allow.refused, self._on_web_socket)
         if self._owns_context:
+            self._context.route(self.allow.refused, self._on_refused)
             self._context.on("dialog", self._on_dialog)
+        else:
+            self._context.route(_EVERYTHING, self._on_request)
+            self._hold_workers()
 
     def watch(self, page: PlaywrightPage) -> None:
         """Answer this page's dialogs and tell of its downloads."""
@@ -61,14 +88,76 @@ class Gate:
             if not page.is_closed():
                 page.remove_listener("download", self._on_download)
                 page.remove_listener("dialog", self._on_dialog)
-        self._context.unroute(self.allow.refused, self._on_refused)
+        self._context.unroute(_EVERYTHING, self._on_request)
+        if self._workers is not None:
+            try:
+                self._workers.detach()  # those held begin
+            except Error:
+                pass  # the browser is gone
 
-    def judge(self, event: dict[str, Any], wire: CDPSession, *, main_frame: str) -> bool:
+    def guard(self, wire: CDPSession) -> None:
+        """Have a page's requests paused, for `judge`."""
+        if self._owns_context:
+            wire.send("Fetch.enable", {"patterns": _ALL})
+            return
+        wire.send("Fetch.enable", {"patterns": [*_ALL, *_ANSWERS]})
+        wire.send("Network.enable")
+        wire.send("Network.setBypassServiceWorker", {"bypass": True})
+
+    @property
+    def policy(self) -> str:
+        """The allowed hosts as a Content-Security-Policy that forbids nothing else.
+
+        "" in a context of ours, which needs none.
+        """
+        if self._owns_context:
+            return ""
+        local = "'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' data: blob: filesystem:"
+        sources = f"{local} about: mediastream: {self.allow.sources}"
+        return f"default-src {sources}; form-action {sources}; webrtc 'block'"
+
+    def take_notices(self) -> tuple[str, ...]:
+        """What there is to tell since this was last asked, each line once."""
+        self._collect()
+        found = tuple(dict.fromkeys(self.notices))
+        self.notices.clear()
+        return found
+
+    def has_refused_page(self) -> bool:
+        """Whether the document of a tab or window was refused since this was last asked."""
+        self._collect()
+        found, self._num_refused_pages = self._num_refused_pages > 0, 0
+        return found
+
+    def failure_of(self, url: str) -> str:
+        """The browser's name for why `url` did not answer; "" if that is not known."""
+        failures = self._proxy.failures if self._proxy is not None else ()
+        host = url.partition("://")[2].partition("/")[0]
+        return next((why for found, why in reversed(failures) if f"//{host}/" in found), "")
+
+    def _collect(self) -> None:
+        while self._proxy is not None and self._proxy.refused_pages:
+            self._tell_refused(self._proxy.refused_pages.popleft())
+
+    def was_held(self, url: str) -> bool:
+        """Whether a new window shows an empty document in place of `url`; true once."""
+        if not self._held[url]:
+            return False
+        self._held[url] -= 1
+        return True
+
+    def judge(
+        self, event: dict[str, Any], wire: CDPSession, *, page: PlaywrightPage, main_frame: str
+    ) -> bool:
         """Let a paused request pass or refuse it; whether it was the main frame's navigation."""
         url, request = event["request"]["url"], {"requestId": event["requestId"]}
         refused_page = False
         try:
-            if not self.allow.refused.match(url):
+            if "responseStatusCode" in event or "responseErrorReason" in event:
+                wire.send("Fetch.continueResponse", {**request, **self._with_policy(event)})
+            elif not self.allow.refused.match(url):
+                if not self._owns_context and event.get("frameId") == main_frame:
+                    self._passed[page][url] += 1
                 wire.send("Fetch.continueRequest", request)
             elif event.get("resourceType") == "Document":
                 refused_page = event.get("frameId") == main_frame
@@ -83,23 +172,80 @@ class Gate:
             pass  # the request or its page is gone
         return refused_page
 
+    def _with_policy(self, event: dict[str, Any]) -> dict[str, Any]:
+        status = event.get("responseStatusCode", 0)
+        if not 200 <= status < 300 and not 400 <= status:
+            return {}
+        headers = [*event["responseHeaders"]]
+        headers.append({"name": "Content-Security-Policy", "value": self.policy})
+        return {"responseCode": status, "responseHeaders": headers}
+
+    def _hold_workers(self) -> None:
+        browser = self._context.browser
+        assert browser is not None, "`Session.on` asks for one"
+        page = self._context.new_cdp_session(self._context.pages[0])
+        ours = page.send("Target.getTargetInfo")["targetInfo"].get("browserContextId")
+        page.detach()
+        wire = self._workers = browser.new_browser_cdp_session()
+
+        def on_attached(event: dict[str, Any]) -> None:
+            if event["targetInfo"].get("browserContextId") != ours:
+                try:
+                    wire.send("Target.detachFromTarget", {"sessionId": event["sessionId"]})
+                except Error:
+                    pass  # it ended
+
+        wire.on("Target.attachedToTarget", on_attached)
+        wire.send(
+            "Target.setAutoAttach",
+            {
+                "autoAttach": True,
+                "waitForDebuggerOnStart": True,
+                "flatten": True,
+                "filter": [{"type": kind} for kind in _NEVER_RUN],
+            },
+        )
+
+    def _on_request(self, route: Route) -> None:
+        """Of a caller's context: refuse, hold, or leave it to the caller's own handlers."""
+        request = route.request
+        if self.allow.refused.match(request.url):
+            self._on_refused(route)
+        elif request.resource_type == "document" and not self._has_passed(request):
+            self._held[request.url.partition("#")[0]] += 1
+            route.fulfill(status=200, content_type="text/html", body="<!doctype html>")
+        else:
+            route.fallback()
+
+    def _has_passed(self, request: Request) -> bool:
+        """Whether the tab sees this request's hops; a frame's are its tab's."""
+        try:
+            frame = request.frame
+        except Error:  # a window has no frame yet when its first request comes
+            return False
+        passed, url = self._passed[frame.page], request.url.partition("#")[0]
+        if frame.parent_frame is not None:
+            return True
+        if not passed[url]:
+            return False
+        passed[url] -= 1
+        return True
+
     def _on_refused(self, route: Route) -> None:
         request = route.request
         if request.resource_type != "document":
             route.abort("blockedbyclient")
             return
         try:
-            is_new = request.frame.page not in self._pages
             is_whole_page = request.frame.parent_frame is None
         except Error:  # a window has no frame yet when its first request comes
-            is_new = is_whole_page = True
-        if is_new:
-            self.num_refused_windows += 1
+            is_whole_page = True
         if is_whole_page:
             self._tell_refused(request.url)
         route.fulfill(status=204)
 
     def _tell_refused(self, url: str) -> None:
+        self._num_refused_pages += 1
         self.notices.append(f"navigation to {url[:MAX_URL]} refused; allowed hosts: {self.allow}")
 
     def _on_web_socket(self, socket: WebSocketRoute) -> None:

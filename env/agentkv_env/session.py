@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
@@ -14,10 +14,12 @@ from agentkv_env.errors import ActionFailed
 from agentkv_env.gate import Gate
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
+from agentkv_env.proxy import Proxy
 from agentkv_env.reading import Pictures, nodes_of
 from agentkv_env.tabs import Tabs
 from agentkv_env.watchdog import Watchdog
 
+MAX_READINGS = 4  # of a page that moves on while it is read
 UNBOUNDED = (1 << 15, 1 << 15)  # in place of a viewport whose size nobody set
 
 
@@ -28,30 +30,30 @@ class Session:
         self,
         page: PlaywrightPage,
         *,
-        hosts: Sequence[str],
+        allow: AllowList,
         addresses: Mapping[str, str],
         ocr: Ocr | None,
         strict: bool,
         timeout_s: float,
         watchdog: Watchdog,
-        owns_context: bool,
+        proxy: Proxy | None,
     ) -> None:
-        """Use `Browser.session` or `Session.on`."""
+        """Use `Browser.session` or `Session.on`. A session with a proxy owns it and the context."""
         self._addresses = Addresses(addresses)
-        self._allow = AllowList(hosts)
+        self._allow = allow
+        self._proxy = proxy
         self._pictures = Pictures(ocr) if ocr else None
         self._strict = strict
         self._timeout_s = timeout_s
         self._watchdog = watchdog
-        self._owns_context = owns_context
         self._context = page.context
         self._told_no_ocr = False
         self._closed = False
-        self._gate = Gate(self._context, self._allow, owns_context=owns_context)
+        self._gate = Gate(self._context, allow, proxy=proxy)
         self._tabs = Tabs(page, gate=self._gate, watchdog=watchdog, timeout_s=timeout_s)
         with self._tabs.current.guard():
             self._gate.install()
-        if owns_context:
+        if proxy is not None:
             self._context.set_default_timeout(timeout_s * 1000)
 
     @classmethod
@@ -72,6 +74,15 @@ class Session:
         that is not ours is never killed: whether the page still answers is asked before each call
         instead, and a page that stops answering inside one is waited for.
 
+        A browser that is not ours has no proxy of ours, so that these doors are shut one by one,
+        while the session lasts: requests of pages, frames and dedicated workers are checked at each
+        hop; sockets, WebTransport and prefetches of them are bound by a Content-Security-Policy
+        that is added to what loads (a document that is there already gets it for good); new windows
+        load their first document twice, the first time an empty one; shared workers and service
+        workers that begin meanwhile are held until the end. Not held: workers and connections that
+        run already, WebRTC of a document that is there already or where Chromium does not know the
+        policy's `webrtc 'block'`. For pages one does not trust at all, use `Browser.launch`.
+
         Raises:
             TypeError: `page` is no page of Playwright's synchronous API in Chromium.
         """
@@ -82,20 +93,22 @@ class Session:
                 "open it with sync_playwright()"
             )
         browser = page.context.browser
-        if browser is not None and browser.browser_type.name != "chromium":
+        if browser is None:
+            raise TypeError("expected a page of a browser, found one of a device or an application")
+        if browser.browser_type.name != "chromium":
             raise TypeError(f"expected a Chromium page, found {browser.browser_type.name}")
         if hosts is None:
             host = page.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
             hosts = [host] if host else []
         return cls(
             page,
-            hosts=hosts,
+            allow=AllowList(hosts, addresses=addresses),
             addresses=addresses or {},
             ocr=ocr,
             strict=strict,
             timeout_s=timeout_s,
             watchdog=Watchdog(None),
-            owns_context=False,
+            proxy=None,
         )
 
     @property
@@ -119,14 +132,8 @@ class Session:
         with self._tabs.current.guard():
             self._tabs.current.settle(turn=False)
             self._leave_forbidden()
+            found = self._read()
             tab = self._tabs.current
-            try:
-                found = tab.read()
-            except Error as error:
-                # The document changed under the walk: wait for the new one, and read that.
-                tab.raise_if_gone(error)
-                tab.settle()
-                found = tab.read()
             size = tab.page.viewport_size
             viewport = (size["width"], size["height"]) if size else UNBOUNDED
             lines = {}
@@ -141,8 +148,6 @@ class Session:
             elif not self._told_no_ocr and any("p" in node for node in found["nodes"]):
                 self._told_no_ocr = True
                 self._gate.notices.append("text inside images is not read in this session")
-        notices = tuple(dict.fromkeys(self._gate.notices))
-        self._gate.notices.clear()
         return Page(
             url=self._addresses.to_public(found["url"]),
             title=found["title"],
@@ -153,12 +158,34 @@ class Session:
             tab=self._tabs.all.index(tab),
             pixels_above=found["above"],
             pixels_below=found["below"],
-            notices=notices,
+            notices=self._gate.take_notices(),
         )
+
+    def _read(self) -> dict[str, Any]:
+        """The current tab's nodes. Of a page that is not on the list nothing is read."""
+        for _ in range(MAX_READINGS):
+            tab = self._tabs.current
+            try:
+                found = tab.read()
+            except Error as error:
+                # The document changed under the walk: wait for the new one, and read that.
+                tab.raise_if_gone(error)
+                tab.settle()
+                self._leave_forbidden()
+                continue
+            if self._may_show(found["url"]):
+                return found
+            self._leave_forbidden()
+        self._gate.notices.append("this page is not shown: it does not stay on the allowed hosts")
+        return {"url": "", "title": "", "token": "", "nodes": [], "above": 0, "below": 0}
+
+    def _may_show(self, url: str) -> bool:
+        return self._allow.allows(url) or url.startswith("chrome-error:")
 
     def screenshot(self) -> bytes:
         """The current viewport as a JPEG."""
         with self._tabs.current.guard():
+            self._leave_forbidden()
             return self.page.screenshot(type="jpeg", quality=80, timeout=self._timeout_s * 1000)
 
     def open(self, *urls: str) -> None:
@@ -238,23 +265,26 @@ class Session:
             if "ERR_ABORTED" in error.message:
                 return  # a download or a refused redirect: the page stays, a notice says why
             reason = error.message.splitlines()[0].removeprefix("Page.goto: ")
+            reason = self._gate.failure_of(real) or reason.partition(" at ")[0]
             shown = self._addresses.to_public(real)
-            raise ActionFailed(f"{shown} did not load: {reason.partition(' at ')[0]}") from error
+            raise ActionFailed(f"{shown} did not load: {reason}") from error
 
     def _leave_forbidden(self) -> None:
-        """Leave a page that is not on the list: the second lock, should the gate have missed it."""
-        tab = self._tabs.current
-        url = tab.page.url
-        if self._allow.allows(url) or url.startswith("chrome-error:"):
-            return
-        self._gate.notices.append(f"left {url[:200]}: not on the allowed hosts: {self._allow}")
-        if tab.can_go_back:
-            tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
-        elif len(self._tabs.all) > 1:
-            self._tabs.close_current()
-        else:
-            tab.page.goto("about:blank")
-        self._tabs.current.settle()
+        """Leave pages that are not on the list: the second lock, should the gate have missed one.
+
+        First back to where the tab was, then to the tab before, at last to an empty one.
+        """
+        goes_back = True
+        while not self._may_show(url := self._tabs.current.page.url):
+            tab = self._tabs.current
+            self._gate.notices.append(f"left {url[:200]}: not on the allowed hosts: {self._allow}")
+            if goes_back and tab.can_go_back:
+                goes_back = False
+                tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
+            else:
+                goes_back = True
+                self._tabs.close_current()
+            self._tabs.current.settle()
 
     def close(self) -> None:
         """End the session: close its context, or leave the caller's as it was found."""
@@ -262,11 +292,13 @@ class Session:
             return
         self._closed = True
         self._tabs.ignore_new()
+        if self._proxy is not None:
+            self._proxy.close()
         if not self._tabs.is_alive:
             return  # Playwright would wait for an answer of the dead
         try:
             with self._watchdog.limit(2 * self._timeout_s):
-                if self._owns_context:
+                if self._proxy is not None:
                     self._context.close()
                 else:
                     self._tabs.detach()

@@ -16,12 +16,44 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import ActionFailed, BrowserGone, PageHung
 from agentkv_env.gate import Gate
-from agentkv_env.loading import Loading
+from agentkv_env.loading import POLL_MS, REQUESTED_S, Loading
 from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
+_POLICY = "agentkv policy"
 REACTION_MS = 20  # after a turn: until what the page asked for in it has been told to us
 MAX_DEPTH = 5  # frames in frames of other origins
+
+# Chromium reads the policy when the element gets into a head, and keeps it when it is gone again.
+# A document that has only begun is empty.
+_BIND = """policy => {
+  const meta = document.createElement("meta");
+  meta.httpEquiv = "Content-Security-Policy";
+  meta.content = policy;
+  const root = document.documentElement || document.appendChild(document.createElement("html"));
+  const head = document.head || root.appendChild(document.createElement("head"));
+  head.append(meta);
+  meta.remove();
+  if (!head.firstChild && !root.attributes.length) {
+    head.remove();
+    if (!root.firstChild) root.remove();
+  }
+  // Prefetches know no policy; their rules are taken out before Chromium gathers them.
+  new MutationObserver(records => {
+    for (const { addedNodes } of records) for (const node of addedNodes) {
+      if (node.nodeType !== 1) continue;
+      const rules = node.matches("script") ? [node] : node.querySelectorAll("script");
+      for (const each of rules) if (/^\\s*speculationrules\\s*$/i.test(each.type)) each.remove();
+    }
+  }).observe(document, { childList: true, subtree: true });
+}"""
+
+# What Chromium asks nobody about, in the page's own world, as browsers without it are.
+_WITHOUT = """
+delete globalThis.RTCPeerConnection;
+delete globalThis.webkitRTCPeerConnection;
+delete globalThis.Navigator.prototype.serviceWorker;
+"""
 
 
 class Tab:
@@ -39,6 +71,7 @@ class Tab:
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._crashed = False
+        self._awaits_held = False  # shows an empty document in place of the one it loads
         self._worlds: dict[str, int] = {}  # frame -> execution context
         self._owners: dict[int, tuple[str, float, float]] = {}  # element in a foreign frame
         self._document = ""  # token of the one last read
@@ -47,12 +80,21 @@ class Tab:
         self._loading = Loading(page)
         with self.guard():
             self._wire: CDPSession = page.context.new_cdp_session(page)
-            self._frame: str = self._wire.send("Page.getFrameTree")["frameTree"]["frame"]["id"]
+            tree = self._wire.send("Page.getFrameTree")["frameTree"]
+            self._frame: str = tree["frame"]["id"]
             self._loading.follow(self._wire, self._frame)
             self._wire.on("Page.windowOpen", self._on_window_open)
+            self._wire.on("Page.frameNavigated", self._on_navigated)
             self._wire.on("Fetch.requestPaused", self._on_paused)
             self._wire.send("Page.enable")
-            self._wire.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
+            gate.guard(self._wire)
+            self._load_held(page.url)
+            if gate.policy:
+                source = {"source": f"({_BIND})({json.dumps(gate.policy)})", "worldName": _POLICY}
+                self._wire.send("Page.addScriptToEvaluateOnNewDocument", source)
+                self._wire.send("Page.addScriptToEvaluateOnNewDocument", {"source": _WITHOUT})
+                self._wire.send("Page.setPrerenderingAllowed", {"isAllowed": False})
+                self._bind(tree)
 
     def detach(self) -> None:
         """Take our hands off the page, leaving it open."""
@@ -76,8 +118,36 @@ class Tab:
         self.expects_popup = True
 
     def _on_paused(self, event: dict[str, Any]) -> None:
-        if self._gate.judge(event, self._wire, main_frame=self._frame):
+        if self._gate.judge(event, self._wire, page=self.page, main_frame=self._frame):
             self._loading.forget_navigation()
+            self._awaits_held = False
+
+    def _on_navigated(self, event: dict[str, Any]) -> None:
+        if not event["frame"].get("parentId"):
+            self._awaits_held = False
+            self._load_held(event["frame"]["url"])
+
+    def _bind(self, tree: dict[str, Any]) -> None:
+        """Give the gate's policy to documents that are there already."""
+        asked = {"frameId": tree["frame"]["id"], "worldName": _POLICY}
+        try:
+            world = int(self._wire.send("Page.createIsolatedWorld", asked)["executionContextId"])
+            self._evaluate(f"({_BIND})({json.dumps(self._gate.policy)})", world)
+            if not tree["frame"].get("parentId"):
+                self._wire.send("Runtime.evaluate", {"expression": _WITHOUT})
+        except Error:
+            pass  # the frame loads another document just now, or is another process's
+        for child in tree.get("childFrames", ()):
+            self._bind(child)
+
+    def _load_held(self, url: str) -> None:
+        """Load what the gate held back until this tab saw every hop of it, body and all."""
+        if self._gate.was_held(url):
+            self._awaits_held = True
+            try:
+                self._wire.send("Page.reload")
+            except Error:
+                pass  # the window is gone again
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -125,6 +195,9 @@ class Tab:
         came may make it react once more, so it gets another turn, until nothing was waited for.
         """
         started_at = time.monotonic()
+        while self._awaits_held and time.monotonic() < started_at + REQUESTED_S:
+            self.page.wait_for_timeout(POLL_MS)
+        self._awaits_held = False
         if turn:
             self._give_turn(started_at)
         while self._loading.wait(started_at, timeout_s=self._timeout_s):
@@ -243,6 +316,8 @@ class Tab:
         x, y, _, _ = node["b"]
         view = dict(zip(("x", "y", "width", "height"), node["c"], strict=True))
         found = self._walk(frame, None, {"x": x, "y": y}, view)
+        if self._gate.allow.refused.match(found["url"]):
+            return
         for inner in found["nodes"]:
             if "i" in inner:
                 self._owners[inner["i"]] = (frame, x, y)

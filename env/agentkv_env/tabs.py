@@ -91,11 +91,11 @@ class Tabs:
                 break
             opener.page.wait_for_timeout(POLL_MS)
         opener.expects_popup = False
-        num_refused, self._gate.num_refused_windows = self._gate.num_refused_windows, 0
+        has_refused = self._gate.has_refused_page()
         popup, self._popup = self._popup, None
         if popup is None or popup.page.is_closed():
             return
-        if num_refused and popup.page.url in ("", "about:blank"):
+        if has_refused and popup.page.url in ("", "about:blank"):
             popup.page.close()
             self.drop_closed()
         else:

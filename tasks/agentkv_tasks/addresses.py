@@ -46,7 +46,7 @@ class Addresses:
         return text
 
     def hosts(self, *urls: str) -> tuple[str, ...]:
-        """Host names an agent needs: those of all sites and of `urls`."""
+        """Hosts an agent needs, with their ports: those of all sites and of `urls`."""
         known = [*self.placeholders.values(), *(self.fill(url) for url in urls)]
-        names = (urlsplit(url).hostname for url in known)
+        names = (urlsplit(url).netloc.rpartition("@")[2] for url in known)
         return tuple(dict.fromkeys(name for name in names if name))

@@ -42,7 +42,7 @@ def act_once(
     budget = resolved_parameters(settings, policy)["budget"]
     settings = settings.model_copy(update={"budget": budget})
     with contextlib.ExitStack() as stack:
-        hosts: tuple[str, ...] = (parts.hostname,)
+        hosts: tuple[str, ...] = (parts.netloc.rpartition("@")[2],)
         addresses: dict[str, str] = {}
         if parts.hostname.endswith(".localhost") and parts.port is None:
             server = stack.enter_context(Server(World(settings.world_seed)))
@@ -51,9 +51,7 @@ def act_once(
         model = None if local is None else make_acting(settings, policy=policy, model=local)
         agent = make_agent(settings, model=model)
         path = settings.browser_path
-        browser = stack.enter_context(
-            Browser.launch(executable=str(path) if path else None, hosts=hosts)
-        )
+        browser = stack.enter_context(Browser.launch(executable=str(path) if path else None))
         session = stack.enter_context(
             browser.session(hosts=hosts, addresses=addresses, ocr=Ocr.find(default_cache()))
         )

@@ -239,10 +239,7 @@ class Station:
 
     def _launch(self) -> None:
         path = self._settings.browser_path
-        urls = [url for task in self._plan.suite.tasks for url in task.start_urls]
-        launched = Browser.launch(
-            executable=str(path) if path else None, hosts=self.addresses.hosts(*urls)
-        )
+        launched = Browser.launch(executable=str(path) if path else None)
         self._browser = self._browser_stack.enter_context(launched)
 
     def _close_browser(self) -> None:

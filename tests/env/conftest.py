@@ -8,9 +8,10 @@ from typing import Self
 
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.actions import Action, parse
-from agentkv_env.browser import Browser
+from agentkv_env.browser import Browser, find_executable
 from agentkv_env.page import Node, Page
 from agentkv_env.session import Session
 
@@ -123,8 +124,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
+def callers_page(browser: Browser) -> Iterator[PlaywrightPage]:
+    """A page of a Chromium that is not ours."""
+    with browser.session(hosts=[]) as session:
+        assert session.page.context.browser is not None
+        chromium = session.page.context.browser.browser_type
+    with chromium.launch(executable_path=find_executable()) as plain:
+        yield plain.new_context().new_page()
+
+
+@pytest.fixture
 def visit(browser: Browser, pages: Pages) -> Iterator[Visit]:
-    hosts = ["shop.localhost", "partner.localhost"]
+    hosts = [f"{name}.localhost:{pages.port}" for name in ("shop", "partner")]
     with browser.session(hosts=hosts, viewport=(800, 600)) as session:
         yield Visit(session, pages)
 

@@ -53,7 +53,7 @@ def test_an_element_below_the_window_is_scrolled_to(visit: "Visit") -> None:
 def test_typing_replaces_and_strict_typing_appends(visit: "Visit", browser: Browser) -> None:
     visit.show(FORM)
     assert values(visit.act("type [{f}] [new words] [0]", f="Name"))["Name"] == "new words"
-    with browser.session(hosts=["shop.localhost"], strict=True) as session:
+    with browser.session(hosts=[f"shop.localhost:{visit.pages.port}"], strict=True) as session:
         session.open(visit.pages.origin() + "/")
         session.observe()
         session.act(parse("type [1] [X] [0]"))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.async_api import Page as AsyncPage
+from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.actions import parse
 from agentkv_env.allow import Addresses, AllowList, split_port
@@ -23,14 +24,20 @@ browsing = pytest.mark.browser
 
 
 def test_an_allow_list_reads_hosts_ports_and_names_below() -> None:
-    allow = AllowList(["shop.localhost", "127.0.0.1:8080", "*.example.org"])
+    allow = AllowList(["shop.localhost", "127.0.0.1:8080", "*.example.org", "wiki.localhost:*"])
     for url in (
-        *("http://shop.localhost/a", "https://SHOP.localhost:99/", "http://127.0.0.1:8080"),
-        *("http://www.example.org/?q", "about:blank"),
+        *("http://shop.localhost/a", "https://SHOP.localhost:443/", "http://127.0.0.1:8080"),
+        *(
+            "http://www.example.org/?q",
+            "about:blank",
+            "https://wiki.localhost:99",
+            "http://wiki.localhost",
+        ),
     ):
         assert allow.allows(url) and not allow.refused.match(url)
     for url in (
         *("http://evil.localhost/", "http://127.0.0.1:8081/", "http://example.org/"),
+        *("http://shop.localhost:8080/", "http://127.0.0.1/", "http://www.example.org:81/"),
         *(
             "http://shop.localhost.evil.com/",
             "http://evil.com/shop.localhost",
@@ -44,6 +51,14 @@ def test_an_allow_list_reads_hosts_ports_and_names_below() -> None:
     assert not allow.allows("data:text/html,x")
 
 
+def test_who_may_reach_a_public_origin_may_reach_the_real_one() -> None:
+    real = {"http://shop.localhost": "http://shop.localhost:41233", "http://b": "http://b:81"}
+    allow = AllowList(["shop.localhost"], addresses=real)
+    assert allow.allows("http://shop.localhost:41233/a") and allow.allows("http://shop.localhost")
+    assert not allow.allows("http://shop.localhost:41234/a") and not allow.allows("http://b:81/")
+    assert str(allow) == "shop.localhost"
+
+
 def test_a_host_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"http://shop"):
         AllowList(["http://shop.localhost/"])
@@ -55,7 +70,7 @@ def test_a_host_that_is_none_is_refused() -> None:
 
 @given(st.text("shop.localhostevil:/@?#\\[]0189", max_size=30))
 def test_both_locks_agree_on_every_address(rest: str) -> None:
-    allow = AllowList(["shop.localhost"])
+    allow = AllowList(["shop.localhost", "evil.localhost:80", "hop:8"])
     url = "http://" + rest
     if allow.allows(url):
         assert not allow.refused.match(url)
@@ -71,26 +86,23 @@ def test_addresses_map_only_whole_origins() -> None:
     assert addresses.to_public("http://shop.localhost:41234/") == "http://shop.localhost:41234/"
 
 
-LEAVING = {
+LEAVING = {  # what of it gets out is tried by test_fence; here is what the model is told
     "link": "<a href='http://evil.localhost:{port}/bad'>Go</a>",
-    "script": "<button onclick=\"location='http://evil.localhost:{port}/bad'\">Go</button>",
     "redirect": "<a href=/hop>Go</a>",
-    "far redirect": "<a href=/hophop>Go</a>",
     "form": "<form method=post action='http://evil.localhost:{port}/bad'><button>Go</button></form>",
     "window": "<a target=_blank href='http://evil.localhost:{port}/bad'>Go</a>",
-    "opened": "<button onclick=\"window.open('http://evil.localhost:{port}/bad')\">Go</button>",
-    "name": "<a href='http://example.com/'>Go</a>",
-    "address": "<a href='http://127.0.0.1:{port}/bad'>Go</a>",
+    "redirected window": "<a target=_blank href=/hop>Go</a>",
+    "redirected form": "<form target=a method=post action=/hop><button>Go</button></form>",
+    "port": "<a href='http://shop.localhost:1234/bad'>Go</a>",
 }
 
 
 @browsing
 @pytest.mark.parametrize("way", LEAVING)
-def test_no_way_leads_off_the_allowed_hosts(visit: "Visit", way: str) -> None:
+def test_a_way_off_the_allowed_hosts_is_refused_in_words(visit: "Visit", way: str) -> None:
     visit.show(
         "<title>Home</title>" + LEAVING[way],
         hop=("http://evil.localhost:{port}/bad",),
-        hophop=("/hop",),
         bad="<title>Bad</title>",
     )
     page = visit.act("click [{go}]", go="Go")
@@ -112,23 +124,6 @@ def test_a_window_refused_between_actions_takes_no_later_tab_with_it(visit: "Vis
 
 
 @browsing
-def test_frames_and_images_of_other_hosts_are_not_fetched(visit: "Visit") -> None:
-    visit.show(
-        """<iframe src="http://evil.localhost:{port}/bad"></iframe><iframe src=/hop></iframe>
-        <img src="http://evil.localhost:{port}/i.png"><img src=/hop>
-        <script>fetch('http://evil.localhost:{port}/f').catch(() => 0);
-        fetch('/hop').catch(() => 0); new WebSocket('ws://evil.localhost:{port}/w')</script>
-        <iframe src="data:text/html,inline"></iframe><p>here</p>""",
-        hop=("http://evil.localhost:{port}/bad",),
-        bad="<p>bad",
-    )
-    page = visit.session.observe()
-    assert "here" in [node.name for node in page.nodes]
-    assert "bad" not in [node.name for node in page.nodes]
-    assert not any("evil" in asked for asked in visit.pages.asked)
-
-
-@browsing
 @pytest.mark.parametrize(
     "url",
     [
@@ -145,20 +140,25 @@ def test_goto_refuses_every_other_address(visit: "Visit", url: str) -> None:
 
 @browsing
 def test_a_page_cannot_move_itself_to_an_address_of_its_own_making(visit: "Visit") -> None:
-    visit.show("""<title>Home</title><button onclick="location =
-        URL.createObjectURL(new Blob(['<title>Blob</title>'], {type: 'text/html'}))">Go</button>""")
-    assert visit.act("click [1]").title != "Blob"
-    assert visit.session.observe().title != "Blob"
+    # In a handler of the page's own text, `URL` is the document's address.
+    visit.show("""<title>Home</title><button onclick="location = window.URL.createObjectURL(
+        new Blob(['<title>Blob</title>'], {type: 'text/html'}))">Go</button>""")
+    page = visit.act("click [1]")
+    assert any("left blob:" in notice for notice in page.notices)
+    assert page.title == visit.session.observe().title == "Home"
 
 
 @browsing
-def test_a_server_that_is_down_is_told_to_the_model(visit: "Visit") -> None:
-    visit.show("<title>Home</title>")
+def test_a_server_that_is_down_is_told_to_the_model(browser: Browser) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with pytest.raises(ActionFailed, match="did not load: net::ERR_CONNECTION_REFUSED"):
-        visit.session.act(parse(f"goto [http://shop.localhost:{port}/]"))
-    visit.session.observe()
+    hosts = [f"shop.localhost:{port}", "nowhere.invalid"]
+    with browser.session(hosts=hosts) as session:
+        with pytest.raises(ActionFailed, match="did not load: net::ERR_CONNECTION_REFUSED"):
+            session.act(parse(f"goto [http://shop.localhost:{port}/]"))
+        with pytest.raises(ActionFailed, match="did not load: net::ERR_NAME_NOT_RESOLVED"):
+            session.act(parse("goto [http://nowhere.invalid/]"))
+        session.observe()
 
 
 @browsing
@@ -167,7 +167,7 @@ def test_a_page_that_never_answers_ends_in_bounded_time(pages: "Pages", script: 
     pages.set({"/": f"<button onclick='{script}'>Loop</button>"})
     with Browser.launch() as browser:
         # Twice this many seconds end the test; less, and a busy machine could not open the page.
-        session = browser.session(hosts=["shop.localhost"], timeout_s=2)
+        session = browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=2)
         session.open(pages.origin() + "/")
         session.observe()
         with pytest.raises(PageHung):
@@ -187,7 +187,7 @@ def test_a_crashed_renderer_is_told_the_browser_serves_on_and_its_own_end_is_tol
 ) -> None:
     pages.set({"/": "<p>fine"})
     with Browser.launch() as browser:
-        with browser.session(hosts=["shop.localhost"]) as session:
+        with browser.session(hosts=[f"shop.localhost:{pages.port}"]) as session:
             session.open(pages.origin() + "/")
             assert session.page.context.browser is not None
             wire = session.page.context.browser.new_browser_cdp_session()
@@ -196,7 +196,7 @@ def test_a_crashed_renderer_is_told_the_browser_serves_on_and_its_own_end_is_tol
                     os.kill(process["id"], signal.SIGKILL)
             with pytest.raises(BrowserGone):
                 session.observe()
-        with browser.session(hosts=["shop.localhost"]) as session:
+        with browser.session(hosts=[f"shop.localhost:{pages.port}"]) as session:
             session.open(pages.origin() + "/")
             assert session.observe().nodes[0].name == "fine"
             assert browser.pid is not None
@@ -207,12 +207,10 @@ def test_a_crashed_renderer_is_told_the_browser_serves_on_and_its_own_end_is_tol
 
 @browsing
 def test_a_page_of_the_callers_own_is_left_as_it_was_found(
-    browser: Browser, pages: "Pages"
+    callers_page: PlaywrightPage, pages: "Pages"
 ) -> None:
     pages.set({"/": "<title>Mine</title><button onclick='alert(1)'>A</button>"})
-    owner = browser.session(hosts=["shop.localhost"])  # stands for the caller's own set-up
-    context = owner.page.context.browser.new_context()  # type: ignore[union-attr]
-    page = context.new_page()
+    page = callers_page
     heard: list[str] = []
     page.on("dialog", lambda dialog: (heard.append(dialog.message), dialog.accept()))
     page.goto(pages.origin() + "/")
@@ -228,8 +226,35 @@ def test_a_page_of_the_callers_own_is_left_as_it_was_found(
     assert heard == ["1", "2"]
     page.goto(pages.origin("evil") + "/")
     assert page.title() == "Mine"
-    context.close()
-    owner.close()
+    assert page.evaluate("Boolean(window.RTCPeerConnection && navigator.serviceWorker)")
+
+
+@browsing
+@pytest.mark.parametrize("form", ["", "<input type=hidden name=a value=b>"])
+def test_a_window_of_a_callers_page_loads_once_and_whole(
+    callers_page: PlaywrightPage, pages: "Pages", form: str
+) -> None:
+    html = f"<form target=w {'method=post' if form else ''} action=/two>{form}<button>Go</button>"
+    pages.set({"/": html, "/two": "<title>Two</title><script>new WebSocket('ws://x')</script>"})
+    callers_page.goto(pages.origin() + "/")
+    with Session.on(callers_page) as session:
+        session.observe()
+        session.act(parse("click [1]"))
+        page = session.observe()
+    assert page.title == "Two" and page.notices == ()
+    assert [asked.rstrip("?") for asked in pages.asked].count("shop.localhost/two") == 1
+
+
+@browsing
+def test_a_page_that_is_not_allowed_is_left_unread_whatever_brought_it(
+    visit: "Visit", callers_page: PlaywrightPage
+) -> None:
+    visit.show("<title>Home</title>", bad="<title>Bad</title><p>bad")
+    callers_page.goto(visit.pages.origin("evil") + "/bad")
+    with Session.on(callers_page, hosts=["shop.localhost"]) as session:
+        page = session.observe()
+        assert page.nodes == () and page.title == ""
+        assert page.notices[0].startswith(f"left {visit.pages.origin('evil')}/bad: not on the")
 
 
 def test_a_page_of_the_asynchronous_api_is_refused_by_name() -> None:

@@ -91,7 +91,7 @@ def test_lines_stand_after_their_image_in_viewport_pixels(
         }
     )
     ocr = Ocr()
-    with browser.session(hosts=["shop.localhost"], ocr=ocr) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], ocr=ocr) as session:
         session.open(pages.origin() + "/")
         page = session.observe()
         assert [(node.kind, node.role, node.name) for node in page.nodes] == [
@@ -121,7 +121,7 @@ def test_pixels_of_another_origin_are_read_from_the_screen(
     url = f"{pages.origin('partner')}/a"
     pages.set({"/": f"<img src={url}>", "/a": poster("FOREIGN 12")})
     ocr = Ocr()
-    hosts = ["shop.localhost", "partner.localhost"]
+    hosts = [f"{name}.localhost:{pages.port}" for name in ("shop", "partner")]
     with browser.session(hosts=hosts, ocr=ocr) as session:
         session.open(pages.origin() + "/")
         assert read(session.observe()) == [("FOREIGN 12", ())]

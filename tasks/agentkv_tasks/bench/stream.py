@@ -87,7 +87,7 @@ def of_world(
         server = stack.enter_context(Server(World(world_seed)))
         addresses = Addresses(server.placeholders, server.addresses)
         executable = str(browser_path) if browser_path else None
-        browser = stack.enter_context(Browser.launch(executable=executable, hosts=server.hosts))
+        browser = stack.enter_context(Browser.launch(executable=executable))
         for task in tasks:
             if len(scribe.ids) >= num_tokens:
                 break
