@@ -160,6 +160,9 @@ class Confident:
     """Few rows while the model is sure of its next token, more while it is not.
 
     Before the first logits, and for anyone who never hands them over, the model counts as unsure.
+    So every forward ends at the loose budget, and if its logits are sure, what is left is ranked
+    anew, with masses and recency stretched over fewer rows, and cut to the tight one (our choice:
+    the cache is then bounded without logits; the paper ranks once).
 
     Source: CONF-KV (arXiv 2605.24786), whose formulas are lost; the form and the weights are ours.
     """
