@@ -6,7 +6,7 @@ merged as their rows go, which shifts integers and never reads them back to floa
 Shapes: N lanes of W heads, D head size, C codes of a row and head, T rows, one lane's blocks K.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -77,24 +77,37 @@ class CodedRows:
             positions,
         )
 
-    def append(self, rows: Sequence[tuple[Tensor, Tensor] | None]) -> None:
-        """Quantise rows and add them: keys and values (W, T, D) of each lane; None for none."""
-        counts = [0 if row is None else row[0].shape[1] for row in rows]
+    def append(
+        self, counts: Sequence[int], rows: Callable[[int, int], tuple[Tensor, bool]]
+    ) -> None:
+        """Quantise rows and add them.
+
+        Args:
+            counts: how many, of each lane.
+            rows: KEYS or VALUES, and a lane that has some, to (W, T, D), and whether it is a copy.
+        """
+        meter = self._codes.meter
         self._codes.extend(counts)
         first_blocks: list[int] = []
         if self._blocks is not None:
             first_blocks = self._blocks.counts
             self._blocks.extend([-(-count // BLOCK) for count in counts])
-        for lane, row in enumerate(rows):
-            if row is None or not (count := counts[lane]):
+        table = self._blocks or self._codes
+        for lane, count in enumerate(counts):
+            if not count:
                 continue
-            for field, scale_field, x in zip((KEYS, VALUES), self._scale_fields, row, strict=True):
-                codes, scales = self.format.encode(x)
-                self._codes.rows(field, lane)[:, -count:] = codes
-                table = self._blocks or self._codes
-                table.rows(scale_field, lane)[:, -scales.shape[1] :] = scales
+            for field, scale_field in zip((KEYS, VALUES), self._scale_fields, strict=True):
+                x, is_copy = rows(field, lane)
+                with meter.passing(*([x] if is_copy else [])):
+                    codes, scales = self.format.encode(x)
+                    with meter.passing(codes, scales):
+                        self._codes.rows(field, lane)[:, -count:] = codes
+                        table.rows(scale_field, lane)[:, -scales.shape[1] :] = scales
+                        del codes, scales
+                    del x
             if self._blocks is not None:
-                ids = torch.arange(count, device=row[0].device) // BLOCK + first_blocks[lane]
+                device = self._codes.tensors[KEYS].device
+                ids = torch.arange(count, device=device) // BLOCK + first_blocks[lane]
                 self._codes.rows(BLOCK_IDS, lane)[0, -count:] = ids
         self.tidy()
 
@@ -137,23 +150,28 @@ class CodedRows:
         crowded = [have > most_blocks(count) for have, count in zip(blocks, rows, strict=True)]
         if not any(crowded):
             return
-        packed: list[list[Tensor]] = [[], []]
-        for lane, is_crowded in enumerate(crowded):
-            ids = self._codes.rows(BLOCK_IDS, lane)[0]
-            new_ids = ids
+        runs = [(0, 0)] * len(rows)
+        for lane in (lane for lane, is_crowded in enumerate(crowded) if is_crowded):
+            # the scales of merged blocks take the places of the first ones, and the others go
+            num_merged = -(-rows[lane] // BLOCK)
+            runs[lane] = (num_merged, blocks[lane])
+            if num_merged:
+                self._merge(self._blocks, lane, num_merged)
+        self._blocks.drop(runs)
+
+    def _merge(self, blocks: Table, lane: int, num_merged: int) -> None:
+        """Merge a lane's blocks into so many, whose scales come first."""
+        meter, ids = self._codes.meter, self._codes.rows(BLOCK_IDS, lane)[0]
+        old_ids = ids.clone()
+        with meter.passing(old_ids):
             for field in (KEYS, VALUES):
-                scales = self._blocks.rows(field, lane)
-                if is_crowded and not rows[lane]:
-                    scales = scales[:, :0]
-                elif is_crowded:
-                    codes = self._codes.rows(field, lane)
-                    merged, scales, new_ids = merge(codes, scales, ids)
-                    codes.copy_(merged)
-                packed[field].append(scales)
-            ids.copy_(new_ids)
-        counts = [scales.shape[1] for scales in packed[KEYS]]
-        flat = [torch.cat([scales.flatten(0, 1) for scales in field]) for field in packed]
-        self._blocks.fill(counts, flat)
+                codes, scales = (table.rows(field, lane) for table in (self._codes, blocks))
+                new_codes, new_scales, new_ids = merge(codes, scales, old_ids)
+                with meter.passing(new_codes, new_scales, new_ids):
+                    codes.copy_(new_codes)
+                    scales[:, :num_merged] = new_scales
+                    ids.copy_(new_ids)
+                    del new_codes, new_scales, new_ids
 
 
 def most_blocks(num_rows: int) -> int:

@@ -130,10 +130,7 @@ class Lanes:
             pick = None if columns is None else columns[lane // self.shape.per_sequence]
             if not as_one:
                 for field, x in ((KEYS, keys), (VALUES, values)):
-                    new = x[lane] if pick is None else x[lane][:, pick]
-                    self._dense.rows(field, lane)[:, self._dense.counts[lane] - new.shape[1] :] = (
-                        new
-                    )
+                    self._write(self._dense.rows(field, lane), x[lane], pick)
             places = self.positions(lane)[start:]
             place = first[lane // self.shape.per_sequence]
             if places.shape[0] == 1:
@@ -143,8 +140,16 @@ class Lanes:
             if self.shape.tracked.inner != (0,):
                 self.statistic(lane)[:, start:].zero_()
             if norms is not None:
-                new = norms[lane] if pick is None else norms[lane][:, pick]
-                self.norms(lane)[0, :, start:] = new
+                self._write(self._meta.rows(NORMS, lane), norms[lane], pick)
+
+    def _write(self, rows: Tensor, x: Tensor, pick: Tensor | None) -> None:
+        """The last of `rows` (W, T, F) become `x` (W, t, F), or what of it has these numbers."""
+        num_new = x.shape[1] if pick is None else pick.shape[0]
+        last = rows[:, rows.shape[1] - num_new :]
+        if pick is None:
+            last.copy_(x)
+        else:
+            torch.index_select(x, 1, pick, out=last)
 
     # ---- reading
 
@@ -238,8 +243,11 @@ class Lanes:
             return
         counts = [max(0, count) // BLOCK * BLOCK for count in older]
         assert self.coded is not None
-        rows = [self._whole(lane, slice(0, count)) for lane, count in enumerate(counts)]
-        self.coded.append(rows)
+
+        def oldest(field: int, lane: int) -> tuple[Tensor, bool]:
+            return self._dense.rows(field, lane)[:, : counts[lane]], False
+
+        self.coded.append(counts, oldest)
         self._dense.drop([(0, count) for count in counts])
 
     def quantise(self, picks: Sequence[Tensor]) -> None:
@@ -258,12 +266,13 @@ class Lanes:
             orders.append(torch.cat([torch.arange(coded, device=device), pick, stay]))
             stays.append(stay - coded)
         offsets = self.coded.counts
-        self.coded.append([self._whole(i, pick - offsets[i]) for i, pick in enumerate(picks)])
+
+        def picked(field: int, lane: int) -> tuple[Tensor, bool]:
+            return self._dense.rows(field, lane)[:, picks[lane] - offsets[lane]], True
+
+        self.coded.append([pick.shape[0] for pick in picks], picked)
         self._dense.keep(stays)
         self._meta.keep(orders)
-
-    def _whole(self, lane: int, pick: Tensor | slice) -> tuple[Tensor, Tensor]:
-        return self._dense.rows(KEYS, lane)[:, pick], self._dense.rows(VALUES, lane)[:, pick]
 
     # ---- as a whole
 

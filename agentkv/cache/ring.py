@@ -49,17 +49,21 @@ class QueryRing:
             first: per sequence, the position of its first new query; the next has one more.
             columns: per sequence (n,) int64, which of them are real; None: all.
         """
-        batch, num_q = q.shape[0], q.shape[2]
-        whole = torch.arange(max(0, num_q - self.window), num_q, device=q.device)
-        picks = [whole] * batch if columns is None else [c[-self.window :] for c in columns]
+        q, batch, num_q = q.detach(), q.shape[0], q.shape[2]
+        picks = None if columns is None else [c[-self.window :] for c in columns]
         table = self.table
-        counts = [pick.shape[0] for pick in picks]
+        whole = [min(num_q, self.window)] * batch
+        counts = whole if picks is None else [pick.shape[0] for pick in picks]
         excess = [have + new - self.window for have, new in zip(table.counts, counts, strict=True)]
         table.drop([(0, max(0, count)) for count in excess])
         table.extend(counts)
-        for i, pick in enumerate(picks):
-            if count := counts[i]:
-                table.rows(QUERIES, i)[:, -count:] = q[i][:, pick]
+        for i, count in enumerate(counts):
+            if count:
+                last_rows = table.rows(QUERIES, i)[:, -count:]
+                if picks is None:
+                    last_rows.copy_(q[i][:, -count:])
+                else:
+                    torch.index_select(q[i], 1, picks[i], out=last_rows)
                 last = first[i] + (num_q if columns is None else columns[i].shape[0])
                 torch.arange(last - count, last, out=table.rows(PLACES, i)[0, -count:])
 

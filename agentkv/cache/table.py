@@ -48,10 +48,10 @@ class Table:
 
     Args:
         spare: rows of room a lane gets beyond its rows whenever the table is laid out anew.
-        meter: is told of every byte taken and given back; a copy in flight does not count.
+        meter: is told of every byte taken and given back, copies on their way included.
     """
 
-    __slots__ = ("_boxes", "_meter", "fields", "index", "num_lanes", "spare", "tensors")
+    __slots__ = ("_boxes", "fields", "index", "meter", "num_lanes", "spare", "tensors")
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Table:
         meter: Meter,
         spare: int = BLOCK - 1,
     ) -> None:
-        self.fields, self.spare, self._meter = tuple(fields), spare, meter
+        self.fields, self.spare, self.meter = tuple(fields), spare, meter
         self.num_lanes = num_lanes
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
         self.index = Index(num_lanes, [(f.heads, f.num_bytes) for f in fields])
@@ -181,14 +181,9 @@ class Table:
     def take(self, lanes: Sequence[int]) -> "Table":
         """An independent copy of these lanes, on the same meter."""
         device = self.tensors[0].device
-        twin = Table(self.fields, len(lanes), device=device, meter=self._meter, spare=self.spare)
-        twin.fill(
-            [self.counts[lane] for lane in lanes],
-            [
-                _joined([self.rows(f, lane).flatten(0, 1) for lane in lanes], tensor)
-                for f, tensor in enumerate(self.tensors)
-            ],
-        )
+        twin = Table(self.fields, len(lanes), device=device, meter=self.meter, spare=self.spare)
+        counts = self.counts
+        twin._lay_out([None] * len(lanes), [counts[lane] for lane in lanes], of=(self, lanes))
         return twin
 
     @property
@@ -228,7 +223,8 @@ class Table:
 
     def release(self) -> None:
         """Give all memory back; the table is of no use afterwards."""
-        self._meter.add(-self.nbytes)
+        self.meter.add(-self.nbytes)
+        self.tensors = [tensor.new_empty((0, *tensor.shape[1:])) for tensor in self.tensors]
 
     def check(self) -> None:
         """Audit the structure. Raises AssertionError saying what is broken."""
@@ -248,9 +244,17 @@ class Table:
         count, behind = last - first, held - last
         moved, to, start = (first, count, 0) if move_older else (behind, first, last)
         for f, tensor in enumerate(self.tensors):
-            if moved and tensor.numel():
-                rows = self.rows(f, lane)
-                rows.narrow(1, to, moved).copy_(rows.narrow(1, start, moved).clone())
+            if not moved or not tensor.numel():
+                continue
+            rows = self.rows(f, lane)
+            moving = rows.narrow(1, start, moved)
+            if moved > abs(to - start):  # they would be written over before they are read
+                moving = moving.clone()
+                with self.meter.passing(moving):
+                    rows.narrow(1, to, moved).copy_(moving)
+                    del moving
+            else:
+                rows.narrow(1, to, moved).copy_(moving)
         self.index.use(lane, at + count if move_older else at, held - count)
 
     def _lay_out(
@@ -258,34 +262,44 @@ class Table:
         picks: Sequence[Tensor | None],
         counts: Sequence[int],
         rooms: Sequence[int] | None = None,
+        of: "tuple[Table, Sequence[int]] | None" = None,
     ) -> None:
+        """Hold so many rows of each lane in memory of their own, one field after another, so that
+        no more than one is there twice.
+
+        Args:
+            picks: of each lane, which of its rows; None: the first of them.
+            of: another table, and which of its lanes each lane is a copy of; None: this one.
+        """
+        source, lanes = of or (self, range(self.num_lanes))
         if rooms is None:
             rooms = [count + self.spare if count else 0 for count in counts]
         bases = [0]
         for room in rooms:
             bases.append(bases[-1] + room)
-        held, tensors = self.nbytes, []
         for f, field in enumerate(self.fields):
             new = self.tensors[f].new_empty((field.heads * bases[-1], *field.inner))
+            self.meter.add(new.untyped_storage().nbytes())
             for lane, (base, end) in enumerate(pairwise(bases)):
-                if base == end:
-                    continue
-                box = new[field.heads * base : field.heads * end].view(
-                    field.heads, end - base, *field.inner
-                )
-                rows, pick = self.rows(f, lane), picks[lane]
-                if pick is not None:
-                    box[:, : pick.shape[0]] = rows.index_select(1, pick)
-                elif num := min(rows.shape[1], counts[lane]):
-                    box[:, :num] = rows[:, :num]
-            tensors.append(new)
-        self.tensors = tensors
+                if base < end:
+                    box = new[field.heads * base : field.heads * end]
+                    source._copy_out(f, lanes[lane], picks[lane], counts[lane], box)
+                    del box
+            self.meter.add(-self.tensors[f].untyped_storage().nbytes())
+            self.tensors[f] = new
         for which, numbers in ((BASE, bases[:-1]), (ROOM, rooms), (COUNT, counts)):
             self.index.put(which, numbers)
         self.index.put(START, [0] * self.num_lanes)
-        self.index.point(tensors)
-        self._meter.add(-held)
-        self._meter.add(self.nbytes)
+        self.index.point(self.tensors)
+
+    def _copy_out(self, f: int, lane: int, pick: Tensor | None, count: int, box: Tensor) -> None:
+        """Copy rows of a lane, those of `pick` or the first `count`, to the front of a box."""
+        field, rows = self.fields[f], self.rows(f, lane)
+        by_head = box.view(field.heads, box.shape[0] // field.heads, *field.inner)
+        if pick is not None:
+            torch.index_select(rows, 1, pick, out=by_head[:, : pick.shape[0]])
+        elif num := min(rows.shape[1], count):
+            by_head[:, :num] = rows[:, :num]
 
 
 def _fits(start: int, count: int, room: int) -> bool:
