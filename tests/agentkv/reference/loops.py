@@ -1,4 +1,4 @@
-"""Every named policy as plain loops over positions, written from the papers and from nothing else.
+"""Every named policy as plain loops over positions, written from the papers and not from the code.
 
 A policy is an object with one method, `step`, called once after every forward. It looks at the
 layers of a dense model (`dense.py`) and shortens their `held` lists. Where a paper is silent or its
