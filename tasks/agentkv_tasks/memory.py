@@ -3,24 +3,30 @@
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _CLEAR = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
 
 
-def reset_peaks() -> None:
+def reset_peaks(device: "torch.device | None" = None) -> None:
     """Begin to measure anew.
 
     On Linux the kernel forgets the process's peak; elsewhere, or where that is not allowed, later
     figures are peaks since the process began.
+
+    Args:
+        device: where tensors are counted; None, or one that is not CUDA's: nowhere.
     """
     try:
         _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
     except OSError:
         pass
-    torch = sys.modules.get("torch")  # not worth an import: without torch there is no allocator
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    if device is not None and device.type == "cuda":
+        sys.modules["torch"].cuda.reset_peak_memory_stats(device)
 
 
 def peak_rss_bytes() -> int:
@@ -35,9 +41,8 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def peak_allocator_bytes() -> int | None:
-    """Most memory that CUDA tensors took since the last reset; None without CUDA."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+def peak_allocator_bytes(device: "torch.device | None") -> int | None:
+    """Most memory that tensors took on a CUDA device since the last reset; None for others."""
+    if device is None or device.type != "cuda":
         return None
-    return int(torch.cuda.max_memory_allocated())
+    return int(sys.modules["torch"].cuda.max_memory_allocated(device))

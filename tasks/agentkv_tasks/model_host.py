@@ -176,7 +176,7 @@ class Host:
             other.is_alone = False
         guest.is_alone = not others
         if guest.is_alone:
-            reset_peaks()
+            reset_peaks(self._model.model.device)
         settings = self._settings.model_copy(update={"budget": begin.budget})
         try:
             acting = make_acting(settings, policy=begin.policy, model=self._model)
@@ -201,7 +201,7 @@ class Host:
     def _peaks(self, guest: _Guest) -> Peaks:
         if guest.talk is None or not guest.is_alone or self._settings.deterministic:
             return Peaks()  # what a process takes differs from run to run
-        return Peaks(peak_rss_bytes(), peak_allocator_bytes())
+        return Peaks(peak_rss_bytes(), peak_allocator_bytes(self._model.model.device))
 
     def _forget(self, guest: _Guest) -> None:
         """Let go of a guest's episode, its cache and what it was being told."""

@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv_tasks.bench.memory.episode import Episode, EpisodeError, in_a_process, measured
 from agentkv_tasks.bench.memory.measure import Bench, conduct
+from agentkv_tasks.bench.memory.rows import MemoryRow
+from agentkv_tasks.bench.memory.table import table
 from agentkv_tasks.bench.speed.verify import WrongError
 
 ROW_BYTES = 2 * 2 * 2 * 16 * 4
@@ -124,10 +127,19 @@ def test_nothing_is_measured_where_a_cache_is_wrong(
 @pytest.mark.parametrize("label", ["transformers", "static", "window"])
 def test_an_episode_is_a_prompt_and_what_is_decoded_after_it(label: str) -> None:
     taken = measured(_episode(label, against=("static",)))
+    assert taken.measured == "process" and taken.resident_bytes > 0
     assert taken.kept_rows == (64 if label == "window" else 205)
     assert taken.peak_bytes >= taken.loaded_bytes > 0
     if label == "transformers":
         assert taken.live_bytes == 205 * ROW_BYTES
+
+
+def test_the_table_says_what_was_measured(measure: Measure) -> None:
+    rows, said = measure("window", lengths=(300,))
+    assert "peak: the most that was resident" in " ".join(said.split())
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table([replace(MemoryRow(**row), measured="device") for row in rows]))
+    assert "the most that CUDA's allocator gave out" in " ".join(console.export_text().split())
 
 
 class _Kills:

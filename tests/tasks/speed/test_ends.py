@@ -16,7 +16,7 @@ from agentkv_tasks.bench.speed import measure as measure_module
 from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
 from agentkv_tasks.bench.speed.clock import percentile
 from agentkv_tasks.bench.speed.contenders import Ours, Transformers
-from agentkv_tasks.bench.speed.shapes import MOST_BYTES, SHAPES, build, twin
+from agentkv_tasks.bench.speed.shapes import MOST_BYTES, MOST_OF_GPU, SHAPES, build, scale, twin
 from agentkv_tasks.bench.speed.split import Asking, Stopwatch
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
@@ -174,3 +174,10 @@ def test_a_mistake_is_answered_before_anything_is_timed(
 def test_help_fits_80_columns(call: Callable[..., Result]) -> None:
     said = call("--help").output
     assert "--shape" in said and all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_a_card_of_24_gb_takes_eight_billion_weights_in_16_bits() -> None:
+    kind, values = SHAPES["llama-3.1-8b"]
+    # what an A10G of 24 GB says it has, less than other such cards
+    assert scale(kind(**values), MOST_OF_GPU * 22_731 * 2**20, torch.bfloat16, None) == []
+    assert scale(kind(**values), MOST_OF_GPU * 16 * 2**30, torch.bfloat16, None) != []

@@ -1,5 +1,8 @@
 """Contenders that were broken on purpose, and the judge of them."""
 
+import copy
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,17 +10,26 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
+from rich.progress import Progress
 from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.cache_utils import StaticLayer
 
 import agentkv
 from agentkv.cache.coded import CodedRows
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.layer import LayerStore
+from agentkv.config import read_settings
 from agentkv_tasks.bench.speed.contenders import Ours
 from agentkv_tasks.bench.speed.judge import Judge
+from agentkv_tasks.bench.speed.ready import (
+    check_contenders,
+    make_contenders,
+    make_ours,
+    random_ids,
+)
 from agentkv_tasks.bench.speed.shapes import twin
-from agentkv_tasks.bench.speed.verify import WrongError, check_path
+from agentkv_tasks.bench.speed.verify import QUANTISED, ROWS, WrongError, check_path
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """Of the tiny shape."""
@@ -134,3 +146,36 @@ def test_a_policy_of_ones_own_is_checked_like_any(plain: Any) -> None:
     policy = agentkv.scored("oldest", lambda rows: -rows.positions.float().expand(HEADS, -1))
     found = check_path(Ours("oldest", {}, policy, ours, 32, 48), plain, ids, 48)
     assert 0 < found["logits"] < 1e-4 and found["quantised"] == 0
+
+
+def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=10,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        initializer_range=1.5 * 64**-0.5,
+    )
+    torch.manual_seed(0)
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    settings = read_settings(policies=("conf-kv-int8",), budget=128, chunk=64, device="cpu")
+    with torch.inference_mode():
+        (ours,) = make_ours(settings, settings.policies, plain)
+        found = check_path(ours, plain, random_ids(plain, 1, 208), 64)
+    # rows of the last layers are not what they were in the judge's, quantised or not
+    assert QUANTISED["int8"] < found["quantised"] < QUANTISED["int8"] + ROWS[torch.bfloat16]
+
+
+def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:
+    model = copy.deepcopy(plain)
+    settings = read_settings(policies=("window",), budget=64, chunk=96, device="cpu")
+    gone = weakref.ref(next(model.parameters()))
+    with torch.inference_mode():
+        contenders, _ = make_contenders(settings, (), model)
+        check_contenders(settings, contenders, model, [1], Progress(disable=True))
+    del model, contenders
+    gc.collect()
+    assert gone() is None

@@ -5,6 +5,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -41,11 +42,12 @@ class Episode:
 class Taken:
     """What it took; the names are those of `MemoryRow`."""
 
+    measured: Literal["process", "device"]
     loaded_bytes: int
     peak_bytes: int
     live_bytes: int
     cache_peak_bytes: int | None
-    allocator_bytes: int | None
+    resident_bytes: int
     kept_rows: float
 
 
@@ -80,20 +82,29 @@ def measured(episode: Episode) -> Taken:
         # weights that lie in a file are in memory when they have been used
         contender.model(input_ids=prompt[:, :1], use_cache=False, logits_to_keep=1)
         gc.collect()
-        reset_peaks()
-        loaded_bytes = peak_rss_bytes()
+        device = loaded.model.device
+        reset_peaks(device)
+        loaded_bytes = _peak_bytes(device)
         contender.begin(episode.seen + episode.num_decoded)
         logits = contender.feed(prompt)
         for _ in range(episode.num_decoded):
             logits = contender.feed(logits.argmax(dim=-1, keepdim=True))
         return Taken(
+            measured="device" if device.type == "cuda" else "process",
             loaded_bytes=loaded_bytes,
-            peak_bytes=peak_rss_bytes(),
+            # the kernel counts a process's pages with some delay
+            peak_bytes=max(loaded_bytes, _peak_bytes(device)),
             live_bytes=contender.live_bytes,
             cache_peak_bytes=contender.peak_bytes,
-            allocator_bytes=peak_allocator_bytes(),
+            resident_bytes=peak_rss_bytes(),
             kept_rows=contender.num_rows,
         )
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """On a CUDA device what tensors take there, as the process holds little but libraries then."""
+    on_device = peak_allocator_bytes(device)
+    return peak_rss_bytes() if on_device is None else on_device
 
 
 def _contender(episode: Episode, plain: object) -> Contender:

@@ -1,5 +1,6 @@
 """`agentkv bench memory`: what whole processes take, after each cache was checked."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -108,6 +109,9 @@ def conduct(bench: Bench, console: Console) -> list[MemoryRow]:
 def _measure(bench: Bench, console: Console, progress: Progress, rows: list[MemoryRow]) -> None:
     """Adds the rows to `rows` and to the file as they come."""
     about, labels, checked = _checked(bench, console, progress)
+    # the processes need what was taken on the device
+    gc.collect()
+    torch.cuda.empty_cache()
     policies = {chosen.row_name: chosen for chosen in bench.settings.policies}
     bar = progress.add_task("", total=len(bench.lengths) * len(labels))
     shortest: dict[str, MemoryRow] = {}

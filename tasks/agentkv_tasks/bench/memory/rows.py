@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,12 @@ class MemoryRow:
     num_decoded: int
     """Tokens decoded after it, the likeliest each time."""
 
+    measured: str
+    """`process`: what it had resident; `device`: what CUDA's allocator gave out on the device."""
     loaded_bytes: int
-    """Resident before the episode: the model, after it has read one token without a cache."""
+    """Of that, before the episode: the model, after it has read one token without a cache."""
     peak_bytes: int
-    """The most that was resident during the episode."""
+    """The most during the episode."""
     growth_bytes: int
     """The difference: the cache, and all that reading takes besides."""
     ratio: float
@@ -41,8 +43,8 @@ class MemoryRow:
     """Of the cache's storage at the end."""
     cache_peak_bytes: int | None
     """Of the cache's storage at any moment; None where the cache does not say."""
-    allocator_bytes: int | None
-    """Most that CUDA's allocator gave out; None without CUDA."""
+    resident_bytes: int
+    """The most that the process had resident, also where the device is measured."""
     kept_rows: float
     """Rows held at the end, mean over layers and heads."""
     checked: Mapping[str, float]

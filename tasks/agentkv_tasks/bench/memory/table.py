@@ -10,11 +10,16 @@ from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.summary import human_bytes
 
 _CAPTION = (
-    "{model}, {device}, {dtype}, {threads}. peak: the most that was resident while a process read "
-    "so many tokens in chunks of {chunk} and decoded {decoded}; each cell a process of its own. "
+    "{model}, {device}, {dtype}, {threads}. peak: {measured} while a process read so many "
+    "tokens in chunks of {chunk} and decoded {decoded}; each cell a process of its own. "
     "growth: beyond the {loaded} of the loaded model. x: by the same cache's at {shortest} tokens. "
     "cache: its storage at the end, and at any moment (transformers' caches do not say)."
 )
+
+_MEASURED = {
+    "process": "the most that was resident",
+    "device": "the most that CUDA's allocator gave out",
+}
 
 
 def table(rows: Sequence[MemoryRow]) -> Table:
@@ -30,6 +35,7 @@ def table(rows: Sequence[MemoryRow]) -> Table:
             model=named + ")",
             device=first.device,
             dtype=first.settings["dtype"],
+            measured=_MEASURED[first.measured],
             threads=f"{first.threads} thread" + "s" * (first.threads != 1),
             chunk=first.settings["chunk"],
             decoded=first.num_decoded,

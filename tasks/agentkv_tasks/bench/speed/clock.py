@@ -29,9 +29,11 @@ class Clock:
             return time.perf_counter() - began
         begin, end = self._events
         self.wait()
-        begin.record()
+        # of the device that is timed, which need not be the current one
+        stream = torch.cuda.current_stream(self._device)
+        begin.record(stream)
         work()
-        end.record()
+        end.record(stream)
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 

@@ -6,6 +6,8 @@ Shapes: B sequences, H key-value heads, G query heads each, n new tokens, T toke
 size, V entries of the vocabulary.
 """
 
+import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +31,9 @@ class Judge:
     """
 
     def __init__(self, plain: Any) -> None:
-        AttentionInterface.register(ATTENTION, self._attend)
+        # the library keeps for good what is registered; the model must not be kept with it
+        attend = weakref.WeakMethod(self._attend)
+        AttentionInterface.register(ATTENTION, partial(_attend_through, attend))
         AttentionMaskInterface.register(ATTENTION, _no_mask)
         self._model = twin(plain, ATTENTION)
         # without a configuration all layers keep all
@@ -141,6 +145,12 @@ def attention_of(
         weights = logits.softmax(dim=-1)[..., : k.shape[1]]
         outputs.append(torch.einsum("hgnt,htd->nhgd", weights, v).flatten(1, 2))
     return torch.stack(outputs)
+
+
+def _attend_through(attend: "weakref.WeakMethod[Any]", *args: Any, **kwargs: Any) -> Any:
+    method = attend()
+    assert method is not None, "a judge is there as long as its model runs"
+    return method(*args, **kwargs)
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

@@ -28,8 +28,9 @@ FEW_EXPERTS = 4
 """Of a layer whose own would not fit: as many as a token of gpt-oss is sent to."""
 MOST_BYTES = 3 << 30
 """Weights of a shape on a CPU, so that it can be run anywhere (our choice)."""
-MOST_OF_GPU = 0.4
-"""Share of a GPU's free memory for weights."""
+MOST_OF_GPU = 0.7
+"""Share of a GPU's memory for weights, so that 24 GB hold 8e9 of them in 16 bits. Of all of it, not
+of what is free: every process of a measurement must come to the same layers."""
 
 _NO_SPECIAL: Mapping[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _QWEN3: Mapping[str, Any] = {"rope_theta": 1e6, "head_dim": 128, "vocab_size": 151936}
@@ -168,7 +169,7 @@ def build(
     kind, values = SHAPES[name]
     config: Any = kind(**values, **_NO_SPECIAL)
     kept = _dtype(dtype, device, torch.bfloat16)
-    said = _scale(config, _most_bytes(device), kept, num_layers)
+    said = scale(config, _most_bytes(device), kept, num_layers)
     if num_positions > config.max_position_embeddings:
         said.append(f"{num_positions} positions instead of {config.max_position_embeddings}")
         key = "n_positions" if isinstance(config, GPT2Config) else "max_position_embeddings"
@@ -206,7 +207,7 @@ def _loaded(name: str, model: Any, scaled: str) -> Loaded:
     return Loaded(name, model.eval(), scaled)
 
 
-def _scale(config: Any, most_bytes: int, dtype: torch.dtype, num_layers: int | None) -> list[str]:
+def scale(config: Any, most_bytes: float, dtype: torch.dtype, num_layers: int | None) -> list[str]:
     """Make a configuration smaller until its weights fit; what was done, in words."""
     said = []
     whole = config.num_hidden_layers
@@ -246,10 +247,10 @@ def _bytes(config: Any, dtype: torch.dtype, num_layers: int) -> int:
     return int(dtype.itemsize * sum(x.numel() for x in model.parameters()))
 
 
-def _most_bytes(device: torch.device) -> int:
+def _most_bytes(device: torch.device) -> float:
     if device.type != "cuda":
         return MOST_BYTES
-    return int(MOST_OF_GPU * torch.cuda.mem_get_info(device)[0])
+    return MOST_OF_GPU * torch.cuda.get_device_properties(device).total_memory
 
 
 def _dtype(name: str, device: torch.device, on_gpu: Any) -> Any:

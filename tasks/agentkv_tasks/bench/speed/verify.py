@@ -22,6 +22,9 @@ ATTENTION = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 4e-3, torc
 QUANTISED = {"int8": 0.03, "fp8": 2**-4, "int4": 0.21, "nf4": 0.25}
 """By format: how far a lane's quantised rows may be from what they were, as a share of their norm;
 for rows of a normal distribution, with some room."""
+ROWS = {torch.float64: 0.0, torch.float32: 0.0, torch.float16: 0.015, torch.bfloat16: 0.12}
+"""By dtype: what the rounding of the layers before adds to that, as the judge's rows are of its own
+forwards. In bfloat16 it came to 0.04 in the 28 layers of qwen3-0.6b; float16 has an eighth."""
 OTHERS_QUANTISED = 0.5
 """Logits of a cache of transformers' that quantises: a check that it works at all, because its
 rows cannot be read back in one way for all backends."""
@@ -73,10 +76,11 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
             share = judge.take_quantised(contender.cache)
             worst["quantised"] = max(worst["quantised"], share)
             name = contender.policy.precision.format
-            if name is not None and not share <= QUANTISED[name]:
+            apart_at_most = 0.0 if name is None else QUANTISED[name] + ROWS[plain.dtype]
+            if name is not None and not share <= apart_at_most:
                 raise WrongError(
                     f"{contender.label} is wrong: rows in {name} are {share:.2g} of their "
-                    f"norm from what they were; at most {QUANTISED[name]:g} is expected. "
+                    f"norm from what they were; at most {apart_at_most:g} is expected. "
                     "Nothing was timed"
                 )
     contender.end()
