@@ -24,12 +24,11 @@ MAX_DIALOG = 200  # characters of a dialog's message that are told
 MAX_URL = 200  # characters of a refused address that are told
 
 _ALL = [{"urlPattern": "*"}]
-_ANSWERS = [  # those that make a document or a worker, which keeps to their policy
+_ANSWERS = [  # those that may make a worker, which keeps to their policy
     {"urlPattern": "*", "resourceType": kind, "requestStage": "Response"}
     for kind in ("Script", "Other")
 ]
 _EVERYTHING = re.compile("")
-_NEVER_RUN = ("shared_worker", "service_worker")
 
 
 class Gate:
@@ -42,9 +41,10 @@ class Gate:
 
     * the first document of a new window is answered by an empty one, which its tab loads again
       once the tab sees every hop (`was_held`);
-    * documents and workers get a Content-Security-Policy that names the allowed hosts, which
-      Chromium keeps for workers' sockets, for prefetches and for frames in other processes;
-    * shared workers and service workers are held before their first line.
+    * documents (by their tab) and workers (here) get a Content-Security-Policy that names the
+      allowed hosts, which Chromium keeps for sockets, for WebTransport, for sign-in requests and
+      for frames in other processes;
+    * shared workers are held before their first line.
     """
 
     def __init__(self, context: BrowserContext, allow: AllowList, *, proxy: Proxy | None) -> None:
@@ -72,7 +72,7 @@ class Gate:
             self._context.on("dialog", self._on_dialog)
         else:
             self._context.route(_EVERYTHING, self._on_request)
-            self._hold_workers()
+            self._hold_shared_workers()
 
     def watch(self, page: PlaywrightPage) -> None:
         """Answer this page's dialogs and tell of its downloads."""
@@ -114,7 +114,7 @@ class Gate:
             return ""
         local = "'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' data: blob: filesystem:"
         sources = f"{local} about: mediastream: {self.allow.sources}"
-        return f"default-src {sources}; form-action {sources}; webrtc 'block'"
+        return f"default-src {sources}; form-action {sources}"
 
     def take_notices(self) -> tuple[str, ...]:
         """What there is to tell since this was last asked, each line once."""
@@ -180,7 +180,7 @@ class Gate:
         headers.append({"name": "Content-Security-Policy", "value": self.policy})
         return {"responseCode": status, "responseHeaders": headers}
 
-    def _hold_workers(self) -> None:
+    def _hold_shared_workers(self) -> None:
         browser = self._context.browser
         assert browser is not None, "`Session.on` asks for one"
         page = self._context.new_cdp_session(self._context.pages[0])
@@ -202,7 +202,7 @@ class Gate:
                 "autoAttach": True,
                 "waitForDebuggerOnStart": True,
                 "flatten": True,
-                "filter": [{"type": kind} for kind in _NEVER_RUN],
+                "filter": [{"type": "shared_worker"}],
             },
         )
 

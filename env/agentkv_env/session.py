@@ -76,12 +76,13 @@ class Session:
 
         A browser that is not ours has no proxy of ours, so that these doors are shut one by one,
         while the session lasts: requests of pages, frames and dedicated workers are checked at each
-        hop; sockets, WebTransport and prefetches of them are bound by a Content-Security-Policy
-        that is added to what loads (a document that is there already gets it for good); new windows
-        load their first document twice, the first time an empty one; shared workers and service
-        workers that begin meanwhile are held until the end. Not held: workers and connections that
-        run already, WebRTC of a document that is there already or where Chromium does not know the
-        policy's `webrtc 'block'`. For pages one does not trust at all, use `Browser.launch`.
+        hop; their sockets, WebTransport and sign-in requests are bound by a Content-Security-Policy
+        that each document gets (one that is there already keeps it until it is left); new windows
+        show an empty document until every hop of theirs is seen; shared workers are held until the
+        end; RTCPeerConnection and navigator.serviceWorker are taken out of documents, rules for
+        prefetches too. Not held: workers and connections that run already, what a document kept of
+        the two before, prefetch rules that a script puts into a shadow tree. For pages one does not
+        trust at all, use `Browser.launch`.
 
         Raises:
             TypeError: `page` is no page of Playwright's synchronous API in Chromium.

@@ -39,21 +39,40 @@ _BIND = """policy => {
     if (!root.firstChild) root.remove();
   }
   // Prefetches know no policy; their rules are taken out before Chromium gathers them.
+  const isRules = type => /^\\s*speculationrules\\s*$/i.test(type || "");
   new MutationObserver(records => {
-    for (const { addedNodes } of records) for (const node of addedNodes) {
-      if (node.nodeType !== 1) continue;
-      const rules = node.matches("script") ? [node] : node.querySelectorAll("script");
-      for (const each of rules) if (/^\\s*speculationrules\\s*$/i.test(each.type)) each.remove();
+    for (const { addedNodes, target, oldValue } of records) {
+      if (isRules(oldValue)) target.remove();
+      for (const node of addedNodes) {
+        if (node.nodeType !== 1) continue;
+        const scripts = node.matches("script") ? [node] : node.querySelectorAll("script");
+        for (const each of scripts) if (isRules(each.type)) each.remove();
+      }
     }
-  }).observe(document, { childList: true, subtree: true });
+  }).observe(document, {
+    childList: true, subtree: true, attributeFilter: ["type"], attributeOldValue: true,
+  });
 }"""
 
-# What Chromium asks nobody about, in the page's own world, as browsers without it are.
-_WITHOUT = """
-delete globalThis.RTCPeerConnection;
-delete globalThis.webkitRTCPeerConnection;
-delete globalThis.Navigator.prototype.serviceWorker;
-"""
+# What Chromium asks nobody about, in the page's own world, as in browsers without it. The first
+# document of a window is there before any script of ours: its opener's world takes care of it.
+_WITHOUT = """(() => {
+  const { deleteProperty, apply } = Reflect;
+  const strip = scope => {
+    deleteProperty(scope, "RTCPeerConnection");
+    deleteProperty(scope, "webkitRTCPeerConnection");
+    deleteProperty(scope.Navigator.prototype, "serviceWorker");
+  };
+  strip(globalThis);
+  for (const owner of [globalThis, Document.prototype]) {
+    const { open } = owner;
+    owner.open = { open(...given) {
+      const opened = apply(open, this, given);
+      try { if (opened !== this) strip(opened); } catch { /* none, or of another origin */ }
+      return opened;
+    } }.open;
+  }
+})()"""
 
 
 class Tab:
@@ -88,13 +107,13 @@ class Tab:
             self._wire.on("Fetch.requestPaused", self._on_paused)
             self._wire.send("Page.enable")
             gate.guard(self._wire)
-            self._load_held(page.url)
             if gate.policy:
                 source = {"source": f"({_BIND})({json.dumps(gate.policy)})", "worldName": _POLICY}
                 self._wire.send("Page.addScriptToEvaluateOnNewDocument", source)
                 self._wire.send("Page.addScriptToEvaluateOnNewDocument", {"source": _WITHOUT})
                 self._wire.send("Page.setPrerenderingAllowed", {"isAllowed": False})
                 self._bind(tree)
+            self._load_held(page.url)
 
     def detach(self) -> None:
         """Take our hands off the page, leaving it open."""

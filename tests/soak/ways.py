@@ -106,6 +106,24 @@ DOCUMENT = {
     '"urls":["@U/x.html"],"eagerness":"immediate"}]}</script>',
     "speculation prerender": '<script type=speculationrules>{"prerender":[{"source":"list",'
     '"urls":["@U/x.html"],"eagerness":"immediate"}]}</script>',
+    **{
+        name: "<p id=q@P></p><script>{const s=document.createElement('script');s.type="
+        "'speculationrules';s.textContent=JSON.stringify({prefetch:[{source:'list',urls:["
+        "'@U/x.html'],eagerness:'immediate'}]});" + put + "}</script>"
+        for name, put in (
+            ("speculation by script", "document.body.append(s)"),
+            ("speculation in a shadow tree", "q@P.attachShadow({mode:'open'}).append(s)"),
+            ("speculation in a closed shadow tree", "q@P.attachShadow({mode:'closed'}).append(s)"),
+            ("speculation retyped", "s.type='speculationrules';q@P.append(s);s.type='a'"),
+            ("speculation in the head", "document.querySelector('head').append(s)"),
+        )
+    },
+    "speculation of a fresh frame": "<iframe id=u@P></iframe><script>{const d=u@P.contentDocument,s="
+    "d.createElement('script');s.type='speculationrules';s.textContent=JSON.stringify({prefetch:[{"
+    "source:'list',urls:['@U/x.html'],eagerness:'immediate'}]});d.body.append(s)}</script>",
+    "speculation by rules of the same host": '<script type=speculationrules>{"prefetch":[{'
+    '"source":"list","urls":["/go/302?@U/x.html"],"eagerness":"immediate"}]}'
+    "</script>",
     "paint worklet": "<script>try{CSS.paintWorklet.addModule('@U/x.js').catch(()=>0)}catch(e){}</script>",
     "audio worklet": "<script>try{new OfflineAudioContext(1,1,44100).audioWorklet.addModule('@U/x.js')"
     ".catch(()=>0)}catch(e){}</script>",
@@ -140,6 +158,33 @@ DOCUMENT = {
     "RTC of a fresh frame": "<iframe id=r@P></iframe><script>{const c=new (r@P.contentWindow."
     "RTCPeerConnection)({iceServers:[{urls:'stun:127.0.0.1:@P'}]});c.createDataChannel('a');"
     "c.createOffer().then(o=>c.setLocalDescription(o));(globalThis.kept??=[]).push(c)}</script>",
+    **{
+        f"{name} of a fresh window": "<script>{const w="
+        + opened
+        + ";try{"
+        + code
+        + "}catch(e){}}</script>"
+        for opened, names in (
+            ("window.open('')", ("fetch", "WebSocket", "RTC")),
+            ("document.open('','r@P','width=9')", ("RTC by document",)),
+            (
+                "(document.body.append(document.createElement('iframe')),frames[frames.length-1].open(''))",
+                ("RTC by frame",),
+            ),
+        )
+        for name in names
+        for code in (
+            {
+                "fetch": "w.fetch('@U/x').catch(()=>0)",
+                "WebSocket": "new w.WebSocket('@W/x')",
+            }.get(
+                name,
+                "const c=new w.RTCPeerConnection({iceServers:[{urls:'stun:127.0.0.1:@P'}]});"
+                "c.createDataChannel('a');c.createOffer().then(o=>c.setLocalDescription(o));"
+                "(globalThis.kept??=[]).push(c)",
+            ),
+        )
+    },
     "ICE candidate udp": "<script>(async()=>{const a=new RTCPeerConnection,b=new RTCPeerConnection;"
     "(globalThis.kept??=[]).push(a,b);a.createDataChannel('x');await a.setLocalDescription(await "
     "a.createOffer());await b.setRemoteDescription(a.localDescription);await b.setLocalDescription("

@@ -59,7 +59,7 @@ def origin() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def page(origin: str) -> Iterator[Page]:
-    with Browser.launch() as browser, browser.session(hosts=["127.0.0.1"]) as session:
+    with Browser.launch() as browser, browser.session(hosts=["127.0.0.1:*"]) as session:
         yield session.page
 
 

@@ -62,3 +62,4 @@ def test_an_address_has_three_forms() -> None:
     assert addresses.public(f"<a href='{real}/a'>") == f"<a href='{SHOP}/a'>"
     assert addresses.missing("__SHOPPING__ __REDDIT__") == ["__REDDIT__"]
     assert addresses.hosts("http://elsewhere.test/x") == ("shop.localhost", "elsewhere.test")
+    assert addresses.hosts("http://a:b@10.0.0.1:9980/x")[1:] == ("10.0.0.1:9980",)
