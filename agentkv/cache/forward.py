@@ -89,11 +89,8 @@ class ForwardCache(CheckedCache):
                 f"{self.geometry.family} has {most} positions; {self.seen} tokens were seen and "
                 f"{num_tokens} more were given. Evicting does not free positions: start a new cache"
             )
-        if self._batch is None and isinstance(self._budget, Bytes):
-            # bytes are shared by the sequences, whose number is known now
-            self.allowance = Allowance(self.policy, self._budget, self.geometry, batch)
-            for keeper in self.keepers.values():
-                keeper.allowance = self.allowance
+        if self._batch is None:
+            self._share_bytes(batch)  # by the sequences, whose number is known now
 
     def note_ids(self, ids: Tensor | None) -> None:
         self._ids.append(ids)
@@ -183,6 +180,14 @@ class ForwardCache(CheckedCache):
             assert lanes is not None
             keeper.store_by_rank(lanes, best)
 
+    def _share_bytes(self, batch: int) -> None:
+        """See to it that a budget in bytes is one for so many sequences. Raises PolicyError, and
+        nothing has changed."""
+        if isinstance(self._budget, Bytes) and batch != self.allowance.batch:
+            self.allowance = Allowance(self.policy, self._budget, self.geometry, batch)
+            for keeper in self.keepers.values():
+                keeper.allowance = self.allowance
+
     def _check_batch(self, batch: int) -> None:
         if self._batch is not None and batch != self._batch:
             raise Misuse(
@@ -190,7 +195,14 @@ class ForwardCache(CheckedCache):
             )
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Sequence i becomes a copy of what sequence beam_idx[i] was (beam search)."""
+        """Sequence i becomes a copy of what sequence beam_idx[i] was (beam search).
+
+        Here and below, a budget in bytes is shared by the sequences that there then are: where they
+        are more, rows go at once.
+
+        Raises:
+            PolicyError: a ValueError; the bytes are too few for so many. Nothing has changed.
+        """
         self._rearrange(beam_idx.tolist())
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -204,6 +216,13 @@ class ForwardCache(CheckedCache):
     def _rearrange(self, index: list[int]) -> None:
         if self._batch is None:
             raise Misuse("the cache is empty: there are no sequences to rearrange")
+        memory, had = self.allowance.memory, self._batch
+        self._share_bytes(len(index))
+        self.allowance.go_by(memory)
+        if self.allowance.batch > had:
+            # before they are copied, so that all of them together stay within the bytes
+            evict([self.stores[i] for i in self.keepers], None, num_new=1)
+            self._store_by_rank()
         for store in self.stores:
             store.reorder(index)
         self._ids.reorder(index)

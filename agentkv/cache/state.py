@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentkv.cache.budget import Allowance, Budget
+from agentkv.cache.budget import Budget
 from agentkv.cache.file import CacheFileError
 from agentkv.cache.forward import ForwardCache
 from agentkv.cache.hf import Misuse
@@ -212,13 +212,6 @@ class StatefulCache(ForwardCache):
         keeper.num_steps = said.num_steps
         known = enumerate(said.qualities)
         keeper.ranks.qualities = {i: quality for i, quality in known if quality is not None}
-
-    def _share_bytes(self, batch: int) -> None:
-        """See to it that a budget in bytes is one for so many sequences."""
-        if batch != self.allowance.batch:
-            self.allowance = Allowance(self.policy, self._budget, self.geometry, batch)
-            for keeper in self.keepers.values():
-                keeper.allowance = self.allowance
 
 
 def tables_of(store: LayerStore) -> dict[str, Table]:

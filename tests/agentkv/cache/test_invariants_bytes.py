@@ -106,6 +106,58 @@ def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, n
     assert resting_bytes(larger, cache.geometry, batch) > 300 * 1024
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "h2o", "ada-snapkv", "arkv", "edie-tada", "conf-kv-l"])
+def test_a_budget_in_bytes_is_shared_anew_when_sequences_come_and_go(
+    llama, cache_for, tokens, tmp_path, name
+):
+    budget, case = 600 * 1024, CASES[name]
+    cache = cache_for(llama, policy=case.make(), budget="600KiB")
+
+    def is_kept(batch):
+        cache.check()
+        fresh = cache_for(llama, policy=case.make(), budget="600KiB")
+        fresh.feed(llama, tokens(batch, 20))
+        assert cache.fitted.gate.ceiling == fresh.fitted.gate.ceiling
+        return cache.nbytes <= budget
+
+    def goes_on(batch, seed):
+        for count in (60, 1, 1):
+            llama(tokens(batch, count, seed=seed), past_key_values=cache)
+            assert is_kept(batch)
+
+    cache.feed(llama, tokens(2, 700))
+    used, peak = cache.nbytes, cache.peak_nbytes
+    cache.batch_repeat_interleave(3)
+    # at once, and before anything is copied
+    assert is_kept(6) and cache.peak_nbytes <= max(peak, budget * 1.5)
+    goes_on(6, 1)
+    cache.save(tmp_path / "cache")
+    assert agentkv.Cache.load(tmp_path / "cache", llama).fitted == cache.fitted
+    cache.batch_select_indices(torch.tensor([5]))
+    assert is_kept(1) and cache.nbytes < used / 2
+    goes_on(1, 2)
+    cache.feed(llama, tokens(1, 900, seed=3))
+    assert is_kept(1) and cache.nbytes > used / 2, "what the others had is used"
+    cache.reorder_cache(torch.tensor([0, 0]))
+    assert is_kept(2)
+    goes_on(2, 4)
+
+
+def test_sequences_that_a_budget_in_bytes_cannot_hold_are_refused_before_anything_changes(
+    llama, cache_for, tokens
+):
+    cache = cache_for(llama, policy=CASES["ada-snapkv"].make(), budget="200KiB")
+    cache.feed(llama, tokens(1, 300))
+    kept = [heads.tolist() for heads in cache.kept(2)[0]]
+    with pytest.raises(agentkv.PolicyError, match="too small: .* for this model and 50 sequences"):
+        cache.batch_repeat_interleave(50)
+    assert cache.batch_size == 1 and [heads.tolist() for heads in cache.kept(2)[0]] == kept
+    cache.check()
+    cache.feed(llama, tokens(1, 30))
+    assert cache.nbytes <= 200 * 1024
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_budget_in_bytes_is_refused_where_it_cannot_hold(llama, cache_for, tokens, name):
     parameters = CASES[name].make().parameters
