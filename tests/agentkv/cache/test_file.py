@@ -83,7 +83,7 @@ def test_every_kind_of_budget_comes_back(llama, tokens, tmp_path, budget):
     goes_on_as_saved(cache, llama, tokens, tmp_path / "cache")
     cache.batch_repeat_interleave(2)
     loaded = goes_on_as_saved(cache, llama, tokens, tmp_path / "cache")
-    assert loaded.allowance.batch == (2 if budget == "300KiB" else 1)
+    assert loaded.allowance.batch == (4 if budget == "300KiB" else 1)
 
 
 def test_an_empty_cache_comes_back_empty_and_works(llama, tokens, tmp_path):
