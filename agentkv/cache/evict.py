@@ -34,6 +34,7 @@ def evict(
     keeper, fed = stores[0].keeper, stores[0].fed
     assert keeper is not None
     allowance = keeper.allowance
+    learns = confidences is None and num_new > 1  # what is decoded is no part of any context
     going: _Going | None = None
     for sequence, num_seen in enumerate(fed if allowance.policy.gate.evicts else ()):
         sure = None if confidences is None else confidences[sequence]
@@ -43,7 +44,7 @@ def evict(
         shares = allowance.layers(num_seen, sure)
         due = () if shares is None else _due(policy, stores, sequence, shares, num_new)
         for num_rows, of_group in due:
-            verdict = _decide(policy, of_group, sequence, num_rows, learns=confidences is None)
+            verdict = _decide(policy, of_group, sequence, num_rows, learns=learns)
             going = _Going() if going is None else going
             going.note(of_group, sequence, verdict)
     if going is not None:
