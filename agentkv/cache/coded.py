@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.table import Field, Meter, Table, Which
+from agentkv_kernels.index import Addressed
 from agentkv_kernels.ops import BLOCK, Coded, Format, merge
 
 KEYS, VALUES, BLOCK_IDS = 0, 1, 2
@@ -19,7 +20,7 @@ KEY_SCALES, VALUE_SCALES = 2, 3
 """The third field of codes is the block of a row, or there are scales for each row."""
 
 
-class CodedRows:
+class CodedRows(Addressed):
     """Quantised rows of every lane, oldest conversion first."""
 
     __slots__ = ("_blocks", "_codes", "format")

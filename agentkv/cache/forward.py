@@ -54,7 +54,30 @@ class ForwardCache(CheckedCache):
         prefill: Literal["chunked", "whole"],
         chunk: int,
     ) -> None:
-        self.geometry: Geometry = describe(model)
+        modules = {id(module) for module in model.modules()}
+        self._set_up(
+            describe(model), weakref.ref(model.base_model), modules, policy, budget, prefill, chunk
+        )
+        if policy.allocator.learns:
+            watch_turns(model)
+
+    def _set_up(
+        self,
+        geometry: Geometry,
+        model: "weakref.ref[nn.Module]",
+        modules: set[int],
+        policy: Policy,
+        budget: Budget,
+        prefill: Literal["chunked", "whole"],
+        chunk: int,
+    ) -> None:
+        """Be an empty cache.
+
+        Args:
+            model: the base model.
+            modules: ids of the modules of the model, with what is around its base.
+        """
+        self.geometry = geometry
         self.policy = policy
         """As it was asked for; `fitted` has its numbers filled in."""
         self.prefill, self.chunk = prefill, chunk
@@ -64,8 +87,7 @@ class ForwardCache(CheckedCache):
         """For its owner to set: per sequence, tokens that were sampled and not fed yet. Saved and
         restored with the cache, which makes no use of them."""
         self._budget = budget
-        self._model = weakref.ref(model.base_model)
-        self._modules = {id(module) for module in model.modules()}
+        self._model, self._modules = model, modules
         self._meter = Meter()
         self._batch: int | None = None
         self._ids = IdStream()
@@ -88,8 +110,6 @@ class ForwardCache(CheckedCache):
         ]
         """One per layer."""
         super().__init__(layers=[Layer(store) for store in self.stores])
-        if policy.allocator.learns:
-            watch_turns(model)
 
     @property
     def seen(self) -> int:

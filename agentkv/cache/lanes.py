@@ -18,6 +18,7 @@ from agentkv.cache.shape import LaneShape
 from agentkv.cache.table import Field, Meter, Table, Which
 from agentkv.cache.verdicts import Run, rows_gone, rows_left
 from agentkv.policies.rows import Verdict
+from agentkv_kernels.index import Addressed
 from agentkv_kernels.ops import BLOCK, Coded, Dense
 
 POSITION, TRACKED, NORMS = 0, 1, 2
@@ -25,7 +26,7 @@ POSITION, TRACKED, NORMS = 0, 1, 2
 KEYS, VALUES = 0, 1
 
 
-class Lanes:
+class Lanes(Addressed):
     """The lanes of one layer: append, attend to, drop, keep, quantise; all bytes are metered."""
 
     __slots__ = ("_dense", "_meta", "coded", "device", "num_lanes", "shape")

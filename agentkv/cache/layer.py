@@ -20,11 +20,11 @@ from agentkv.cache.table import Meter
 from agentkv.cache.view import Attention, Unit
 from agentkv.policies.rows import Seen
 from agentkv.policies.slots import Tracker
-from agentkv_kernels.index import Rack
+from agentkv_kernels.index import Addressed, Rack
 from agentkv_kernels.ops import attend, weights
 
 
-class LayerStore:
+class LayerStore(Addressed):
     """The rows of every sequence in one layer.
 
     Args:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from agentkv.cache.hf import Misuse
 
 UNFINISHED = (
-    "a forward of this cache, or an eviction, did not end: some layers have seen or evicted more "
-    "than others, and nothing can go on from there. `restore` a snapshot, or start anew with "
-    "`reset` or another cache"
+    "this cache is not between forwards: one of it, or an eviction, is going on or did not end. "
+    "Where it did not end, some layers have seen or dropped more than others, and only `restore` "
+    "of a snapshot, `reset` or another cache helps"
 )
 
 
@@ -32,12 +32,12 @@ class Progress:
     def require_rest(self) -> None:
         """Raise Misuse unless the cache is at rest and whole."""
         with self._lock:
-            self._look()
+            self._require_rest()
 
     def begin(self) -> None:
         """Start work that `end` or `leave` ends. Raises Misuse as `require_rest`."""
         with self._lock:
-            self._look()
+            self._require_rest()
             self._worker, self.has_changed = threading.current_thread(), False
 
     def end(self) -> None:
@@ -68,13 +68,10 @@ class Progress:
             raise
         self.end()
 
-    def _look(self) -> None:
+    def _require_rest(self) -> None:
         self._wait_for_nobody()
-        if self._worker is not None:
-            # this thread, or one that is no more, left without a word
-            self._is_unfinished = self._is_unfinished or self.has_changed
-            self._worker = None
-        if self._is_unfinished:
+        # a worker that is still there left without a word, or is asking
+        if self._is_unfinished or (self._worker is not None and self.has_changed):
             raise Misuse(UNFINISHED)
 
     def _wait_for_nobody(self) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.table import Field, Meter, Table
+from agentkv_kernels.index import Addressed
 
 QUERIES, PLACES = 0, 1
 
@@ -17,7 +18,7 @@ SPARE = 15
 """Rows of room, so that the memory moves at every sixteenth step only."""
 
 
-class QueryRing:
+class QueryRing(Addressed):
     """At most `window` queries (H * G, w, D) of each sequence, the newest ones."""
 
     __slots__ = ("table", "window")

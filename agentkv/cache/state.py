@@ -1,8 +1,10 @@
 """All that a cache is between two forwards, taken out of it and put back."""
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Self, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -19,10 +21,17 @@ from agentkv.cache.table import Table
 from agentkv.cache.view import Attention
 from agentkv.policies.slots import Learner
 
+NOT_PICKLED = (
+    "a cache and its snapshots cannot be pickled: compiled code finds their memory by address. "
+    "Write a cache to a file with `save` and make it again with `Cache.load`; inside a process "
+    "take a `snapshot`, or copy.deepcopy"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a cache was at one moment. Shares nothing with it."""
+    """What a cache was at one moment. Shares nothing with it, and never changes: a copy of it is
+    the snapshot itself."""
 
     notes: Notes
     tables: tuple[dict[str, tuple[Tensor, ...]], ...]
@@ -30,8 +39,8 @@ class Snapshot:
     attentions: tuple[Attention | None, ...]
     """Per layer: of the latest forward then."""
     ids: IdStream
-    of: "weakref.ref[StatefulCache]"
-    """The cache it can be put back into."""
+    origin: object
+    """Of the caches it can be put back into: the one it was taken of, and copies."""
 
     @property
     def seen(self) -> int:
@@ -48,9 +57,71 @@ class Snapshot:
             for tensor in fields
         )
 
+    def __copy__(self) -> "Snapshot":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Snapshot":
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise Misuse(NOT_PICKLED)
+
 
 class StatefulCache(ForwardCache):
-    """A cache that can be taken back to an earlier turn."""
+    """A cache that can be copied, and taken back to an earlier turn."""
+
+    def _set_up(self, *args: Any) -> None:
+        super()._set_up(*args)
+        self._origin: object = object()
+        """Shared with copies."""
+
+    def __copy__(self) -> Self:
+        """As `copy.deepcopy`: half a copy would share memory."""
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """An independent cache that goes on exactly as this one would, for `copy.deepcopy`.
+
+        It belongs to the same model; to the model's copy where that was copied just before, with
+        what holds both. What the policy's allocator has learned is copied too, and what either
+        learns from then on the other does not; caches that share a policy and are copied together
+        go on to share one. To be taken between forwards.
+
+        Raises:
+            Misuse: a ValueError; a forward is going on, or did not end.
+        """
+        self._progress.require_rest()
+        twin = memo[id(self)] = object.__new__(type(self))
+        model, modules = self._model, self._modules
+        base = model()
+        if base is not None and id(base) in memo:
+            model = weakref.ref(memo[id(base)])
+            modules = {id(memo[module]) for module in modules if module in memo}
+        policy = self.policy
+        if policy.allocator.learns:
+            policy = replace(policy, allocator=copy.deepcopy(policy.allocator, memo))
+        twin._set_up(self.geometry, model, modules, policy, self._budget, self.prefill, self.chunk)
+        twin._origin = self._origin
+        twin.put(
+            self.notes(),
+            lambda layer, name: _packed(tables_of(self.stores[layer])[name]),
+            attentions=[store.attention for store in self.stores],
+            devices=self._devices(),
+            ids=self._ids.copy(),
+        )
+        twin._has_gate, twin._unsettled = self._has_gate, self._unsettled
+        for name, value in vars(self).items():
+            if name not in vars(twin):  # what its owner has hung on it
+                vars(twin)[name] = copy.deepcopy(value, memo)
+        return twin
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise Misuse(NOT_PICKLED)
+
+    def _devices(self) -> list[torch.device]:
+        """Of each layer."""
+        lanes = [store.lanes for store in self.stores]
+        return [torch.device("cpu") if each is None else each.device for each in lanes]
 
     @property
     def budget(self) -> Budget:
@@ -84,20 +155,17 @@ class StatefulCache(ForwardCache):
         return Snapshot(
             notes=self.notes(),
             tables=tuple(
-                {
-                    name: tuple(table.packed(f) for f in range(len(table.fields)))
-                    for name, table in tables_of(store).items()
-                }
+                {name: _packed(table) for name, table in tables_of(store).items()}
                 for store in self.stores
             ),
             attentions=tuple(store.attention for store in self.stores),
             ids=self._ids.copy(),
-            of=weakref.ref(self),
+            origin=self._origin,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what the cache was when `snapshot` was taken, and go on exactly so; a snapshot can
-        be restored any number of times.
+        be restored any number of times, in copies of the cache too.
 
         What the policy's allocator has learned since is forgotten too, by all caches that share
         the policy value, as it would be learned twice otherwise. The peak stays.
@@ -105,7 +173,7 @@ class StatefulCache(ForwardCache):
         Raises:
             Misuse: a ValueError; it is a snapshot of another cache.
         """
-        if not isinstance(snapshot, Snapshot) or snapshot.of() is not self:
+        if not isinstance(snapshot, Snapshot) or snapshot.origin is not self._origin:
             raise Misuse(
                 "this is no snapshot of this cache; restore it in the cache it was taken of, or "
                 "carry a cache over with `save` and `Cache.load`"
@@ -229,6 +297,11 @@ def tables_of(store: LayerStore) -> dict[str, Table]:
     if store.ring is not None:
         named["queries"] = store.ring.table
     return named
+
+
+def _packed(table: Table) -> tuple[Tensor, ...]:
+    """A copy of every field's rows."""
+    return tuple(table.packed(f) for f in range(len(table.fields)))
 
 
 def _keeper_note(keeper: Keeper) -> KeeperNote:

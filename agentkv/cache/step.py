@@ -15,7 +15,7 @@ from agentkv.cache.view import Attention
 from agentkv.policies.rows import Motion, Seen
 from agentkv.policies.slots import Tracker
 from agentkv_kernels.boxes import uploaded
-from agentkv_kernels.index import Rack
+from agentkv_kernels.index import Addressed, Rack
 from agentkv_kernels.ops import (
     Average,
     DenseRows,
@@ -33,7 +33,7 @@ from agentkv_kernels.ops import (
 STILL = Motion(keep=1.0, gain=0.0, starts_at_mass=False)
 
 
-class Step:
+class Step(Addressed):
     """How a layer takes in one token of each sequence where compiled code does it in one go: the
     row stored, attention over all rows, the statistic moved, the query kept. On devices three
     launches do it, and nothing is asked of the device."""

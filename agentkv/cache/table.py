@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.meter import Meter as Meter
-from agentkv_kernels.index import BASE, COUNT, ROOM, START, Index
+from agentkv_kernels.index import BASE, COUNT, ROOM, START, Addressed, Index
 from agentkv_kernels.ops import BLOCK, Boxes
 
 Which = int | slice | None
@@ -39,7 +39,7 @@ class Field:
         return self.dtype.itemsize * math.prod(self.inner)
 
 
-class Table:
+class Table(Addressed):
     """Lanes of rows, one after another in one flat tensor per field.
 
     A lane is a box (w, room, *F) of which rows start..start + count - 1 of each head are in use, so

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +145,12 @@ class Together(CheckedCache):
 
     def settle(self, logits: Tensor) -> None:
         self.settle_at(self.confidences(logits).tolist())
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise Misuse(
+            "caches that go together do so for one forward, which can neither be copied nor "
+            "pickled: copy the caches"
+        )
 
     # ---- what transformers and the hooks call
 

@@ -9,6 +9,7 @@ Shapes: N lanes, S of each sequence, W key-value heads in a lane; D head size.
 
 from array import array
 from collections.abc import Sequence
+from typing import NoReturn, SupportsIndex
 
 from torch import Tensor
 
@@ -26,7 +27,19 @@ NUM_HEADS, HEAD_DIM, PER_SEQUENCE, WINDOW, ABOUT, DENSE, CODES, BLOCKS, RING, FI
 From `FIRST` on, for each sequence, the position of the row that comes next."""
 
 
-class Index:
+class Addressed:
+    """Something that compiled code finds by its address: its like elsewhere is no copy of it."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is found by its address in memory: by itself it can neither "
+            "be copied nor pickled. Copy the whole that it belongs to"
+        )
+
+
+class Index(Addressed):
     """Where the rows of one table are.
 
     Args:
@@ -88,7 +101,7 @@ class Index:
             self.numbers[self._end + 3 * f + ADDRESS] = tensor.data_ptr()
 
 
-class Rack:
+class Rack(Addressed):
     """Where all tables of one layer are.
 
     Args:

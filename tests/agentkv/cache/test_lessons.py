@@ -7,6 +7,7 @@ import torch
 
 import agentkv
 from agentkv.policies.scorers import RemovalError
+from tests.agentkv.cache.policies_under_test import SMALL
 
 
 def tada(**parameters):
@@ -218,3 +219,21 @@ def test_what_a_prompt_teaches_counts_from_the_next_prompt_on(llama, cache_for, 
     for i in range(5):
         assert rows() == [2 * share for share in shares]
         llama(tokens(1, 1, seed=i), past_key_values=cache)
+
+
+@torch.no_grad()
+def test_what_goes_while_decoding_is_no_part_of_the_next_context(model_of, cache_for, tokens):
+    model = model_of("gpt_oss")
+    cache, twin = (
+        cache_for(model, policy=agentkv.policy("edie-tada", **SMALL), budget=24) for _ in range(2)
+    )
+    for each in (cache, twin):
+        model(tokens(2, 60), past_key_values=each)
+        model(tokens(2, 1, seed=1), past_key_values=each)
+    learned = cache.policy.allocator.remembered
+    assert learned[""][0] == 1
+    # in so short a page rows go in one layer only, and it teaches nothing
+    twin.restore(twin.snapshot())
+    for each in (cache, twin):
+        model(tokens(2, 2, seed=2), past_key_values=each)
+        assert each.policy.allocator.remembered == learned

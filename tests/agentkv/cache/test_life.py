@@ -1,10 +1,11 @@
-"""The life of a cache: fed, settled, reordered, reset, saved, loaded, taken back, in random order.
+"""The life of a cache: fed, settled, reordered, reset, copied, saved, loaded, restored, at random.
 
 Two judges. A replay on a new cache of nothing but what was fed must give the same cache, since what
 comes back from a file or a snapshot is to go on as if it had never been away. And every logit must
 be that of one forward over a sequence's whole history, in which what was gone by then is masked.
 """
 
+import copy
 import tempfile
 from pathlib import Path
 
@@ -125,6 +126,10 @@ class Life(RuleBasedStateMachine):
         with pytest.raises(Misuse, match="snapshot of this cache"):
             self.cache.restore(self.foreign[-1][0])
         assert self.cache.nbytes == held
+
+    @rule()
+    def be_copied(self):
+        self.cache = copy.deepcopy(self.cache)  # the snapshots are the copy's too
 
     @rule()
     def save(self):
