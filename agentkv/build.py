@@ -103,12 +103,25 @@ def _composed(composed: ComposedPolicy) -> "Policy":
 
 
 def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
-    """The run's budget, if `policy` needs one; None for those that keep all or bring their own."""
+    """The run's budget, if `policy` needs one; None for those that keep all or bring their own.
+
+    Raises:
+        PolicyError: the budget is none, or the policy cannot keep within it.
+    """
+    from agentkv.cache.budget import parse_budget
     from agentkv.policies.rows import PolicyError
 
     try:
         policy.fitted(None)
     except PolicyError:
+        if settings.budget is None:
+            raise PolicyError(
+                f"the policy {policy.name!r} needs a budget, such as 512, '25%' or '64MiB': give "
+                "--budget, or `budget` in the settings"
+            ) from None
+        budget = parse_budget(settings.budget)
+        if isinstance(budget, int):
+            policy.fitted(budget)  # too small: said before anything starts
         return settings.budget
     return None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
 
 from agentkv import options
 from agentkv.bench import bench
@@ -20,8 +21,16 @@ from agentkv.terminal import plain
 if TYPE_CHECKING:
     from agentkv.trace import Step
 
+
+class _Commands(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options.require_text(args)
+        return super().parse_args(ctx, args)
+
+
 cli = typer.Typer(
     name="agentkv",
+    cls=_Commands,
     help="Web agents on local models whose key-value cache stays small.",
     no_args_is_help=True,
     add_completion=False,
@@ -87,6 +96,7 @@ def run(
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--scoring", scoring, ("compat", "mended"))
         options.require("--observations", observations, ("whole", "changes"))
+        options.require_seconds("--step-timeout", step_timeout)
         given: dict[str, Any] = {
             "tasks": tasks,
             "model": model,
@@ -143,6 +153,7 @@ def report(
         from agentkv_tasks.display import failure_lines, result_table
         from agentkv_tasks.pool import read_runs
         from agentkv_tasks.report import write_report
+        from agentkv_tasks.results import mixture
         from agentkv_tasks.summary import summarise
         from agentkv_tasks.tables import markdown as as_markdown
         from agentkv_tasks.tables import standings
@@ -154,7 +165,7 @@ def report(
             return
         path = write_report(*folders, out=out, against=others)
         console.print(result_table(rows))
-        for line in failure_lines(rows):
+        for line in [*failure_lines(rows), *mixture(rows)]:
             console.print(Text(line, style="yellow"), soft_wrap=True)
         console.print(Text(f"report: {path}"), soft_wrap=True)
 

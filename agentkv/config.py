@@ -18,7 +18,30 @@ class SettingsError(ValueError):
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        if isinstance(value, str) and not is_text(value):
+            raise ValueError("holds a zero byte, or bytes that are no UTF-8")
+        return value
+
+
+def is_text(value: str) -> bool:
+    """Whether `value` can be written as UTF-8 and given to the system as a name."""
+    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+_LARGEST = 2**63 - 1
+_YEAR_S = 366 * 24 * 3600.0
+_LEAST_TEMPERATURE = 0.001
+"""Below, logits that are divided by it leave the range of 32 bits."""
+_BUDGET_CHARACTERS = 40
+_FILE_BYTES = 1_000_000
+_DOTS = 2_000
+_SHOWN = 80
+"""Characters of a wrong value that an error repeats."""
 
 
 class PolicySettings(_Settings):
@@ -115,15 +138,15 @@ class RunSettings(_Settings):
         PolicySettings(name="conf-kv-l", parameters=_CHOSEN),
     )
     """Every task is run under each of these."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)], ...] = (0,)
     """Every task is run once per policy and seed. Greedy decoding makes equal runs of them."""
-    world_seed: int = Field(default=75, ge=0)
+    world_seed: int = Field(default=75, ge=0, le=_LARGEST)
     """Which embedded world the tasks are set in."""
-    limit: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, le=_LARGEST)
     """Only the first so many tasks."""
     out: Path = Path("results")
     """Folder for rows, traces and the report."""
-    workers: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=1, le=_LARGEST)
     """Processes, each with a model, a browser and the sites of its own."""
 
     budget: int | str | None = None
@@ -131,18 +154,18 @@ class RunSettings(_Settings):
     of those seen such as "25%", or bytes such as "64MiB"."""
     prefill: Literal["chunked", "whole"] = "chunked"
     """Feed a page in pieces that keep the cache near its budget, or at once."""
-    chunk: int = Field(default=32, ge=1)
+    chunk: int = Field(default=32, ge=1, le=_LARGEST)
     """Tokens per piece: a peak is so many rows above the budget, in the model's dtype."""
     decoding: Decoding = "constrained"
     """`constrained` admits only what can be done on the page; `free` counts what cannot be read."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """0 takes the likeliest token; above it the seed matters."""
+    """0 takes the likeliest token; from 0.001 on the seed matters."""
     deterministic: bool = False
     """Give each reply forwards of its own: what shares one changes how its sums are rounded, and a
     rounding can change a token. Equal runs on one machine then give equal rows, but for times."""
-    max_new_tokens: int = Field(default=256, ge=8)
+    max_new_tokens: int = Field(default=256, ge=8, le=_LARGEST)
     """Tokens a reply may have."""
-    observation_tokens: int | None = Field(default=3840, ge=64)
+    observation_tokens: int | None = Field(default=3840, ge=64, le=_LARGEST)
     """Tokens of a page that are shown; the rest is cut with a marker. VisualWebArena's figure."""
     observations: Observations = "whole"
     """`changes` shows a page that is looked at again as the lines that are new or changed since."""
@@ -159,14 +182,30 @@ class RunSettings(_Settings):
     """Replies in a row without a readable action that end an episode."""
     max_repeats: int = Field(default=5, ge=2)
     """Equal actions in a row on an unchanged page that end an episode."""
-    timeout_s: float = Field(default=900.0, gt=0)
-    """Seconds an episode may take."""
+    timeout_s: float = Field(default=900.0, gt=0, le=_YEAR_S)
+    """Seconds an episode may take, a year at most."""
     screenshots: bool = True
     """Keep a picture of every page beside the trace."""
     ocr: bool = True
     """Read text inside images, where Tesseract is installed."""
     browser_path: Path | None = None
     """A Chromium to use instead of the one found."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _can_divide(cls, value: float) -> float:
+        if 0 < value < _LEAST_TEMPERATURE:
+            raise ValueError(f"must be 0, or at least {_LEAST_TEMPERATURE}")
+        return value
+
+    @field_validator("budget")
+    @classmethod
+    def _has_a_size(cls, value: int | str | None) -> int | str | None:
+        if isinstance(value, str) and len(value) > _BUDGET_CHARACTERS:
+            raise ValueError("expected a number, a share such as '25%', or bytes such as '64MiB'")
+        if isinstance(value, int) and not 0 < value <= _LARGEST:
+            raise ValueError("must be at least one token")
+        return value
 
     @field_validator("policies", "seeds")
     @classmethod
@@ -208,10 +247,20 @@ def read_policy(path: Path) -> ComposedPolicy:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_FILE_BYTES + 1).decode("utf-8")
+        if len(text) > _FILE_BYTES:
+            raise SettingsError(f"{path} is longer than {_FILE_BYTES} bytes; expected settings")
+        if text.count(".") > _DOTS:  # tomllib takes memory quadratic in the parts of a key
+            raise SettingsError(f"{path} holds more than {_DOTS} dots; expected settings")
+        return tomllib.loads(text)
+    except SettingsError:
+        raise
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise SettingsError(f"{path} is nested too deeply") from None
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise SettingsError(f"{path} is no TOML: {error}") from error
 
 
@@ -223,5 +272,15 @@ def _explain(error: ValidationError, path: Path | None, schema: type[BaseModel])
             known = f"; known: {', '.join(schema.model_fields)}" if "." not in where else ""
             lines.append(f"unknown setting {where!r}{known}")
         else:
-            lines.append(f"{where}: {problem['msg']}, found {problem['input']!r}")
+            lines.append(f"{where}: {problem['msg']}, found {_shown(problem['input'])}")
     return f"{path}: " * (path is not None) + "; ".join(lines)
+
+
+def _shown(value: object) -> str:
+    text = "a very large number" if _is_huge(value) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _is_huge(value: object) -> bool:
+    # Python refuses to write a number of more than 4,300 digits.
+    return isinstance(value, int) and abs(value) > _LARGEST

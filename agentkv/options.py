@@ -1,8 +1,9 @@
 """What people may type after `agentkv`: options with their help; read, and refused in words."""
 
 import contextlib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +12,14 @@ from rich.console import Console
 
 from agentkv.masking import Secrets
 from agentkv.terminal import Terminal, plain
+from agentkv_env.allow import is_web_address
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
 RUN_BUDGET = "704"
 BENCH_BUDGET = "512"
+
+_LONGEST_S = 366 * 24 * 3600.0
 
 Suite = Annotated[
     str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
@@ -74,7 +78,9 @@ Deterministic = Annotated[
         help="Decode each reply by itself, so that equal runs give equal rows; slower.",
     ),
 ]
-Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")]
+Temperature = Annotated[
+    float, typer.Option(min=0.0, help="0 takes the likeliest token; else 0.001 or more.")
+]
 Steps = Annotated[
     int | None,
     typer.Option(min=1, help="Actions per episode. [default: what its task allows: 30, or 100]"),
@@ -138,6 +144,13 @@ def for_people() -> Iterator[Console]:
     """
     try:
         yield Terminal()
+    except BrokenPipeError:
+        raise  # who reads our output has gone; click ends quietly
+    except OSError as error:
+        # A path that was given, and that the system refuses: missing rights, no folder, too long.
+        if error.filename is None or error.strerror is None:
+            raise
+        _fail(f"{error.strerror}: {str(error.filename)[:300]}", 2)
     except (ValueError, RuntimeError) as error:
         if type(error).__module__.partition(".")[0] not in _OURS:
             raise
@@ -147,14 +160,40 @@ def for_people() -> Iterator[Console]:
         _fail(str(error) or "interrupted; start the same command again to go on", 130)
 
 
+_LONGEST = 1500
+"""Characters of an error that somebody still reads."""
+
+
 def _fail(message: str, code: int) -> None:
-    print(f"agentkv: {plain(Secrets().mask(message))}", file=sys.stderr)
+    print(f"agentkv: {_one_line(Secrets().mask(message))}", file=sys.stderr)
     raise typer.Exit(code) from None
+
+
+def _one_line(message: str) -> str:
+    """On one line, and without what would steer a terminal: it may quote a file or a page."""
+    line = plain(" ".join(message.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+def require_text(arguments: Sequence[str]) -> None:
+    """Refuse what is typed and is no text: no name, no goal and no path of ours can be that."""
+    for argument in arguments:
+        if argument.isprintable() and argument.isascii():
+            continue
+        from agentkv.config import is_text  # a fifth of a second, which help need not wait for
+
+        if not is_text(argument):
+            raise typer.BadParameter(f"{argument!r} holds a zero byte, or bytes that are no UTF-8")
 
 
 def require(option: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise OptionError(f"{option} {value!r} is unknown; known: {', '.join(known)}")
+
+
+def require_seconds(option: str, value: float) -> None:
+    if not 0 < value <= _LONGEST_S:  # typer's own `min` lets "nan" pass
+        raise OptionError(f"{option} {value:g}: expected seconds, at most a year of them")
 
 
 def split(option: str, text: str) -> list[str]:
@@ -165,21 +204,22 @@ def split(option: str, text: str) -> list[str]:
 
 
 def read_numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise OptionError(f"{option} {text!r}: expected whole numbers by commas") from None
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[+-]?[0-9]{1,18}", number) for number in numbers):
+        raise OptionError(f"{option} {text[:80]!r}: expected whole numbers by commas")
+    return tuple(dict.fromkeys(int(number) for number in numbers))
 
 
 def read_budget(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
 
 
 def sites_elsewhere(given: list[str]) -> dict[str, str]:
     sites = {}
     for entry in given:
-        name, equals, url = entry.partition("=")
-        if not equals or not url.startswith(("http://", "https://")) or not name.isalpha():
+        name, _, url = entry.partition("=")
+        is_plain = re.fullmatch(r"[^\s\"\\<>]+", url)
+        if not re.fullmatch("[A-Za-z]+", name) or not is_plain or not is_web_address(url):
             raise OptionError(f"--site {entry!r}: expected NAME=http://host, such as SHOPPING=...")
         sites[f"__{name.upper()}__"] = url.rstrip("/")
     return sites

@@ -4,12 +4,15 @@ A trace is JSON lines, appended and flushed one by one: a head, the steps, an en
 end is an episode that died; its steps are all there.
 """
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from agentkv.files import AppendedFile, json_line, write_whole
 from agentkv.masking import Secrets
@@ -212,6 +215,8 @@ def read_trace(path: Path) -> Trace:
             if number == len(lines):  # no line break after it: the writer died there
                 continue
             raise TraceError(f"{path}, line {number}: no JSON ({error.msg})") from error
+        except (RecursionError, ValueError) as error:  # nested deeply, or thousands of digits
+            raise TraceError(f"{path}, line {number}: no JSON ({error})") from error
         if row is None:
             continue
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:
@@ -219,16 +224,27 @@ def read_trace(path: Path) -> Trace:
         rows.append(row)
     if not rows or rows[0].get("kind") != "head":
         raise TraceError(f"{path} does not begin with the head of a trace")
-    steps = tuple(_step(row) for row in rows if row["kind"] == "step")
+    steps = tuple(_step(row, path) for row in rows if row.get("kind") == "step")
     return Trace(
         head=_bare(rows[0]),
         steps=steps,
-        end=next((_bare(row) for row in rows if row["kind"] == "end"), None),
+        end=next((_bare(row) for row in rows if row.get("kind") == "end"), None),
     )
 
 
-def _step(row: Mapping[str, Any]) -> Step:
-    return Step(**{field.name: row[field.name] for field in fields(Step)})
+def _step(row: Mapping[str, Any], path: Path) -> Step:
+    known = {field.name for field in fields(Step)}
+    try:
+        return _steps().validate_python({name: row[name] for name in known & set(row)})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise TraceError(f"{path}: a step of it: {name}: {first['msg']}") from None
+
+
+@functools.cache
+def _steps() -> TypeAdapter[Step]:
+    return TypeAdapter(Step)
 
 
 def _bare(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,26 @@ class AllowList:
         return ", ".join(self.hosts)
 
 
+def is_web_address(url: str) -> bool:
+    """Whether `url` is an address of http or https, with a host and perhaps a port that can be."""
+    try:
+        parts = urlsplit(url)
+        AllowList([host_of(url)])
+        return parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return False
+
+
+def host_of(url: str) -> str:
+    """The host of `url` without its port, in brackets where it is a number of version 6; or ''.
+
+    Raises:
+        ValueError: `url` cannot be taken apart.
+    """
+    name = urlsplit(url).hostname or ""
+    return f"[{name}]" if ":" in name else name
+
+
 def split_port(host: str) -> tuple[str, str]:
     """Name and port of a host; the port is empty if it has none, `*` if it is any."""
     found = re.search(r":(\d+|\*)$", host)  # an address of version 6 ends in a bracket

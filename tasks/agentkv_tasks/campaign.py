@@ -3,10 +3,9 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.text import Text
@@ -14,14 +13,22 @@ from rich.text import Text
 from agentkv.build import SCRIPTED, check_model
 from agentkv.config import RunSettings
 from agentkv.files import NotWritten, require_folder
+from agentkv_env.allow import is_web_address
 from agentkv_env.sites.registry import SITES
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.display import RunDisplay, failure_lines, result_table
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.plan import Plan, default_threads, make_plan, total
 from agentkv_tasks.preflight import find_browser, tesseract_version
+from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.report import write_report
-from agentkv_tasks.results import Results, refuse_other_settings
+from agentkv_tasks.results import (
+    Results,
+    Row,
+    mixture,
+    refuse_other_settings,
+    refuse_other_versions,
+)
 from agentkv_tasks.runner import run
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import TaskError
@@ -72,10 +79,9 @@ def prepare(
         if settings.model == "solution" and not task.solution:
             raise OptionError(f"task {task.task_id} has no solution for the model 'solution'")
         for url in task.start_urls:
-            if urlsplit(addresses.fill(url)).scheme not in ("http", "https"):
+            if not is_web_address(addresses.fill(url)):
                 raise TaskError(f"{suite.name}: task {task.task_id}: start_url: '{url}' is no URL")
     check_model(settings)
-    find_browser(settings.browser_path)
     notices = []
     if settings.ocr and tesseract_version() is None:
         notices.append("no Tesseract: text inside images stays unread (install tesseract-ocr)")
@@ -89,6 +95,7 @@ def prepare(
         step_timeout_s=step_timeout_s,
         threads=threads,
     )
+    find_browser(settings.browser_path)
     return Campaign(plan, tuple(notices), fresh, retry_failures)
 
 
@@ -115,6 +122,7 @@ def conduct(campaign: Campaign, console: Console) -> Path:
         if campaign.fresh:
             _clear(out)
         refuse_other_settings(results.rows, plan.row_settings, out)
+        refuse_other_versions(results.rows, versions(), out)
         wanted = {job.key for job in plan.jobs}
         jobs = [
             job
@@ -125,6 +133,8 @@ def conduct(campaign: Campaign, console: Console) -> Path:
         done = [row for row in results.rows if row.key in wanted - undone]
         for notice in campaign.notices:
             console.print(Text(notice, style="yellow"), soft_wrap=True)
+        for line in mixture([*results.rows, *_of_now(results.rows)]):
+            console.print(Text(f"{out}: {line}", style="yellow"), soft_wrap=True)
         if done:
             note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; going on"
             console.print(Text(note), soft_wrap=True)
@@ -145,6 +155,11 @@ def conduct(campaign: Campaign, console: Console) -> Path:
         path = _conclude(results, wanted, out, console)
     assert path is not None, "a plan has at least one episode"
     return path
+
+
+def _of_now(rows: Sequence[Row]) -> list[Row]:
+    """A row as this run will write it, if there are others to go beside it."""
+    return [replace(row, commit=commit()) for row in rows[:1]]
 
 
 def _title(plan: Plan) -> str:

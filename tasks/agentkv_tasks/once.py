@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from agentkv.build import load_run_model, make_acting, make_agent, resolved_parameters
 from agentkv.config import RunSettings
 from agentkv.trace import Episode, Step
+from agentkv_env.allow import host_of, is_web_address
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.sites.server import Server
@@ -35,16 +36,16 @@ def act_once(
         BrowserMissing: there is no browser.
         ActionFailed: the page did not load.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_web_address(url):
         raise UrlError(f"'{url}' is no web address; expected http://host/...")
+    host, port = host_of(url), urlsplit(url).port
     policy = settings.policies[0]
     budget = resolved_parameters(settings, policy)["budget"]
     settings = settings.model_copy(update={"budget": budget})
     with contextlib.ExitStack() as stack:
-        hosts: tuple[str, ...] = (parts.netloc.rpartition("@")[2],)
+        hosts: tuple[str, ...] = (urlsplit(url).netloc.rpartition("@")[2],)
         addresses: dict[str, str] = {}
-        if parts.hostname.endswith(".localhost") and parts.port is None:
+        if host.endswith(".localhost") and port is None:
             server = stack.enter_context(Server(World(settings.world_seed)))
             hosts, addresses = server.hosts, server.addresses
         local = load_run_model(settings)

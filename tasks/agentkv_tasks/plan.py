@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv.build import resolved_parameters
+from agentkv.build import SCRIPTED, resolved_parameters
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.masking import Secrets
+from agentkv.models.find import weights_digest
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite
@@ -42,6 +43,8 @@ class Plan:
     step_timeout_s: float
     threads: int
     """Of torch, in the process that holds the model."""
+    weights: str = ""
+    """What tells the model's weights from others (`weights_digest`); empty for scripts."""
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -64,6 +67,7 @@ class Plan:
             "prefill": chosen.prefill,
             "chunk": chosen.chunk,
             "dtype": chosen.dtype,
+            "weights": self.weights,
             "ocr": chosen.ocr,
             "sites": Secrets().mask_within(self.sites),
         }
@@ -89,7 +93,8 @@ def make_plan(
         turns = settings.policies[first:] + settings.policies[:first]
         for seed in settings.seeds:
             jobs += [_job(settings, suite, task, p, parameters[p.row_name], seed) for p in turns]
-    return Plan(settings, suite, tuple(jobs), sites, scoring, step_timeout_s, threads)
+    weights = "" if settings.model in SCRIPTED else weights_digest(settings.model)
+    return Plan(settings, suite, tuple(jobs), sites, scoring, step_timeout_s, threads, weights)
 
 
 def _job(

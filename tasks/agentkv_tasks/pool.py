@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentkv_tasks.results import ResultsError, Row, read_rows
+from agentkv_tasks.results import UNRECORDED, ResultsError, Row, read_rows
 
 _OF_A_WORLD = ("suite_digest", "sites")
 """Settings that may differ from run to run: they say which tasks there are, and where."""
@@ -33,7 +33,7 @@ def _refuse_other_settings(runs: dict[Path, list[Row]]) -> None:
     first: dict[tuple[object, ...], tuple[Path, object]] = {}
     for folder, rows in runs.items():
         for row in rows:
-            for name, value in row.settings.items():
+            for name, value in {**UNRECORDED, **row.settings}.items():
                 if name == "suite_digest":
                     place: tuple[object, ...] = (name, row.suite, row.world_seed)
                 elif name in _OF_A_WORLD:

@@ -9,14 +9,15 @@ from agentkv.config import RunSettings
 from agentkv.masking import MASK
 from agentkv.models.model import Reply
 from agentkv.trace import Episode, Step, Trace, read_trace
+from agentkv_env.allow import is_web_address
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Score, evaluate
-from agentkv_tasks.task import Task
+from agentkv_tasks.evaluate import Final, Score, Unjudged, evaluate
+from agentkv_tasks.task import parse_tasks
 
 
 class ReplayError(ValueError):
@@ -82,21 +83,27 @@ def replay(
         on_step: called with each recorded step and what it came to now.
 
     Raises:
-        ReplayError: the trace holds no task.
+        ReplayError: the trace holds no task, or one that cannot be begun or scored here.
+        TaskError: the task in it is none.
         TraceError: it is none.
-        Unjudged: the task cannot be scored here.
     """
     trace = read_trace(path)
     if "task" not in trace.head or not trace.steps:
         raise ReplayError(f"{path}: not a trace of a task with at least one step")
-    task = Task.model_validate(trace.head["task"])
-    recorded = {step.index: step for step in trace.steps}
+    (task,) = parse_tasks([trace.head["task"]], source=str(path))
+    world_seed = trace.head.get("world_seed", 0)
+    if not isinstance(world_seed, int) or world_seed < 0:
+        raise ReplayError(f"{path}: world_seed is {world_seed!r:.40}, and that is no world")
+    recorded = dict(enumerate(trace.steps))
     limits = RunSettings()
     with (
-        Server(World(int(trace.head.get("world_seed", 0)))) as server,
+        Server(World(world_seed)) as server,
         Browser.launch() as browser,
     ):
         addresses = Addresses(server.placeholders, server.addresses)
+        for url in map(addresses.fill, task.start_urls):
+            if not is_web_address(url):
+                raise ReplayError(f"{path}: start_url: {url!r:.80} is no web address")
         size = task.viewport_size
         with browser.session(
             hosts=addresses.hosts(*task.start_urls),
@@ -114,4 +121,8 @@ def replay(
             if episode.status == "env_error":
                 return trace, episode, None
             final = Final.of(session.page, episode.answer, addresses)
-            return trace, episode, evaluate(task, final, page=session.page, addresses=addresses)
+            try:
+                score = evaluate(task, final, page=session.page, addresses=addresses)
+            except Unjudged as error:
+                raise ReplayError(f"{path}: cannot be scored here: {error}") from error
+            return trace, episode, score

@@ -5,11 +5,15 @@ an episode whose line is there is not run again, and no key is ever counted twic
 """
 
 import fcntl
+import functools
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agentkv.files import AppendedFile, json_line
 
@@ -17,6 +21,16 @@ SCHEMA = 1
 
 FAILURES = ("crash", "env_error", "timeout", "unjudged")
 """Statuses that say the harness, not the agent, ended the episode; they count as failures."""
+
+
+UNRECORDED: Mapping[str, Any] = {"observations": "whole", "deterministic": False, "weights": ""}
+"""Settings that older rows do not have, and what those rows were made with."""
+
+DECISIVE = ("agentkv", "torch", "transformers", "tokenizers", "playwright")
+"""Packages of which another version may give other rows. Python's own version decides nothing, and
+the commit says too much: it also changes with the documentation."""
+
+_MOST_DIGITS = 18
 
 
 class ResultsError(ValueError):
@@ -80,6 +94,8 @@ class Row:
     finished_at: str = ""
     """UTC, ISO 8601."""
     schema: int = SCHEMA
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
     @property
     def key(self) -> str:
@@ -204,15 +220,52 @@ def refuse_other_settings(rows: Iterable[Row], settings: Mapping[str, Any], path
     """
     for row in rows:
         different = [
-            f"{name} was {row.settings.get(name)!r}, now {value!r}"
+            f"{name} was {_setting(row, name)!r}, now {value!r}"
             for name, value in settings.items()
-            if name in row.settings and row.settings[name] != value
+            if _setting(row, name) != value
         ]
         if different:
             raise ResultsError(
                 f"{path}: holds a run with other settings ({'; '.join(different)}); "
                 "use --fresh to begin anew or give another --out"
             )
+
+
+def _setting(row: Row, name: str) -> object:
+    return row.settings.get(name, UNRECORDED.get(name))
+
+
+def refuse_other_versions(rows: Iterable[Row], versions: Mapping[str, str], path: Path) -> None:
+    """Refuse to add to rows that other versions made: a difference could be theirs.
+
+    Raises:
+        ResultsError: naming what differs of `DECISIVE`.
+    """
+    for row in rows:
+        different = [
+            f"{name} was {row.versions.get(name, 'unknown')}, now {versions.get(name, 'unknown')}"
+            for name in DECISIVE
+            if row.versions.get(name) != versions.get(name)
+        ]
+        if different:
+            raise ResultsError(
+                f"{path}: holds rows of other versions ({'; '.join(different)}); use --fresh to "
+                "begin anew, give another --out, or go on with those versions"
+            )
+
+
+def mixture(rows: Iterable[Row]) -> list[str]:
+    """A line for each package of `DECISIVE`, and for the commit, of which there are several."""
+    found: dict[str, set[str]] = {name: set() for name in (*DECISIVE, "commit")}
+    for row in rows:
+        for name in DECISIVE:
+            found[name].add(row.versions.get(name, "unknown"))
+        found["commit"].add(row.commit or "unknown")
+    return [
+        f"these rows were made with several versions of {name}: {', '.join(sorted(each))}"
+        for name, each in found.items()
+        if len(each) > 1
+    ]
 
 
 def _complete(content: bytes) -> int:
@@ -222,15 +275,47 @@ def _complete(content: bytes) -> int:
 
 def _row(line: bytes, where: str) -> Row:
     try:
-        values = json.loads(line)
+        values = json.loads(line, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+        if b"\\u" in line:
+            json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except RecursionError:
+        raise ResultsError(f"{where}: nested too deeply to be a row") from None
+    except _NumberError as error:
+        raise ResultsError(f"{where}: {error}") from None
     except ValueError:
         raise ResultsError(f"{where}: not JSON") from None
     known = {entry.name for entry in fields(Row)}
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ResultsError(f"{where}: not a row of schema {SCHEMA}")
     if set(values) - known:
-        raise ResultsError(f"{where}: unknown fields {', '.join(sorted(set(values) - known))}")
+        unknown = ", ".join(sorted(set(values) - known))
+        raise ResultsError(f"{where}: unknown fields {unknown[:200]}")
     try:
-        return Row(**values)
-    except TypeError as error:
-        raise ResultsError(f"{where}: {error}") from None
+        return _adapter().validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        found = repr(first["input"])[:80] if first["type"] != "missing" else "nothing"
+        raise ResultsError(f"{where}: {name}: {first['msg']}; found {found}") from None
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Row]:
+    return TypeAdapter(Row)
+
+
+class _NumberError(ValueError):
+    """A number that no row of ours has."""
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise _NumberError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _NumberError(f"{text[:40]} is no finite number")
+    return value

@@ -6,11 +6,21 @@ block would otherwise quietly score everything 1.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticSerializationError
 
 Category = Literal["shopping", "navigation", "information", "form"]
 CATEGORIES: tuple[Category, ...] = ("shopping", "navigation", "information", "form")
@@ -18,12 +28,23 @@ CATEGORIES: tuple[Category, ...] = ("shopping", "navigation", "information", "fo
 EvalType = Literal["string_match", "url_match", "program_html", "page_image_query"]
 
 
+MAX_PIXELS = 16_384
+"""The longest side of a window; Chromium paints nothing beyond."""
+
+
+MAX_FILE_BYTES = 64_000_000
+"""Of a task file; all of VisualWebArena's are 2 MB."""
+
+INEQUALITY = re.compile(r"\s*(<=|>=|==|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*")
+"""One of `required_values`: a comparison and a number."""
+
+
 class TaskError(ValueError):
     """A task file that cannot be used; the message names the file, the task and the field."""
 
 
 class _Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class References(_Schema):
@@ -41,6 +62,15 @@ class References(_Schema):
     """Inequalities such as `>= 300` that the number must satisfy."""
     fuzzy_match: str | tuple[str, ...] | None = None
     """`N/A` for tasks that cannot be done; anything else needs a judge model."""
+
+    @field_validator("required_values")
+    @classmethod
+    def _are_inequalities(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for entry in value or ():
+            for option in entry.split(" |OR| "):
+                if not INEQUALITY.fullmatch(option):
+                    raise ValueError(f"cannot read {option[:40]!r}; expected such as '>= 300'")
+        return value
 
     @model_validator(mode="after")
     def _compares_something(self) -> "References":
@@ -97,6 +127,13 @@ class Evaluation(_Schema):
     """For tasks that cannot be done: the reason."""
     reference_answer_raw_annotation: str | None = None
 
+    @field_validator("reference_url")
+    @classmethod
+    def _can_be_taken_apart(cls, value: str | None) -> str | None:
+        for option in (value or "").split(" |OR| "):
+            urlsplit(option)  # raises ValueError for a host such as `[bad`
+        return value
+
     @model_validator(mode="after")
     def _has_what_its_types_need(self) -> "Evaluation":
         needs = {
@@ -115,8 +152,8 @@ class Evaluation(_Schema):
 class Viewport(_Schema):
     """Window size in pixels; a missing side keeps the default."""
 
-    width: int | None = None
-    height: int | None = None
+    width: int | None = Field(default=None, ge=1, le=MAX_PIXELS)
+    height: int | None = Field(default=None, ge=1, le=MAX_PIXELS)
 
 
 class Task(_Schema):
@@ -191,6 +228,12 @@ def parse_tasks(items: Iterable[object], *, source: str) -> list[Task]:
         label = item.get("task_id", "?") if isinstance(item, dict) else "?"
         try:
             tasks.append(Task.model_validate(item))
+            tasks[-1].model_dump_json()
+        except PydanticSerializationError:
+            raise TaskError(
+                f"{source}: task {label} (number {position}): a text of it is no Unicode: it has "
+                "half of a surrogate pair"
+            ) from None
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"]) or "task"
@@ -213,11 +256,21 @@ def read_tasks(path: Path) -> list[Task]:
         TaskError: the file cannot be read, is not JSON, or holds a task that is wrong.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise TaskError(f"{path}: is longer than {MAX_FILE_BYTES} bytes; expected tasks")
+        content = json.loads(text.decode("utf-8"))
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise TaskError(f"{path}: is not UTF-8 text; expected JSON") from None
+    except TaskError:
+        raise
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise TaskError(f"{path}: is nested too deeply; expected a list of tasks") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise TaskError(f"{path}: not JSON: {error}") from None
     return parse_tasks(content if isinstance(content, list) else [content], source=str(path))

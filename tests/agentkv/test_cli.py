@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,12 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
+from agentkv.config import read_settings
 from agentkv.terminal import Terminal
+from agentkv_tasks.plan import make_plan
+from agentkv_tasks.provenance import versions
+from agentkv_tasks.station import blank_row
+from agentkv_tasks.suites import load_suite
 
 SMALL = Path(__file__).parents[1] / "tasks" / "data" / "small.json"
 
@@ -54,6 +60,19 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["run", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
         (["run", "--browser-path", "/nowhere/chromium"], "/nowhere/chromium"),
         (["run", "--no-such-option"], "--no-such-option"),
+        (["run", "--site", "X=http://[bad"], "expected NAME=http://host"),
+        (["run", "--seeds", "²"], "expected whole numbers"),
+        (["run", "--seeds", "9" * 5000], "expected whole numbers"),
+        (["run", "--temperature", "inf"], "temperature"),
+        (["run", "--temperature", "nan"], "temperature"),
+        (["run", "--temperature", "1e-320"], "must be 0, or at least 0.001"),
+        (["run", "--timeout", "inf"], "timeout_s"),
+        (["run", "--step-timeout", "inf"], "at most a year"),
+        (["run", "--out", "a\0b"], "holds a zero byte"),
+        (["act", "--url", "http://a.test", "--goal", "\udcff"], "bytes that are no UTF-8"),
+        (["act", "--url", "http://[bad", "--goal", "x"], "is no web address"),
+        (["tasks", "a" * 5000], "File name too long"),
+        (["tasks", "/dev/zero"], "longer than 64000000 bytes"),
         (["policies", "gatd"], "unknown policy 'gatd'; known: ada-pyramidkv"),
         (["run", "--policies", "mine.toml"], "cannot read mine.toml"),
         (["tasks", "vwa76"], "unknown suite or file 'vwa76'"),
@@ -66,6 +85,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
             "'some' is unknown; known: whole, changes",
         ),
     ],
+    ids=lambda value: ascii(value)[:60],
 )
 def test_a_mistake_is_answered_with_what_is_known_before_anything_starts(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,3 +229,54 @@ def test_a_terminal_shows_styles_of_ours_and_nothing_of_a_texts() -> None:
     said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())  # rich's own
     assert "owned" in said and "␛]0;owned␛[2J�31m␡�" in said  # rich drops the bell itself
     assert not set("\x1b\x07\x9b\x7f\u202e") & set(said)
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("²", "budget '²' is neither"),
+        ("9" * 400 + "MiB", "expected a number, a share such as '25%'"),
+        ("0", "at least one token"),
+        ("many", "budget 'many' is neither"),
+    ],
+    ids=lambda value: ascii(value)[:12],
+)
+def test_a_budget_that_cannot_be_is_refused_before_anything_starts(
+    budget: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("run", "--tasks", str(SMALL), "--budget", budget)
+    assert result.exit_code == 2 and message in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_is_one_line_that_steers_no_terminal(tmp_path: Path) -> None:
+    result = call("tasks", str(tmp_path / "a\n\x1b[31mb"))
+    assert result.stderr.count("\n") == 1 and "\x1b" not in result.stderr
+    assert "␛[31mb" in result.stderr
+
+
+def test_a_run_does_not_go_on_with_rows_of_other_versions_weights_or_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = read_settings(model="nano", tasks=str(SMALL), policies=("full",), out=tmp_path)
+    suite = load_suite(str(SMALL), world_seed=75)
+    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
+    assert len(plan.weights) == 16
+    row = replace(blank_row(plan, plan.jobs[0]), versions=versions(), commit="0123456789ab")
+    settings_then = dict(row.settings)
+    del settings_then["weights"]
+    for made, message in (
+        (replace(row, versions={**versions(), "torch": "1.0"}), "torch was 1.0, now "),
+        (replace(row, versions={**versions(), "agentkv": "0.0.1"}), "agentkv was 0.0.1, now "),
+        (replace(row, settings={**row.settings, "weights": "0" * 16}), "weights was '0000"),
+        (replace(row, settings=settings_then), "weights was '', now '"),
+    ):
+        (tmp_path / "results.jsonl").write_text(made.to_json() + "\n")
+        result = call(
+            *("run", "--tasks", str(SMALL), "--policies", "full", "--out", str(tmp_path)),
+            *("--no-ocr",) if not plan.row_settings["ocr"] else (),
+        )
+        assert result.exit_code == 2
+        assert message in result.output and "--fresh" in result.output

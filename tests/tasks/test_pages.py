@@ -241,3 +241,26 @@ def test_a_judge_is_asked_for_only_if_nothing_else_has_failed(
 def test_helper_calls_are_names_from_a_table_with_literal_arguments(text: str) -> None:
     with pytest.raises(ValueError):
         parse_call(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "get_query_text()",
+        "get_query_text(__page__, 3)",
+        "get_query_text('.price', __page__)",
+        "reddit_get_post_url(__page__)",
+        "get_query_text(__page__, {[]: 1})",
+        "get_query_text(__page__, " + "-" * 5000 + "1)",
+        "(" * 5000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_call_that_its_helper_cannot_take_is_refused_before_an_episode(text: str) -> None:
+    with pytest.raises(ValueError, match=r"takes \(|arguments must be|is no call"):
+        parse_call(text)
+
+
+def test_the_last_address_may_hold_quotation_marks(page: Page) -> None:
+    call = parse_call("reddit_get_post_url('__last_url__')")
+    assert call.on(page, last_url="http://a.test/x'y") == "http://a.test/x'y"

@@ -3,12 +3,21 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv_tasks.results import Results, ResultsError, Row, read_rows, refuse_other_settings
+from agentkv_tasks.results import (
+    Results,
+    ResultsError,
+    Row,
+    mixture,
+    read_rows,
+    refuse_other_settings,
+    refuse_other_versions,
+)
 
 MakeRow = Callable[..., Row]
 
@@ -110,3 +119,79 @@ def test_rows_of_other_settings_are_not_added_to(tmp_path: Path, row: MakeRow) -
     refuse_other_settings(rows, {"scoring": "compat"}, tmp_path)
     with pytest.raises(ResultsError, match="scoring was 'compat', now 'mended'.*--fresh"):
         refuse_other_settings(rows, {"scoring": "mended"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("steps", "many", "steps: Input should be a valid integer; found 'many'"),
+        ("steps", 3.5, "steps: Input should be a valid integer"),
+        ("settings", ["compat"], "settings: Input should be an object"),
+        ("success", "yes", "success: Input should be a valid boolean"),
+        ("policy_parameters", None, "policy_parameters: Input should be an object"),
+        ("versions", {"torch": 2}, "versions.torch: Input should be a valid string"),
+        ("seconds", float("nan"), "NaN is no finite number"),
+        ("task_id", 10**30, "a number of 31 digits"),
+    ],
+)
+def test_a_row_of_wrong_types_is_refused_by_file_line_and_field(
+    tmp_path: Path, row: MakeRow, name: str, value: Any, message: str
+) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(row().to_json() + "\n" + row(seed=1, **{name: value}).to_json() + "\n")
+    with pytest.raises(ResultsError) as error:
+        read_rows(path)
+    assert f"results.jsonl: line 2: {message}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, '{"schema": 1, "answer": "\\ud800"}', "[1]", "7"],
+    ids=lambda line: line[:12],
+)
+def test_a_line_that_is_no_row_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ResultsError, match="line 1: "):
+        read_rows(path)
+
+
+def test_all_rows_of_the_runs_quoted_in_the_readme_can_be_read() -> None:
+    folder = Path(__file__).parents[2] / "tasks" / "results" / "world_cpu-2-cores_2026-11-23"
+    files = sorted(folder.glob("world-75*/results.jsonl"))
+    assert files
+    for path in files:
+        assert len(read_rows(path)) == len(path.read_bytes().splitlines())
+
+
+def test_a_setting_that_older_rows_do_not_have_counts_as_what_it_was(
+    tmp_path: Path, row: MakeRow
+) -> None:
+    refuse_other_settings([row()], {"observations": "whole", "deterministic": False}, tmp_path)
+    for name, value in (
+        ("observations", "changes"),
+        ("deterministic", True),
+        ("weights", "0123456789abcdef"),
+        ("chunk", 32),
+    ):
+        with pytest.raises(ResultsError, match=f"{name} was .*, now {value!r}"):
+            refuse_other_settings([row()], {name: value}, tmp_path)
+
+
+def test_rows_of_other_versions_are_not_added_to(tmp_path: Path, row: MakeRow) -> None:
+    now = {"python": "3.12.1", "agentkv": "0.2.0", "torch": "2.13.0"}
+    rows = [row(versions=now), row(versions={**now, "python": "3.11.9"})]
+    refuse_other_versions(rows, now, tmp_path)
+    for name, before in (("agentkv", "0.1.0"), ("torch", "2.12.0")):
+        with pytest.raises(ResultsError, match=f"{name} was {before}, now .*--fresh"):
+            refuse_other_versions([row(versions={**now, name: before})], now, tmp_path)
+    with pytest.raises(ResultsError, match=r"agentkv was unknown, now 0\.2\.0"):
+        refuse_other_versions([row()], now, tmp_path)
+
+
+def test_what_several_versions_and_commits_made_is_said(row: MakeRow) -> None:
+    same = [row(versions={"torch": "2.13.0"}, commit="abc"), row(versions={"torch": "2.13.0"})]
+    assert mixture(same[:1]) == []
+    assert mixture(same) == ["these rows were made with several versions of commit: abc, unknown"]
+    mixed = mixture([*same[:1], row(versions={"torch": "2.12.0"}, commit="abc")])
+    assert mixed == ["these rows were made with several versions of torch: 2.12.0, 2.13.0"]

@@ -169,3 +169,10 @@ def test_words_are_cut_as_nltk_cuts_them(text: str, expected: list[str]) -> None
 )
 def test_what_a_comparison_asks_is_said_in_words(way: str, reference: object, said: str) -> None:
     assert wording(way, reference) == said
+
+
+def test_an_answer_of_thousands_of_digits_is_no_number() -> None:
+    for digits in (400, 4000, 5000):
+        for inequality in ("== 3", ">= 3"):
+            answer = {"required_values": [inequality]}
+            assert string_match(answer, "9" * digits, scoring="compat") == 0.0

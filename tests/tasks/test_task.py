@@ -123,3 +123,41 @@ def test_equal_tasks_have_equal_digests_and_other_tasks_others(tmp_path: Path) -
     assert load_suite(str(path), world_seed=0).digest == before
     written(tmp_path, plain_task(intent="Stop"))
     assert load_suite(str(path), world_seed=0).digest != before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        (f'[{{"task_id": {"9" * 5000}}}]', "not JSON: Exceeds the limit"),
+        (json.dumps([plain_task(intent="\ud800")]), "task 7 .*: a text of it is no Unicode"),
+        (json.dumps([plain_task(viewport_size={"width": -5})]), "viewport_size.width"),
+        (json.dumps([plain_task(viewport_size={"height": 10**9})]), "viewport_size.height"),
+    ],
+    ids=lambda value: ascii(value)[:12],
+)
+def test_a_hostile_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(TaskError, match=rf"mine\.json: .*{message}"):
+        read_tasks(path)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ({"eval_types": ["url_match"], "reference_url": "http://[bad"}, "Invalid IPv6"),
+        (
+            {
+                "eval_types": ["string_match"],
+                "reference_answers": {"required_values": [">= 3 |OR| many"]},
+            },
+            "cannot read 'many'; expected such as '>= 300'",
+        ),
+    ],
+)
+def test_what_no_judge_could_read_is_refused_before_an_episode(
+    tmp_path: Path, check: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TaskError, match=message):
+        read_tasks(written(tmp_path, plain_task(eval=check)))

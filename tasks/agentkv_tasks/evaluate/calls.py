@@ -5,6 +5,8 @@ table, and its arguments must be literals.
 """
 
 import ast
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,13 +27,21 @@ class Call:
     name: str
     arguments: tuple[object, ...]
 
-    def on(self, page: Page) -> str | int | float:
+    def on(self, page: Page, *, last_url: str = "__last_url__") -> str | int | float:
         """Carry it out on `page`.
+
+        Args:
+            last_url: stands in for `__last_url__` inside texts.
 
         Raises:
             Unjudged: the helper needs an interface that the sites here do not have.
         """
-        given = [page if argument is _PAGE else argument for argument in self.arguments]
+        given: list[object] = []
+        for argument in self.arguments:
+            if isinstance(argument, str) and argument is not _PAGE:
+                # After parsing: an address may hold a quotation mark.
+                argument = argument.replace("__last_url__", last_url)
+            given.append(page if argument is _PAGE else argument)
         return TABLE[self.name](*given)
 
 
@@ -39,17 +49,20 @@ def parse_call(text: str) -> Call:
     """Read `name(arguments)`, without the `func:` before it.
 
     Raises:
-        ValueError: it is no call, the name is unknown, or an argument is no literal.
+        ValueError: it is no call, the name is unknown, an argument is no literal, or the helper
+            does not take these.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        raise ValueError(f"'{text}' is no call; expected name(arguments)") from None
+    except (SyntaxError, RecursionError, MemoryError):  # what the parser raises for deep nesting
+        raise ValueError(f"'{text[:80]}' is no call; expected name(arguments)") from None
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.keywords:
         raise ValueError(f"'{text}' is no plain call; expected name(arguments)")
     if node.func.id not in TABLE:
         raise ValueError(f"unknown helper '{node.func.id}'; known: {', '.join(sorted(TABLE))}")
-    return Call(node.func.id, tuple(_argument(argument, text) for argument in node.args))
+    arguments = tuple(_argument(argument, text) for argument in node.args)
+    _require_taken(node.func.id, arguments)
+    return Call(node.func.id, arguments)
 
 
 def _argument(node: ast.expr, text: str) -> object:
@@ -57,8 +70,25 @@ def _argument(node: ast.expr, text: str) -> object:
         return _PAGE
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"'{text}': arguments must be literals or __page__") from None
+
+
+def _require_taken(name: str, arguments: tuple[object, ...]) -> None:
+    """Refuse arguments of other number or kind than the helper's. Raises ValueError."""
+    function = TABLE[name]
+    if function is _needs_admin:
+        return
+    parameters = inspect.signature(function).parameters.values()
+    taken = ", ".join(_PAGE if each.annotation is Page else each.name for each in parameters)
+    fits = len(parameters) == len(arguments) and all(
+        argument is _PAGE
+        if parameter.annotation is Page
+        else argument is not _PAGE and isinstance(argument, parameter.annotation)
+        for parameter, argument in zip(parameters, arguments, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{name} takes ({taken}); found {len(arguments)} arguments, {arguments!r}")
 
 
 # ---- what the helpers do --------------------------------------------------------------------
@@ -153,7 +183,7 @@ def shopping_get_order_product_quantity(page: Page, sku: str) -> int:
     for row in _ordered(page):
         if str(row.get("sku", "")).strip() in sku.split(" |OR| "):
             amount = str(row.get("qty", "")).removeprefix("Ordered").strip()
-            return int(amount) if amount.isdigit() else 0
+            return int(amount) if re.fullmatch("[0-9]{1,18}", amount) else 0
     return 0
 
 

@@ -42,8 +42,7 @@ def program_html(
         where = f"program_html[{number}]"
         place = target.url
         if place.startswith("func:"):
-            call = parse_call(place.removeprefix("func:").replace("__last_url__", url))
-            place = str(call.on(page))
+            place = str(parse_call(place.removeprefix("func:")).on(page, last_url=url))
         if place == "last":
             selected = _select(target, page, addresses, html=html)
         else:

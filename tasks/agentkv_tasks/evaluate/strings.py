@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from agentkv_tasks.evaluate.words import words
-from agentkv_tasks.task import References
+from agentkv_tasks.task import INEQUALITY, References
 
 Scoring = Literal["compat", "mended"]
 SCORINGS: tuple[Scoring, ...] = ("compat", "mended")
 
 _TOLERANCE = 1e-8
+_LARGEST = 10**300
 _NUMBER = re.compile(r"[$€£]?\s*(-?)([\d,]*\.?\d+)")
 
 
@@ -122,9 +123,11 @@ def number(text: str, scoring: Scoring) -> float | None:
     """The number that `text` is, or None; `compat` reads integers with thousands commas only."""
     if scoring == "compat":
         try:
-            return int(text.strip().replace(",", ""))
+            value = int(text.strip().replace(",", ""))
         except ValueError:
             return None
+        # Larger ones cannot be compared with a float.
+        return value if abs(value) < _LARGEST else None
     match = _NUMBER.fullmatch(text.strip().rstrip(".").strip())
     if match is None or "," in (match[2][:1], match[2][-1:]):
         return None
@@ -137,7 +140,7 @@ def satisfies(value: float, inequality: str, scoring: Scoring) -> bool:
     Raises:
         ValueError: `inequality` cannot be read.
     """
-    match = re.fullmatch(r"\s*(<=|>=|==|<|>)\s*(\S+)\s*", inequality)
+    match = INEQUALITY.fullmatch(inequality)
     if match is None:
         raise ValueError(f"cannot read the inequality '{inequality}'; expected e.g. '>= 300'")
     bound = float(match[2])

@@ -188,3 +188,40 @@ def test_a_run_as_it_comes_keeps_the_cache_as_the_committed_result_did() -> None
     assert run.policies[-1].parameters == measured.policies[-1].parameters
     assert run.chunk == measured.chunk
     assert budget_for(run, make_policy(run.policies[-1])) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", float("inf")),
+        ("temperature", float("nan")),
+        ("temperature", 1e-320),
+        ("timeout_s", float("inf")),
+        ("seeds", (2**64,)),
+        ("budget", 0),
+        ("budget", "9" * 400 + "MiB"),
+        ("model", "a\0b"),
+        ("tasks", "\udcff"),
+    ],
+    ids=lambda value: ascii(value)[:12],
+)
+def test_a_value_that_would_break_an_episode_is_refused(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=name):
+        read_settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seeds = " + "[" * 50_000,
+        "a." * 50_000 + "b = 1",
+        "limit = " + "9" * 5000,
+        "#" * 1_000_001,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_hostile_settings_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=r"mine\.toml"):
+        read_settings(path)

@@ -85,3 +85,20 @@ def test_an_episode_sums_up_its_steps() -> None:
 def test_an_episode_without_steps_has_no_bytes() -> None:
     empty = Episode("timeout", "", (), seconds=0.0, error="late")
     assert (empty.kv_peak_bytes, empty.kv_mean_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"schema": ' + "9" * 5000 + "}",
+        '{"schema": 1, "kind": "step"}',
+        '{"schema": 1, "kind": "step", "index": "first"}',
+    ],
+    ids=lambda line: line[:40],
+)
+def test_a_hostile_line_is_a_trace_error(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"schema": 1, "kind": "head"}\n{"schema": 1}\n' + line + "\n")
+    with pytest.raises(TraceError, match=r"trace\.jsonl"):
+        read_trace(path)

@@ -1,0 +1,74 @@
+"""The command line as a person meets it, asked without a process of its own."""
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from agentkv.cli import cli
+from tests.soak.part import Verdict
+
+NO_BROWSER = "/nowhere/chromium"
+"""Given as --browser-path: what is asked for is checked in full, and then nothing starts."""
+GIVEN_S = 300.0
+"""Seconds an answer may take before the case counts as hanging."""
+MAX_LINE = 2000
+"""Characters of a line of error that somebody still reads."""
+
+
+def ask(
+    case: str, arguments: Sequence[str], folder: Path, *, refused: bool | None = None
+) -> Verdict:
+    """Call `agentkv` with `arguments` in `folder`: a result, or one line on stderr and 1 or 2.
+
+    Args:
+        refused: whether what is asked for must be refused; for other reasons than the browser, if
+            there is none. None: either will do.
+    """
+    try:
+        with contextlib.chdir(folder), _at_most(GIVEN_S):
+            result = CliRunner().invoke(cli, list(arguments))
+    except Exception as error:  # an alarm, or the runner itself
+        return Verdict(case, "broken", f"{type(error).__name__}: {str(error)[:200]}")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        kind = type(result.exception).__name__
+        return Verdict(case, "broken", f"traceback: {kind}: {str(result.exception)[:200]}")
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    if lines[:1] and lines[0].startswith("Usage: "):
+        lines = [line for line in lines if not line.startswith(("Usage: ", "Try "))]
+        if not any(line.startswith("Error: ") for line in lines):
+            return Verdict(case, "held", "the help")
+    said = "\n".join(lines)
+    if "Traceback" in result.output:
+        return Verdict(case, "broken", f"a traceback is shown: {said[:200]}")
+    if result.exit_code == 0:
+        outcome = "a result"
+    elif result.exit_code == 1 and not lines and result.stdout:
+        outcome = "a result that says no"  # such as what `doctor` found
+    elif result.exit_code not in (1, 2):
+        return Verdict(case, "broken", f"exit code {result.exit_code}: {said[:200]}")
+    elif len(lines) != 1 or not said.startswith(("agentkv: ", "Error: ")):
+        return Verdict(case, "broken", f"{len(lines)} lines of error: {said[:200]!r}")
+    elif len(said) > MAX_LINE and said.startswith("agentkv: "):
+        return Verdict(case, "broken", f"a line of {len(said)} characters: {said[:200]}")
+    else:
+        outcome = "for the browser" if NO_BROWSER in said else "refused"
+    if refused is not None and refused != (outcome == "refused"):
+        return Verdict(case, "broken", f"answered with {outcome}: {said[:200]}")
+    return Verdict(case, "held", said)
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"no answer in {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
