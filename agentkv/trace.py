@@ -112,7 +112,7 @@ class TraceWriter:
 
     def __init__(self, path: Path, *, head: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("x", encoding="utf-8")
+        self._file: TextIO = path.open("x", encoding="utf-8", errors="backslashreplace")
         self._write("head", head)
 
     def step(self, step: Step) -> None:

@@ -176,10 +176,13 @@ class Results:
         return row is not None and not (retry_failures and row.status in FAILURES)
 
     def append(self, row: Row) -> None:
-        """Write `row` so that it survives the next moment's power cut."""
+        """Write `row` so that it survives the next moment's power cut.
+
+        An unpaired surrogate is written as JSON's escape for it, which reads back as the same.
+        """
         known = self._rows.get(row.key)
         assert known is None or known.status in FAILURES, f"{row.key} was counted already"
-        self._file.write(row.to_json().encode() + b"\n")
+        self._file.write(row.to_json().encode("utf-8", "backslashreplace") + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
         self._rows[row.key] = row
