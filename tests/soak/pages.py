@@ -1,7 +1,6 @@
 """Hostile pages: whatever a page writes, no line of an observation passes for one of ours."""
 
 import random
-import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -256,12 +255,15 @@ def value_cases(count: int) -> Iterator[Verdict]:
     """Pages without a browser, numbered by their seeds."""
     for seed in range(count):
         rng = random.Random(f"pages/{seed}")
-        page = hostile_page(rng)
-        try:
-            wrong = forged(page, rng)
-        except Exception as error:  # a case must not end the run
-            wrong = f"{type(error).__name__}: {error}"
-        yield Verdict(f"page {seed}", "broken" if wrong else "held", wrong)
+        yield _judged(f"page {seed}", hostile_page(rng), rng)
+
+
+def _judged(case: str, page: Page, rng: random.Random) -> Verdict:
+    try:
+        wrong = forged(page, rng)
+    except Exception as error:  # a case must not end the run
+        wrong = f"{type(error).__name__}: {error}"
+    return Verdict(case, "broken" if wrong else "held", wrong)
 
 
 def hostile_html(rng: random.Random) -> str:
@@ -300,9 +302,9 @@ def browser_cases(count: int, names: Iterable[str] = CASES) -> Iterator[Verdict]
 
 
 def _browsed(case: str, page: Page | None, wrong: str) -> Verdict:
-    if page is not None and not wrong:
-        wrong = forged(page, random.Random(case))
-    return Verdict(case, "broken" if wrong else "held", wrong)
+    if page is None or wrong:
+        return Verdict(case, "broken" if wrong else "held", wrong)
+    return _judged(case, page, random.Random(case))
 
 
 def run() -> Iterator[Verdict]:
@@ -316,6 +318,3 @@ PART = Part(
     "page does to a browser ends as a page read, or as an error of a kind that is meant for it",
     run,
 )
-
-if __name__ == "__main__":
-    sys.exit("run me as `python -m tests.soak pages`")
