@@ -1,6 +1,7 @@
 """What a page is still waiting for, and waiting for it no longer than it takes."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import CDPSession, Request
@@ -22,6 +23,8 @@ class Loading:
         self._requested_at = 0.0  # when a navigation was asked for that has not begun; else 0
         self._frames: set[str] = set()  # that load at the moment
         self._has_document = True
+        self.is_left = False
+        """Whether the page is being left for one that has not answered yet."""
         self._open_requests: set[Request] = set()
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_done)
@@ -51,12 +54,14 @@ class Loading:
         """The navigation that was asked for will not come."""
         self._requested_at = 0.0
 
-    def wait(self, started_at: float, *, timeout_s: float) -> bool:
+    def wait(
+        self, started_at: float, *, timeout_s: float, on_wait: Callable[[], None] = lambda: None
+    ) -> bool:
         """Wait until what began at `started_at` has loaded; say whether something then came.
 
         A navigation is waited for until its document is there (`timeout_s` at most) and its images
         had a moment; the requests of a page that stays get a short time, and one that did not end
-        in it is not waited for again.
+        in it is not waited for again. `on_wait` is called again and again meanwhile.
         """
         document_at = 0.0
         has_waited = False
@@ -76,9 +81,12 @@ class Loading:
             if now >= limit:
                 self.forget_navigation()
                 self._open_requests.clear()
+                # Of a document that came and never ends, the next wait expects nothing more.
+                self._has_document = not self.is_left
                 return False
             has_waited = True
             self._page.wait_for_timeout(POLL_MS)
+            on_wait()
 
     def _on_request(self, request: Request) -> None:
         if request.resource_type not in _UNCOUNTED:
@@ -95,15 +103,18 @@ class Loading:
         self._frames.add(event["frameId"])
         if event["frameId"] == self._frame:
             self._has_document = False
+            self.is_left = True
 
     def _on_stopped(self, event: dict[str, Any]) -> None:
         self._frames.discard(event["frameId"])
         if event["frameId"] == self._frame:
             self.forget_navigation()
             self._has_document = True
+            self.is_left = False
 
     def _on_navigated(self, event: dict[str, Any]) -> None:
         if not event["frame"].get("parentId"):
+            self.is_left = False
             self.forget_navigation()
             self._open_requests.clear()
 

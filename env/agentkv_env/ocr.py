@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,7 +32,7 @@ MIN_LINE_CONFIDENCE = 50
 DARK = 110  # mean grey level under which an image is turned light
 STRETCHED = 128  # images with fewer grey levels than this are spread over all of them
 FAINT = 70  # grey levels between dark and light; less, and a person would squint too
-TIMEOUT_S = 60
+TIMEOUT_S = 20.0  # for all that is read at once
 
 
 class OcrMissing(RuntimeError):
@@ -59,8 +60,10 @@ def default_cache() -> Path:
 class Ocr:
     """Reads images with Tesseract and remembers what it read."""
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(self, cache: Path | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         """`cache` is a folder, made when first needed; None remembers in memory only.
+
+        `timeout_s` is for each call of `read`.
 
         Raises:
             OcrMissing: no `tesseract` on PATH.
@@ -71,9 +74,11 @@ class Ocr:
                 "and tesseract-ocr-eng with your system's packages"
             )
         self.cache = cache
+        self.timeout_s = timeout_s
         self.num_runs = 0
         """How often Tesseract was started."""
         self._known: dict[str, tuple[Line, ...]] = {}
+        self._unread: set[str] = set()
 
     @classmethod
     def find(cls, cache: Path | None = None) -> Self | None:
@@ -84,7 +89,9 @@ class Ocr:
             return None
 
     def recall(self, key: str) -> tuple[Line, ...] | None:
-        """What was read in the image with this key, or None if it was never read."""
+        """What was read in the image with this key, or None if it was never tried."""
+        if key in self._unread:
+            return ()
         if key in self._known:
             return self._known[key]
         if self.cache is None:
@@ -100,18 +107,28 @@ class Ocr:
     def read(self, images: Mapping[str, Image.Image]) -> dict[str, tuple[Line, ...]]:
         """The lines of each image, by key; unknown ones are read together and remembered.
 
-        A key stands for the decoded pixels; `key_of` makes one.
+        A key stands for the decoded pixels; `key_of` makes one. An image that Tesseract failed at,
+        or that time ran out for, is absent, and is not tried again.
         """
+        until = time.monotonic() + self.timeout_s
+        images = {key: image for key, image in images.items() if key not in self._unread}
         found = {key: lines for key in images if (lines := self.recall(key)) is not None}
         new = {key: image for key, image in images.items() if key not in found}
         for batch in _batches(new):
-            found.update(self._read_batch(batch))
-        for key in new:
-            self._known[key] = found[key]
-            self._save(key, found[key])
+            left_s = until - time.monotonic()
+            try:
+                read = self._read_batch(batch, left_s) if left_s > 0 else {}
+            except (RuntimeError, OSError):  # as Tesseract's time and failures are told
+                read = {}
+            for key, lines in read.items():
+                self._known[key] = found[key] = lines
+                self._save(key, lines)
+        self._unread.update(new.keys() - found.keys())
         return found
 
-    def _read_batch(self, batch: Sequence[tuple[str, Image.Image]]) -> dict[str, tuple[Line, ...]]:
+    def _read_batch(
+        self, batch: Sequence[tuple[str, Image.Image]], timeout_s: float
+    ) -> dict[str, tuple[Line, ...]]:
         mosaic, cells = _mosaic([image for _, image in batch])
         self.num_runs += 1
         with _one_thread():
@@ -119,7 +136,7 @@ class Ocr:
                 mosaic,
                 config="--psm 11",
                 output_type=pytesseract.Output.DICT,
-                timeout=TIMEOUT_S,
+                timeout=timeout_s,
             )
         grouped = _by_cell(words, cells)
         return {

@@ -33,6 +33,7 @@ def neutral(text: str) -> str:
     return "".join(map(_harmless, text)) if not text.isascii() else text.translate(_TABLE)
 
 
+@lru_cache(maxsize=4096)  # pages are much like the ones before
 def readings(text: str) -> tuple[str, ...]:
     """What `text` is to whoever reads generously; for comparing only.
 

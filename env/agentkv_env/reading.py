@@ -1,4 +1,4 @@
-"""What the walk found -> nodes, with the text of images read in."""
+"""What the walk found -> nodes, cleaned, with the text of images read in."""
 
 import base64
 import io
@@ -9,6 +9,7 @@ from PIL import Image
 
 from agentkv_env.ocr import Line, Ocr, key_of
 from agentkv_env.page import Box, Node
+from agentkv_env.plain import clean
 
 Found = Mapping[str, Any]  # one node as walk/walk.js writes it
 
@@ -19,8 +20,10 @@ class Pictures:
     def __init__(self, ocr: Ocr) -> None:
         self._ocr = ocr
         self._crops: dict[tuple[object, ...], str] = {}  # place on a document -> key of its pixels
+        self._images: dict[str, Image.Image] = {}  # collected, to be read
+        self._num_missed = 0
 
-    def read(
+    def collect(
         self,
         nodes: Iterable[Found],
         *,
@@ -28,19 +31,21 @@ class Pictures:
         pixels: Callable[[str, int], str],
         screenshot: Callable[[], bytes],
         viewport: tuple[int, int],
-    ) -> dict[tuple[str, int], tuple[Line, ...]]:
-        """Lines by (frame, picture number); boxes in fractions of the picture.
+    ) -> dict[tuple[str, int], str]:
+        """Keys of the pictures by (frame, picture number), for `read`; asks the browser for pixels.
 
         Args:
             nodes: as walked; those without a picture are passed over.
             document: the document's token; a crop is taken once per document and place.
             pixels: PNG data URL of a picture, "" if it may not be read.
-            screenshot: PNG of the viewport; asked for at most once.
+            screenshot: PNG of the viewport, empty if there is none; asked for at most once.
             viewport: its width and height.
         """
         keys: dict[tuple[str, int], str] = {}
-        images: dict[str, Image.Image] = {}  # those to be read now
+        images = self._images
+        images.clear()
         shot: Image.Image | None = None
+        self._num_missed = 0
         for node in nodes:
             if "p" not in node:
                 continue
@@ -57,17 +62,37 @@ class Pictures:
                     continue
                 place = (document, *picture, *node["b"])
                 if place not in self._crops:
-                    shot = shot or Image.open(io.BytesIO(screenshot()))
+                    if self._num_missed:
+                        self._num_missed += 1
+                        continue
+                    if shot is None:
+                        png = screenshot()
+                        if not png:
+                            self._num_missed = 1
+                            continue
+                        shot = Image.open(io.BytesIO(png))
                     crop = _whole(shot.crop(box), box, node["b"])
                     self._crops[place] = key_of(crop)
                     images[self._crops[place]] = crop
                 key = self._crops[place]
             keys[picture] = key
-        new = self._ocr.read(images)
-        return {
+        return keys
+
+    def read(
+        self, keys: Mapping[tuple[str, int], str]
+    ) -> tuple[dict[tuple[str, int], tuple[Line, ...]], int]:
+        """Lines by (frame, picture number), boxes in fractions of the picture; asks no browser.
+
+        And how many of the pictures that are new could not be read.
+        """
+        new = self._ocr.read(self._images)
+        num_unread = self._num_missed + len(self._images.keys() - new.keys())
+        self._images.clear()
+        lines = {
             picture: new[key] if key in new else self._ocr.recall(key) or ()
             for picture, key in keys.items()
         }
+        return lines, num_unread
 
 
 def _decoded(url: str) -> Image.Image:
@@ -100,11 +125,11 @@ def nodes_of(
             yield Node(
                 kind=node["k"],
                 role=node["r"],
-                name=node["n"],
+                name=clean(node["n"]),
                 box=Box(*node["b"]),
                 id=node.get("i"),
-                value=node.get("v", ""),
-                options=tuple(node.get("o", ())),
+                value=clean(node.get("v", "")),
+                options=tuple(map(clean, node.get("o", ()))),
                 states=tuple(node.get("s", ())),
             )
         for line in read.get((node["frame"], node.get("p", 0)), ()):
@@ -112,7 +137,7 @@ def nodes_of(
             left, top, right, bottom = _visible((box.x, box.y, box.width, box.height), viewport)
             if left < right and top < bottom:
                 states = ("faint",) if line.faint else ()
-                yield Node(kind="ocr", role="text", name=line.text, box=box, states=states)
+                yield Node(kind="ocr", role="text", name=clean(line.text), box=box, states=states)
 
 
 def _placed(line: Line, image: Sequence[int]) -> Box:

@@ -1,5 +1,6 @@
 """One agent's stay in a browser: tabs, observations, actions, and hosts it cannot leave."""
 
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -10,17 +11,20 @@ from playwright.sync_api import Page as PlaywrightPage
 from agentkv_env import perform
 from agentkv_env.actions import Action
 from agentkv_env.allow import Addresses, AllowList
-from agentkv_env.errors import ActionFailed
+from agentkv_env.errors import ActionFailed, StillLoading, TabClosed
 from agentkv_env.gate import Gate
-from agentkv_env.ocr import Ocr
+from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
+from agentkv_env.plain import clean
 from agentkv_env.proxy import Proxy
 from agentkv_env.reading import Pictures, nodes_of
-from agentkv_env.tabs import Tabs
+from agentkv_env.tab import Tab
+from agentkv_env.tabs import ASKED_ONLY, Tabs
 from agentkv_env.watchdog import Watchdog
 
 MAX_READINGS = 4  # of a page that moves on while it is read
 UNBOUNDED = (1 << 15, 1 << 15)  # in place of a viewport whose size nobody set
+MAX_NOTICES = 20  # that are told one by one
 
 
 class Session:
@@ -48,6 +52,7 @@ class Session:
         self._watchdog = watchdog
         self._context = page.context
         self._told_no_ocr = False
+        self._start_url = ""
         self._closed = False
         self._gate = Gate(self._context, allow, proxy=proxy)
         self._tabs = Tabs(page, gate=self._gate, watchdog=watchdog, timeout_s=timeout_s)
@@ -55,6 +60,7 @@ class Session:
             self._gate.install()
         if proxy is not None:
             self._context.set_default_timeout(timeout_s * 1000)
+            self._context.add_init_script(ASKED_ONLY)
 
     @classmethod
     def on(
@@ -125,11 +131,22 @@ class Session:
     def observe(self) -> Page:
         """Read the current tab as it is now.
 
-        What happened since the last observation and shows on no page is in `notices`.
+        What happened since the last observation and shows on no page is in `notices`. A page that
+        cannot be read (it is still loading, or changes faster than it is read) has no nodes, and a
+        notice says why.
 
         Raises:
             BrowserGone: the page crashed or does not answer.
         """
+        for _ in self._tabs.all:
+            try:
+                return self._observed()
+            except TabClosed:
+                pass  # another tab is current then
+        return self._observed()
+
+    def _observed(self) -> Page:
+        self._leave_closed()
         with self._tabs.current.guard():
             self._tabs.current.settle(turn=False)
             self._leave_forbidden()
@@ -137,57 +154,137 @@ class Session:
             tab = self._tabs.current
             size = tab.page.viewport_size
             viewport = (size["width"], size["height"]) if size else UNBOUNDED
-            lines = {}
+            lines: Mapping[tuple[str, int], Sequence[Line]] = {}
+            keys: Mapping[tuple[str, int], str] = {}
             if self._pictures is not None:
-                lines = self._pictures.read(
+                keys = self._pictures.collect(
                     found["nodes"],
                     document=found["token"],
-                    pixels=lambda frame, number: str(tab.call("pixels", number, frame=frame)),
-                    screenshot=lambda: tab.page.screenshot(type="png", animations="allow"),
+                    pixels=lambda frame, number: self._pixels(tab, frame, number),
+                    screenshot=lambda: self._shot(tab, type="png", animations="allow"),
                     viewport=viewport,
                 )
             elif not self._told_no_ocr and any("p" in node for node in found["nodes"]):
                 self._told_no_ocr = True
                 self._gate.notices.append("text inside images is not read in this session")
+        if self._pictures is not None:
+            lines, num_unread = self._pictures.read(keys)  # outside the guard: no page is asked
+            if num_unread:
+                self._gate.notices.append(f"text inside {num_unread} images could not be read")
+        tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
         return Page(
-            url=self._addresses.to_public(found["url"]),
-            title=found["title"],
+            url=clean(self._addresses.to_public(found["url"])),
+            title=clean(found["title"]),
             nodes=tuple(nodes_of(found["nodes"], lines, viewport)),
             tabs=tuple(
-                each.title or self._addresses.to_public(each.page.url) for each in self._tabs.all
+                each.title or clean(self._addresses.to_public(each.page.url)) for each in tabs
             ),
-            tab=self._tabs.all.index(tab),
+            tab=tabs.index(tab),
             pixels_above=found["above"],
             pixels_below=found["below"],
-            notices=self._gate.take_notices(),
+            notices=self._notices(),
         )
 
     def _read(self) -> dict[str, Any]:
-        """The current tab's nodes. Of a page that is not on the list nothing is read."""
-        for _ in range(MAX_READINGS):
+        """What the walk finds in the current tab; no nodes, and a notice, where it finds nothing.
+
+        Nothing is read of a page that is not on the list.
+        """
+        until = time.monotonic() + self._timeout_s
+        reason = ""
+        while not reason or time.monotonic() < until:
             tab = self._tabs.current
             try:
                 found = tab.read()
+            except StillLoading:
+                reason = "the page is still loading, so there is nothing to read yet"
+                break
             except Error as error:
                 # The document changed under the walk: wait for the new one, and read that.
                 tab.raise_if_gone(error)
+                reason = "the page could not be read: it changes faster than it is read"
                 tab.settle()
                 self._leave_forbidden()
                 continue
             if self._may_show(found["url"]):
+                if found["part"]:
+                    self._gate.notices.append("the page is too large: part of it was not read")
                 return found
+            reason = "this page is not shown: it does not stay on the allowed hosts"
             self._leave_forbidden()
-        self._gate.notices.append("this page is not shown: it does not stay on the allowed hosts")
-        return {"url": "", "title": "", "token": "", "nodes": [], "above": 0, "below": 0}
+        self._gate.notices.append(reason)
+        url = self._tabs.current.page.url
+        return {
+            **{"nodes": [], "token": "", "above": 0, "below": 0, "title": ""},
+            "url": url if self._may_show(url) else "",
+        }
 
     def _may_show(self, url: str) -> bool:
         return self._allow.allows(url) or url.startswith("chrome-error:")
 
+    def _pixels(self, tab: Tab, frame: str, number: int) -> str:
+        try:
+            return str(tab.call("pixels", number, frame=frame))
+        except StillLoading:
+            return ""
+        except Error as error:
+            tab.raise_if_gone(error)
+            return ""
+
+    def _shot(self, tab: Tab, **options: Any) -> bytes:
+        """The viewport; empty where the page cannot be drawn, such as while a style is missing."""
+        if tab.is_left:
+            return b""  # it would not be answered
+        try:
+            return tab.page.screenshot(timeout=self._timeout_s * 1000, **options)
+        except Error as error:
+            tab.raise_if_gone(error)
+            return b""
+
+    def _notices(self) -> tuple[str, ...]:
+        """What is to be told, each once; of a storm the beginning and its size."""
+        self._tabs.tell_surplus()
+        notices = list(dict.fromkeys(map(clean, self._gate.notices)))
+        self._gate.notices.clear()
+        if len(notices) > MAX_NOTICES:
+            rest = len(notices) - MAX_NOTICES
+            notices[MAX_NOTICES:] = [f"{rest} more notices are not shown"]
+        return tuple(notices)
+
+    def _leave_closed(self) -> None:
+        """Where the current tab closed itself, go on in another one, or at the first page.
+
+        Raises:
+            BrowserGone: it crashed, or the browser did.
+        """
+        if not self._tabs.current.page.is_closed():
+            return
+        num_left = sum(not page.is_closed() for page in self.pages)
+        self._tabs.drop_closed()
+        if num_left:
+            self._gate.notices.append("the page closed its window; another tab is current now")
+            return
+        self._gate.notices.append("the page closed its window; the first page is open again")
+        if self._start_url:
+            with self._tabs.current.guard():
+                try:
+                    self._goto(self._start_url)
+                    self._tabs.current.settle()
+                except ActionFailed as error:
+                    self._gate.notices.append(str(error))
+
     def screenshot(self) -> bytes:
-        """The current viewport as a JPEG."""
-        with self._tabs.current.guard():
-            self._leave_forbidden()
-            return self.page.screenshot(type="jpeg", quality=80, timeout=self._timeout_s * 1000)
+        """The current viewport as a JPEG; empty where the page cannot be drawn.
+
+        Raises:
+            BrowserGone: the page crashed or does not answer.
+        """
+        try:
+            with self._tabs.current.guard():
+                self._leave_forbidden()
+                return self._shot(self._tabs.current, type="jpeg", quality=80)
+        except TabClosed:
+            return b""
 
     def open(self, *urls: str) -> None:
         """Open addresses (public or real), one tab each; the first becomes current.
@@ -195,6 +292,7 @@ class Session:
         Raises:
             ActionFailed: an address is not on the allowed hosts, or does not load.
         """
+        self._start_url = urls[0] if urls else self._start_url
         for index, url in enumerate(urls):
             if index:
                 self._tabs.open()
@@ -202,7 +300,7 @@ class Session:
             with tab.guard():
                 self._goto(url)
                 tab.settle()
-                tab.title = tab.page.title()
+                tab.read_title()
         if len(urls) > 1:
             self._tabs.focus(len(self._tabs.all) - len(urls))
 
@@ -217,19 +315,24 @@ class Session:
             ActionFailed: it could not be done; the message is for the model.
             BrowserGone: the page crashed or does not answer.
         """
+        self._leave_closed()
         tab = self._tabs.current
-        with tab.guard():
-            try:
-                self._do(action)
-                self._tabs.current.settle()
-                self._tabs.follow_popup(tab)
-            except Error as error:
-                closed_itself = tab.page.is_closed() and self._context.pages  # as windows do
-                if not (closed_itself and self._tabs.is_alive):
+        try:
+            with tab.guard():
+                try:
+                    if tab.is_left:
+                        tab.settle(turn=False)
+                    self._do(action)
+                    self._tabs.current.settle()
+                    self._tabs.follow_popup(tab)
+                except Error as error:
                     tab.raise_if_gone(error)
                     message = error.message.splitlines()[0]
                     raise ActionFailed(f"{action.kind} failed: {message}") from error
-            self._tabs.drop_closed()
+        except TabClosed:
+            pass  # as windows do
+        self._leave_closed()
+        with self._tabs.current.guard():
             self._leave_forbidden()
 
     def _do(self, action: Action) -> None:
@@ -279,12 +382,16 @@ class Session:
         while not self._may_show(url := self._tabs.current.page.url):
             tab = self._tabs.current
             self._gate.notices.append(f"left {url[:200]}: not on the allowed hosts: {self._allow}")
-            if goes_back and tab.can_go_back:
-                goes_back = False
-                tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
-            else:
-                goes_back = True
-                self._tabs.close_current()
+            try:
+                if goes_back and tab.can_go_back:
+                    goes_back = False
+                    tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
+                else:
+                    goes_back = True
+                    self._tabs.close_current()
+            except Error as error:
+                tab.raise_if_gone(error)
+                tab.page.goto("about:blank")
             self._tabs.current.settle()
 
     def close(self) -> None:

@@ -11,18 +11,21 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from playwright.sync_api import CDPSession, Error
+from playwright.sync_api import CDPSession, Error, TimeoutError
 from playwright.sync_api import Page as PlaywrightPage
 
-from agentkv_env.errors import ActionFailed, BrowserGone, PageHung
+from agentkv_env.errors import ActionFailed, BrowserGone, PageHung, StillLoading, TabClosed
 from agentkv_env.gate import Gate
 from agentkv_env.loading import POLL_MS, REQUESTED_S, Loading
+from agentkv_env.plain import clean
 from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
 _POLICY = "agentkv policy"
 REACTION_MS = 20  # after a turn: until what the page asked for in it has been told to us
 MAX_DEPTH = 5  # frames in frames of other origins
+READING_S = 4.0  # how long a page is read; what is not reached by then is left out
+LEFT_S = 1.0  # how long a page that is being left may take to answer
 
 # Chromium reads the policy when the element gets into a head, and keeps it when it is gone again.
 # A document that has only begun is empty.
@@ -95,6 +98,8 @@ class Tab:
         self._owners: dict[int, tuple[str, float, float]] = {}  # element in a foreign frame
         self._document = ""  # token of the one last read
         self._next_id = 1
+        self._read_until = 0.0
+        self._is_part = False  # of the reading under way: not all of the page was reached
         page.on("crash", self._on_crash)
         self._loading = Loading(page)
         with self.guard():
@@ -168,13 +173,23 @@ class Tab:
             except Error:
                 pass  # the window is gone again
 
+    @property
+    def has_crashed(self) -> bool:
+        return self._crashed
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is being left for a page that has not answered yet."""
+        return self._loading.is_left
+
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Bound a block of browser calls in time; turn a dead page into BrowserGone.
+        """Bound each browser call of a block in time; turn a dead page into BrowserGone.
 
         Raises:
             PageHung: the page did not answer (our own browser is killed then).
-            BrowserGone: it crashed or was closed.
+            TabClosed: it closed its window.
+            BrowserGone: it crashed, or the browser did.
         """
         try:
             with self._watchdog.limit(2 * self._timeout_s):
@@ -195,13 +210,19 @@ class Tab:
                 f"the page did not answer for {2 * self._timeout_s:g} s; its browser was killed"
             ) from error
         crashed = self._crashed or "crashed" in text.lower()
-        if crashed or self.page.is_closed() or "closed" in text.lower():
+        browser = self.page.context.browser
+        if self.page.is_closed() and not crashed and (browser is None or browser.is_connected()):
+            raise TabClosed("the page closed its window") from error
+        gone = "closed" in text.lower() and "navigated or closed" not in text
+        if crashed or self.page.is_closed() or gone:
             raise BrowserGone(f"the page {'crashed' if crashed else 'is gone'}: {text}") from error
 
     def _ping(self) -> None:
         """Does the page answer? A browser that is not ours cannot be killed, so we ask first."""
         try:
-            self.page.wait_for_function("() => true", timeout=self._timeout_s * 1000)
+            # In Playwright's own world: in the page's the page may have replaced what it takes.
+            root = self.page.locator(":root")
+            root.wait_for(state="attached", timeout=self._timeout_s * 1000)
         except Error as error:
             if "Timeout" in error.message:
                 raise PageHung(f"the page did not answer for {self._timeout_s:g} s") from error
@@ -219,15 +240,21 @@ class Tab:
         self._awaits_held = False
         if turn:
             self._give_turn(started_at)
-        while self._loading.wait(started_at, timeout_s=self._timeout_s):
+        while self._loading.wait(
+            started_at, timeout_s=self._timeout_s, on_wait=self._watchdog.heard
+        ):
             if time.monotonic() > started_at + self._timeout_s:
                 return  # a page that loads itself again and again
             self._give_turn(time.monotonic())
 
     def _give_turn(self, asked_at: float) -> None:
         try:
-            self.call("turn")
+            self.page.wait_for_timeout(1)  # hear first whether the page is being left
+            if not self._loading.is_left:
+                self.call("turn")
             self.page.wait_for_timeout(REACTION_MS)
+        except StillLoading:
+            pass  # whoever asks for the page hears of it
         except Error as error:
             self.raise_if_gone(error)
             self._loading.expect_navigation(asked_at)
@@ -257,12 +284,12 @@ class Tab:
                     raise
         # The frame is new to us or shows a new document.
         asked = {"frameId": frame, "worldName": WORLD}
-        world = int(self._wire.send("Page.createIsolatedWorld", asked)["executionContextId"])
+        world = int(self._send("Page.createIsolatedWorld", asked)["executionContextId"])
         self._worlds[frame] = world
         return self._evaluate(f"{_script()}\n{expression}", world).get("value")
 
     def _evaluate(self, expression: str, world: int, *, by_value: bool = True) -> dict[str, Any]:
-        answer = self._wire.send(
+        answer = self._send(
             "Runtime.evaluate",
             {
                 "expression": expression,
@@ -277,6 +304,26 @@ class Tab:
             raise Error(f"our script failed in the page: {text}")
         result: dict[str, Any] = answer["result"]
         return result
+
+    def _send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """What the page answers.
+
+        Raises:
+            StillLoading: it is being left for a page that takes longer than is waited for.
+            Error: it answers with an error.
+        """
+        # Chromium keeps back what is asked of a page that is being left until the next one answers.
+        # Not always, so it is asked all the same.
+        patience = min(LEFT_S, self._timeout_s) if self._loading.is_left else 1.8 * self._timeout_s
+        try:
+            answer: dict[str, Any] = self._wire.send(method, params, timeout=patience * 1000)
+        except TimeoutError as error:
+            if self._loading.is_left:
+                raise StillLoading("the page is still loading") from error
+            self._watchdog.fire()
+            raise PageHung(f"the page did not answer for {patience:g} s") from error
+        self._watchdog.heard()
+        return answer
 
     def ask(self, id: int, function: str, *arguments: object) -> Any:
         """Call one of our script's functions on element `id`, wherever it lives.
@@ -296,21 +343,35 @@ class Tab:
 
     def read(self) -> dict[str, Any]:
         """Walk the page; nodes of frames of other origins stand where the frame stands."""
+        self._read_until = time.monotonic() + READING_S
+        self._is_part = False
         found = self._walk(self._frame, self._document, {"x": 0, "y": 0}, None)
         if found["token"] != self._document:
             self._document = found["token"]
             self._owners = {}
         found["nodes"] = list(self._spliced(found["nodes"], self._frame, MAX_DEPTH))
-        self.title = found["title"]
+        found["part"] = self._is_part
+        self.title = clean(found["title"])
         return found
+
+    def read_title(self) -> None:
+        """Read nothing but the title; it stays as it was where that cannot be."""
+        try:
+            self.title = clean(self.call("title"))
+        except StillLoading:
+            pass
+        except Error as error:
+            self.raise_if_gone(error)
 
     def _walk(
         self, frame: str, document: str | None, at: dict[str, float], view: dict[str, float] | None
     ) -> dict[str, Any]:
+        left_ms = max(1, round(1000 * (self._read_until - time.monotonic())))
         found: dict[str, Any] = json.loads(
-            self.call("walk", self._next_id, document, at, view, frame=frame)
+            self.call("walk", self._next_id, document, at, view, left_ms, frame=frame)
         )
         self._next_id = found["nextId"]
+        self._is_part |= found["part"]
         return found
 
     def _spliced(
@@ -319,7 +380,9 @@ class Tab:
         for node in nodes:
             if node["k"] != "frame":
                 yield {**node, "frame": frame}
-            elif depth > 0:
+            elif depth == 0 or time.monotonic() > self._read_until:
+                self._is_part = True
+            else:
                 try:
                     yield from self._foreign(node, frame, depth)
                 except Error as error:
@@ -328,7 +391,7 @@ class Tab:
     def _foreign(self, node: dict[str, Any], parent: str, depth: int) -> Iterator[dict[str, Any]]:
         expression = f"agentkv.frame({node['f']})"
         handle = self._evaluate(expression, self._worlds[parent], by_value=False)
-        described = self._wire.send("DOM.describeNode", {"objectId": handle["objectId"]})
+        described = self._send("DOM.describeNode", {"objectId": handle["objectId"]})
         frame = described["node"].get("frameId")
         if frame is None:
             return  # the page took the element out since the walk
@@ -343,7 +406,7 @@ class Tab:
         yield from self._spliced(found["nodes"], frame, depth - 1)
 
 
-SCRIPTS = ("boxes", "names", "pictures", "walk", "deeds")
+SCRIPTS = ("safe", "boxes", "names", "pictures", "walk", "deeds")
 """Files of the folder walk/, which share one scope."""
 
 

@@ -12,6 +12,23 @@ from agentkv_env.watchdog import Watchdog
 
 POPUP_S = 2.0  # how long a window that was asked for may take to appear
 POLL_MS = 4
+MAX_TABS = 10
+"""A page that opens windows without end is refused the rest: each costs some 20 MB."""
+# No headless Chromium has the blocker of unasked windows that every other browser has.
+ASKED_ONLY = """(() => {
+  const asked = () => navigator.userActivation.isActive;
+  const elsewhere = (el) => el.target && !/^_(self|top|parent)$/i.test(el.target);
+  const guarded = (holder, name, refuses) => {
+    const native = holder[name], apply = Reflect.apply;
+    holder[name] = new Proxy(native, { apply: (_, self, given) =>
+      refuses(self) && !asked() ? null : apply(native, self, given) });
+  };
+  guarded(window, "open", () => true);
+  guarded(HTMLElement.prototype, "click",
+    (el) => (el instanceof HTMLAnchorElement || el instanceof HTMLAreaElement) && elsewhere(el));
+  guarded(HTMLFormElement.prototype, "submit", (form) =>
+    !/^_(self|top|parent)?$/i.test(Element.prototype.getAttribute.call(form, "target") || ""));
+})()"""
 
 
 class Tabs:
@@ -28,6 +45,7 @@ class Tabs:
         self._opening = False  # a tab of our own is being opened
         self._num_arriving = 0  # windows that pages opened, not attached yet
         self._popup: Tab | None = None  # the last such window, until it was followed
+        self._num_surplus = 0  # windows closed because there were too many; not told yet
         self.all: list[Tab] = []
         self.current = self._attach(page)
         self._context.on("page", self._on_page)
@@ -39,7 +57,13 @@ class Tabs:
         return not self._watchdog.fired and (browser is None or browser.is_connected())
 
     def open(self) -> None:
-        """Open an empty tab and make it current."""
+        """Open an empty tab and make it current.
+
+        Raises:
+            ActionFailed: there are `MAX_TABS` already.
+        """
+        if len(self.all) >= MAX_TABS:
+            raise ActionFailed(f"there are {MAX_TABS} tabs already; close one first")
         self._opening = True
         try:
             page = self._context.new_page()
@@ -74,8 +98,8 @@ class Tabs:
         """
         self.all = [tab for tab in self.all if not tab.page.is_closed()]
         if not self.all:
-            if not self.is_alive:
-                raise BrowserGone("the browser is gone")
+            if not self.is_alive or self.current.has_crashed:
+                raise BrowserGone("the page crashed" if self.is_alive else "the browser is gone")
             self.open()
         if self.current not in self.all:
             self.focus(len(self.all) - 1)
@@ -99,8 +123,16 @@ class Tabs:
             popup.page.close()
             self.drop_closed()
         else:
-            popup.page.wait_for_load_state("domcontentloaded", timeout=POPUP_S * 1000)
             popup.settle()
+
+    def tell_surplus(self) -> None:
+        """Put into the notices how many windows were closed because there were too many."""
+        if self._num_surplus:
+            self._gate.notices.append(
+                f"{self._num_surplus} windows that the page opened were closed: "
+                f"there are at most {MAX_TABS} tabs"
+            )
+            self._num_surplus = 0
 
     def ignore_new(self) -> None:
         """Windows that open from now on are nobody's tabs."""
@@ -119,6 +151,14 @@ class Tabs:
 
     def _on_page(self, page: PlaywrightPage) -> None:
         if self._opening:
+            return
+        self.all = [tab for tab in self.all if not tab.page.is_closed()] or self.all
+        if len(self.all) >= MAX_TABS:
+            self._num_surplus += 1
+            try:
+                page.close()
+            except Error:
+                pass  # it was quicker
             return
         self._num_arriving += 1
         for tab in self.all:

@@ -30,6 +30,7 @@ class Watchdog:
         self._driver = driver
         self._group = None if pid is None else Group.of(pid)
         self._deadline: float | None = None
+        self._seconds = 0.0
         self._stopped = False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -44,6 +45,7 @@ class Watchdog:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
                 self._thread.start()
+            self._seconds = seconds
             self._deadline = time.monotonic() + seconds
             self._wake.notify()
         try:
@@ -51,6 +53,18 @@ class Watchdog:
         finally:
             with self._wake:
                 self._deadline = None
+
+    def heard(self) -> None:
+        """What the guarded block talks to has answered: its time begins anew."""
+        with self._wake:
+            if self._deadline is not None:
+                self._deadline = time.monotonic() + self._seconds
+
+    def fire(self) -> None:
+        """Kill the process now."""
+        if self.pid is not None:
+            self.fired = True
+            self.kill()
 
     def stop(self) -> None:
         """End the thread; nothing is killed any more."""

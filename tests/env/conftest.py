@@ -15,12 +15,17 @@ from agentkv_env.browser import Browser, find_executable
 from agentkv_env.page import Node, Page
 from agentkv_env.session import Session
 
+Answer = str | bytes | tuple[str] | threading.Event
+
 
 class Pages:
-    """Serves HTML and PNG by path; `{port}` in a page is replaced; a tuple redirects."""
+    """Serves HTML and PNG by path; `{port}` in a page is replaced; a tuple redirects.
+
+    An event is an answer that comes when it is set.
+    """
 
     def __init__(self) -> None:
-        self.content: dict[str, str | bytes | tuple[str]] = {}
+        self.content: dict[str, Answer] = {}
         self.asked: list[str] = []
         """Host and path of every request."""
         outer = self
@@ -47,6 +52,9 @@ class Pages:
             request.rfile.read(length)
         found = self.content.get(path)
         body, headers = b"", {"Content-Type": "text/html; charset=utf-8"}
+        if isinstance(found, threading.Event):
+            found.wait(30)
+            found = "<title>Late</title>came late"
         if isinstance(found, tuple):
             headers["Location"] = found[0].replace("{port}", str(self.port))
         elif isinstance(found, bytes):
@@ -64,7 +72,7 @@ class Pages:
         request.end_headers()
         request.wfile.write(body)
 
-    def set(self, content: Mapping[str, str | bytes | tuple[str]]) -> None:
+    def set(self, content: Mapping[str, Answer]) -> None:
         self.content = dict(content)
         self.asked.clear()
 
@@ -88,7 +96,7 @@ class Visit:
         self.session = session
         self.pages = pages
 
-    def show(self, html: str, **others: str | bytes | tuple[str]) -> Page:
+    def show(self, html: str, **others: Answer) -> Page:
         """Serve `html` at / (and others at /name), open it, read it."""
         self.pages.set({"/": html, **{f"/{name}": page for name, page in others.items()}})
         self.session.open(self.pages.origin() + "/")

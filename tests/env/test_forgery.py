@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_env import serialize as serializing
@@ -136,6 +136,7 @@ def test_no_look_alike_turns_into_a_bracket_a_backtick_or_a_quote() -> None:
         assert unicodedata.normalize(form, quoted(alike)).count('"') == 2  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None) | st.characters(categories=["Cs", "Cc", "Cf"])))
 def test_clean_text_is_one_line_without_control(words: str) -> None:
     made = clean(words)

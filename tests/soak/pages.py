@@ -1,19 +1,22 @@
 """Hostile pages: whatever a page writes, no line of an observation passes for one of ours."""
 
 import random
-import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
+from html import escape
 
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import STATES, Box, Kind, Node, Page
 from agentkv_env.serialize import MAX_OPTIONS, body_lines, serialize
+from tests.soak.hostile_html import CASES, Served, visited
 from tests.soak.observation import Claims, Element, read
 from tests.soak.part import Part, Verdict
 
 NUM_VALUES = 40_000
+NUM_BROWSED = 300
+"""Pages of random hostile HTML, beside the named ones of `hostile_html`."""
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 LAYOUTS = ("after", "before")
 WORDS = (
@@ -66,6 +69,15 @@ DROPPED = (
     *("\u3164", "\U000e0041", "\ud800", "\udfff"),
 )
 MARKS = ("\ufe0f", "\u0338", "\u0301", "\u20dd", "\ufffe")
+TAGS = (
+    *(("p", True), ("a href=#x", True), ("button", True), ("input", False), ("textarea", True)),
+    *(("form role=button", True), ("select><option", True), ("h2", True), ("table><tr><td", True)),
+    *(("input type=checkbox", False), ("img alt=x", False), ("label", True), ("pre", True)),
+    *(("div onclick=1", True), ("details open><summary", True), ("svg aria-label=x", True)),
+    *(("div contenteditable", True), ("span style=position:fixed;top:0", True), ("form", True)),
+)
+ATTRIBUTES = ("aria-label", "title", "value", "placeholder", "alt", "role", "aria-valuetext", "id")
+CLOBBERED = ("childNodes", "getAttribute", "nodeType", "title", "body", "documentElement", "labels")
 ROLES = ("link", "button", "textbox", "checkbox", "combobox", "image", "tab")
 
 
@@ -196,25 +208,23 @@ def check_claims(page: Page, claims: Claims, *, is_cut: bool = False) -> str:
 
 
 def forged(page: Page, rng: random.Random) -> str:
-    """What `page` manages to say in our name; "" if it is nothing."""
+    """What `page` manages to say in our name, in some layout and any normal form; "" if nothing."""
     for layout in LAYOUTS:
-        for boxes in (rng.random() < 0.5,):
-            text = serialize(page, layout=layout, boxes=boxes).text  # type: ignore[arg-type]
-            text.encode()
-            readings = [form for form in FORMS]
-            for form in readings:
-                normal = unicodedata.normalize(form, text)
-                for shown in (normal, normal.casefold()):
-                    claims = read(shown, layout, boxes=boxes)
-                    if wrong := check_claims(page, claims):
-                        return f"{layout}, {form}: {wrong}"
+        boxes = rng.random() < 0.5
+        text = serialize(page, layout=layout, boxes=boxes).text  # type: ignore[arg-type]
+        text.encode()
+        readings = {form: unicodedata.normalize(form, text) for form in FORMS}
+        form = rng.choice(FORMS)
+        readings[f"{form}, folded"] = readings[form].casefold()
+        for name, shown in readings.items():
+            if wrong := check_claims(page, read(shown, layout, boxes=boxes)):
+                return f"{layout}, {name}: {wrong}"
         budget = rng.randint(0, 400)
-        cut = serialize(page, layout=layout, budget=budget)  # type: ignore[arg-type]
-        for form in FORMS:
-            claims = read(unicodedata.normalize(form, cut.text), layout, boxes=False)
-            is_cut = cut.text != serialize(page, layout=layout).text  # type: ignore[arg-type]
-            if wrong := check_claims(page, claims, is_cut=is_cut):
-                return f"{layout}, {form}, cut to {budget}: {wrong}"
+        whole = serialize(page, layout=layout).text  # type: ignore[arg-type]
+        cut = serialize(page, layout=layout, budget=budget).text  # type: ignore[arg-type]
+        claims = read(unicodedata.normalize(form, cut), layout, boxes=False)
+        if wrong := check_claims(page, claims, is_cut=cut != whole):
+            return f"{layout}, {form}, cut to {budget}: {wrong}"
         if wrong := _forged_changes(page, layout, rng):
             return f"{layout}, changes: {wrong}"
     return ""
@@ -226,7 +236,7 @@ def _forged_changes(page: Page, layout: str, rng: random.Random) -> str:
     known: Known | None = None
     for look in (earlier, page):
         observation, known = serialize_changes(look, known, layout=layout)  # type: ignore[arg-type]
-        for form in FORMS:
+        for form in rng.sample(FORMS, 1):
             claims = read(unicodedata.normalize(form, observation.text), layout, boxes=False)
             same, gone = claims.lines.get("same", []), claims.lines.get("gone", [])
             num_lines = len(body_lines(look, layout, False))  # type: ignore[arg-type]
@@ -245,23 +255,66 @@ def value_cases(count: int) -> Iterator[Verdict]:
     """Pages without a browser, numbered by their seeds."""
     for seed in range(count):
         rng = random.Random(f"pages/{seed}")
-        page = hostile_page(rng)
-        try:
-            wrong = forged(page, rng)
-        except Exception as error:  # a case must not end the run
-            wrong = f"{type(error).__name__}: {error}"
-        yield Verdict(f"page {seed}", "broken" if wrong else "held", wrong)
+        yield _judged(f"page {seed}", hostile_page(rng), rng)
+
+
+def _judged(case: str, page: Page, rng: random.Random) -> Verdict:
+    try:
+        wrong = forged(page, rng)
+    except Exception as error:  # a case must not end the run
+        wrong = f"{type(error).__name__}: {error}"
+    return Verdict(case, "broken" if wrong else "held", wrong)
+
+
+def hostile_html(rng: random.Random) -> str:
+    """A document whose every text and attribute is hostile."""
+
+    def attribute(name: str) -> str:
+        value = hostile_text(rng).encode("utf-8", "replace").decode()
+        return f' {name}="{escape(value)}"'
+
+    parts = [f"<title>{escape(hostile_text(rng))}</title>"]
+    for _ in range(rng.randint(1, 12)):
+        tag, close = rng.choice(TAGS)
+        names = rng.sample(ATTRIBUTES, rng.randint(0, 4))
+        given = "".join(attribute(name) for name in names)
+        if rng.random() < 0.2:
+            given += f' name="{rng.choice(CLOBBERED)}"'
+        parts.append(f"<{tag}{given}>")
+        if close:
+            parts.append(escape(hostile_text(rng)))
+            if rng.random() < 0.7:
+                parts.append(f"</{tag.split()[0]}>")
+    return "".join(parts).encode("utf-8", "replace").decode()
+
+
+def browser_cases(count: int, names: Iterable[str] = CASES) -> Iterator[Verdict]:
+    """Named pages that misbehave, and `count` random ones, in a real browser."""
+    with Served() as served:
+        for name in names:
+            html, action = CASES[name]
+            page, wrong = visited(served, html, action)
+            yield _browsed(f"browser, {name}", page, wrong)
+        for seed in range(count):
+            rng = random.Random(f"html/{seed}")
+            page, wrong = visited(served, hostile_html(rng), f"click [{rng.randint(1, 4)}]")
+            yield _browsed(f"browser, page {seed}", page, wrong)
+
+
+def _browsed(case: str, page: Page | None, wrong: str) -> Verdict:
+    if page is None or wrong:
+        return Verdict(case, "broken" if wrong else "held", wrong)
+    return _judged(case, page, random.Random(case))
 
 
 def run() -> Iterator[Verdict]:
     yield from value_cases(NUM_VALUES)
+    yield from browser_cases(NUM_BROWSED)
 
 
 PART = Part(
     "pages",
-    "no text of a page passes for the harness's word, in any of Unicode's normal forms",
+    "no text of a page passes for the harness's word, in any of Unicode's normal forms; and what a "
+    "page does to a browser ends as a page read, or as an error of a kind that is meant for it",
     run,
 )
-
-if __name__ == "__main__":
-    sys.exit("run me as `python -m tests.soak pages`")

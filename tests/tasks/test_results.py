@@ -25,6 +25,7 @@ MakeRow = Callable[..., Row]
 def test_rows_read_back_as_they_were_written(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "deep" / "results.jsonl"
     rows = [row(task_id=1, answer="ünï\n\u2028code"), row(task_id=2, policy_parameters={"a": [1]})]
+    rows.append(row(task_id=3, answer="half \ud800 of a pair"))
     with Results(path) as results:
         for each in rows:
             results.append(each)

@@ -7,8 +7,15 @@
 
 const MIN_OVERLAP = 2; // pixels; less is a border or a rounding error
 
-const squeeze = (text) => text.replace(/\s+/g, " ").trim();
-const styleOf = (el) => el.ownerDocument.defaultView.getComputedStyle(el);
+const MAX_TEXT = 20000; // characters of one text; more is a flood and no text
+const MAX_NESTING = 800; // of elements in each other; a parser stops at 512, scripts go on
+
+const squeeze = (text) => text.slice(0, MAX_TEXT).replace(/\s+/g, " ").trim();
+const styleOf = (el) => (viewOf(documentOf(el)) || window).getComputedStyle(el);
+
+// Reading may take so long; then what was read so far is all.
+let late = Infinity;
+const isLate = () => performance.now() > late;
 
 function cut(rect, clip) {
   const x = Math.max(rect.x, clip.x), y = Math.max(rect.y, clip.y);
@@ -30,23 +37,23 @@ const numbers = (rect) => {
 };
 
 // The rectangles of an element; of its content where it has none of its own (a link around a float).
-function rectsOf(el) {
-  const rects = [...el.getClientRects()].filter((rect) => rect.width > 1 && rect.height > 1);
-  if (rects.length || !el.firstElementChild) return rects;
-  for (const child of el.children) {
-    const inner = rectsOf(child);
+function rectsOf(el, depth = 0) {
+  const rects = [...clientRectsOf(el)].filter((rect) => rect.width > 1 && rect.height > 1);
+  if (rects.length || depth > MAX_NESTING) return rects;
+  for (const child of childElementsOf(el)) {
+    const inner = rectsOf(child, depth + 1);
     if (inner.length) return inner;
   }
   return [];
 }
 
 // The nodes an element shows as its own: those of its shadow root, or those put into its slot.
-const childrenOf = (el) => el.shadowRoot ? el.shadowRoot.childNodes
-  : el.localName === "slot" && el.assignedNodes().length ? el.assignedNodes() : el.childNodes;
+const childrenOf = (el) => shadowOf(el) ? childNodesOf(shadowOf(el))
+  : tagOf(el) === "slot" && el.assignedNodes?.().length ? el.assignedNodes() : childNodesOf(el);
 
 // The rectangle inside a frame's border and padding, in pixels of the document around it.
 function insideOf(frame) {
-  const style = styleOf(frame), outer = frame.getBoundingClientRect();
+  const style = styleOf(frame), outer = boxOf(frame);
   const left = frame.clientLeft + parseFloat(style.paddingLeft);
   const top = frame.clientTop + parseFloat(style.paddingTop);
   return { x: outer.x + left, y: outer.y + top,
@@ -54,37 +61,39 @@ function insideOf(frame) {
 }
 
 function deepest(doc, x, y) {
-  let hit = doc.elementFromPoint(x, y);
-  while (hit?.shadowRoot) {
-    const inner = hit.shadowRoot.elementFromPoint(x, y);
+  let hit = hitIn(doc, x, y);
+  while (hit && shadowOf(hit)) {
+    const inner = hitIn(shadowOf(hit), x, y);
     if (!inner || inner === hit) break;
     hit = inner;
   }
   return hit;
 }
-const parentOf = (node) => node.assignedSlot || node.parentNode || node.host || null;
+const parentOf = (node) => (nodeTypeOf(node) === 1 ? slotOf(node) : node.assignedSlot) ||
+  parentNodeOf(node) || (nodeTypeOf(node) === 11 ? node.host : null) || null;
 const within = (node, ancestor) => {
   for (; node; node = parentOf(node)) if (node === ancestor) return true;
   return false;
 };
 // Whether a press at x, y of the element's own viewport reaches it, its label or a box around it.
 function reaches(el, x, y) {
-  const hit = deepest(el.ownerDocument, x, y);
+  const hit = deepest(documentOf(el), x, y);
   if (!hit) return false;
   if (within(hit, el) || within(el, hit)) return true;
-  return [...(el.labels || [])].some((label) => within(hit, label));
+  return [...(labelsOf(el) || [])].some((label) => within(hit, label));
 }
 
 function scroller() {
-  const root = document.scrollingElement || document.documentElement;
-  if (!root || !document.body || root.scrollHeight > innerHeight + 1) return root;
+  const root = scrollingElementOf(document) || rootElementOf(document), body = bodyOf(document);
+  if (!root || !body || scrollHeightOf(root) > innerHeight + 1) return root;
   let best = root, area = (innerWidth * innerHeight) / 4; // a quarter of the window, or no scroller
-  for (const el of document.body.querySelectorAll("*")) {
-    if (el.scrollHeight <= el.clientHeight + 1 || el.clientHeight < 100) continue;
-    if (el.clientWidth * el.clientHeight <= area) continue;
+  for (const el of queryAllIn(body, "*")) {
+    if (isLate()) break;
+    if (scrollHeightOf(el) <= clientHeightOf(el) + 1 || clientHeightOf(el) < 100) continue;
+    if (clientWidthOf(el) * clientHeightOf(el) <= area) continue;
     if (!/auto|scroll|overlay/.test(styleOf(el).overflowY)) continue;
     best = el;
-    area = el.clientWidth * el.clientHeight;
+    area = clientWidthOf(el) * clientHeightOf(el);
   }
   return best;
 }

@@ -2,22 +2,23 @@
 
 const find = (id) => {
   const el = elements.get(id)?.deref();
-  return el && el.isConnected ? el : null;
+  return el && isConnected(el) ? el : null;
 };
 
 // Where to press for element `id`, in pixels of this frame's page viewport.
 function locate(id) {
   const el = find(id);
+  late = performance.now() + 1000;
   if (!el) return { error: "gone" };
   const target = hiddenBehindLabel(el)
-    ? [...el.labels].find((label) => rectsOf(label).length) || el : el;
-  const view = el.ownerDocument.defaultView;
+    ? [...labelsOf(el)].find((label) => rectsOf(label).length) || el : el;
+  const view = viewOf(documentOf(el)) || window;
   const middles = () => rectsOf(target).map((r) => [r.x + r.width / 2, r.y + r.height / 2]);
   const inView = ([x, y]) => x >= 0 && y >= 0 && x < view.innerWidth && y < view.innerHeight;
   let points = middles();
   if (!points.length) return { error: "invisible" };
   if (!points.some((point) => inView(point) && reaches(target, ...point))) {
-    target.scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
+    scrollIntoView(target, { block: "center", inline: "nearest", behavior: "instant" });
     points = middles();
   }
   const finer = rectsOf(target).flatMap((r) => [[0.25, 0.5], [0.75, 0.5], [0.5, 0.2], [0.5, 0.8]]
@@ -30,12 +31,12 @@ function locate(id) {
     x += corner.x;
     y += corner.y;
   }
-  const over = point ? null : deepest(el.ownerDocument, px, py);
+  const over = point ? null : deepest(documentOf(el), px, py);
   const role = roleOf(el, styleOf(el));
-  const cover = over ? `${over.localName} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
-  return { x, y, role, name: nameOf(el, role), tag: el.localName,
-    type: el.localName === "input" ? el.type : "",
-    disabled: el.matches(":disabled"), readonly: el.readOnly === true,
+  const cover = over ? `${tagOf(over)} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
+  return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
+    type: tagOf(el) === "input" ? el.type : "",
+    disabled: matches(el, ":disabled"), readonly: el.readOnly === true,
     covered: point ? "" : cover };
 }
 
@@ -43,15 +44,15 @@ function locate(id) {
 function focus(id, all) {
   const el = find(id);
   if (!el) return false;
-  if (!within(deepActive(el), el)) el.focus();
+  if (!within(deepActive(el), el)) focusOn(el);
   if (!all) return true;
-  if (typeof el.select === "function") el.select();
-  else el.ownerDocument.defaultView.getSelection().selectAllChildren(el);
+  if (!isForm(el) && typeof el.select === "function") el.select();
+  else (viewOf(documentOf(el)) || window).getSelection().selectAllChildren(el);
   return true;
 }
 function deepActive(el) {
-  let active = el.ownerDocument.activeElement;
-  while (active?.shadowRoot?.activeElement) active = active.shadowRoot.activeElement;
+  let active = activeIn(documentOf(el));
+  while (active && shadowOf(active) && activeIn(shadowOf(active))) active = activeIn(shadowOf(active));
   return active;
 }
 
@@ -87,11 +88,13 @@ function assign(id, value) {
 }
 
 function scroll(sign) {
-  const moving = scroller(), before = moving?.scrollTop;
+  late = performance.now() + 1000;
+  const moving = scroller();
   if (!moving) return false;
-  const height = moving === document.scrollingElement ? innerHeight : moving.clientHeight;
-  moving.scrollBy({ top: sign * height, behavior: "instant" });
-  return moving.scrollTop !== before;
+  const before = scrollTopOf(moving);
+  const height = moving === scrollingElementOf(document) ? innerHeight : clientHeightOf(moving);
+  scrollBy(moving, { top: sign * height, behavior: "instant" });
+  return scrollTopOf(moving) !== before;
 }
 
 // Resolves when the page has had one frame and one task to react in.
@@ -101,4 +104,4 @@ const turn = () => Promise.race([
 ]);
 
 globalThis.agentkv = { walk, turn, locate, focus, choose, assign, scroll, pixels,
-  frame: (index) => frames[index] };
+  frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

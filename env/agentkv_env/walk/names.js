@@ -1,5 +1,7 @@
 // What things are: the role, name, value, options and states of an element.
 
+const MAX_OPTIONS = 1000; // of one list
+
 const SKIPPED = new Set(
   ("script style template noscript head meta link title datalist option optgroup audio video " +
     "object embed map param source track defs symbol").split(" "));
@@ -15,92 +17,94 @@ const ACTIVE =
 
 // Native controls keep their nature whatever role they claim.
 function roleOf(el, style) {
-  const tag = el.localName;
+  const tag = tagOf(el);
   if (tag === "input") {
     if (el.type === "hidden") return "";
     return INPUTS[el.type] || (el.list ? "combobox" : "textbox");
   }
   if (tag === "textarea") return "textbox";
   if (tag === "select") return el.multiple || el.size > 1 ? "listbox" : "combobox";
-  const claimed = ROLES[(el.getAttribute("role") || "").trim().split(/\s+/)[0].toLowerCase()];
+  const claimed = ROLES[(attributeOf(el, "role") || "").trim().split(/\s+/)[0].toLowerCase()];
   if (claimed) return claimed;
   if (tag === "button") return "button";
-  if (tag === "a" && el.hasAttribute("href")) return "link";
-  if (tag === "summary" && el.parentElement?.localName === "details") return "button";
-  const editable = el.getAttribute("contenteditable");
+  if (tag === "a" && hasAttribute(el, "href")) return "link";
+  if (tag === "summary" && parentElementOf(el) && tagOf(parentElementOf(el)) === "details") return "button";
+  const editable = attributeOf(el, "contenteditable");
   if (editable !== null && editable !== "false") return "textbox";
   if (tag === "body" || tag === "html" || tag === "label") return "";
-  const parent = el.parentElement;
+  const parent = parentElementOf(el);
   const pointer = style.cursor === "pointer" && parent && styleOf(parent).cursor !== "pointer";
-  const reachable = el.hasAttribute("tabindex") && el.tabIndex >= 0;
-  if (!el.hasAttribute("onclick") && !pointer && !reachable) return "";
+  const reachable = hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0;
+  if (!hasAttribute(el, "onclick") && !pointer && !reachable) return "";
   // A generic box is a button only if nothing inside is one, and if it is no scrollable article.
-  if (el.querySelector(ACTIVE) || el.textContent.length > 200) return "";
+  if (queryIn(el, ACTIVE) || textContentOf(el).length > 200) return "";
   return tag === "a" ? "link" : "button";
 }
 
 const CONTROLS = new Set(["input", "select", "textarea", "button"]);
 
 // What an element says: its text, the alternative text of its images, the labels of its parts.
-function textOf(el, top = true) {
+function textOf(el, depth = 0) {
   let text = "";
   for (const child of childrenOf(el)) {
-    if (child.nodeType === 3) { text += child.data; continue; }
-    if (child.nodeType !== 1) continue;
-    const tag = child.localName;
+    if (text.length > MAX_TEXT || depth > MAX_NESTING || isLate()) break;
+    if (nodeTypeOf(child) === 3) { text += child.data; continue; }
+    if (nodeTypeOf(child) !== 1) continue;
+    const tag = tagOf(child);
     if (tag === "img") { text += ` ${child.alt || child.title || ""} `; continue; }
     if (tag === "svg") { text += ` ${svgName(child)} `; continue; }
     if (tag === "br") { text += " "; continue; }
     if (SKIPPED.has(tag) || CONTROLS.has(tag)) continue;
     const style = styleOf(child);
-    if (style.display !== "contents" && !child.checkVisibility()) continue;
+    if (style.display !== "contents" && !isVisible(child)) continue;
     if (style.visibility !== "visible") continue;
-    const inner = child.getAttribute("aria-label") || textOf(child, false);
+    const inner = attributeOf(child, "aria-label") || textOf(child, depth + 1);
     text += style.display === "inline" || style.display === "contents" ? inner : ` ${inner} `;
   }
-  return top ? squeeze(text) : text;
+  return depth ? text : squeeze(text);
 }
 
 const svgName = (svg) => squeeze(
-  svg.getAttribute("aria-label") || svg.querySelector(":scope > title")?.textContent || "");
+  attributeOf(svg, "aria-label") || queryIn(svg, ":scope > title")?.textContent || "");
 
 function byIds(el, attribute) {
-  const root = el.getRootNode();
-  return squeeze((el.getAttribute(attribute) || "").split(/\s+/)
-    .map((id) => (id && root.getElementById ? root.getElementById(id) : null))
+  const root = rootOf(el);
+  return squeeze((attributeOf(el, attribute) || "").split(/\s+/)
+    .map((id) => (id ? byIdIn(root, id) : null))
     .filter((other) => other)
-    .map((other) => other.getAttribute("aria-label") || textOf(other)).join(" "));
+    .map((other) => attributeOf(other, "aria-label") || textOf(other)).join(" "));
 }
 
 function nameOf(el, role) {
-  const tag = el.localName;
-  const own = byIds(el, "aria-labelledby") || squeeze(el.getAttribute("aria-label") || "");
+  const tag = tagOf(el);
+  const own = byIds(el, "aria-labelledby") || squeeze(attributeOf(el, "aria-label") || "");
   if (own) return own;
   if (tag === "input" && role === "button") {
     const standard = { submit: "Submit", reset: "Reset", image: "Submit" }[el.type] || "";
     return squeeze(el.type === "image" ? el.alt || el.title || el.value : el.value) ||
       squeeze(el.title) || standard;
   }
-  if (CONTROLS.has(tag) || el.labels) {
-    const labels = [...(el.labels || [])].map((label) => textOf(label)).join(" ");
+  if (CONTROLS.has(tag) || labelsOf(el)) {
+    const labels = [...(labelsOf(el) || [])].map((label) => textOf(label)).join(" ");
     if (squeeze(labels)) return squeeze(labels);
   }
   if (tag === "input" || tag === "textarea" || tag === "select" || role === "textbox") {
-    return squeeze(el.getAttribute("placeholder") || el.title ||
-      el.getAttribute("aria-placeholder") || "") || (tag === "input" ? beside(el) : "");
+    return squeeze(attributeOf(el, "placeholder") || tooltipOf(el) ||
+      attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? beside(el) : "");
   }
-  return textOf(el) || squeeze(el.title || el.querySelector?.("[title]")?.title || "");
+  const titled = queryIn(el, "[title]");
+  return textOf(el) || squeeze(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "");
 }
 
 // The words right of a bare checkbox or radio button, which sighted people read as its name.
 function beside(el) {
   if (el.type !== "checkbox" && el.type !== "radio") return "";
-  const next = el.nextSibling;
-  return next && next.nodeType === 3 ? squeeze(next.data) : "";
+  const next = nextSiblingOf(el);
+  return next && nodeTypeOf(next) === 3 ? squeeze(next.data) : "";
 }
 
 function valueOf(el, role) {
-  const tag = el.localName;
+  const tag = tagOf(el);
   if (tag === "select") {
     return [...el.selectedOptions].map((option) => squeeze(option.label)).join(", ");
   }
@@ -110,29 +114,31 @@ function valueOf(el, role) {
     return el.type === "password" ? (el.value ? "********" : "") : squeeze(el.value);
   }
   if (tag === "textarea") return squeeze(el.value);
-  if (role === "textbox") return squeeze(el.innerText || "");
-  return squeeze(el.getAttribute("aria-valuetext") || el.getAttribute("aria-valuenow") || "");
+  if (role === "textbox") return squeeze(innerTextOf(el) || "");
+  return squeeze(attributeOf(el, "aria-valuetext") || attributeOf(el, "aria-valuenow") || "");
 }
 
 function optionsOf(el) {
-  const list = el.localName === "select" ? el.options : el.localName === "input" && el.list?.options;
-  return list ? [...list].filter((option) => !option.disabled || option.selected)
+  const tag = tagOf(el);
+  const list = tag === "select" ? el.options : tag === "input" && el.list?.options;
+  return list ? Array.from({ length: Math.min(list.length, MAX_OPTIONS) }, (_, index) => list[index])
+    .filter((option) => !option.disabled || option.selected)
     .map((option) => squeeze(option.label || option.value)) : [];
 }
 
 function statesOf(el) {
   const states = [];
-  const aria = (name) => el.getAttribute(`aria-${name}`);
-  if (el.localName === "input" ? el.checked : aria("checked") === "true") states.push("checked");
+  const tag = tagOf(el), aria = (name) => attributeOf(el, `aria-${name}`);
+  if (tag === "input" ? el.checked : aria("checked") === "true") states.push("checked");
   if (aria("pressed") === "true") states.push("pressed");
   if (aria("selected") === "true") states.push("selected");
   if (aria("current") && aria("current") !== "false") states.push("current");
-  if (el.matches(":disabled") || aria("disabled") === "true") states.push("disabled");
+  if (matches(el, ":disabled") || aria("disabled") === "true") states.push("disabled");
   if (el.readOnly === true || aria("readonly") === "true") states.push("readonly");
   if (el.required === true || aria("required") === "true") states.push("required");
-  if (el.localName === "input" && el.type === "password") states.push("password");
+  if (tag === "input" && el.type === "password") states.push("password");
   if (aria("invalid") && aria("invalid") !== "false") states.push("invalid");
-  const open = el.localName === "summary" ? String(el.parentElement.open) : aria("expanded");
+  const open = tag === "summary" ? String(parentElementOf(el)?.open) : aria("expanded");
   if (open === "true") states.push("expanded");
   if (open === "false") states.push("collapsed");
   return states;
@@ -140,8 +146,8 @@ function statesOf(el) {
 
 // Custom checkboxes, radios and file fields hide the real one and style its label.
 function hiddenBehindLabel(el) {
-  if (!el.labels?.length || !["checkbox", "radio", "file"].includes(el.type)) return false;
-  const style = styleOf(el), rect = el.getBoundingClientRect();
+  if (!labelsOf(el)?.length || !["checkbox", "radio", "file"].includes(el.type)) return false;
+  const style = styleOf(el), rect = boxOf(el);
   return style.display === "none" || style.visibility !== "visible" || style.opacity === "0" ||
     rect.width <= 2 || rect.height <= 2 ||
     /rect\(0|inset\((50|100)%/.test(style.clip + style.clipPath);

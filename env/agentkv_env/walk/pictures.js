@@ -23,7 +23,7 @@ function hashOf(words) {
 function draw(image) {
   const width = image.naturalWidth || image.width, height = image.naturalHeight || image.height;
   const scale = Math.min(1, MAX_PICTURE / Math.max(width, height));
-  const canvas = document.createElement("canvas"); // never attached to the page
+  const canvas = newElement(document, "canvas"); // never attached to the page
   canvas.width = Math.max(1, Math.round(width * scale));
   canvas.height = Math.max(1, Math.round(height * scale));
   const pen = canvas.getContext("2d", { willReadFrequently: true });
@@ -40,9 +40,9 @@ function picture(el, plain) {
     pictures.set(nextPicture++, new WeakRef(el));
   }
   const number = pictureIds.get(el);
-  const source = plain ? el.currentSrc || el.localName : "background";
+  const source = plain ? el.currentSrc || tagOf(el) : "background";
   const known = hashes.get(el);
-  if (known && known.source === source && el.localName === "img") return [number, known.hash];
+  if (known && known.source === source && tagOf(el) === "img") return [number, known.hash];
   let hash = "";
   if (plain) {
     try {

@@ -5,14 +5,19 @@ const elements = new Map(); // number -> WeakRef(element)
 const token = Math.random().toString(36).slice(2); // names this document
 let frames = []; // cross-origin iframes met by the last walk
 
+const MAX_NODES = 5000; // in one viewport
+
 // The document's nodes as JSON: k kind, r role, n name, b box (x, y, width, height), i number,
 // v value, o options, s states, p and h number and hash of a picture, q a picture that is not told
 // itself; for a frame of another origin f its index and c the part of it that shows.
 //
 // Numbers go on from `firstId`; if `expected` names another document than this one, from 1. `at` is
 // where this document's corner lies in the viewport, `view` the part of it that shows (null: all).
-function walk(firstId, expected, at, view) {
+// After `mostMs` milliseconds, or as many nodes as no page has, it ends; `part` says so.
+function walk(firstId, expected, at, view, mostMs) {
   const out = [];
+  late = performance.now() + mostMs;
+  let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
   let pending = "", pendingBox = null; // text that goes on one line, not told yet
@@ -21,7 +26,7 @@ function walk(firstId, expected, at, view) {
   // What holds for a subtree. at: its document's corner; clip, absolute, window: what shows of its
   // boxes by their position; inside: its words are told already; hidden; pre: line breaks count.
   const state = (at, clip) =>
-    ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false });
+    ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, depth: 0 });
 
   const flush = () => {
     const text = squeeze(pending);
@@ -53,19 +58,19 @@ function walk(firstId, expected, at, view) {
   function text(node, s) {
     if (s.inside || s.hidden) return;
     if (!/\S/.test(node.data)) { pending += " "; return; }
-    const range = node.ownerDocument.createRange();
+    const range = newRange(documentOf(node));
     range.selectNodeContents(node);
     const rect = shift(range.getBoundingClientRect(), s.at);
     if (!seen(rect, s.clip)) return;
     if (s.pre && node.data.includes("\n")) {
-      for (const line of node.data.split("\n")) {
+      for (const line of node.data.slice(0, MAX_TEXT).split("\n")) {
         pending += line;
         pendingBox ||= rect;
         flush();
       }
       return;
     }
-    pending += node.data;
+    pending += node.data.slice(0, MAX_TEXT);
     if (!pendingBox) { pendingBox = rect; return; }
     const x = Math.min(pendingBox.x, rect.x), y = Math.min(pendingBox.y, rect.y);
     pendingBox = { x, y,
@@ -75,11 +80,11 @@ function walk(firstId, expected, at, view) {
 
   // `plain`: an image or canvas, whose pixels can be asked for; else a background or a drawing.
   function image(el, name, s, plain) {
-    const rect = shift(el.getBoundingClientRect(), s.at);
+    const rect = shift(boxOf(el), s.at);
     if (s.hidden || !seen(rect, s.clip)) return;
     flush();
     const node = { k: "text", r: "image", n: s.inside ? "" : name, b: numbers(rect) };
-    const ready = !plain || el.localName === "canvas" || (el.complete && el.naturalWidth > 0);
+    const ready = !isLate() && (!plain || tagOf(el) === "canvas" || (el.complete && el.naturalWidth > 0));
     if (ready && rect.width >= MIN_PICTURE[0] && rect.height >= MIN_PICTURE[1]) {
       [node.p, node.h] = picture(el, plain);
     }
@@ -89,8 +94,8 @@ function walk(firstId, expected, at, view) {
 
   function children(el, s) {
     for (const node of childrenOf(el)) {
-      if (node.nodeType === 3) text(node, s);
-      else if (node.nodeType === 1) element(node, s);
+      if (nodeTypeOf(node) === 3) text(node, s);
+      else if (nodeTypeOf(node) === 1) element(node, s);
     }
   }
 
@@ -100,9 +105,9 @@ function walk(firstId, expected, at, view) {
     const clip = cut(inner, s.clip);
     if (s.hidden || clip.width < MIN_OVERLAP || clip.height < MIN_OVERLAP) return;
     let root = null;
-    try { root = el.contentDocument?.documentElement; } catch { root = null; }
+    try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
     if (root) {
-      element(root, state({ x: inner.x, y: inner.y }, clip));
+      element(root, { ...state({ x: inner.x, y: inner.y }, clip), depth: s.depth });
     } else {
       out.push({ k: "frame", f: frames.length, b: [inner.x, inner.y, inner.width, inner.height],
         c: [clip.x, clip.y, clip.width, clip.height] });
@@ -124,25 +129,26 @@ function walk(firstId, expected, at, view) {
 
   // A heading, or a table row without controls, is one line of text.
   function line(el, role, text, s) {
-    const rect = shift(el.getBoundingClientRect(), s.at);
+    const rect = shift(boxOf(el), s.at);
     if (!text || !seen(rect, s.clip)) return;
     flush();
     out.push({ k: "text", r: role, n: text, b: numbers(rect) });
   }
 
   function element(el, s) {
-    const tag = el.localName;
+    const tag = tagOf(el);
     if (SKIPPED.has(tag)) return;
+    if (isLate() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
     if (tag === "br") { flush(); return; }
     const style = styleOf(el);
     if (style.display === "none") return;
-    if (style.display !== "contents" && !el.checkVisibility()) return;
+    if (style.display !== "contents" && !isVisible(el)) return;
     const control = CONTROLS.has(tag);
     const custom = control && ["checkbox", "radio", "file"].includes(el.type);
     if (style.opacity === "0" && !custom) return;
     const position = style.position;
     const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
-    s = { ...s, clip, hidden: style.visibility !== "visible",
+    s = { ...s, depth: s.depth + 1, clip, hidden: style.visibility !== "visible",
       pre: style.whiteSpace.startsWith("pre") };
 
     if (tag === "iframe" || tag === "frame") { frame(el, s); return; }
@@ -150,10 +156,10 @@ function walk(firstId, expected, at, view) {
     if (!inline) flush();
 
     if (tag === "img" || tag === "canvas") {
-      const claimed = el.getAttribute("role");
-      const role = ROLES[claimed] || (el.hasAttribute("onclick") ? "button" : "");
+      const claimed = attributeOf(el, "role");
+      const role = ROLES[claimed] || (hasAttribute(el, "onclick") ? "button" : "");
       if (!role || s.inside) {
-        image(el, squeeze(el.getAttribute("aria-label") || el.alt || el.title || ""), s, true);
+        image(el, squeeze(attributeOf(el, "aria-label") || el.alt || el.title || ""), s, true);
         return;
       }
     }
@@ -172,34 +178,40 @@ function walk(firstId, expected, at, view) {
 
     if (style.overflowX !== "visible" || style.overflowY !== "visible") {
       if (tag !== "body" && tag !== "html" && !inline) {
-        s = { ...s, clip: cut(shift(el.getBoundingClientRect(), s.at), s.clip) };
+        s = { ...s, clip: cut(shift(boxOf(el), s.at), s.clip) };
       }
     }
     if (position !== "static" || style.transform !== "none") s = { ...s, absolute: s.clip };
 
     if (!s.inside && !s.hidden) {
-      if ((/^h[1-6]$/.test(tag) || el.getAttribute("role") === "heading") &&
-          !el.querySelector(ACTIVE)) {
+      if ((/^h[1-6]$/.test(tag) || attributeOf(el, "role") === "heading") &&
+          !queryIn(el, ACTIVE)) {
         line(el, "heading", textOf(el), s);
         s = { ...s, inside: true };
-      } else if (tag === "tr" && !el.querySelector(`${ACTIVE},img,canvas,table,iframe`)) {
+      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`)) {
         const cells = [...el.cells].map((cell) => textOf(cell)).filter((cell) => cell);
         line(el, "text", cells.join(" | "), s);
         return;
       }
     }
     // A picture behind other text is not read: the crop would show that text a second time.
-    if (style.backgroundImage.includes("url(") && !squeeze(el.textContent)) {
+    if (style.backgroundImage.includes("url(") && !squeeze(textContentOf(el))) {
       image(el, "", s, false);
     }
     children(el, s);
     if (!inline) flush();
   }
 
-  if (document.documentElement) element(document.documentElement, state(at, view));
+  try {
+    if (rootElementOf(document)) element(rootElementOf(document), state(at, view));
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    isPart = true; // nested so deep that the stack is full
+  }
   flush();
-  const moving = scroller() || { scrollTop: 0, scrollHeight: 0, clientHeight: 0 };
-  return JSON.stringify({ token, url: location.href, title: document.title, nodes: out, nextId,
-    above: Math.round(moving.scrollTop),
-    below: Math.max(0, Math.round(moving.scrollHeight - moving.clientHeight - moving.scrollTop)) });
+  const moving = scroller(), top = moving ? scrollTopOf(moving) : 0;
+  const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
+  return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
+    nodes: out, nextId, part: isPart || isLate(), above: Math.round(top),
+    below: Math.max(0, Math.round(room - top)) });
 }

@@ -121,6 +121,25 @@ def test_a_failed_action_is_told_in_the_next_turn(session: Session) -> None:
     assert episode.steps[1].note == model.notes[1]
 
 
+def test_a_window_that_closes_itself_does_not_end_the_episode(session: Session) -> None:
+    class Closing(Says):
+        def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+            if len(self.notes) == 1:
+                session.page.close()
+            return Says.reply(self, page, note, deadline)
+
+    model = Closing(["click [link: Boats]", "```scroll [up]```", "```stop [x]```"])
+    episode = Agent(model).run(session, "goal")
+    assert (episode.status, len(episode.steps)) == ("stopped", 3)
+
+
+def test_a_note_is_neutral_whatever_the_reply_quoted_of_the_page(session: Session) -> None:
+    model = Says(["```dance [7] \x1b[2J ｀click ［8］```", "```stop []```"])
+    Agent(model).run(session, "goal")
+    assert model.notes[1].startswith("error: ") and model.notes[1].isprintable()
+    assert not set("[]`｀［］") & set(model.notes[1])
+
+
 def test_strict_reading_fails_where_lenient_reading_mends(session: Session) -> None:
     model = Says(["```Click(1)```", "```stop [x]```"])
     assert not Agent(model, strict=True).run(session, "goal").steps[0].action

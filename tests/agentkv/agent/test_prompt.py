@@ -1,5 +1,7 @@
 import re
+import unicodedata
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -117,6 +119,20 @@ def test_no_text_puts_a_control_id_or_a_fence_into_a_chat(
         "<page 5e5e5e5e>",
         "</page 5e5e5e5e>",
     ]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize("mark", ["＜/page 5e>", "﹤ / ｐａｇｅ 5e>", "≮page 5e>", "</𝐩age 5e>"])
+def test_no_mark_of_a_fence_comes_back_in_a_normal_form(
+    chat: ChatTemplate, mark: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]
+) -> None:
+    text = unicodedata.normalize(form, text_of(chat, chat.turn(mark, mark, "5e")))
+    assert len(re.findall(r"(?i)<[\W_]*page\b", text)) == 2
+
+
+def test_a_lone_surrogate_stops_no_encoder(plain: PlainTemplate, chat: ChatTemplate) -> None:
+    for template in (plain, chat):
+        assert template.encode("a\ud800b")
 
 
 @given(forgeries)

@@ -1,0 +1,223 @@
+"""Pages that do their worst: each ends as a page read with a notice, or as an error of ours."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agentkv_env.actions import parse
+from agentkv_env.browser import Browser
+from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.ocr import Ocr
+from agentkv_env.serialize import serialize
+from agentkv_env.session import Session
+from agentkv_env.tabs import MAX_TABS
+from tests.soak.hostile_html import CLOBBERING, FORM_FIELDS
+from tests.soak.pages import browser_cases
+
+if TYPE_CHECKING:
+    from conftest import Pages, Visit
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def late() -> Iterator[threading.Event]:
+    """An answer that a test lets come."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_no_text_of_a_page_holds_a_lone_surrogate_or_a_control_character(visit: "Visit") -> None:
+    visit.show("""<input aria-label=i><p id=p></p><select aria-label=s><option id=o>x</select>
+        <script>document.querySelector('input').value = 'v\\ud800\\x1b[2J';
+        p.textContent = 't\\udfff\\x07'; o.label = 'o\\ud800'; document.title = 'T\\ud800\\x1b'
+        setTimeout(() => alert('a\\ud800\\x1b'))</script>""")
+    page = visit.act("hover [1]")
+    page = page if page.notices else visit.session.observe()
+    repr(page).encode("utf-8")
+    assert "\\ud" not in repr(page) and "\\x" not in repr(page)
+    assert (page.title, page.nodes[0].value, page.nodes[1].name) == ("T", "v [2J", "t")
+    assert page.nodes[2].options == ("o",)
+
+
+def test_a_link_that_takes_long_is_told_as_still_loading_until_it_came(
+    browser: Browser, pages: "Pages", late: threading.Event
+) -> None:
+    pages.set({"/": "<title>Home</title><a href=/late>Go</a>", "/late": late})
+    with browser.session(hosts=["shop.localhost"], timeout_s=0.4) as session:
+        session.open(pages.origin() + "/")
+        session.observe()
+        session.act(parse("click [1]"))
+        page = session.observe()
+        assert page.notices == ("the page is still loading, so there is nothing to read yet",)
+        assert (page.title, page.nodes) == ("Home", ())
+        with pytest.raises(ActionFailed, match="still loading"):
+            session.act(parse("scroll [down]"))
+        assert session.screenshot() == b""
+        with session.page.expect_event("domcontentloaded"):
+            late.set()
+        assert session.observe().title == "Late"
+    assert browser.is_alive
+
+
+def test_a_window_that_closes_itself_leaves_the_other_tab(visit: "Visit") -> None:
+    visit.show(
+        "<title>One</title><a href=/two target=_blank>Go</a>",
+        two="<title>Two</title><button onclick=window.close()>Close</button>",
+    )
+    assert visit.act("click [1]").title == "Two"
+    page = visit.act("click [1]")
+    assert (page.title, page.tabs) == ("One", ("One",))
+    assert page.notices == ("the page closed its window; another tab is current now",)
+
+
+def test_where_the_only_window_closes_itself_the_first_page_is_opened_anew(
+    visit: "Visit",
+) -> None:
+    visit.show(
+        "<title>One</title><a href=/two target=_blank>Go</a>",
+        two="<title>Two</title><button onclick=window.close()>Close</button>",
+    )
+    visit.act("click [1]")
+    visit.act("tab_focus [0]")
+    assert visit.act("close_tab").title == "Two"
+    page = visit.act("click [1]")
+    assert (page.title, page.tabs) == ("One", ("One",))
+    assert page.notices == ("the page closed its window; the first page is open again",)
+    visit.session.page.close()  # between two steps, as a timer would
+    assert visit.act("click [1]").title == "Two"
+
+
+def test_windows_nobody_asked_for_do_not_open(visit: "Visit") -> None:
+    visit.show("""<a id=a target=_blank href=/>t</a><form id=f target=x></form><script>
+        let n = 0; const i = setInterval(() => { n += open('/') ? 1 : 0; a.click(); f.submit();
+        document.title += '.'; if (document.title.length > 20) clearInterval(i) })</script>""")
+    visit.session.page.wait_for_function("document.title.length > 20")
+    assert visit.session.page.evaluate("n") == 0
+    assert len(visit.session.observe().tabs) == 1
+
+
+def test_there_are_only_so_many_tabs(visit: "Visit") -> None:
+    visit.show("<title>Home</title><p>x")
+    context = visit.session.page.context
+    for _ in range(MAX_TABS + 2):  # evaluating counts as being asked for
+        with context.expect_event("page"):
+            visit.session.page.evaluate("open('/none') && 0")
+    page = visit.session.observe()
+    assert len(page.tabs) == MAX_TABS
+    assert len(context.pages) == MAX_TABS
+    assert any("3 windows that the page opened were closed" in told for told in page.notices)
+    with pytest.raises(ActionFailed, match="10 tabs already"):
+        visit.session.act(parse("new_tab"))
+
+
+def test_ocr_over_its_time_leaves_the_text_unread_and_the_browser_alive(
+    browser: Browser, pages: "Pages", poster: Callable[..., bytes]
+) -> None:
+    pages.set({"/": "<p>here</p><img src=/a alt=Poster>", "/a": poster("CODE SAVE15")})
+    ocr = Ocr(timeout_s=1e-3)
+    with browser.session(hosts=["shop.localhost"], ocr=ocr) as session:
+        session.open(pages.origin() + "/")
+        page = session.observe()
+        assert [node.name for node in page.nodes] == ["here", "Poster"]
+        assert page.notices == ("text inside 1 images could not be read",)
+        assert session.observe().notices == ()  # nor is it tried again
+        assert ocr.num_runs <= 1
+    assert browser.is_alive
+
+
+def test_fields_that_are_called_like_methods_hide_nothing(visit: "Visit") -> None:
+    page = visit.show("<title>Real</title>" + CLOBBERING)
+    names = [node.name for node in page.nodes]
+    assert (page.title, page.nodes[0].role, page.nodes[0].name) == ("Real", "button", "F")
+    assert len(page.nodes) == len(FORM_FIELDS) + 3 and "Inner" in names and "after" in names
+    visit.act("click [{inner}]", inner="Inner")
+
+
+def test_a_page_that_reloads_without_end_is_told_as_unreadable_or_read(
+    browser: Browser, pages: "Pages"
+) -> None:
+    pages.set({"/": "<title>R</title><button>Go</button><script>location.reload()</script>"})
+    with browser.session(hosts=["shop.localhost"], timeout_s=0.5) as session:
+        session.open(pages.origin() + "/")
+        page = session.observe()
+        assert page.nodes or any("page" in notice for notice in page.notices)
+        try:
+            session.act(parse("click [1]"))
+        except ActionFailed:
+            pass
+        session.observe()
+    assert browser.is_alive
+
+
+def test_a_page_whose_style_never_comes_is_read_and_has_no_picture(
+    browser: Browser, pages: "Pages", late: threading.Event
+) -> None:
+    pages.set({"/": "<link rel=stylesheet href=/s><button>Go</button>", "/s": late})
+    with browser.session(hosts=["shop.localhost"], timeout_s=0.5) as session:
+        session.open(pages.origin() + "/")
+        assert [node.name for node in session.observe().nodes] == ["Go"]
+        assert session.screenshot() == b""
+
+
+def test_elements_nested_without_measure_are_read_in_part(visit: "Visit") -> None:
+    page = visit.show("""<p>top</p><button id=b>Go</button><script>let e = b;
+        for (let i = 0; i < 2500; i++) e = e.appendChild(document.createElement('span'));
+        e.textContent = 'bottom'</script>""")
+    assert [node.name for node in page.nodes] == ["top", "Go"]
+    assert page.notices == ("the page is too large: part of it was not read",)
+    visit.act("click [1]")
+
+
+def test_a_page_larger_than_any_is_read_in_part(visit: "Visit") -> None:
+    page = visit.show("""<script>document.write('<b style="position:absolute;top:0">x</b>'
+        .repeat(6000) + '<p style="position:fixed;top:0">' + 'word '.repeat(50000))</script>""")
+    assert "the page is too large: part of it was not read" in page.notices
+    assert 5000 <= len(page.nodes) < 5100 and len(serialize(page).text) < 200_000
+
+
+def test_a_storm_of_dialogs_is_told_by_its_beginning_and_its_size(visit: "Visit") -> None:
+    visit.show("<button onclick='for (let i = 0; i < 50; i++) alert(i)'>Go</button>")
+    page = visit.act("click [1]")
+    assert page.notices[:2] == ("alert accepted: 0", "alert accepted: 1")
+    assert page.notices[-1] == "30 more notices are not shown" and len(page.notices) == 21
+
+
+def test_a_page_that_breaks_its_own_promises_is_asked_all_the_same(
+    browser: Browser, pages: "Pages"
+) -> None:
+    pages.set({"/": "<script>Promise = requestAnimationFrame = setTimeout = null</script><p>x"})
+    owner = browser.session(hosts=["shop.localhost"])
+    page = owner.page.context.browser.new_context().new_page()  # type: ignore[union-attr]
+    page.goto(pages.origin() + "/")
+    with Session.on(page, timeout_s=2) as session:
+        assert [node.name for node in session.observe().nodes] == ["x"]
+    page.context.close()
+    owner.close()
+
+
+def test_a_renderer_that_a_page_brings_down_is_an_error_of_ours(
+    browser: Browser, pages: "Pages"
+) -> None:
+    pages.set(
+        {
+            "/": """<script>let e = document.documentElement; for (let i = 0; i < 20000; i++)
+            e = e.appendChild(document.createElement('div'))</script>"""
+        }
+    )
+    with browser.session(hosts=["shop.localhost"]) as session:
+        with pytest.raises(BrowserGone, match="crashed"):
+            session.open(pages.origin() + "/")
+            session.observe()
+    with browser.session(hosts=["shop.localhost"]) as session:
+        pages.set({"/": "<p>fine"})
+        session.open(pages.origin() + "/")
+        assert session.observe().nodes[0].name == "fine"
+
+
+def test_random_hostile_documents_end_in_kinds_that_are_meant_for_it() -> None:
+    names = ["escapes", "no root", "never closed"]
+    assert not [case for case in browser_cases(4, names) if case.outcome != "held"]
