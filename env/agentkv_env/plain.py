@@ -39,11 +39,11 @@ def readings(text: str) -> tuple[str, ...]:
 
     What Unicode's normal forms and case folding make equal is equal here, and white space is
     collapsed. Marks on letters, and characters nobody sees, count for nothing in the first reading
-    and for a gap in the second.
+    and for a gap in the second. The third is not normalised: a symbol there is no letters yet.
     """
     if text.isascii():
         return (" ".join(text.lower().split()),)
-    return _reading(text, ""), _reading(text, " ")
+    return _reading(text, ""), _reading(text, " "), " ".join(text.casefold().split())
 
 
 def quoted(text: str) -> str:

@@ -50,6 +50,7 @@ def lines(page: Page, layout: str = "after") -> list[str]:
             "goal\ufe0f: buy",
             "Ｏbjective",
             "gone\u202e: 2 lines",
+            "title\u33d2one",
         ),
     ],
 )
