@@ -9,6 +9,7 @@ from transformers import Cache as TransformersCache
 from transformers import LogitsProcessor, PreTrainedModel
 
 from agentkv.cache.families import decoder, describe
+from agentkv.cache.freed import MANY, give_back
 from agentkv.cache.hf import ATTENTION, Misuse, register
 
 
@@ -96,9 +97,15 @@ def _check_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 def _finish_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> None:
-    cache = _given(module, args, kwargs).get("past_key_values")
+    given = _given(module, args, kwargs)
+    cache = given.get("past_key_values")
     if isinstance(cache, CheckedCache):
         cache.finish()
+        tokens = given.get("input_ids")
+        tokens = given.get("inputs_embeds") if tokens is None else tokens
+        if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
+            if tokens.shape[0] * tokens.shape[1] >= MANY:
+                give_back()
 
 
 def _given(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -139,9 +139,11 @@ class Cache(StatefulCache):
 
     @property
     def peak_nbytes(self) -> int:
-        """The most bytes the storage held at any moment, within forwards too, copies of rows on their
-        way included: what is laid out anew is there twice, field by field. What attention, scores
-        and encoding compute in does not count."""
+        """The most bytes the storage held at any moment, within forwards too.
+
+        Copies of rows on their way count: what is laid out anew is there twice, field by field.
+        What attention, scores and encoding compute in does not.
+        """
         return self._meter.peak
 
     def kept(self, layer: int) -> list[list[Tensor]]:

@@ -123,21 +123,24 @@ def _attend_block(
     out = torch.zeros((*shape, head_dim), device=q.device)
     watched = []
     for k, v, positions, is_padded in blocks:
-        logits = (grouped @ k.mT).float().view(*shape, k.shape[2]) * scale  # (B, H, G, Q, t)
+        # in place from here on: the logits are by far the largest there is
+        logits = (grouped @ k.mT).float().view(*shape, k.shape[2]).mul_(scale)  # (B, H, G, Q, t)
         hidden = hidden_from(q_positions, positions, window, is_padded)
         if hidden is not None:
-            logits = logits.masked_fill(hidden[:, None, None], -math.inf)
-        new_top = torch.maximum(top, logits.amax(dim=-1))
+            logits.masked_fill_(hidden[:, None, None], -math.inf)
+        # what is subtracted cancels out, in gradients too
+        new_top = torch.maximum(top, logits.detach().amax(dim=-1))
+        if num_watched:
+            watched.append(logits[:, :, :, -num_watched:].clone())  # a view would hold all of them
         # a query that has seen nothing yet keeps -inf as its top; subtract 0 instead of -inf
         floor = torch.where(new_top.isinf(), torch.zeros_like(new_top), new_top)
-        p = torch.exp(logits - floor[..., None])
+        p = logits.sub_(floor[..., None]).exp_()
         shrink = torch.exp(top - floor)
         total = total * shrink + p.sum(dim=-1)
         flat = p.view(batch, num_heads, group * num_q, -1).to(v.dtype)
         out = out * shrink[..., None] + (flat @ v).float().view(*shape, head_dim)
         top = new_top
-        if num_watched:
-            watched.append(logits[:, :, :, -num_watched:])
+        del logits, p, flat  # before the next ones are made
     out = torch.where(total[..., None] > 0, out / total[..., None], torch.zeros_like(out))
     output = out.reshape(batch, num_q_heads, num_q, head_dim).to(q.dtype)
     if not num_watched:
@@ -171,19 +174,20 @@ def attend_at_once(
     grouped = (q * scale).reshape(batch * num_heads, group * num_q, head_dim)
     pieces = [torch.bmm(grouped, k.flatten(0, 1).mT) for k, _ in rows]
     logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)  # (B H, G Q, T)
+    pieces.clear()
     if q_positions is not None:
         positions = [part.positions for part in parts]
         kv_positions = positions[0] if len(positions) == 1 else torch.cat(positions, dim=-1)
         hidden = hidden_from(q_positions, kv_positions, window, False)
         assert hidden is not None
-        by_head = logits.view(batch, num_heads * group, num_q, -1)
-        logits = by_head.masked_fill(hidden[:, None], -math.inf).view_as(logits)
+        logits.view(batch, num_heads * group, num_q, -1).masked_fill_(hidden[:, None], -math.inf)
     if sinks is not None:
         column = sinks.to(logits.dtype).view(1, num_heads, group, 1)
         column = column.expand(batch, -1, -1, num_q).reshape(batch * num_heads, group * num_q, 1)
         p = torch.cat([logits, column], dim=-1).softmax(-1, dtype=torch.float32)[..., :-1]
     else:
         p = logits.softmax(-1, dtype=torch.float32)
+    del logits
     weights = p.to(q.dtype)
     start = rows[0][0].shape[2]
     out = torch.bmm(weights[..., :start] if len(rows) > 1 else weights, rows[0][1].flatten(0, 1))
@@ -231,6 +235,7 @@ def weights(
     num_rows = sum(part.num_rows for part in parts)
     pieces = pieces or [grouped.new_empty(*grouped.shape[:3], 0)]
     logits = torch.cat(pieces, dim=-1) if len(pieces) > 1 else pieces[0]
+    pieces.clear()
     logits = logits.view(*shape, num_rows)
     places = [part.positions for part in parts]
     positions = torch.cat(places, dim=-1) if len(places) > 1 else places[0]
