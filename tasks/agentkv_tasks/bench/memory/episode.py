@@ -88,7 +88,8 @@ def measured(episode: Episode) -> Taken:
             logits = contender.feed(logits.argmax(dim=-1, keepdim=True))
         return Taken(
             loaded_bytes=loaded_bytes,
-            peak_bytes=peak_rss_bytes(),
+            # the kernel notes peaks late: one that was given back at once may be missed
+            peak_bytes=max(loaded_bytes, peak_rss_bytes()),
             live_bytes=contender.live_bytes,
             cache_peak_bytes=contender.peak_bytes,
             allocator_bytes=peak_allocator_bytes(),
