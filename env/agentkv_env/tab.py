@@ -320,7 +320,7 @@ class Tab:
         except TimeoutError as error:
             if self._loading.is_left:
                 raise StillLoading("the page is still loading") from error
-            self._watchdog.fire()
+            self._watchdog.kill()
             raise PageHung(f"the page did not answer for {patience:g} s") from error
         self._watchdog.heard()
         return answer

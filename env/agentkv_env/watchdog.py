@@ -60,12 +60,6 @@ class Watchdog:
             if self._deadline is not None:
                 self._deadline = time.monotonic() + self._seconds
 
-    def fire(self) -> None:
-        """Kill the process now."""
-        if self.pid is not None:
-            self.fired = True
-            self.kill()
-
     def stop(self) -> None:
         """End the thread; nothing is killed any more."""
         with self._wake:
