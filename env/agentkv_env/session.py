@@ -244,8 +244,7 @@ class Session:
     def _notices(self) -> tuple[str, ...]:
         """What is to be told, each once; of a storm the beginning and its size."""
         self._tabs.tell_surplus()
-        notices = list(dict.fromkeys(map(clean, self._gate.notices)))
-        self._gate.notices.clear()
+        notices = list(dict.fromkeys(map(clean, self._gate.take_notices())))
         if len(notices) > MAX_NOTICES:
             rest = len(notices) - MAX_NOTICES
             notices[MAX_NOTICES:] = [f"{rest} more notices are not shown"]
