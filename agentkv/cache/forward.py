@@ -301,8 +301,8 @@ class ForwardCache(CheckedCache):
         if self._batch is None:
             raise Misuse("the cache is empty: there are no sequences to rearrange")
         memory, had = self.allowance.memory, self._batch
+        self._share_bytes(len(index))  # refused before anything changes
         with self._progress.changing():
-            self._share_bytes(len(index))
             self.allowance.go_by(memory)
             if self.allowance.batch > had:
                 # before they are copied, so that all of them together stay within the bytes
