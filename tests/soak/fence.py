@@ -410,7 +410,8 @@ class Grounds:
             for other in page.context.pages:
                 if other != page:
                     with suppress(Error):
-                        other.close()
+                        # A page that loads itself for ever never says that it is closed.
+                        other.close(run_before_unload=True)
         return shown
 
     def _serve(self, answer: Answer, extension: str = "") -> str:
