@@ -28,9 +28,8 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """`row` as a line of JSON in UTF-8, surrogates without a partner as JSON writes them."""
-    text = json.dumps(row, ensure_ascii=False)
-    return _LONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
+    """`row` as a line of JSON in UTF-8; half of a surrogate pair, which is no text, as U+FFFD."""
+    return _LONE.sub("\ufffd", json.dumps(row, ensure_ascii=False)).encode() + b"\n"
 
 
 def make_folder(path: Path) -> None:
@@ -56,13 +55,14 @@ def require_folder(path: Path, option: str = "--out") -> None:
         Unwritable: they cannot; the message names `option`.
     """
     try:
+        make_folder(path)
         _try_folder(path)
     except (NotWritten, OSError) as error:
         raise Unwritable(f"{option} {path}: {_why(error)}; give a folder to write in") from None
 
 
 def require_file(path: Path, option: str = "--out") -> None:
-    """See that the file can be written; one that is not there is not made.
+    """See that the file can be written; neither it nor a folder is made where there is none.
 
     Raises:
         Unwritable: it cannot; the message names `option`.
@@ -73,13 +73,15 @@ def require_file(path: Path, option: str = "--out") -> None:
         if path.exists():
             with path.open("ab"):
                 return
-        _try_folder(path.parent)
-    except (NotWritten, OSError) as error:
+        folder = path.parent
+        while not folder.exists():
+            folder = folder.parent
+        _try_folder(folder)
+    except OSError as error:
         raise Unwritable(f"{option} {path}: {_why(error)}; give a file to write") from None
 
 
 def _try_folder(path: Path) -> None:
-    make_folder(path)
     with tempfile.TemporaryFile(dir=path) as file:
         file.write(b"\0")
 

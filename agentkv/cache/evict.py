@@ -76,11 +76,10 @@ def _measure(stores: Sequence[LayerStore]) -> _Shown:
                 view, rows = shown[id(store), sequence] = _show(policy, [store], sequence)
                 scorer = policy.scorer
                 if isinstance(scorer, Unpooled):
-                    each = scorer.unpooled(rows)
+                    scores = _by_lane(scorer.unpooled(rows), rows.positions.shape[0])
                 else:
-                    each = scorer.scores(rows)
-                by_lane = _by_lane(each, rows.positions.shape[0])
-                keeper.energies[sequence] = float(by_lane.where(rows.candidates, 0).sum())
+                    scores = _scores(policy, rows)
+                keeper.energies[sequence] = float(scores.where(rows.candidates, 0).sum())
     return shown
 
 
@@ -131,9 +130,7 @@ def _decide(
     # what goes by age goes for all that have as many rows alike
     units = stores[:1] if scorer.by_age else stores
     view, rows = shown.get((id(first), sequence)) or _show(policy, units, sequence)
-    scores = None
-    if not scorer.by_age:
-        scores = _by_lane(scorer.scores(rows), rows.positions.shape[0])
+    scores = None if scorer.by_age else _scores(policy, rows)
     found = selector.select(rows, scores, num_rows, policy.allocator)
     verdict = view.in_storage_order(found)
     keeper = first.keeper
@@ -165,6 +162,11 @@ def estimate(stores: Sequence[LayerStore], sequences: Iterable[int]) -> None:
 def _quality(policy: Policy, rows: Rows) -> float:
     past = rows.attention()[..., : rows.positions.shape[1] - rows.protected]
     return policy.precision.quality(past)
+
+
+def _scores(policy: Policy, rows: Rows) -> Tensor:
+    """(S, T) float32."""
+    return _by_lane(policy.scorer.scores(rows), rows.positions.shape[0])
 
 
 def _by_lane(scores: Tensor, num_lanes: int) -> Tensor:

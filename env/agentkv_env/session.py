@@ -213,10 +213,12 @@ class Session:
             reason = "this page is not shown: it does not stay on the allowed hosts"
             self._leave_forbidden()
         self._gate.notices.append(reason)
-        url = self._tabs.current.page.url
+        tab = self._tabs.current
+        shown = self._may_show(tab.page.url)
         return {
-            **{"nodes": [], "token": "", "above": 0, "below": 0, "title": ""},
-            "url": url if self._may_show(url) else "",
+            **{"nodes": [], "token": "", "above": 0, "below": 0},
+            "url": tab.page.url if shown else "",
+            "title": tab.title if shown else "",
         }
 
     def _may_show(self, url: str) -> bool:

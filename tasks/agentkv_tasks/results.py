@@ -276,8 +276,6 @@ def _complete(content: bytes) -> int:
 def _row(line: bytes, where: str) -> Row:
     try:
         values = json.loads(line, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
-        if b"\\u" in line:
-            json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except RecursionError:
         raise ResultsError(f"{where}: nested too deeply to be a row") from None
     except _NumberError as error:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Page
 
 from agentkv_env.actions import parse
 from agentkv_env.browser import Browser
@@ -47,7 +48,7 @@ def test_a_link_that_takes_long_is_told_as_still_loading_until_it_came(
     browser: Browser, pages: "Pages", late: threading.Event
 ) -> None:
     pages.set({"/": "<title>Home</title><a href=/late>Go</a>", "/late": late})
-    with browser.session(hosts=["shop.localhost"], timeout_s=0.4) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=0.4) as session:
         session.open(pages.origin() + "/")
         session.observe()
         session.act(parse("click [1]"))
@@ -94,8 +95,12 @@ def test_where_the_only_window_closes_itself_the_first_page_is_opened_anew(
 def test_windows_nobody_asked_for_do_not_open(visit: "Visit") -> None:
     visit.show("""<a id=a target=_blank href=/>t</a><form id=f target=x></form><script>
         let n = 0; const i = setInterval(() => { n += open('/') ? 1 : 0; a.click(); f.submit();
-        document.title += '.'; if (document.title.length > 20) clearInterval(i) })</script>""")
-    visit.session.page.wait_for_function("document.title.length > 20")
+        document.title += '.';
+        if (document.title.length > 20) { clearInterval(i); fetch('/over') } })</script>""")
+    while not any(
+        asked.endswith("/over") for asked in visit.pages.asked
+    ):  # asking the page would count as being asked for
+        visit.session.page.wait_for_timeout(10)
     assert visit.session.page.evaluate("n") == 0
     assert len(visit.session.observe().tabs) == 1
 
@@ -119,7 +124,7 @@ def test_ocr_over_its_time_leaves_the_text_unread_and_the_browser_alive(
 ) -> None:
     pages.set({"/": "<p>here</p><img src=/a alt=Poster>", "/a": poster("CODE SAVE15")})
     ocr = Ocr(timeout_s=1e-3)
-    with browser.session(hosts=["shop.localhost"], ocr=ocr) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], ocr=ocr) as session:
         session.open(pages.origin() + "/")
         page = session.observe()
         assert [node.name for node in page.nodes] == ["here", "Poster"]
@@ -141,7 +146,7 @@ def test_a_page_that_reloads_without_end_is_told_as_unreadable_or_read(
     browser: Browser, pages: "Pages"
 ) -> None:
     pages.set({"/": "<title>R</title><button>Go</button><script>location.reload()</script>"})
-    with browser.session(hosts=["shop.localhost"], timeout_s=0.5) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=0.5) as session:
         session.open(pages.origin() + "/")
         page = session.observe()
         assert page.nodes or any("page" in notice for notice in page.notices)
@@ -157,7 +162,7 @@ def test_a_page_whose_style_never_comes_is_read_and_has_no_picture(
     browser: Browser, pages: "Pages", late: threading.Event
 ) -> None:
     pages.set({"/": "<link rel=stylesheet href=/s><button>Go</button>", "/s": late})
-    with browser.session(hosts=["shop.localhost"], timeout_s=0.5) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=0.5) as session:
         session.open(pages.origin() + "/")
         assert [node.name for node in session.observe().nodes] == ["Go"]
         assert session.screenshot() == b""
@@ -187,16 +192,12 @@ def test_a_storm_of_dialogs_is_told_by_its_beginning_and_its_size(visit: "Visit"
 
 
 def test_a_page_that_breaks_its_own_promises_is_asked_all_the_same(
-    browser: Browser, pages: "Pages"
+    callers_page: Page, pages: "Pages"
 ) -> None:
     pages.set({"/": "<script>Promise = requestAnimationFrame = setTimeout = null</script><p>x"})
-    owner = browser.session(hosts=["shop.localhost"])
-    page = owner.page.context.browser.new_context().new_page()  # type: ignore[union-attr]
-    page.goto(pages.origin() + "/")
-    with Session.on(page, timeout_s=2) as session:
+    callers_page.goto(pages.origin() + "/")
+    with Session.on(callers_page, timeout_s=2) as session:
         assert [node.name for node in session.observe().nodes] == ["x"]
-    page.context.close()
-    owner.close()
 
 
 def test_a_renderer_that_a_page_brings_down_is_an_error_of_ours(
@@ -208,11 +209,11 @@ def test_a_renderer_that_a_page_brings_down_is_an_error_of_ours(
             e = e.appendChild(document.createElement('div'))</script>"""
         }
     )
-    with browser.session(hosts=["shop.localhost"]) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"]) as session:
         with pytest.raises(BrowserGone, match="crashed"):
             session.open(pages.origin() + "/")
             session.observe()
-    with browser.session(hosts=["shop.localhost"]) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"]) as session:
         pages.set({"/": "<p>fine"})
         session.open(pages.origin() + "/")
         assert session.observe().nodes[0].name == "fine"

@@ -231,7 +231,7 @@ def visited(served: Served, html: str, action: str) -> tuple[Page | None, str]:
     served.html = html
     page: Page | None = None
     try:
-        with served.browser.session(hosts=["shop.localhost"], timeout_s=3) as session:
+        with served.browser.session(hosts=["shop.localhost:*"], timeout_s=3) as session:
             session.open(served.origin + "/")
             for text in ("", action):
                 try:

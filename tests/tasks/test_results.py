@@ -25,11 +25,16 @@ MakeRow = Callable[..., Row]
 def test_rows_read_back_as_they_were_written(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "deep" / "results.jsonl"
     rows = [row(task_id=1, answer="ünï\n\u2028code"), row(task_id=2, policy_parameters={"a": [1]})]
-    rows.append(row(task_id=3, answer="half \ud800 of a pair"))
     with Results(path) as results:
         for each in rows:
             results.append(each)
     assert read_rows(path) == rows
+
+
+def test_half_of_a_surrogate_pair_costs_no_row(tmp_path: Path, row: MakeRow) -> None:
+    with Results(tmp_path / "results.jsonl") as results:
+        results.append(row(answer="half \ud800 of a pair"))
+    assert read_rows(tmp_path / "results.jsonl") == [row(answer="half \ufffd of a pair")]
 
 
 @settings(deadline=None, max_examples=30)  # fsync takes what it takes

@@ -1,7 +1,9 @@
 """The model's process and its workers die, and a run goes on for as long as that makes sense."""
 
+import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -51,14 +53,17 @@ def test_a_worker_that_is_killed_takes_no_other_episode_with_it(tmp_path: Path) 
 
 
 def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path: Path) -> None:
-    folder = tmp_path / "broken"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (folder / name).write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"no weights")
-    process = start(tmp_path / "out", "--model", str(folder), "--workers", "1")
+    process = start(tmp_path / "out", *NANO, "--workers", "1")
+    while process.poll() is None:
+        model = model_of(process.pid)
+        if model is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(model, signal.SIGKILL)
+        time.sleep(0.02)
     said = finish(process)
-    assert process.returncode == 1 and "no model stays up: the model's process ended" in said, said
+    assert (
+        process.returncode == 1 and "no model stays up: the model's process was killed" in said
+    ), said
     assert "model.log" in said
     assert not complete_rows(tmp_path / "out")
 

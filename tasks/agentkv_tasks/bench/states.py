@@ -104,13 +104,13 @@ def check(bench: Bench) -> None:
         raise BenchError(
             f"--parts {bench.num_parts}: {bench.num_tokens} tokens have 1 to {bench.num_tokens}"
         )
-    require_file(bench.out)
     if bench.out.exists() and not bench.fresh:
         raise BenchError(f"{bench.out} is there already; give another --out, or --fresh")
     if bench.text is None:
         find_browser(settings.browser_path)
     elif not bench.text.is_file():
         raise BenchError(f"--text {bench.text} is no file")
+    require_file(bench.out)
 
 
 def conduct(bench: Bench, console: Console) -> list[StateRow]:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.cache_utils import StaticLayer
 
 import agentkv
-from agentkv.cache.coded import CodedRows
+from agentkv.cache.coded import KEYS, CodedRows
 from agentkv.cache.lanes import Lanes
 from agentkv.cache.layer import LayerStore
 from agentkv.config import read_settings
@@ -90,8 +90,12 @@ def test_nothing_is_timed_where_quantised_rows_are_not_what_they_were(
 ) -> None:
     inner = CodedRows.append
 
-    def larger(coded: CodedRows, rows: Any) -> None:
-        inner(coded, [(1.1 * keys, values) for keys, values in rows])
+    def larger(coded: CodedRows, counts: Any, rows: Any) -> None:
+        def scaled(field: int, lane: int) -> tuple[Tensor, bool]:
+            found, is_copy = rows(field, lane)
+            return (1.1 * found, True) if field == KEYS else (found, is_copy)
+
+        inner(coded, counts, scaled)
 
     monkeypatch.setattr(CodedRows, "append", larger)
     _refused(measure, "int8", message="rows in int8 are 0.1 of their norm .* at most 0.03")
