@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     if chosen.out is not None:
         head = {
-            "command": " ".join(["python -m tests.soak", *(arguments or sys.argv[1:])]),
+            "command": " ".join(["python -m tests.soak", *chosen.parts]),
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "device": processor(),
             "python": platform.python_version(),
