@@ -92,7 +92,7 @@ class ForwardCache(CheckedCache):
         self._batch: int | None = None
         self._ids = IdStream()
         self._new_ids: Tensor | None = None
-        """Of the forward that is going on."""
+        """The ids of the forward that is going on."""
         self._num_new = 0
         self._has_gate = False
         self._unsettled: Tensor | None = None

@@ -48,9 +48,9 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What leads from the query heads of an attention module back to the residual stream."""
+    """The projection of an attention module from its query heads back to the residual stream."""
 
     weight: Tensor
     """(H * G, D, hidden size), by query head."""
     adapters: tuple[LowRank, ...] = ()
-    """What is added to it."""
+    """Low-rank updates that adapters add to the weight."""

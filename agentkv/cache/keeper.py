@@ -30,8 +30,8 @@ class Keeper:
         self.num_steps = 0
         """Forwards of a single token."""
         self.energies: list[float | None] = []
-        """Of each sequence in this forward, if it is a context, the sum of the scores of the rows
-        that may go; for an allocator that learns (`Lessons`)."""
+        """Per sequence, the summed scores of the rows that may go if this forward is a context,
+        None otherwise. An allocator that learns reads it (`Lessons`)."""
 
     @property
     def policy(self) -> Policy:

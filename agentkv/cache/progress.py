@@ -1,4 +1,4 @@
-"""Whether a cache is at rest, in the middle of a forward, or was left in the middle of one."""
+"""Tells a cache at rest from one in the middle of a forward, or left in the middle of one."""
 
 import threading
 from collections.abc import Iterator
