@@ -161,8 +161,9 @@ class RunSettings(_Settings):
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the likeliest token; from 0.001 on the seed matters."""
     deterministic: bool = False
-    """Give each reply forwards of its own: what shares one changes how its sums are rounded, and a
-    rounding can change a token. Equal runs on one machine then give equal rows, but for times."""
+    """Decode every reply in separate forwards. Replies that share a forward change how its sums are
+    rounded, and rounding can change a token. Two equal runs on one machine then write equal rows,
+    except for times."""
     max_new_tokens: int = Field(default=256, ge=8, le=_LARGEST)
     """Tokens a reply may have."""
     observation_tokens: int | None = Field(default=3840, ge=64, le=_LARGEST)

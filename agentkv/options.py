@@ -75,7 +75,7 @@ Deterministic = Annotated[
     bool,
     typer.Option(
         "--deterministic/--shared",
-        help="Decode each reply by itself, so that equal runs give equal rows; slower.",
+        help="Decode every reply in separate forwards: equal runs write equal rows. Slower.",
     ),
 ]
 Temperature = Annotated[

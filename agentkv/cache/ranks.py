@@ -21,7 +21,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.qualities: dict[int, float] = {}
-        """Of each sequence, as it was last estimated; it outlives the forward."""
+        """The latest estimate per sequence. It outlives the forward."""
         self._scores: dict[int, Tensor] = {}
 
     @property

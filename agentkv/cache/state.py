@@ -30,8 +30,10 @@ NOT_PICKLED = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a cache was at one moment. Shares nothing with it, and never changes: a copy of it is
-    the snapshot itself."""
+    """The whole state of a cache at one moment.
+
+    A snapshot shares no memory with the cache and never changes, so copying one returns it.
+    """
 
     notes: Notes
     tables: tuple[dict[str, tuple[Tensor, ...]], ...]
@@ -40,7 +42,7 @@ class Snapshot:
     """Per layer: of the latest forward then."""
     ids: IdStream
     origin: object
-    """Of the caches it can be put back into: the one it was taken of, and copies."""
+    """Marks the caches that can restore it: the one it was taken from, and copies of that one."""
 
     @property
     def seen(self) -> int:
@@ -119,7 +121,7 @@ class StatefulCache(ForwardCache):
         raise Misuse(NOT_PICKLED)
 
     def _devices(self) -> list[torch.device]:
-        """Of each layer."""
+        """The device of each layer."""
         lanes = [store.lanes for store in self.stores]
         return [torch.device("cpu") if each is None else each.device for each in lanes]
 
