@@ -7,21 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentkv.cache.attach import attach as attach
     from agentkv.cache.cache import Cache as Cache
-    from agentkv.cache.file import CacheFileError as CacheFileError
+    from agentkv.cache.checkpoint.file import CacheFileError as CacheFileError
+    from agentkv.cache.hf.attach import attach as attach
+    from agentkv.policies.entries import PolicyError as PolicyError
     from agentkv.policies.policy import Policy as Policy
     from agentkv.policies.registry import policy as policy
     from agentkv.policies.registry import scored as scored
-    from agentkv.policies.rows import PolicyError as PolicyError
 
 _HOMES = {
     "Agent": "agentkv.agent",
     "Cache": "agentkv.cache.cache",
-    "CacheFileError": "agentkv.cache.file",
+    "CacheFileError": "agentkv.cache.checkpoint.file",
     "Policy": "agentkv.policies.policy",
-    "PolicyError": "agentkv.policies.rows",
-    "attach": "agentkv.cache.attach",
+    "PolicyError": "agentkv.policies.entries",
+    "attach": "agentkv.cache.hf.attach",
     "load_model": "agentkv.models.local",
     "policy": "agentkv.policies.registry",
     "scored": "agentkv.policies.registry",

@@ -61,8 +61,8 @@ def make_policy(settings: PolicySettings) -> "Policy":
     Raises:
         ValueError: no such policy, parameter or file; the message names the known ones.
     """
+    from agentkv.policies.entries import PolicyError
     from agentkv.policies.registry import policy
-    from agentkv.policies.rows import PolicyError
 
     if not settings.is_file:
         return policy(settings.name, **settings.parameters)
@@ -80,9 +80,9 @@ def make_policy(settings: PolicySettings) -> "Policy":
 
 def _composed(composed: ComposedPolicy) -> "Policy":
     """Raises PolicyError, with the name of the part where there is one."""
+    from agentkv.policies.entries import PolicyError
     from agentkv.policies.policy import Policy
     from agentkv.policies.registry import policy
-    from agentkv.policies.rows import PolicyError
 
     def made(part: str, slot: Slot) -> Policy:
         try:
@@ -109,7 +109,7 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
         PolicyError: the budget is none, or the policy cannot keep within it.
     """
     from agentkv.cache.budget import parse_budget
-    from agentkv.policies.rows import PolicyError
+    from agentkv.policies.entries import PolicyError
 
     try:
         policy.fitted(None)

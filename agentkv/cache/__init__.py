@@ -1,1 +1,1 @@
-"""The cache of keys and values: what it stores, and how a transformers model reads it."""
+"""Key-value cache: storage, eviction, integration with transformers, files on disk."""

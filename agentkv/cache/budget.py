@@ -1,21 +1,20 @@
-"""Budgets: a number of tokens, a share of those seen, or bytes for the whole cache; and what they
-allow each layer."""
+"""Budgets, in tokens, as a share of the tokens seen or in bytes, and what they allow each layer."""
 
 import math
 import re
 from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
-from agentkv.cache.size import resting_bytes
+from agentkv.cache.storage.sizes import resting_bytes
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
-from agentkv.policies.rows import PolicyError
-from agentkv.policies.slots import Learner, Remembered
+from agentkv.policies.slots import EnergyState, Learner
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 AMPLE = 1 << 20
-"""Rows that any policy can do with."""
+"""Entries that satisfy any policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of the tokens a sequence has seen, those that may stay per layer and KV head."""
+    """Share of the tokens a sequence has seen that may stay per layer and KV head."""
 
     of_seen: float
 
@@ -36,10 +35,10 @@ Budget = int | Share | Bytes | None
 
 
 def parse_budget(budget: int | float | str | None) -> Budget:
-    """A whole number as tokens; 0.25 or "25%" as a share; "64MiB" or "1.5 GB" as bytes.
+    """Parse a number as tokens, 0.25 or "25%" as a share, "64MiB" or "1.5 GB" as bytes.
 
     Raises:
-        PolicyError: it is none of these.
+        PolicyError: the budget is none of these.
     """
     if isinstance(budget, float) and not budget.is_integer():
         if 0 < budget < 1:
@@ -60,11 +59,11 @@ def parse_budget(budget: int | float | str | None) -> Budget:
 
 
 class Allowance:
-    """How many rows each layer may hold, given how many tokens were seen.
+    """Entries that each layer may hold, depending on how many tokens were seen.
 
     Args:
-        policy: as it was asked for.
-        budget: as `parse_budget` gave it; bytes are shared by `batch` sequences.
+        policy: the policy as requested.
+        budget: as `parse_budget` returned it; `batch` sequences share bytes.
 
     Raises:
         PolicyError: the policy does not fit into the budget.
@@ -73,13 +72,13 @@ class Allowance:
     def __init__(self, policy: Policy, budget: Budget, geometry: Geometry, batch: int = 1) -> None:
         self.policy = policy
         self.batch = batch
-        """By how many sequences bytes are shared."""
+        """Sequences that share bytes."""
         self._num_layers = len(geometry.policy_layers)
         self._share = budget if isinstance(budget, Share) else None
         self._least = 1
         self._layers: tuple[tuple[int, int], tuple[int, ...]] = ((0, 0), ())
-        self.memory: Remembered = {}
-        """What an allocator that learns goes by until the next context begins."""
+        self.state: EnergyState = {}
+        """Energies that a learning allocator uses until the next context begins."""
         self.begin_context()
         if isinstance(budget, Bytes):
             self._fitted = _fit_bytes(policy, budget.count, geometry, batch)
@@ -90,62 +89,62 @@ class Allowance:
             self._fitted = policy.fitted(budget)
 
     def begin_context(self) -> None:
-        """From now on go by all that was learned so far: in a context, earlier ones count."""
+        """Use everything learned so far: within a context, only earlier contexts count."""
         if isinstance(self.policy.allocator, Learner):
-            self.go_by(self.policy.allocator.remembered)
+            self.use_state(self.policy.allocator.state)
 
-    def go_by(self, memory: Remembered) -> None:
-        """Until the next context begins, share out as this memory says."""
-        self.memory, self._layers = memory, ((0, 0), ())
+    def use_state(self, state: EnergyState) -> None:
+        """Use these energies until the next context begins."""
+        self.state, self._layers = state, ((0, 0), ())
 
     def at(self, num_seen: int) -> Policy:
-        """The policy with its budget filled in, after so many tokens of a sequence."""
+        """Return the policy with its budget filled in, after `num_seen` tokens of a sequence."""
         if self._share is not None:
-            # the small number makes 40 % of 96 the 38 that exact arithmetic gives
-            rows = max(self._least, math.floor(self._share.of_seen * num_seen + 1e-6))
-            if self._fitted.gate.ceiling != rows:
-                self._fitted = self.policy.fitted(rows)
+            # exact arithmetic gives 38 for 40 % of 96; the small term undoes rounding
+            num_entries = max(self._least, math.floor(self._share.of_seen * num_seen + 1e-6))
+            if self._fitted.gate.ceiling != num_entries:
+                self._fitted = self.policy.fitted(num_entries)
         return self._fitted
 
     def layer(self, index: int, num_seen: int, confidence: float | None = None) -> int | None:
-        """Rows per head for the layer of this number among those the policy acts on; see
+        """Entries per head for the layer of this number among those the policy acts on; see
         `layers`."""
         shares = self.layers(num_seen, confidence)
         return None if shares is None else shares[index]
 
     def layers(self, num_seen: int, confidence: float | None = None) -> tuple[int, ...] | None:
-        """Rows per head for each layer the policy acts on; None for any number.
+        """Entries per head for each layer the policy acts on; None for any number.
 
         Args:
-            confidence: None gives the most the gate ever allows.
+            confidence: of the next token; None: allow the most that the gate ever does.
         """
         policy = self.at(num_seen)
         gate = policy.gate
-        rows = gate.ceiling if confidence is None else gate.budget(confidence)
-        if rows is None:
+        num_entries = gate.ceiling if confidence is None else gate.budget(confidence)
+        if num_entries is None:
             return None
         key, shares = self._layers
-        if key != (rows, num_seen):
+        if key != (num_entries, num_seen):
             allocator = policy.allocator
             if allocator.learns and isinstance(allocator, Learner):
-                allocator = allocator.going_by(self.memory)
-            shares = allocator.layers(rows, self._num_layers, num_seen)
-            self._layers = ((rows, num_seen), shares)
+                allocator = allocator.with_state(self.state)
+            shares = allocator.layers(num_entries, self._num_layers, num_seen)
+            self._layers = ((num_entries, num_seen), shares)
         return shares
 
 
 def _least_rows(policy: Policy) -> int:
     if policy.gate.ceiling is not None:
         raise PolicyError(
-            f"this policy has its own budget of {policy.gate.ceiling} tokens; leave the other out"
+            f"the policy brings its own budget of {policy.gate.ceiling} tokens; give no other"
         )
     policy.fitted(AMPLE)  # raises what has nothing to do with the budget's size
-    for rows in range(1, AMPLE):
+    for num_entries in range(1, AMPLE):
         try:
-            policy.fitted(rows)
+            policy.fitted(num_entries)
         except PolicyError:
             continue
-        return rows
+        return num_entries
     raise AssertionError("an ample budget fits")
 
 
@@ -159,9 +158,8 @@ def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -
     needed = resting_bytes(policy.fitted(low), geometry, batch)
     if needed > num_bytes:
         raise PolicyError(
-            f"a budget of {num_bytes} bytes is too small: the least this policy can do with, {low} "
-            f"rows in every layer, takes {needed} bytes for this model and {batch} sequences, with "
-            "room to grow"
+            f"a budget of {num_bytes} bytes is too small: the policy needs at least {low} entries "
+            f"in every layer, {needed} bytes for this model and {batch} sequences"
         )
     high = low * 2
     while resting_bytes(policy.fitted(high), geometry, batch) <= num_bytes and high < 1 << 32:

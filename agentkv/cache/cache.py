@@ -1,39 +1,107 @@
-"""The cache itself: what transformers is handed as `past_key_values`."""
+"""The cache: what transformers receives as `past_key_values`."""
 
+import copy
 import os
+import weakref
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NoReturn, Self, SupportsIndex
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentkv.cache.attach import Gate, attach
-from agentkv.cache.budget import parse_budget
-from agentkv.cache.families import describe
-from agentkv.cache.file import CacheFileError, SavedFile
-from agentkv.cache.hf import Misuse
-from agentkv.cache.lessons import Lessons
-from agentkv.cache.saved import fill, read_settings, save
-from agentkv.cache.state import StatefulCache
-from agentkv.cache.stream import IdStream
+from agentkv.cache.budget import Budget, parse_budget
+from agentkv.cache.checkpoint.file import CacheFileError, SavedFile
+from agentkv.cache.checkpoint.saved import fill, read_settings, save
+from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
+from agentkv.cache.eviction.evictor import Evictor
+from agentkv.cache.geometry import Attention, Geometry
+from agentkv.cache.hf.attach import HookedCache, LogitsGate, attach
+from agentkv.cache.hf.compat import Handle, Misuse, TransformersLayer, outside_compile
+from agentkv.cache.hf.families import describe, output_projection
+from agentkv.cache.hf.residual_shift import watch_residual_shift
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.progress import Progress
+from agentkv.cache.storage.table import Meter
+from agentkv.cache.storage.token_ids import TokenIds
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import policy as named_policy
-from agentkv.policies.rows import PolicyError
 
-__all__ = ["Cache", "attach"]
+Prefill = Literal["chunked", "whole"]
+
+OTHER_MODEL = "this cache was made for another model; make one with agentkv.Cache.for_model(model)"
 
 
-class Cache(StatefulCache):
-    """Keys and values of one batch of token streams, kept small by a policy.
+class Cache(HookedCache):
+    """Keys and values of a batch of token streams, kept small by a policy.
 
-    Make one with `for_model`, hand it to `generate` or `forward` as `past_key_values`, and go on
-    using it in the next turn. Feed every token once; positions are counted from the tokens seen.
+    Make a cache with `for_model`, pass it to `generate` or `forward` as `past_key_values`, and keep
+    using it in the next turn. Feed every token once; positions follow from the tokens seen.
 
     A cache is for inference: nothing it stores has a gradient. After a forward that did not end,
-    whatever stopped it, the next is refused until `restore` or `reset`. Threads may take turns with
-    a cache; two at the same time are refused.
+    for whatever reason, the next one is refused until `restore` or `reset`. Threads may take turns
+    with a cache; two at the same time are refused.
     """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        policy: Policy,
+        budget: Budget,
+        prefill: Prefill,
+        chunk: int,
+    ) -> None:
+        modules = {id(module) for module in model.modules()}
+        self._set_up(
+            describe(model), weakref.ref(model.base_model), modules, policy, budget, prefill, chunk
+        )
+        if policy.allocator.learns:
+            watch_residual_shift(model)
+
+    def _set_up(
+        self,
+        geometry: Geometry,
+        model: "weakref.ref[nn.Module]",
+        modules: set[int],
+        policy: Policy,
+        budget: Budget,
+        prefill: Prefill,
+        chunk: int,
+    ) -> None:
+        """Become an empty cache.
+
+        Args:
+            model: the base model.
+            modules: ids of all modules of the whole model.
+        """
+        self.geometry, self.policy = geometry, policy
+        """`policy` is the one requested; `fitted` has its budget filled in."""
+        self.prefill: Prefill = prefill
+        self.chunk = chunk
+        self.meter = Meter()
+        self.evictor = Evictor(policy, budget, geometry, self.meter)
+        self.progress = Progress()
+        self.token_ids = TokenIds()
+        self.batch: int | None = None
+        """Sequences; None before the first forward."""
+        self.num_new = 0
+        """Columns of the latest forward."""
+        self.confidences: list[float] | None = None
+        """Confidence of each sequence when the gate was last applied; None if it never was."""
+        self.pending: list[list[int]] | None = None
+        """For the owner of the cache: per sequence, tokens that were sampled and not fed yet. They
+        are saved and restored with the cache, which does not use them."""
+        self.origin: object = object()
+        """Shared with copies; a snapshot can be restored where it is the same."""
+        self._model, self._modules = model, modules
+        self._new_ids: Tensor | None = None
+        self._has_gate = False
+        self._new_confidences: Tensor | None = None
+        """(B,) confidence after the latest forward, if a gate will ask for it."""
+        super().__init__(layers=[TransformersLayer(layer) for layer in self.evictor.layers])
 
     @classmethod
     def for_model(
@@ -42,24 +110,25 @@ class Cache(StatefulCache):
         *,
         policy: str | Policy = "conf-kv-int8",
         budget: int | float | str | None = None,
-        prefill: Literal["chunked", "whole"] = "chunked",
+        prefill: Prefill = "chunked",
         chunk: int = 512,
     ) -> "Cache":
-        """An empty cache for `model`, which is attached if it was not.
+        """Return an empty cache for `model`, and attach the model if it is not.
 
         Args:
             policy: a name, or a value from `agentkv.policy`.
             budget: tokens per layer and KV head, protected ones included; or a share of the tokens
-                each sequence has seen, such as 0.25 or "25%"; or bytes for the whole cache at rest,
-                such as "64MiB". The budget of conf-kv is its loose one.
-            prefill: how `feed` takes a long input: in chunks with a gate after each, which bounds
-                the peak, or whole, which lets every token see all of it. A forward that arrives
-                whole, as from `generate`, is attended to whole and evicted layer by layer right
-                after; `generate(..., prefill_chunk_size=cache.chunk)` bounds that too.
+                that each sequence has seen, such as 0.25 or "25%"; or bytes for the whole cache at
+                rest, such as "64MiB". For conf-kv it is the loose budget.
+            prefill: how `feed` takes a long input: "chunked" evicts after each chunk, which bounds
+                the peak; "whole" lets every token see all of it. A forward that arrives whole, as
+                from `generate`, is attended whole and evicted layer by layer right after;
+                `generate(..., prefill_chunk_size=cache.chunk)` bounds that as well.
             chunk: tokens per chunk.
 
         Raises:
-            PolicyError, UnsupportedModel: ValueErrors that say what is possible.
+            PolicyError: a ValueError; the policy, budget, prefill or chunk cannot be used.
+            UnsupportedModel: a ValueError that names the supported families.
         """
         if prefill not in ("chunked", "whole"):
             raise PolicyError(f"prefill must be 'chunked' or 'whole'; found {prefill!r}")
@@ -70,170 +139,92 @@ class Cache(StatefulCache):
         attach(model)
         return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
 
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        model: PreTrainedModel,
-        *,
-        policy: str | Policy | None = None,
-    ) -> "Cache":
-        """The cache that `save` wrote, which goes on exactly as the saved one would have.
+    # ---- reading
 
-        Rows come back on the devices of the model's layers. `model` is attached if it was not.
+    @property
+    def cache_layers(self) -> list[CacheLayer]:
+        """The layers with their storage."""
+        return self.evictor.layers
 
-        Args:
-            policy: that of the saved cache; only one that was put together by hand, such as
-                `agentkv.scored`, has to be given. If it has learned something, it keeps that, and
-                else learns what was saved.
-
-        Raises:
-            CacheFileError: a ValueError; another program's file, damaged or of another version, or
-                saved with another model or policy, of which the first difference is named.
-            OSError: there is no such file.
-        """
-        describe(model)
-        inner: Any = model.base_model
-        given = named_policy(policy) if isinstance(policy, str) else policy
-        with SavedFile(path) as file:
-            value, settings, notes = read_settings(file, inner, given)
-            cache = cls(
-                model,
-                policy=value,
-                budget=settings.budget,
-                prefill=settings.prefill,
-                chunk=settings.chunk,
-            )
-            fill(cache, inner, file, notes)
-        attach(model)
-        return cache
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the cache to one file, from which `load` makes it again.
-
-        The file takes its place once it is whole and on the disk, and only its owner may read it:
-        it holds what was fed in latent form, and the token ids as they are. To be called between
-        forwards.
-
-        Raises:
-            CacheFileError: a ValueError; the model is gone, or something is held that cannot be
-                written down.
-            OSError: the file could not be written; what stood there still does.
-        """
-        self._progress.require_rest()
-        self.check()
-        model: Any = self._model()
-        if model is None:
-            raise CacheFileError(
-                "the model this cache was made for is gone, and with it what the cache could be "
-                "loaded into; keep it as long as the cache"
-            )
-        save(self, model, path)
+    @property
+    def budget(self) -> Budget:
+        """The budget as requested."""
+        return self.evictor.budget
 
     @property
     def fitted(self) -> Policy:
         """The policy with its budget filled in, for the sequence that has seen most."""
-        fed = next(iter(self.keepers.values())).fed
-        return self.allowance.at(max(fed, default=0))
+        return self.evictor.allowance.at(max(self.cache_layers[0].fed, default=0))
+
+    @property
+    def seen(self) -> int:
+        """Tokens fed so far, in columns of the batch."""
+        return self.cache_layers[0].seen
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in the batch; -1 before the first forward."""
+        return -1 if self.batch is None else self.batch
+
+    @property
+    def ids(self) -> Tensor | None:
+        """(B, seen) int32 on the CPU: tokens fed so far, padding included. None before the first,
+        and forever once embeddings were fed."""
+        return self.token_ids.all()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all storage, read from the storage: keys, values, scales, positions, statistics,
-        the window of queries."""
-        return sum(store.nbytes for store in self.stores)
+        """Bytes of all storage, read from the storage: keys, values, scales, positions, statistics
+        and the window of queries."""
+        return sum(layer.nbytes for layer in self.cache_layers)
 
     @property
     def peak_nbytes(self) -> int:
-        """The most bytes the storage held at any moment, within forwards too.
+        """The most bytes that the storage held at any moment, within forwards too.
 
-        Copies of rows on their way count: what is laid out anew is there twice, field by field.
-        What attention, scores and encoding compute in does not.
+        Temporary copies of entries count: a table that is laid out anew exists twice, field by
+        field. Work space of attention, scores and encoding does not count.
         """
-        return self._meter.peak
+        return self.meter.peak
 
     def kept(self, layer: int) -> list[list[Tensor]]:
-        """Original positions `layer` still holds, per sequence and KV head: int64, ascending.
+        """Return the original positions that `layer` still stores, per sequence and KV head.
 
-        A sequence's own tokens are counted, from 0; padding has no position.
+        Positions are int64 and ascend; they count the sequence's own tokens from 0, without
+        padding.
         """
-        return self.stores[layer].kept()
+        return self.cache_layers[layer].kept()
 
     def check(self) -> None:
-        """Audit the whole structure. Raises AssertionError saying what is broken."""
-        for store in self.stores:
-            store.check()
-            assert store.seen == self.seen, "layers have seen different numbers of tokens"
-        assert self.nbytes == self._meter.live, f"{self.nbytes} bytes, {self._meter.live} metered"
-        assert self._meter.live <= self._meter.peak
+        """Audit the whole structure. Raises AssertionError naming what is broken."""
+        for layer in self.cache_layers:
+            layer.check()
+            assert layer.seen == self.seen, "layers have seen different numbers of tokens"
+        assert self.nbytes == self.meter.live, f"{self.nbytes} bytes, {self.meter.live} metered"
+        assert self.meter.live <= self.meter.peak
         ids = self.ids
-        assert ids is None or ids.shape == (self._batch, self.seen), "the id stream is not whole"
+        assert ids is None or ids.shape == (self.batch, self.seen), "token ids are incomplete"
 
-    def gate(self) -> "Gate":
-        """A logits processor that tells the policy how sure the model is, wherever it stands in the
-        list: it goes by the raw logits, which the model shows to the cache.
-
-        In a loop of one's own, call it with the ids and the logits (B, V) of the last token after
-        each forward.
-        """
-        self._has_gate = True
-        return Gate(self)
-
-    def note_logits(self, logits: Tensor) -> None:
-        gate = self.policy.gate
-        if self._has_gate and gate.needs_logits:
-            # a number per sequence; the logits of a whole prompt need not be kept for it
-            self._unsettled = gate.confidence(logits.detach())
-
-    def settle_after_forward(self, logits: Tensor) -> None:
-        confidences, self._unsettled = self._unsettled, None
-        if confidences is None:
-            self.settle(logits)
-            return
-        self._require_rows(logits)
-        # the only point of a step that waits for the device
-        self.settle_at(confidences.tolist())
-
-    def settle(self, logits: Tensor) -> None:
-        """Evict down to what the policy allows, given the raw logits (B, V) of the last token."""
-        gate = self.policy.gate
-        if not gate.needs_logits or self._batch is None:
-            return
-        self._require_rows(logits)
-        # the only point of a step that waits for the device
-        self.settle_at(gate.confidence(logits.detach()).tolist())
-
-    def _require_rows(self, logits: Tensor) -> None:
-        if logits.shape[0] != self._batch:
-            raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self._batch}")
-
-    @torch.no_grad()
-    def settle_at(self, confidences: Sequence[float]) -> None:
-        """As `settle`, where what the policy's gate makes of the logits is on the host already."""
-        if not self.policy.gate.needs_logits or self._batch is None:
-            return
-        assert len(confidences) == self._batch, "a confidence for every sequence"
-        with self._progress.changing():
-            self.confidences = list(confidences)
-            self.evict(self.confidences)
-            self._store_by_rank()
+    # ---- feeding
 
     @torch.no_grad()
     def feed(
         self, model: PreTrainedModel, ids: Tensor, attention_mask: Tensor | None = None
     ) -> Tensor:
-        """Feed new tokens, in chunks if `prefill` says so, with the gate after each chunk.
+        """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate after each
+        chunk.
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
-            attention_mask: (B, seen + n), zeros for padding; None where none of the new ones is.
-                Padding takes no position, so that a sequence is the same alone and in a batch.
+            attention_mask: (B, seen + n), zeros for padding; None if no new token is padding.
+                Padding takes no position, so a sequence is the same alone and in a batch.
 
         Returns:
             The logits of the last token, (B, V).
 
         Raises:
             Misuse: a ValueError; the cache cannot take these tokens, another thread is feeding it,
-                or a forward before did not end. Nothing has changed.
+                or an earlier forward did not end. Nothing has changed.
         """
         step = self.chunk if self.prefill == "chunked" else max(1, ids.shape[1])
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
@@ -251,21 +242,366 @@ class Cache(StatefulCache):
                 logits_to_keep=1,
             )
             logits = outputs.logits[:, -1]
-            self.settle(logits)
+            self.apply_gate(logits)
         if logits is None:
             raise Misuse("no tokens to feed")
         return logits
 
+    # ---- the gate
+
+    def gate(self) -> LogitsGate:
+        """Return a logits processor that applies the policy's gate after every forward.
+
+        Its place in the list does not matter: the attached model shows the cache its raw logits. In
+        a loop of your own, call it with the ids and the logits (B, V) of the last token after each
+        forward.
+        """
+        self._has_gate = True
+        return LogitsGate(self)
+
+    def note_logits(self, logits: Tensor) -> None:
+        gate = self.policy.gate
+        if self._has_gate and gate.needs_logits:
+            # one number per sequence: the logits of a whole prompt need not be kept for it
+            self._new_confidences = gate.confidence(logits.detach())
+
+    def apply_noted_gate(self, logits: Tensor) -> None:
+        confidences, self._new_confidences = self._new_confidences, None
+        if confidences is None:
+            self.apply_gate(logits)
+            return
+        self._require_batch(logits)
+        # the only point of a step that waits for the device
+        self.apply_gate_at(confidences.tolist())
+
+    def apply_gate(self, logits: Tensor) -> None:
+        """Evict down to what the gate allows, given the raw logits (B, V) of the last token."""
+        gate = self.policy.gate
+        if not gate.needs_logits or self.batch is None:
+            return
+        self._require_batch(logits)
+        # the only point of a step that waits for the device
+        self.apply_gate_at(gate.confidence(logits.detach()).tolist())
+
+    def _require_batch(self, logits: Tensor) -> None:
+        if logits.shape[0] != self.batch:
+            raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self.batch}")
+
+    @torch.no_grad()
+    def apply_gate_at(self, confidences: Sequence[float]) -> None:
+        """Evict down to what the gate allows at these confidences, one per sequence."""
+        if not self.policy.gate.needs_logits or self.batch is None:
+            return
+        assert len(confidences) == self.batch, "a confidence for every sequence"
+        with self.progress.changing():
+            self.confidences = list(confidences)
+            self.evictor.apply_gate(self.confidences, self.num_new)
+
+    # ---- what transformers and the hooks of an attached model call
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        self.progress.require_rest()
+        if module is not self._model() and id(module) not in self._modules:
+            raise Misuse(OTHER_MODEL)
+        self._check_batch(batch)
+        most = self.geometry.max_positions
+        if most is not None and self.seen + num_tokens > most:
+            raise Misuse(
+                f"{self.geometry.family} has {most} positions; {self.seen} tokens were seen and "
+                f"{num_tokens} more were given. Evicting does not free positions: start a new cache"
+            )
+        if self.batch is None:
+            self.evictor.set_batch(batch)
+
+    def begin(self) -> None:
+        self.progress.begin()
+        self._new_confidences = None
+
+    def leave(self) -> None:
+        self.progress.leave()
+
+    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor | None:
+        fed = self.cache_layers[0].fed
+        if mask is None and fed.count(self.seen) == len(fed):
+            return None
+        if mask is None:
+            steps = torch.arange(num_tokens)[None]
+        elif mask.dim() != 2:
+            return None  # `attend` refuses it
+        else:
+            steps = mask[:, -num_tokens:].to(torch.int64).cumsum(dim=1) - 1
+        first = torch.tensor(fed or [0], device=steps.device)[:, None]
+        # padding is not stored, so any position serves it
+        return (first + steps).clamp_min(0)
+
+    def note_ids(self, ids: Tensor | None) -> None:
+        self._new_ids = ids
+
+    @property
+    def shift_window(self) -> int:
+        return self.evictor.context_window(self.num_new)
+
+    def note_residual_shift(self, layer_idx: int, shift: Tensor) -> None:
+        self.evictor.note_residual_shift(layer_idx, shift)
+
+    @outside_compile
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return a handle in place of the keys; the attention function stores them and attends."""
+        if layer_idx >= len(self.layers):
+            raise Misuse("this cache was made for another model, with fewer layers")
+        shape = self.geometry.layers[layer_idx]
+        batch, heads, _, head_dim = key_states.shape
+        if (heads, head_dim) != (shape.num_heads, shape.head_dim):
+            raise Misuse("this cache was made for another model, with other heads")
+        self._check_batch(batch)
+        return Handle(self, layer_idx, key_states, value_states), value_states
+
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Store a layer's new tokens and attend; see `CacheLayer.attend`."""
+        if id(module) not in self._modules:
+            raise Misuse(OTHER_MODEL)
+        if mask is not None and mask.dim() != 2:
+            raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
+        layer = self.cache_layers[handle.layer_idx]
+        with torch.no_grad():
+            self.progress.has_changed = True
+            self.batch, _, self.num_new, _ = handle.keys.shape
+            attention = self._attention(layer, module, scale, sinks)
+            self.evictor.before_layer(layer, self.num_new)
+            output = layer.attend(query, handle.keys, handle.values, mask, attention)
+            self.evictor.after_layer(layer, self.num_new)
+        if query.requires_grad and torch.is_grad_enabled():
+            output = _WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
+        return output
+
+    def _attention(
+        self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
+    ) -> Attention:
+        projection = None
+        if layer.policy is not None and self.policy.selector.norms is not None:
+            projection = output_projection(module)
+        known = layer.attention
+        if known is not None and known.equals(scale, sinks, projection):
+            return known
+        return Attention(scale, sinks, projection)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        self.evictor.after_forward(self.num_new)
+        self.token_ids.append(self._new_ids)
+        self._new_ids = None
+        self.progress.end()
+
+    def _check_batch(self, batch: int) -> None:
+        if self.batch is not None and batch != self.batch:
+            raise Misuse(
+                f"this cache holds {self.batch} sequences and was given {batch}; make a new one"
+            )
+
+    # ---- changing the batch
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Make sequence i a copy of what sequence beam_idx[i] was (beam search).
+
+        Here and below, the new number of sequences shares a budget in bytes: if there are more,
+        entries leave at once.
+
+        Raises:
+            PolicyError: a ValueError; the bytes are too few for so many. Nothing has changed.
+        """
+        self._rearrange(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep only these sequences, in this order."""
+        self._rearrange(indices.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence `repeats` times in a row."""
+        self._rearrange([i for i in range(self.batch_size) for _ in range(repeats)])
+
+    def _rearrange(self, index: list[int]) -> None:
+        if self.batch is None:
+            raise Misuse("the cache is empty: there are no sequences to rearrange")
+        state = self.evictor.allowance.state
+        self.evictor.set_batch(len(index))  # refuses before anything changes
+        with self.progress.changing():
+            self.evictor.allowance.use_state(state)
+            if self.evictor.allowance.batch > self.batch:
+                # before they are copied, so that all together stay within the bytes
+                self.evictor.shrink()
+            for layer in self.cache_layers:
+                layer.reorder(index)
+            self.token_ids.reorder(index)
+            self._new_confidences = None
+            if self.confidences is not None:
+                self.confidences = [self.confidences[i] for i in index]
+            self.batch = len(index)
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: entries that left or were quantized cannot come back."""
+        raise Misuse(
+            "this cache cannot be rolled back: what was evicted, quantized and averaged since is "
+            "gone. Decode without an assistant model, or take a `snapshot` first and `restore` it"
+        )
+
     def reset(self) -> None:
-        """Forget everything; the cache is as new, but for its peak.
+        """Forget everything except for the peak.
 
         Raises:
             Misuse: a ValueError; another thread is in the middle of a forward.
         """
-        self._progress.clear()
-        self._unsettled = None
-        for store in self.stores:
-            store.reset()
-        self._meter.live = 0  # a forward that did not end may have left bytes uncounted
-        self._batch, self.confidences, self.pending, self._new_ids = None, None, None, None
-        self._ids, self._lessons = IdStream(), Lessons(self.policy.allocator)
+        self.progress.clear()
+        self.evictor.reset()
+        self.meter.live = 0  # a forward that did not end may have left bytes uncounted
+        self.batch, self.confidences, self.pending = None, None, None
+        self._new_ids, self._new_confidences = None, None
+        self.token_ids = TokenIds()
+
+    # ---- copies, snapshots, files
+
+    def snapshot(self) -> Snapshot:
+        """Return an independent copy of the cache's state, for `restore`, on the layers' devices.
+
+        Its bytes do not count as the cache's. Take it between forwards, for example after a turn.
+
+        Raises:
+            Misuse: a ValueError; a forward is going on in another thread, or did not end.
+        """
+        self.progress.require_rest()
+        return capture(self)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to the state of `snapshot`, any number of times, in copies of the cache too.
+
+        What the policy's allocator has learned since is forgotten as well, by all caches that share
+        the policy, because the cache would teach it twice. The peak stays.
+
+        Raises:
+            Misuse: a ValueError; it is a snapshot of another cache.
+        """
+        if not isinstance(snapshot, Snapshot) or snapshot.origin is not self.origin:
+            raise Misuse(
+                "this is no snapshot of this cache; restore it in the cache it was taken of, or "
+                "carry a cache over with `save` and `Cache.load`"
+            )
+        put(self, snapshot)
+
+    def __copy__(self) -> Self:
+        """Return a deep copy: a shallow one would share memory."""
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return an independent cache that goes on exactly as this one would.
+
+        The copy belongs to the same model, or to the model's copy where both were copied together.
+        It has its own copy of what the policy's allocator learned; caches that share a policy and
+        are copied together go on to share one.
+
+        Raises:
+            Misuse: a ValueError; a forward is going on, or did not end.
+        """
+        self.progress.require_rest()
+        twin = memo[id(self)] = object.__new__(type(self))
+        model, modules = self._model, self._modules
+        base = model()
+        if base is not None and id(base) in memo:
+            model = weakref.ref(memo[id(base)])
+            modules = {id(memo[module]) for module in modules if module in memo}
+        policy = self.policy
+        if policy.allocator.learns:
+            policy = replace(policy, allocator=copy.deepcopy(policy.allocator, memo))
+        twin._set_up(self.geometry, model, modules, policy, self.budget, self.prefill, self.chunk)
+        twin.origin = self.origin
+        copy_into(twin, self)
+        twin._has_gate, twin._new_confidences = self._has_gate, self._new_confidences
+        for name, value in vars(self).items():
+            if name not in vars(twin):  # attributes that the cache's owner has set
+                vars(twin)[name] = copy.deepcopy(value, memo)
+        return twin
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise Misuse(NOT_PICKLED)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: PreTrainedModel,
+        *,
+        policy: str | Policy | None = None,
+    ) -> "Cache":
+        """Return the cache that `save` wrote, which goes on exactly as the saved one would have.
+
+        Entries return to the devices of the model's layers. The model is attached if it was not.
+
+        Args:
+            policy: policy of the saved cache. It is only needed if it was composed by hand, such as
+                with `agentkv.scored`. If its allocator has learned something it keeps that;
+                otherwise it takes over what was saved.
+
+        Raises:
+            CacheFileError: a ValueError; the file is another program's, damaged, of another
+                version, or saved with another model or policy. The message names the first
+                difference.
+            OSError: the file does not exist.
+        """
+        describe(model)
+        inner: Any = model.base_model
+        given = named_policy(policy) if isinstance(policy, str) else policy
+        with SavedFile(path) as file:
+            value, settings, state = read_settings(file, inner, given)
+            cache = cls(
+                model,
+                policy=value,
+                budget=settings.budget,
+                prefill=settings.prefill,
+                chunk=settings.chunk,
+            )
+            fill(cache, inner, file, state)
+        attach(model)
+        return cache
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cache to one file, from which `load` makes it again. Call it between forwards.
+
+        The file replaces an older one once it is complete on disk. Only its owner may read it: it
+        holds what was fed in latent form, and the token ids in the clear.
+
+        Raises:
+            CacheFileError: a ValueError; the model is gone, or `pending` cannot be written.
+            OSError: the file could not be written; an older one is untouched.
+        """
+        self.progress.require_rest()
+        self.check()
+        model: Any = self._model()
+        if model is None:
+            raise CacheFileError(
+                "the model of this cache is gone, and no other could load the file; keep the model "
+                "as long as the cache"
+            )
+        save(self, model, path)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Passes the output of attention on, and refuses to compute its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, query: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise Misuse(
+            "a cache is for inference: what it stores has no gradient. Train the model without it, "
+            "with use_cache=False"
+        )

@@ -1,4 +1,4 @@
-"""The shape of a model's attention, as far as a cache must know it."""
+"""What a cache must know of a model: shapes of its attention, and its output projections."""
 
 from dataclasses import dataclass
 
@@ -8,36 +8,36 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What the cache must know of one attention layer."""
+    """Shape of one attention layer."""
 
     num_heads: int
     """Key-value heads."""
     head_dim: int
     window: int | None
-    """A token sees only those less than this many positions back; None for all."""
+    """A token sees only tokens less than this many positions back; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the cache must know of a model."""
+    """Shape of a model."""
 
     family: str
     layers: tuple[LayerShape, ...]
     num_q_heads: int
     dtype: torch.dtype
     max_positions: int | None
-    """Positions the model has at all; None where rotation has no end."""
+    """Positions that the model has embeddings for; None for rotary positions."""
 
     @property
     def policy_layers(self) -> tuple[int, ...]:
-        """Layers a policy acts on: those without a window; all, if every layer has one."""
+        """Layers that a policy acts on: those without a window, or all if each has one."""
         full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)
         return full or tuple(range(len(self.layers)))
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """An adapter of two matrices, as it adds to a projection."""
+    """A LoRA adapter of a projection."""
 
     down: Tensor
     """(H * G, D, r), by query head."""
@@ -48,9 +48,26 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The projection of an attention module from its query heads back to the residual stream."""
+    """Output projection of an attention module, from its query heads to the residual stream."""
 
     weight: Tensor
     """(H * G, D, hidden size), by query head."""
     adapters: tuple[LowRank, ...] = ()
-    """Low-rank updates that adapters add to the weight."""
+    """Active adapters, added to the weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What the attention module of a layer brings to a forward."""
+
+    scale: float
+    """Factor on the logits before the softmax."""
+    sinks: Tensor | None
+    """(H * G,) logits that join the softmax."""
+    projection: Projection | None
+    """Output projection; None unless the policy reads it."""
+
+    def equals(self, scale: float, sinks: Tensor | None, projection: Projection | None) -> bool:
+        """Return whether these are the same."""
+        is_same = sinks is self.sinks and projection is self.projection
+        return is_same and scale == self.scale

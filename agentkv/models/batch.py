@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from agentkv.cache.together import Together, can_join
+from agentkv.cache.packed import PackedForward, can_share
 from agentkv.models.choose import choose
 from agentkv.models.writing import Writing
 
@@ -61,7 +61,7 @@ class Batch:
             if not num_tokens or (num_tokens > LONG and has_long):
                 continue
             has_long = has_long or num_tokens > LONG
-            if can_join(writing.cache, num_tokens):
+            if can_share(writing.cache, num_tokens):
                 joint.append(writing)
             else:
                 forwards.append([writing])
@@ -69,7 +69,7 @@ class Batch:
 
     def _forward(self, members: list[Writing]) -> None:
         device = self._model.device
-        together = Together(
+        together = PackedForward(
             self._model,
             [writing.cache for writing in members],
             [torch.tensor([writing.piece], device=device) for writing in members],
@@ -80,7 +80,7 @@ class Batch:
         ids = choose(logits, allowed, [writing.sampler for writing in members])
         # the only point of a step that waits for the device; float32 holds ids up to 2**24
         numbers = torch.cat([ids.to(torch.float32), together.confidences(logits)]).tolist()
-        together.settle_at(numbers[len(members) :])
+        together.apply_gates_at(numbers[len(members) :])
         for writing, error, id in zip(members, together.errors, numbers, strict=False):
             if error is not None:
                 writing.fail(error)

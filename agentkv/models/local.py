@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from agentkv.cache.cache import Cache, attach
+from agentkv.cache.cache import Cache
+from agentkv.cache.hf.attach import attach
 from agentkv.chat import ChatTemplate
 from agentkv.config import Decoding, Observations
 from agentkv.grammar import Grammar

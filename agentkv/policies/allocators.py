@@ -1,11 +1,10 @@
 """How a budget is shared out over layers, and inside a layer over its heads.
 
-    Uniform    every layer and every head the same number; each head its own rows
-    Shared     every layer the same number; one set of rows for all heads
-    Linear     shallow layers more, deep ones less; one set of rows for all heads
-    Pyramid    shallow layers many, deep ones few; each head its own rows
-    Adaptive   the heads of a layer compete
-    Measured   the heads of a layer compete, and layers get what earlier contexts showed they need
+    Uniform    every layer and every head the same number; each head its own rows Shared     every
+    layer the same number; one set of rows for all heads Linear     shallow layers more, deep ones
+    less; one set of rows for all heads Pyramid    shallow layers many, deep ones few; each head its
+    own rows Adaptive   the heads of a layer compete EnergyAllocator   the heads of a layer compete,
+    and layers get what earlier contexts showed they need
 
 All counts are rows per head, those that never go included in `layers` and left out in `heads`.
 """
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from agentkv.policies.contest import counts_of_best, there, with_sure
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
     require_at_least,
     require_count,
@@ -28,8 +28,7 @@ from agentkv.policies.parameters import (
     require_share,
 )
 from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes, within
-from agentkv.policies.rows import PolicyError
-from agentkv.policies.slots import Remembered
+from agentkv.policies.slots import EnergyState
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Linear(Shared):
 
     slope: tuple[float, float] = (1.25, 0.75)
     protected: int = 0
-    """Rows that never go, filled in by `fitted`."""
+    """Entries that never go, filled in by `fitted`."""
 
     def __post_init__(self) -> None:
         first, last = require_numbers("slope", self.slope, 2)
@@ -108,7 +107,7 @@ class Pyramid(Uniform):
     beta: float = 20
     """How much steeper than flat; 1 is flat."""
     protected: int = 0
-    """Rows that never go, filled in by `fitted`."""
+    """Entries that never go, filled in by `fitted`."""
 
     def __post_init__(self) -> None:
         require_at_least("beta", self.beta, 1)
@@ -143,7 +142,7 @@ class Adaptive:
     over: Uniform = field(default_factory=Uniform)
     """How the budget is shared out over layers: Uniform() or Pyramid()."""
     protected: int = 0
-    """Rows that never go, filled in by `fitted`."""
+    """Entries that never go, filled in by `fitted`."""
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     learns: ClassVar[bool] = False
@@ -178,35 +177,63 @@ class Adaptive:
         return rounded_lanes(within(mixed, have), won.sum())
 
 
+class EnergyMemory:
+    """Mean energies of the layers over earlier contexts, per stream of contexts.
+
+    Mutable: every cache of one policy updates the same memory.
+    """
+
+    __slots__ = ("_means",)
+
+    def __init__(self, state: EnergyState | None = None) -> None:
+        self._means: dict[str, tuple[int, tuple[float, ...]]] = dict(state or {})
+
+    @property
+    def state(self) -> EnergyState:
+        """A copy: number of contexts and mean energy of every layer, by key."""
+        return dict(self._means)
+
+    def get(self, key: str) -> tuple[int, tuple[float, ...]] | None:
+        """Return the number of contexts and the means under `key`; None before the first."""
+        return self._means.get(key)
+
+    def put(self, key: str, count: int, means: tuple[float, ...]) -> None:
+        """Store the means under `key`."""
+        self._means[key] = (count, means)
+
+    def load(self, state: EnergyState) -> None:
+        """Replace everything by `state`."""
+        self._means.clear()
+        self._means.update(state)
+
+
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Layers get rows by what earlier contexts showed of them; inside a layer the heads compete.
+class EnergyAllocator:
+    """Share the budget out by the energies of the layers; inside a layer the heads compete.
 
-    What a context shows of a layer is its energy (see `learn`). The mean over the contexts so far,
-    in which every context counts, shares the budget out in proportion. Every layer keeps at least
-    what never goes and `least` rows more, and none gets more than the tokens seen; what that frees
-    goes to the others in proportion. The first context is shared out equally. Inside a layer the
-    best rows of all heads stay, with no floor. Whole rows per head: the paper counts pairs of head
-    and row.
+    `update` takes the energies of one context. Their mean over all contexts so far shares the
+    budget out in proportion. Every layer keeps at least its protected entries and `least` more, and
+    none gets more than the tokens seen; what that frees goes to the others in proportion. The first
+    context is shared out equally. Inside a layer the best entries of all heads stay, without a
+    floor. Budgets count whole entries per head; the paper counts pairs of head and entry.
 
-    What was learned is shared by all copies of this value that `fitted` and `replace` make.
+    Copies that `fitted` and `replace` make share one memory.
 
-    Source: TADA (with EDIE), equations 12 to 18. What a context is (`agentkv.cache.lessons`), the
-    first context, the bounds, the moving average and the keys are our choice; the paper says none
-    of them.
+    Source: TADA (with EDIE), equations 12 to 18. The paper does not define a context
+    (`agentkv.cache.eviction.energy`), the first context, the bounds, the moving average and the
+    keys; they are our choice.
     """
 
     least: int = 0
-    """Rows per head that a layer is sure of beyond those that never go."""
+    """Entries per head that every layer keeps beyond its protected ones."""
     decay: float | None = None
-    """Of a moving average over contexts; None: the plain mean, which is the paper's."""
+    """Decay of a moving average over contexts; None: the plain mean of the paper."""
     key: str = ""
-    """Which stream of contexts is going on: contexts of other keys do not count."""
+    """Stream of contexts that energies belong to; other streams do not count."""
     protected: int = 0
-    """Rows that never go, filled in by `fitted`."""
-    _memory: dict[str, tuple[int, tuple[float, ...]]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    """Protected entries, filled in by `fitted`."""
+    memory: EnergyMemory = field(default_factory=EnergyMemory, compare=False, repr=False)
+    """Energies so far; mutable, and shared by the caches of a policy."""
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     learns: ClassVar[bool] = True
@@ -216,44 +243,45 @@ class Measured:
         if self.decay is not None:
             require_part("decay", self.decay)
         if not isinstance(self.key, str):
-            raise PolicyError(f"key must be a word for a stream of contexts; found {self.key!r}")
+            raise PolicyError(f"key must be the name of a stream of contexts; found {self.key!r}")
 
     @property
-    def remembered(self) -> Remembered:
-        """Per key how many contexts were taken in and the mean energy of every layer."""
-        return dict(self._memory)
+    def state(self) -> EnergyState:
+        """Number of contexts and mean energy of every layer, by key: a copy."""
+        return self.memory.state
 
-    def going_by(self, remembered: Remembered) -> Self:
-        return replace(self, _memory=dict(remembered))
+    def with_state(self, state: EnergyState) -> Self:
+        """Return this allocator with a memory of its own that holds `state`."""
+        return replace(self, memory=EnergyMemory(state))
 
-    def remember(self, remembered: Remembered) -> None:
-        """Put back what `remembered` gave, instead of what is there. Raises PolicyError."""
-        taken: dict[str, tuple[int, tuple[float, ...]]] = {}
-        for key, (count, means) in remembered.items():
+    def load_state(self, state: EnergyState) -> None:
+        """Replace the memory's content by `state`. Raises PolicyError."""
+        checked: dict[str, tuple[int, tuple[float, ...]]] = {}
+        for key, (count, means) in state.items():
             if require_count(f"contexts of {key!r}", count) < 1 or not means:
-                raise PolicyError(f"what was learned under {key!r} is empty")
-            taken[key] = (count, require_numbers(f"energies of {key!r}", means, len(means)))
-        self._memory.clear()
-        self._memory.update(taken)
+                raise PolicyError(f"the state under {key!r} is empty")
+            checked[key] = (count, require_numbers(f"energies of {key!r}", means, len(means)))
+        self.memory.load(checked)
 
-    def learn(self, energies: Sequence[float]) -> None:
+    def update(self, energies: Sequence[float]) -> None:
+        """Take the energies of one context. Mutates the memory."""
         assert all(math.isfinite(energy) and energy >= 0 for energy in energies), energies
-        count, before = self._memory.get(self.key, (0, tuple(energies)))
+        count, before = self.memory.get(self.key) or (0, tuple(energies))
         self._check_layers(len(energies), before)
         share = 1 / (count + 1) if self.decay is None or not count else 1 - self.decay
         means = tuple(old + (new - old) * share for old, new in zip(before, energies, strict=True))
-        self._memory[self.key] = (count + 1, means)
+        self.memory.put(self.key, count + 1, means)
 
     def fitted(self, protected: int) -> Self:
         return replace(self, protected=protected)
 
     def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
-        _, means = self._memory.get(self.key, (0, (1.0,) * num_layers))
+        _, means = self.memory.get(self.key) or (0, (1.0,) * num_layers)
         self._check_layers(num_layers, means)
         if budget >= num_seen or not any(means):
             return (budget,) * num_layers
         total = budget * num_layers
-        # a layer without energy still takes its part of what the others have no room for
+        # a layer without energy still takes its part of what the others cannot use
         weights = [max(mean / max(means), 1e-12) for mean in means]
         least = min(budget, self.protected + self.least)
         wanted = [total * weight / sum(weights) for weight in weights]
@@ -265,8 +293,8 @@ class Measured:
     def _check_layers(self, num_layers: int, means: Sequence[float]) -> None:
         if len(means) != num_layers:
             raise PolicyError(
-                f"what was learned under {self.key!r} is of a model with {len(means)} layers, this "
-                f"one has {num_layers}; give it another key="
+                f"the energies under {self.key!r} belong to a model with {len(means)} layers; this "
+                f"one has {num_layers}: give another key="
             )
 
 

@@ -1,13 +1,13 @@
 """CONF-KV: how sure the model is of its next token decides how many rows may stay."""
 
 from agentkv.policies.allocators import Linear, Shared
+from agentkv.policies.entries import Portion
 from agentkv.policies.gates import Confident, Schedule
 from agentkv.policies.parameters import require_numbers, require_part, require_share
 from agentkv.policies.policy import Policy
-from agentkv.policies.precision import Aged, Native
-from agentkv.policies.rows import Portion
+from agentkv.policies.precision import Dense, QuantizeOld
 from agentkv.policies.scorers import AttentionAndRecency
-from agentkv.policies.selectors import Best
+from agentkv.policies.selectors import TopK
 
 
 def conf_kv(
@@ -43,7 +43,7 @@ def conf_kv(
     scorer = AttentionAndRecency(
         require_share("mass_weight", mass_weight), require_part("decay", decay)
     )
-    return Policy("conf-kv", gate, Shared(), scorer, Best(protected=newest), Native())
+    return Policy("conf-kv", gate, Shared(), scorer, TopK(protected=newest), Dense())
 
 
 def conf_kv_int8(
@@ -80,7 +80,7 @@ def conf_kv_int8(
         slack=slack,
         schedule=schedule,
     )
-    stored = Aged(recent, format)
+    stored = QuantizeOld(recent, format)
     return Policy("conf-kv-int8", base.gate, base.allocator, base.scorer, base.selector, stored)
 
 

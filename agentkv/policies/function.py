@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from agentkv.policies.entries import Entries, PolicyError
 from agentkv.policies.parameters import require_count
-from agentkv.policies.rows import PolicyError, Rows
 from agentkv.policies.slots import Tracker
 
 
@@ -17,19 +17,19 @@ class Function:
     """A person's own score; PolicyError if what the function returns cannot rank the rows."""
 
     name: str
-    function: Callable[[Rows], Tensor]
-    """Rows to (H, T) or (S, T), larger is better."""
+    function: Callable[[Entries], Tensor]
+    """Entries to (H, T) or (S, T), larger is better."""
     window: int = 0
-    """How many of the last queries it wants from `Rows.attention`."""
+    """How many of the last queries it wants from `Entries.attention`."""
     comparable: bool = False
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_count("window", self.window)
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         found = self.function(rows)
         num_rows = rows.positions.shape[1]
         shapes = ((rows.num_heads, num_rows), tuple(rows.positions.shape))

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
     require_count,
     require_number,
@@ -19,8 +20,7 @@ from agentkv.policies.parameters import (
     require_rows,
     require_share,
 )
-from agentkv.policies.rows import PolicyError
-from agentkv_kernels.ops import certainty
+from agentkv_kernels.confidence import confidence as confidence_of
 
 Schedule = Literal["always", "prefill"]
 
@@ -63,7 +63,8 @@ class Fixed:
     slack: int = 0
     schedule: Schedule = "always"
     interval: int | None = None
-    """Rows go after every so many decoded tokens, and at no other time; None: by the schedule."""
+    """Entries go after every so many decoded tokens, and at no other time; None: by the
+    schedule."""
     ceiling: int | None = None
     needs_logits: ClassVar[bool] = False
     evicts: ClassVar[bool] = True
@@ -117,7 +118,7 @@ class Dropping(Fixed):
     drop: float = 0.5
     """Share of the budget that eviction frees below it."""
     protected: int = 0
-    """Rows that never go, filled in by `protecting`; eviction stops there."""
+    """Entries that never go, filled in by `protecting`; eviction stops there."""
 
     def __post_init__(self) -> None:
         # slots make a new class, of which a bare super() knows nothing
@@ -141,7 +142,7 @@ class Trimming(Fixed):
     alpha: float = 0.75
     """Share of the rows that may go that stays."""
     protected: int = 0
-    """Rows that never go, filled in by `protecting`; the window W."""
+    """Entries that never go, filled in by `protecting`; the window W."""
 
     def __post_init__(self) -> None:
         super(Trimming, self).__post_init__()
@@ -170,9 +171,9 @@ class Confident:
     threshold: float
     weights: tuple[float, float, float]
     tight: int | None
-    """Rows while the confidence is at least `threshold`; None: half of loose."""
+    """Entries while the confidence is at least `threshold`; None: half of loose."""
     loose: int | None
-    """Rows otherwise; None: the cache's budget."""
+    """Entries otherwise; None: the cache's budget."""
     slack: int = 0
     schedule: Schedule = "always"
     needs_logits: ClassVar[bool] = True
@@ -244,4 +245,4 @@ def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
 
     Source: the three features are CONF-KV's; their combination is our choice.
     """
-    return certainty(logits, weights)
+    return confidence_of(logits, weights)

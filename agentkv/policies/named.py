@@ -7,13 +7,13 @@ it first comes up; `registry.about` puts that together.
 from dataclasses import replace
 from typing import Literal
 
-from agentkv.policies.allocators import Measured, Shared, Uniform
+from agentkv.policies.allocators import EnergyAllocator, Shared, Uniform
+from agentkv.policies.entries import Portion
 from agentkv.policies.gates import Dropping, Fixed, Schedule, Trimming, Unbounded
 from agentkv.policies.parameters import require_count, require_flag
 from agentkv.policies.policy import Policy
 from agentkv.policies.pool import Pool
-from agentkv.policies.precision import Aged, Native, Ranked
-from agentkv.policies.rows import Portion
+from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
 from agentkv.policies.scorers import (
     Age,
     HeavyHitters,
@@ -21,12 +21,12 @@ from agentkv.policies.scorers import (
     RemovalError,
     Unimportance,
 )
-from agentkv.policies.selectors import Best
+from agentkv.policies.selectors import TopK
 
 
 def full() -> Policy:
     """Everything, in the model's dtype. The baseline."""
-    return Policy("full", Unbounded(), Shared(), Age(), Best(), Native())
+    return Policy("full", Unbounded(), Shared(), Age(), TopK(), Dense())
 
 
 def window(*, slack: int = 0, schedule: Schedule = "always", interval: int | None = None) -> Policy:
@@ -42,7 +42,7 @@ def window(*, slack: int = 0, schedule: Schedule = "always", interval: int | Non
             schedule.
     """
     gate = Fixed(slack, schedule, interval)
-    return Policy("window", gate, Shared(), Age(), Best(), Native())
+    return Policy("window", gate, Shared(), Age(), TopK(), Dense())
 
 
 def streaming(
@@ -63,8 +63,8 @@ def streaming(
     Source: StreamingLLM (arXiv 2309.17453).
     """
     gate = Fixed(slack, schedule, interval)
-    selector = Best(sinks=sinks)
-    return Policy("streaming", gate, Shared(), Age(), selector, Native())
+    selector = TopK(sinks=sinks)
+    return Policy("streaming", gate, Shared(), Age(), selector, Dense())
 
 
 def h2o(
@@ -87,7 +87,7 @@ def h2o(
     gate = Fixed(slack, schedule, interval)
     newest = Portion(0.5) if protected is None else protected
     scorer = HeavyHitters(require_flag("normalize", normalize))
-    return Policy("h2o", gate, Uniform(), scorer, Best(protected=newest), Native())
+    return Policy("h2o", gate, Uniform(), scorer, TopK(protected=newest), Dense())
 
 
 def scissorhands(
@@ -112,9 +112,9 @@ def scissorhands(
     Source: Scissorhands (arXiv 2305.17118).
     """
     gate = Dropping(drop=drop, slack=slack, schedule=schedule, interval=interval)
-    selector = Best(protected=protected)
+    selector = TopK(protected=protected)
     scorer = Unimportance(history, variant)
-    return Policy("scissorhands", gate, Uniform(), scorer, selector, Native())
+    return Policy("scissorhands", gate, Uniform(), scorer, selector, Dense())
 
 
 def arkv(
@@ -152,8 +152,8 @@ def arkv(
     """
     gate = Trimming(alpha=alpha, slack=slack, schedule=schedule, interval=interval)
     scorer = MeanAndVariance(window, gamma, kernel)
-    stored = Ranked(window, tau1, tau2, tau3, format, estimate)
-    return Policy("arkv", gate, Uniform(), scorer, Best(protected=window), stored)
+    stored = QuantizeByRank(window, tau1, tau2, tau3, format, estimate)
+    return Policy("arkv", gate, Uniform(), scorer, TopK(protected=window), stored)
 
 
 def edie(
@@ -179,7 +179,7 @@ def edie(
     """
     gate = Fixed(slack, schedule, interval)
     scorer = RemovalError(window, alpha, kernel, pool)
-    return Policy("edie", gate, Uniform(), scorer, Best(protected=window), Native())
+    return Policy("edie", gate, Uniform(), scorer, TopK(protected=window), Dense())
 
 
 def edie_tada(
@@ -216,7 +216,7 @@ def edie_tada(
         schedule=schedule,
         interval=interval,
     )
-    return replace(base, name="edie-tada", allocator=Measured(least, decay, key))
+    return replace(base, name="edie-tada", allocator=EnergyAllocator(least, decay, key))
 
 
 def int8(*, recent: int = 64) -> Policy:
@@ -252,5 +252,5 @@ def nf4(*, recent: int = 64) -> Policy:
 
 
 def _stored(format: str, recent: int) -> Policy:
-    stored = Aged(require_count("recent", recent), format)
-    return Policy(format, Unbounded(), Shared(), Age(), Best(), stored)
+    stored = QuantizeOld(require_count("recent", recent), format)
+    return Policy(format, Unbounded(), Shared(), Age(), TopK(), stored)

@@ -6,7 +6,7 @@ All raise PolicyError, naming the parameter and what was found.
 import math
 from collections.abc import Sequence
 
-from agentkv.policies.rows import PolicyError
+from agentkv.policies.entries import PolicyError
 
 
 def require_rows(name: str, value: object) -> int:

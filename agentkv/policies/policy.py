@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agentkv.policies.rows import PolicyError
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.slots import Allocator, Gate, Learner, Precision, Scorer, Selector
 
 

@@ -18,7 +18,7 @@ FORMATS = ("int8", "fp8", "int4", "nf4")
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class Dense:
     """All rows in the model's own dtype."""
 
     format: ClassVar[str | None] = None
@@ -32,15 +32,15 @@ class Native:
     def quality(self, attention: Tensor) -> float:
         raise AssertionError("only asked where the score decides")
 
-    def num_originals(self, share: float, budget: int) -> int:
+    def num_dense(self, share: float, budget: int) -> int:
         raise AssertionError("only asked where the score decides")
 
 
 @dataclass(frozen=True, slots=True)
-class Aged:
+class QuantizeOld:
     """The newest rows in the model's dtype, older ones quantised, once, in blocks of 64.
 
-    Rows wait until a block of 64 is full, so up to recent + 63 are in the model's dtype.
+    Entries wait until a block of 64 is full, so up to recent + 63 are in the model's dtype.
 
     Source: CONF-KV (arXiv 2605.24786); the blocks are our choice.
     """
@@ -64,12 +64,12 @@ class Aged:
     def quality(self, attention: Tensor) -> float:
         raise AssertionError("only asked where the score decides")
 
-    def num_originals(self, share: float, budget: int) -> int:
+    def num_dense(self, share: float, budget: int) -> int:
         raise AssertionError("only asked where the score decides")
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class QuantizeByRank:
     """The best rows of a layer in the model's dtype, the rest quantised; how many, the shape of
     the layer's attention says.
 
@@ -140,5 +140,5 @@ class Ranked:
         exponent = sum(log / tau for log, tau in zip(logs, powers, strict=True))
         return math.exp(exponent)
 
-    def num_originals(self, share: float, budget: int) -> int:
+    def num_dense(self, share: float, budget: int) -> int:
         return max(0, round(share * (budget - self.window)))

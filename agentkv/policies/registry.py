@@ -12,13 +12,13 @@ from torch import Tensor
 
 from agentkv.policies import confident, named, windowed
 from agentkv.policies.allocators import Shared, Uniform
+from agentkv.policies.entries import Entries, PolicyError
 from agentkv.policies.function import Function
 from agentkv.policies.gates import Fixed, Schedule
 from agentkv.policies.parameters import require_flag
 from agentkv.policies.policy import Policy
-from agentkv.policies.precision import Native
-from agentkv.policies.rows import PolicyError, Rows
-from agentkv.policies.selectors import Best
+from agentkv.policies.precision import Dense
+from agentkv.policies.selectors import TopK
 
 NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
     {
@@ -139,7 +139,7 @@ def _read(make: Callable[..., Policy]) -> About:
 
 def scored(
     name: str,
-    function: Callable[[Rows], Tensor],
+    function: Callable[[Entries], Tensor],
     *,
     window: int = 0,
     protected: int = 0,
@@ -154,7 +154,7 @@ def scored(
     Args:
         name: what result rows call it.
         function: rows of one layer and sequence to (H, T), larger is better.
-        window: how many of the last queries `Rows.attention` is to give.
+        window: how many of the last queries `Entries.attention` is to give.
         protected: newest rows that never go.
         sinks: first rows that never go.
         slack: rows over the budget that are let be before eviction goes back to it.
@@ -169,9 +169,9 @@ def scored(
     if not isinstance(name, str) or not name:
         raise PolicyError(f"a policy needs a name; found {name!r}")
     if not callable(function):
-        raise PolicyError(f"policy {name!r} needs a function of Rows; found {function!r}")
+        raise PolicyError(f"policy {name!r} needs a function of Entries; found {function!r}")
     scorer = Function(name, function, window, require_flag("comparable", comparable))
-    selector = Best(sinks, protected)
+    selector = TopK(sinks, protected)
     allocator = Shared() if require_flag("shared", shared) else Uniform()
     used = {
         "window": window,
@@ -182,4 +182,4 @@ def scored(
         "comparable": comparable,
         "schedule": schedule,
     }
-    return Policy(name, Fixed(slack, schedule), allocator, scorer, selector, Native(), used)
+    return Policy(name, Fixed(slack, schedule), allocator, scorer, selector, Dense(), used)

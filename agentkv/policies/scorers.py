@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from agentkv.policies.entries import Entries
 from agentkv.policies.parameters import (
     require_at_least,
     require_number,
@@ -19,7 +20,6 @@ from agentkv.policies.parameters import (
     require_rows,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
-from agentkv.policies.rows import Rows
 from agentkv.policies.slots import Tracker
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
@@ -31,10 +31,10 @@ class Age:
     window: ClassVar[int] = 0
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = True
-    lanewise: ClassVar[bool] = True
+    segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         return rows.positions.to(torch.float32)
 
 
@@ -53,14 +53,14 @@ class AttentionAndRecency:
     """Of the moving average of the masses, per query."""
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = True
+    segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = False
 
     @property
     def tracker(self) -> MovingMass:
         return MovingMass(self.decay)
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         assert rows.tracked is not None, "the cache was not told to track masses"
         recency = _stretched(rows.positions.to(torch.float32), rows)
         return torch.lerp(recency, _stretched(rows.tracked[..., 0], rows), self.mass_weight)
@@ -78,7 +78,7 @@ class HeavyHitters:
     """Divide by the number of queries that could see the row (kvpress's ObservedAttention)."""
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = True
+    segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     @property
@@ -86,7 +86,7 @@ class HeavyHitters:
         # positions may have gaps where a batch was padded, so that they do not tell who saw a row
         return SummedMass(counts=self.normalize)
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         assert rows.tracked is not None, "the cache was not told to track masses"
         mass = rows.tracked[..., 0]
         return mass / rows.tracked[..., 1] if self.normalize else mass
@@ -107,7 +107,7 @@ class Unimportance:
     variant: Literal["count", "sum"] = "count"
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = True
+    segmentwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_rows("history", self.history)
@@ -122,7 +122,7 @@ class Unimportance:
     def tracker(self) -> Tracker:
         return Shortfalls(self.history) if self.variant == "count" else SummedMass(self.history)
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         assert rows.tracked is not None, "the cache was not told to track shortfalls"
         if self.variant == "sum":
             return rows.tracked[..., 0]
@@ -144,14 +144,14 @@ class WindowMean:
     pool: Pool
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = True
+    segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_rows("window", self.window)
         require_pool(self.kernel, self.pool)
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         weights = rows.attention().mean(dim=(1, 2))  # (H, T)
         return _whole(pooled(_past(weights, self.window), self.kernel, self.pool), rows)
 
@@ -172,7 +172,7 @@ class MeanAndVariance:
     kernel: int
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = True
+    segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class MeanAndVariance:
         require_number("gamma", self.gamma)
         require_pool(self.kernel, "avg")
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         variance, mean = torch.var_mean(rows.attention(), dim=(1, 2), correction=0)  # (H, T)
         past = _past(mean + self.gamma * variance, self.window)
         return _whole(pooled(past, self.kernel, "avg"), rows)
@@ -204,7 +204,7 @@ class RemovalError:
     pool: Pool
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
-    lanewise: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = False
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -212,11 +212,11 @@ class RemovalError:
         require_pool(self.kernel, self.pool)
         require_at_least("alpha", self.alpha, 0)
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         importance = _past(self.unpooled(rows), self.window)
         return _whole(pooled(importance, self.kernel, self.pool), rows)
 
-    def unpooled(self, rows: Rows) -> Tensor:
+    def unpooled(self, rows: Entries) -> Tensor:
         """Equation 11 itself: (H, T) float32, zeros for the window's rows."""
         attention, values = rows.attention(), rows.keys_values()[1]
         if rows.positions.shape[0] > 1:
@@ -225,7 +225,7 @@ class RemovalError:
         weighted = _past(errors * self._query_weights(attention, rows)[..., None], self.window)
         return _whole(weighted.sum(dim=(1, 2)), rows)
 
-    def _query_weights(self, attention: Tensor, rows: Rows) -> Tensor:
+    def _query_weights(self, attention: Tensor, rows: Entries) -> Tensor:
         """(H, G, w)."""
         there = rows.there
         is_middle = there & (there.cumsum(dim=1) > self.window)  # (S, T)
@@ -258,14 +258,14 @@ def _past(x: Tensor, window: int) -> Tensor:
     return x[..., : max(0, x.shape[-1] - window)]
 
 
-def _whole(past: Tensor, rows: Rows) -> Tensor:
+def _whole(past: Tensor, rows: Entries) -> Tensor:
     """(H, T), zeros for the window's rows."""
     return functional.pad(past, (0, rows.positions.shape[1] - past.shape[1]))
 
 
-def _stretched(x: Tensor, rows: Rows) -> Tensor:
+def _stretched(x: Tensor, rows: Entries) -> Tensor:
     """(S, T): 0 at the least and 1 at the most of a lane's candidates."""
-    if not rows.is_filled or x.shape[0] == 1:
+    if not rows.is_padded or x.shape[0] == 1:
         # without filled-up places the candidates of a lane lie in one run
         run = x[:, rows.sinks : x.shape[1] - rows.protected]
         low, high = run.aminmax(dim=1, keepdim=True)

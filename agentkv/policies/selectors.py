@@ -1,7 +1,7 @@
 """Which rows a budget keeps.
 
-Rows that never go are no candidates: a lane's first `sinks` and newest `protected`. Of the others
-each lane keeps as many as its allocator grants it; at equal scores the newer row stays.
+Entries that never go are no candidates: a lane's first `sinks` and newest `protected`. Of the
+others each lane keeps as many as its allocator grants it; at equal scores the newer row stays.
 
 Shapes: H key-value heads, G query heads of each, w queries; S lanes of T rows, C of them the
 columns in which candidates can be.
@@ -13,6 +13,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from agentkv.policies.entries import Drop, DropOne, Entries, PolicyError, Verdict
+from agentkv.policies.entries import Portion as Portion
 from agentkv.policies.parameters import (
     require_at_least,
     require_count,
@@ -21,13 +23,11 @@ from agentkv.policies.parameters import (
     require_share,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
-from agentkv.policies.rows import Drop, DropOne, PolicyError, Rows, Verdict
-from agentkv.policies.rows import Portion as Portion
 from agentkv.policies.slots import Allocator
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class TopK:
     """The best-scored rows."""
 
     sinks: int = 0
@@ -42,13 +42,13 @@ class Best:
         return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))
 
     def select(
-        self, rows: Rows, scores: Tensor | None, budget: int, allocator: Allocator
+        self, rows: Entries, scores: Tensor | None, budget: int, allocator: Allocator
     ) -> Verdict:
         first, stop = _between(self.sinks, self.protected, rows)
         num_lanes, num_rows = rows.positions.shape
         if scores is None:
             return Drop(first, first + num_rows - budget)
-        is_alike = num_lanes == 1 or not (rows.is_filled or allocator.pools)
+        is_alike = num_lanes == 1 or not (rows.is_padded or allocator.pools)
         if is_alike and num_rows == budget + 1:
             # argmin answers with the first, that is the oldest, of equals
             return DropOne(scores[:, first:stop].argmin(dim=1).add_(first))
@@ -62,8 +62,8 @@ class TwoStage:
     """A first part of each lane's rows by score, the rest by score times how large the row's value
     is after the output projection.
 
-    The first part is `first_stage` of the candidates a lane keeps, rounded down. Rows of the second
-    are ranked by (score + epsilon) * norm.
+    The first part is `first_stage` of the candidates a lane keeps, rounded down. Entries of the
+    second are ranked by (score + epsilon) * norm.
 
     Source: CriticalKV (arXiv 2502.03805), algorithms 1 and 2. Its algorithm 2 multiplies the
     un-pooled weights; the pooled ones and epsilon are kvpress's, and our default.
@@ -75,10 +75,10 @@ class TwoStage:
     epsilon: float = 1e-4
     pooled: bool = True
     """Whether the second stage reads the scorer's own scores; else the bare mean of
-    `Rows.attention`, which needs a scorer with a window."""
+    `Entries.attention`, which needs a scorer with a window."""
     gqa: Literal["mean_norm", "product_then_mean"] = "mean_norm"
     """Where the group is averaged: the norms, before the product (kvpress), or the product of each
-    query head's own weight and norm, from `Rows.attention` (the paper, read closely)."""
+    query head's own weight and norm, from `Entries.attention` (the paper, read closely)."""
     kernel: int = 7
     """With `pool`, how "product_then_mean" pools the weights of each query head if `pooled`."""
     pool: Pool = "max"
@@ -103,7 +103,7 @@ class TwoStage:
         return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))
 
     def select(
-        self, rows: Rows, scores: Tensor | None, budget: int, allocator: Allocator
+        self, rows: Entries, scores: Tensor | None, budget: int, allocator: Allocator
     ) -> Verdict:
         first, stop = _between(self.sinks, self.protected, rows)
         if scores is None:
@@ -116,7 +116,7 @@ class TwoStage:
         kept = _top(products.masked_fill_(secured, torch.inf), counts)
         return _verdict(rows, candidates, kept)
 
-    def _products(self, rows: Rows, scores: Tensor) -> Tensor:
+    def _products(self, rows: Entries, scores: Tensor) -> Tensor:
         """(S, T)."""
         norms = rows.norms
         assert norms is not None, "the cache was not told to keep norms"
@@ -156,8 +156,8 @@ def _resolved(sinks: int, protected: int | Portion, budget: int, tight: int) -> 
     return protected
 
 
-def _between(sinks: int, protected: int | Portion, rows: Rows) -> tuple[int, int]:
-    """The columns between which a lane that is not filled up has its candidates."""
+def _between(sinks: int, protected: int | Portion, rows: Entries) -> tuple[int, int]:
+    """The columns between which a lane that is not padded has its candidates."""
     assert (sinks, protected) == (rows.sinks, rows.protected), (
         f"rows were shown with {rows.sinks} sinks and {rows.protected} protected, "
         f"their selector has {sinks} and {protected}"
@@ -165,13 +165,13 @@ def _between(sinks: int, protected: int | Portion, rows: Rows) -> tuple[int, int
     return rows.sinks, rows.positions.shape[1] - rows.protected
 
 
-def _candidates(rows: Rows, scores: Tensor) -> Tensor:
+def _candidates(rows: Entries, scores: Tensor) -> Tensor:
     """(S, C) scores, -inf where no candidate is; C leaves the protected columns out."""
     stop = rows.positions.shape[1] - rows.protected
     return scores[:, :stop].masked_fill(~rows.candidates[:, :stop], -torch.inf)
 
 
-def _counts(candidates: Tensor, rows: Rows, budget: int, allocator: Allocator) -> Tensor:
+def _counts(candidates: Tensor, rows: Entries, budget: int, allocator: Allocator) -> Tensor:
     """(S,) int64: how many candidates each lane keeps."""
     budget -= rows.sinks + rows.protected
     num_lanes = candidates.shape[0]
@@ -190,14 +190,14 @@ def _top(candidates: Tensor, counts: Tensor) -> Tensor:
     return torch.empty_like(stays).scatter_(1, order, stays)
 
 
-def _verdict(rows: Rows, candidates: Tensor, kept: Tensor) -> Tensor:
+def _verdict(rows: Entries, candidates: Tensor, kept: Tensor) -> Tensor:
     """(S, T) bool: the kept ones of the candidates, and the rows that never go."""
     verdict = rows.there
     verdict[:, : kept.shape[1]] &= kept | candidates.isneginf()
     return verdict
 
 
-def _per_lane(x: Tensor, rows: Rows) -> Tensor:
+def _per_lane(x: Tensor, rows: Entries) -> Tensor:
     """(H, T) to (S, T): the mean over the heads where they share their rows."""
     num_lanes = rows.positions.shape[0]
     return x if num_lanes == x.shape[0] else x.view(num_lanes, -1, x.shape[1]).mean(dim=1)

@@ -15,7 +15,8 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from agentkv.policies.rows import Motion, Portion, Rows, Seen, Verdict
+from agentkv.policies.entries import Entries, Portion, Seen, Verdict
+from agentkv_kernels.ema import Ema
 
 
 class Tracker(Protocol):
@@ -34,7 +35,7 @@ class Tracker(Protocol):
         ...
 
     @property
-    def motion(self) -> Motion | None:
+    def ema(self) -> Ema | None:
         """What `update` does with the first number of each row after a single query, where that is
         all it does; None: something else."""
         ...
@@ -57,7 +58,7 @@ class Gate(Protocol):
 
     @property
     def slack(self) -> int:
-        """Rows over the budget that are let be before eviction goes back to it."""
+        """Entries over the budget that are let be before eviction goes back to it."""
         ...
 
     @property
@@ -83,7 +84,7 @@ class Gate(Protocol):
         ...
 
     def budget(self, confidence: float) -> int | None:
-        """Rows allowed now; None for any number."""
+        """Entries allowed now; None for any number."""
         ...
 
     def is_due(self, num_new: int, step: int) -> bool:
@@ -92,8 +93,8 @@ class Gate(Protocol):
         ...
 
     def target(self, budget: int, num_rows: int) -> int:
-        """Rows per head that eviction leaves of `num_rows`, which are more than `budget` allows; at
-        most `budget`."""
+        """Entries per head that eviction leaves of `num_rows`, which are more than `budget` allows;
+        at most `budget`."""
         ...
 
 
@@ -120,7 +121,8 @@ class Allocator(Protocol):
         ...
 
     def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
-        """Rows per head in each layer; they sum to budget * num_layers, or to less (`Linear`)."""
+        """Entries per head in each layer; they sum to budget * num_layers, or to less
+        (`Linear`)."""
         ...
 
     def heads(self, scores: Tensor, budget: int) -> Tensor:
@@ -134,7 +136,7 @@ class Allocator(Protocol):
         ...
 
 
-Remembered = Mapping[str, tuple[int, tuple[float, ...]]]
+EnergyState = Mapping[str, tuple[int, tuple[float, ...]]]
 """Per stream of contexts: how many there were, and what they showed of every layer."""
 
 
@@ -142,7 +144,7 @@ Remembered = Mapping[str, tuple[int, tuple[float, ...]]]
 class Learner(Protocol):
     """What an allocator does besides if what it is told of earlier contexts moves its shares."""
 
-    def learn(self, energies: Sequence[float]) -> None:
+    def update(self, energies: Sequence[float]) -> None:
         """Take in one context: per layer, the sum of its scores before any pool, times how far its
         attention turned the residual stream (1 - cosine of the stream before and after). Mutates
         what is remembered.
@@ -150,15 +152,15 @@ class Learner(Protocol):
         ...
 
     @property
-    def remembered(self) -> Remembered:
+    def state(self) -> EnergyState:
         """All that was learned, a copy."""
         ...
 
-    def remember(self, remembered: Remembered) -> None:
+    def load_state(self, remembered: EnergyState) -> None:
         """Know this and nothing else. Mutates. Raises PolicyError."""
         ...
 
-    def going_by(self, remembered: Remembered) -> Self:
+    def with_state(self, remembered: EnergyState) -> Self:
         """This allocator with a memory of its own, which is this."""
         ...
 
@@ -168,7 +170,7 @@ class Scorer(Protocol):
 
     @property
     def window(self) -> int:
-        """How many of the last queries it looks back through (`Rows.attention`); 0 for none."""
+        """How many of the last queries it looks back through (`Entries.attention`); 0 for none."""
         ...
 
     @property
@@ -185,12 +187,12 @@ class Scorer(Protocol):
         ...
 
     @property
-    def lanewise(self) -> bool:
+    def segmentwise(self) -> bool:
         """Whether a lane's scores, or a head's, depend on nothing but its own rows, so that those
         of several layers and sequences can be worked out at once."""
         ...
 
-    def scores(self, rows: Rows) -> Tensor:
+    def scores(self, rows: Entries) -> Tensor:
         """(H, T) or (S, T) float32, larger is better; what stands at filled-up places is ignored.
 
         Where heads share their rows, the mean over a lane's heads is used.
@@ -202,7 +204,7 @@ class Scorer(Protocol):
 class Unpooled(Protocol):
     """What a scorer that pools can say besides."""
 
-    def unpooled(self, rows: Rows) -> Tensor:
+    def unpooled(self, rows: Entries) -> Tensor:
         """What each row is worth by itself: as `Scorer.scores`, before the pool."""
         ...
 
@@ -222,12 +224,12 @@ class Selector(Protocol):
 
     @property
     def norms(self) -> Literal["mean", "each"] | None:
-        """Whether it reads `Rows.norms`, and for which query heads."""
+        """Whether it reads `Entries.norms`, and for which query heads."""
         ...
 
     @property
     def needs_window(self) -> bool:
-        """Whether it reads `Rows.attention` itself, so that the scorer has to keep a window."""
+        """Whether it reads `Entries.attention` itself, so that the scorer has to keep a window."""
         ...
 
     def fitted(self, budget: int, tight: int) -> Self:
@@ -235,7 +237,7 @@ class Selector(Protocol):
         ...
 
     def select(
-        self, rows: Rows, scores: Tensor | None, budget: int, allocator: Allocator
+        self, rows: Entries, scores: Tensor | None, budget: int, allocator: Allocator
     ) -> Verdict:
         """Which rows stay; S * budget of them, fewer than there are.
 
@@ -262,7 +264,7 @@ class Precision(Protocol):
 
     @property
     def by_rank(self) -> bool:
-        """Whether the score decides: see `quality` and `num_originals`."""
+        """Whether the score decides: see `quality` and `num_dense`."""
         ...
 
     @property
@@ -277,12 +279,12 @@ class Precision(Protocol):
         """How much of a layer's budget deserves the model's dtype, in the layer's own unit.
 
         Args:
-            attention: as `Rows.attention`, with the window's own rows left out.
+            attention: as `Entries.attention`, with the window's own rows left out.
         """
         ...
 
-    def num_originals(self, share: float, budget: int) -> int:
-        """Rows per head that keep the model's dtype, those that never go not counted.
+    def num_dense(self, share: float, budget: int) -> int:
+        """Entries per head that keep the model's dtype, those that never go not counted.
 
         Args:
             share: the layer's quality over the best layer's, in (0, 1].

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentkv.policies.entries import Seen
 from agentkv.policies.parameters import require_rows
-from agentkv.policies.rows import Motion, Seen
+from agentkv_kernels.ema import Ema
 
 MOVING_QUERIES = 32
 """How many of a chunk's last queries move an average (our choice)."""
@@ -39,8 +40,8 @@ class MovingMass:
         return min(num_new, MOVING_QUERIES)
 
     @property
-    def motion(self) -> Motion:
-        return Motion(keep=self.decay, gain=1 - self.decay, starts_at_mass=True)
+    def ema(self) -> Ema:
+        return Ema(keep=self.decay, gain=1 - self.decay, starts_at_mass=True)
 
     def update(self, column: Tensor, seen: Seen) -> None:
         """Move the averages in `column` (N, T, 1), in place."""
@@ -75,11 +76,11 @@ class SummedMass:
         return num_new if self.recent is None else min(num_new, self.recent)
 
     @property
-    def motion(self) -> Motion | None:
+    def ema(self) -> Ema | None:
         if self.counts:
             return None
         keep = 1.0 if self.recent is None else 1 - 1 / self.recent
-        return Motion(keep=keep, gain=1.0, starts_at_mass=False)
+        return Ema(keep=keep, gain=1.0, starts_at_mass=False)
 
     def update(self, column: Tensor, seen: Seen) -> None:
         """Add to the sums in `column` (N, T, size), in place."""
@@ -98,7 +99,7 @@ class Shortfalls:
     """Which of the last `history` queries gave a row less than an even share.
 
     One bit per row and query: query t writes bit t mod history of every row, 1 where the weight it
-    gave is below 1 / (rows it could see). Rows start with zeros: before they were there, nobody
+    gave is below 1 / (rows it could see). Entries start with zeros: before they were there, nobody
     passed them over (our choice).
 
     Source: Scissorhands (arXiv 2305.17118); the ring of bits is ours, and exact.
@@ -125,7 +126,7 @@ class Shortfalls:
         return 1
 
     @property
-    def motion(self) -> None:
+    def ema(self) -> None:
         return None
 
     def update(self, column: Tensor, seen: Seen) -> None:

@@ -10,9 +10,9 @@ from agentkv.policies.allocators import Adaptive, Pyramid, Uniform
 from agentkv.policies.gates import Fixed, Schedule
 from agentkv.policies.policy import Policy
 from agentkv.policies.pool import Pool
-from agentkv.policies.precision import Native
+from agentkv.policies.precision import Dense
 from agentkv.policies.scorers import WindowMean
-from agentkv.policies.selectors import Best, TwoStage
+from agentkv.policies.selectors import TopK, TwoStage
 
 Safeguard = Literal["mix", "guarantee"]
 Grouping = Literal["mean_norm", "product_then_mean"]
@@ -40,7 +40,7 @@ def snapkv(
     """
     gate = Fixed(slack, schedule, interval)
     scorer = WindowMean(window, kernel, pool)
-    return Policy("snapkv", gate, Uniform(), scorer, Best(protected=window), Native())
+    return Policy("snapkv", gate, Uniform(), scorer, TopK(protected=window), Dense())
 
 
 def pyramidkv(
@@ -63,7 +63,7 @@ def pyramidkv(
     """
     gate = Fixed(slack, schedule, interval)
     scorer = WindowMean(window, kernel, pool)
-    return Policy("pyramidkv", gate, Pyramid(beta), scorer, Best(protected=window), Native())
+    return Policy("pyramidkv", gate, Pyramid(beta), scorer, TopK(protected=window), Dense())
 
 
 def ada_snapkv(

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import NAMED
 from agentkv.policies.registry import policy as named_policy
-from agentkv.policies.rows import PolicyError
 
 PARTS = ("gate", "allocator", "scorer", "selector", "precision")
 

@@ -90,14 +90,14 @@ def _fonts() -> Finding:
 def _compute() -> Iterator[Finding]:
     import torch  # seconds
 
-    from agentkv_kernels.ops import choice_here
+    from agentkv_kernels.device import choice_here
 
     yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
     on_cuda = torch.cuda.is_available()
     where = f"CUDA: {torch.cuda.get_device_name()}" if on_cuda else f"CPU: {processor()}"
     yield Finding("device", "ok", where)
     choice = choice_here()
-    is_slower = choice.implementation == "reference"
+    is_slower = choice.implementation == "torch"
     yield Finding("kernels", "degraded" if is_slower else "ok", str(choice))
 
 

@@ -33,7 +33,7 @@ CHECKS = {
 
 WAITS = {"full": 0, "window": 0, "h2o": 0, "conf-kv": 1, "conf-kv-int8": 1 + BATCH}
 """By policy, how often a step waits for a device: a gate asks once how sure the model is, and where
-rows are quantised the host asks for each sequence which row goes."""
+rows are quantized the host asks for each sequence which row goes."""
 
 
 def tiny_model(device, dtype=torch.float32):
@@ -73,7 +73,7 @@ def decoded(implementation, name, device, model=None):
             cache.check()
             held.append([[p.tolist() for of in cache.kept(n) for p in of] for n in range(2)])
             sizes.append(cache.nbytes)
-            uses = [store._step.uses_kernels for store in cache.stores]
+            uses = [store._step.uses_kernels for store in cache.cache_layers]
             assert uses == [implementation == "triton"] * 2
     return torch.stack(logits), held, sizes
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
 
-from agentkv_kernels import lanes, lanes_kept
-from agentkv_kernels.boxes import Average
+from agentkv_kernels import lanes_kept
 from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.ragged import Average
 from tests.kernels.lane_rows import Lot
 from tests.kernels.leave_checks import Leave
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One step over lanes (quantised rows, others), judged by the reference in float32."""
+    """One step over lanes (quantized rows, others), judged by the reference in float32."""
 
     lanes: list[tuple[int, int]]
     heads: int = 1
@@ -30,7 +30,7 @@ class Attention:
     dtype: torch.dtype = torch.float32
     splits: tuple[int, ...] = (1, 3)
     sinks_of: int | None = None
-    """Lanes of a sequence; None: no sinks."""
+    """LayerStorage of a sequence; None: no sinks."""
     absent: float = 0.0
     statistic: int | None = None
 
@@ -38,7 +38,7 @@ class Attention:
         from agentkv_kernels.triton import attend as kernels
 
         lot = Lot(
-            self.lanes,
+            self.storage,
             heads=self.heads,
             head_dim=self.head_dim,
             dtype=self.dtype,
@@ -53,7 +53,7 @@ class Attention:
         whole = replace(
             stored.dense, keys=stored.dense.keys.float(), values=stored.dense.values.float()
         )
-        before = None if self.statistic is None else lot.statistic(self.statistic)
+        before = None if self.statistic is None else lot.tracked(self.statistic)
         expected_average = moving(before)
         expected = lanes.attend_lanes(
             q.float(), replace(stored, dense=whole), average=expected_average, **seen
@@ -67,7 +67,7 @@ class Attention:
             close(done.output.float(), expected.output, atol=atol, rtol=0)
             # logits are exact whatever the dtype; shares of the mass are kept in float16
             loose = {"atol": 1e-5, "rtol": 1e-3}
-            for lane in range(len(self.lanes)):
+            for lane in range(len(self.storage)):
                 mass = [stored.boxes.rows(x.mass, lane, 1) for x in (done, expected)]
                 close(*mass, **loose)
             if average is not None:
@@ -80,7 +80,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Append:
-    """New rows until some left, over lanes (quantised rows, others): exactly as the reference."""
+    """New rows until some left, over lanes (quantized rows, others): exactly as the reference."""
 
     lanes: list[tuple[int, int]]
     heads: int = 1
@@ -94,7 +94,7 @@ class Append:
         from agentkv_kernels.triton import append as kernels
 
         lot = Lot(
-            self.lanes,
+            self.storage,
             heads=self.heads,
             head_dim=self.head_dim,
             dtype=self.dtype,
@@ -108,13 +108,13 @@ class Append:
             # the interpreter reads bfloat16 below 2**-126 wrongly
             flat[:, 4] *= 2.0**-126 if self.dtype != BRAIN else 2.0**-110
             flat[:, 5] = 0
-        numbers = None if self.numbers is None else lot.statistic(3).to(self.numbers)
+        numbers = None if self.numbers is None else lot.tracked(3).to(self.numbers)
         found, expected = (copied(lot.stored) for _ in range(2))
         carried = [None if numbers is None else numbers.clone() for _ in range(2)]
         for step in range(self.steps):
-            shape = len(self.lanes), self.heads, self.head_dim
+            shape = len(self.storage), self.heads, self.head_dim
             keys, values = (lot.numbers(*shape).to(device, self.dtype) for _ in range(2))
-            positions = torch.arange(len(self.lanes), dtype=torch.int32, device=device)
+            positions = torch.arange(len(self.storage), dtype=torch.int32, device=device)
             new = {"positions": positions, "plus": 7 * step, "recent": self.recent}
             found = kernels.append_row(found, keys, values, numbers=carried[0], **new)
             expected = lanes.append_row(expected, keys, values, numbers=carried[1], **new)
@@ -125,7 +125,7 @@ class Append:
 
 @dataclass(frozen=True)
 class Compaction:
-    """A share of the rows of lanes (quantised rows, others) stays, and then some lanes' blocks are
+    """A share of the rows of lanes (quantized rows, others) stays, and then some lanes' blocks are
     merged: exactly as the reference."""
 
     lanes: list[tuple[int, int]]
@@ -139,7 +139,7 @@ class Compaction:
         from agentkv_kernels.triton import compact as kernels
 
         lot = Lot(
-            self.lanes,
+            self.storage,
             heads=self.heads,
             head_dim=self.head_dim,
             dtype=self.dtype,
@@ -147,26 +147,26 @@ class Compaction:
         )
         stored = lot.stored
         num_rows = stored.positions.shape[0]
-        chosen = [(torch.rand(c + d, generator=lot.draw) < self.kept) for c, d in self.lanes]
-        picks = torch.full((len(self.lanes), stored.boxes.most + 1), 1 << 30, dtype=torch.int32)
+        chosen = [(torch.rand(c + d, generator=lot.draw) < self.kept) for c, d in self.storage]
+        picks = torch.full((len(self.storage), stored.boxes.most + 1), 1 << 30, dtype=torch.int32)
         for lane, stays in enumerate(chosen):
             picks[lane, : int(stays.sum())] = stays.nonzero()[:, 0]
         how = {
             "counts": [int(stays.sum()) for stays in chosen],
             "coded_counts": [
-                int(stays[:c].sum()) for stays, (c, _) in zip(chosen, self.lanes, strict=True)
+                int(stays[:c].sum()) for stays, (c, _) in zip(chosen, self.storage, strict=True)
             ],
             "spare": 3,
         }
         if self.carried:
             norms = lot.numbers(self.heads * num_rows, 2)
-            how["carried"] = [lot.statistic(5).to(torch.float16), norms.to(device)]
+            how["carried"] = [lot.tracked(5).to(torch.float16), norms.to(device)]
         results = []
         for how_made in (kernels, lanes_kept):
             after, carried = how_made.compact(stored, picks.to(device), **how)
             rows = rows_in_use(after, carried)
             if after.coded is not None:
-                merges = [lane % 3 != 1 for lane in range(len(self.lanes))]
+                merges = [lane % 3 != 1 for lane in range(len(self.storage))]
                 merged = how_made.merge_blocks(after.coded, merges, num_heads=self.heads)
                 rows += rows_in_use(replace(after, coded=merged), [])
             results.append(rows)
@@ -186,7 +186,7 @@ def rows_in_use(stored, carried):
         fields += [(coded.boxes, coded.block_ids, 1)]
         exponents = coded.key_exponents, coded.value_exponents
         fields += [(coded.blocks, x, heads) for x in exponents]
-    rows = [box.rows(x, lane, n) for box, x, n in fields for lane in range(stored.num_lanes)]
+    rows = [box.rows(x, lane, n) for box, x, n in fields for lane in range(stored.num_segments)]
     return rows + [box.table for box, _, _ in fields]
 
 
@@ -246,17 +246,17 @@ CHECKS = {
     "float32 rows of many query heads": Attention([(20, 20)], group=7, head_dim=10, sinks_of=1),
     "all that a matrix unit takes": Attention([(9, 9)], group=16, dtype=HALF, splits=(1,)),
     "bfloat16 rows": Attention([(66, 70)], group=1, dtype=BRAIN, head_dim=24),
-    "a row more, nothing quantised": Append([(0, 0), (3, 70), (0, 5)], heads=2, head_dim=12),
+    "a row more, nothing quantized": Append([(0, 0), (3, 70), (0, 5)], heads=2, head_dim=12),
     "a row more, and a block that leaves": Append(
         [(64, 66), (0, 67), (5, 3)], heads=2, recent=4, numbers=torch.float32
     ),
-    "all rows are to be quantised": Append([(0, 63), (7, 62)], dtype=HALF, recent=0, steps=3),
+    "all rows are to be quantized": Append([(0, 63), (7, 62)], dtype=HALF, recent=0, steps=3),
     "bfloat16 rows leave": Append(
         [(0, 70), (70, 80)], dtype=BRAIN, head_dim=20, recent=7, numbers=torch.uint8
     ),
     "some rows stay": Compaction([(150, 20), (0, 70), (3, 0), (0, 0), (66, 66)], 0.6, heads=2),
     "hardly any rows stay": Compaction([(70, 90), (200, 5)], 0.05, head_dim=24, dtype=BRAIN),
-    "all rows stay, none quantised": Compaction([(0, 5), (0, 66)], 1.1, carried=False),
+    "all rows stay, none quantized": Compaction([(0, 5), (0, 66)], 1.1, carried=False),
     "no rows stay": Compaction([(70, 3), (2, 2)], 0.0),
     "old rows go": Leave([70, 5, 9], [(2, 1), (0, 3), (4, 0)], FIELDS),
     "new rows go": Leave([700, 50, 9], [(100, 200), (49, 1), (0, 0)], FIELDS),

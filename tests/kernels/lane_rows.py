@@ -1,18 +1,18 @@
-"""Lanes to try kernels on: ragged, with holes, and full of poison wherever there is no row."""
+"""LayerStorage to try kernels on: ragged, with holes, and full of poison wherever there is no row."""
 
 import math
 
 import torch
 
-from agentkv_kernels.boxes import Boxes, DenseRows, Int8Rows, Stored
 from agentkv_kernels.formats import BLOCK, FORMATS
+from agentkv_kernels.ragged import DenseEntries, Int8Entries, RaggedLayout, StoredEntries
 
 
 class Lot:
     """Random lanes of rows on a device.
 
     Args:
-        lanes: of each lane, its quantised rows and those in the model's dtype.
+        lanes: of each lane, its quantized rows and those in the model's dtype.
         absent: the share of rows that are not there; they hold poison too.
         behind: room behind the rows of every lane, beyond what it has anyway.
     """
@@ -30,7 +30,7 @@ class Lot:
         device="cpu",
     ):
         self.draw = torch.Generator().manual_seed(seed)
-        self.lanes, self.heads, self.head_dim, self.device = lanes, heads, head_dim, device
+        self.storage, self.heads, self.head_dim, self.device = lanes, heads, head_dim, device
         self.behind = behind
         coded, dense = [c for c, _ in lanes], [d for _, d in lanes]
         boxes, positions = self.field([c + d for c, d in lanes], 1, (), torch.int32)
@@ -47,15 +47,15 @@ class Lot:
                 rows = self.numbers(heads, d, head_dim).to(device)
                 rows[:, ~there] = math.nan
                 dense_boxes.rows(flat, lane, heads)[:] = rows.to(dtype)
-        whole = DenseRows(dense_boxes, keys, values)
+        whole = DenseEntries(dense_boxes, keys, values)
         codes = self.coded(coded) if any(coded) or behind else None
-        self.stored = Stored(heads, boxes, positions, whole, codes, is_padded)
+        self.stored = StoredEntries(heads, boxes, positions, whole, codes, is_padded)
 
     def numbers(self, *shape):
         return torch.randn(shape, generator=self.draw) * 2
 
     def field(self, counts, heads, inner, dtype):
-        """Boxes with room before and behind the rows, and their tensor full of poison."""
+        """RaggedLayout with room before and behind the rows, and their tensor full of poison."""
         starts = [(3 * i + 1) % 5 for i in range(len(counts))]
         rooms = [
             start + n + i % 3 + self.behind
@@ -63,7 +63,7 @@ class Lot:
         ]
         flat = torch.empty((heads * sum(rooms), *inner), dtype=dtype)
         flat.fill_(math.nan if dtype.is_floating_point else 127)
-        return Boxes.of(rooms, starts, counts, device=self.device), flat.to(self.device)
+        return RaggedLayout.of(rooms, starts, counts, device=self.device), flat.to(self.device)
 
     def coded(self, counts):
         """Quantised rows whose blocks lost some, and here and there all, of what they had."""
@@ -91,7 +91,7 @@ class Lot:
                 codes, scales = FORMATS["int8"].encode(rows)
                 boxes.rows(flat, lane, heads)[:] = codes[:, stays].to(self.device)
                 blocks.rows(exponents, lane, heads)[:] = scales.to(self.device)
-        return Int8Rows(boxes, keys, values, ids, blocks, key_exponents, value_exponents)
+        return Int8Entries(boxes, keys, values, ids, blocks, key_exponents, value_exponents)
 
     def statistic(self, size):
         """A number or several for every row: (R, size) float32 in the boxes of the positions."""
@@ -100,10 +100,10 @@ class Lot:
             torch.full((self.stored.positions.shape[0], size), math.nan),
         )
         flat = flat.to(self.device)
-        for lane, (c, d) in enumerate(self.lanes):
+        for lane, (c, d) in enumerate(self.storage):
             boxes.rows(flat, lane, 1)[0] = self.numbers(c + d, size).to(self.device)
         return flat
 
     def queries(self, group):
-        q = self.numbers(len(self.lanes), self.heads * group, self.head_dim)
+        q = self.numbers(len(self.storage), self.heads * group, self.head_dim)
         return q.to(self.device, self.stored.dense.keys.dtype)

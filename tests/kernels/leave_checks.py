@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv_kernels.boxes import Boxes, Leaving
-from agentkv_kernels.index import Index
+from agentkv_kernels.layout import Index
+from agentkv_kernels.ragged import Leaving, RaggedLayout
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Leave:
 
         starts = [i % 3 for i in range(len(self.counts))]
         rooms = [n + start + 2 for n, start in zip(self.counts, starts, strict=True)]
-        boxes = Boxes.of(rooms, starts, self.counts, device=device)
+        boxes = RaggedLayout.of(rooms, starts, self.counts, device=device)
         tensors = [
             torch.arange(heads * sum(rooms) * width, device=device)
             .view(heads * sum(rooms), width)

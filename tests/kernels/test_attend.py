@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from agentkv_kernels.ops import Dense, Quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_kernels import ops, reference
 from agentkv_kernels.formats import FORMATS
-from agentkv_kernels.ops import Coded, Dense
 
 
 def by_hand(q, stored, scale, q_positions, window, sinks):
@@ -56,7 +56,7 @@ def coded(format, keys, values, positions):
         fields.append([torch.stack(field) for field in zip(*each, strict=True)])
     (keys, key_scales), (values, value_scales) = fields
     block_ids = ids.repeat(len(positions), 1) if format.by_block else None
-    part = Coded(format, keys, values, key_scales, value_scales, block_ids, positions)
+    part = Quantized(format, keys, values, key_scales, value_scales, block_ids, positions)
     return part, decoded
 
 
@@ -82,7 +82,7 @@ def poisoned(part, absent):
     """The part with rows that are not there, full of what must never be read."""
     changes = {"positions": part.positions.masked_fill(absent, -1), "is_padded": True}
     fields = ["keys", "values"]
-    if isinstance(part, Coded) and not part.format.by_block:
+    if isinstance(part, Quantized) and not part.format.by_block:
         fields += ["key_scales", "value_scales"]
     for field in fields:
         x = getattr(part, field)
@@ -187,7 +187,7 @@ def test_weights_agree_with_attention_and_loops_whatever_can_be_seen(
         name=name,
     )
     absent = torch.rand(batch, num_rows) < 0.3
-    cuts = absent.split([part.num_rows for part in parts], dim=1)
+    cuts = absent.split([part.num_entries for part in parts], dim=1)
     parts = [poisoned(part, cut) for part, cut in zip(parts, cuts, strict=True)]
     q = torch.randn(batch, heads * group, num_q, 4)
     # some queries stand before every row and see nothing
@@ -264,7 +264,7 @@ def test_a_coded_part_is_read_through_the_scale_of_each_row(name):
     def gathered(scales):
         return scales if format.by_block else scales[:, :, order]
 
-    part = Coded(
+    part = Quantized(
         format,
         part.keys[:, :, order],
         part.values[:, :, order],

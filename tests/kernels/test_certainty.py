@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_kernels import ops
-from agentkv_kernels.certainty import certainty_in_torch, lack_of_certainty
+from agentkv_kernels.confidence import certainty_in_torch, lack_of_certainty
 from agentkv_kernels.numba import certainty as on_processors
 
 WEIGHTS = [(0.4, 0.3, 0.3), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]

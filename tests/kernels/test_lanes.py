@@ -1,4 +1,4 @@
-"""Lanes of rows: the reference against loops in float64, and who serves them."""
+"""LayerStorage of rows: the reference against loops in float64, and who serves them."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agentkv_kernels import device, lanes, ops
-from agentkv_kernels.boxes import Average
+from agentkv_kernels.ragged import Average
 from tests.kernels.lane_rows import Lot
 
 
@@ -40,7 +40,7 @@ def place(boxes, lane, head, num_heads, row):
 def test_lanes_are_attended_as_loops_in_float64_do(implementation, absent, sinks_of):
     sizes = [(66, 3), (0, 0), (0, 7), (2, 0)]
     lot = Lot(sizes, heads=2, head_dim=4, absent=absent)
-    stored, q, numbers = lot.stored, lot.queries(2), lot.statistic(3)
+    stored, q, numbers = lot.stored, lot.queries(2), lot.tracked(3)
     sinks = None if sinks_of is None else lot.numbers(sinks_of * 4)
     before = numbers.clone()
     average = Average(numbers, 0.9, 0.2, starts_at_mass=True)
@@ -112,7 +112,7 @@ def test_what_the_kernels_do_not_serve_is_named(dtype, group, head_dim, reason):
 
 
 def test_rows_are_never_laid_outside_their_boxes():
-    boxes = ops.Boxes.of([4, 9], [1, 0], [2, 9], device="cpu")
+    boxes = ops.RaggedLayout.of([4, 9], [1, 0], [2, 9], device="cpu")
     assert boxes.table.tolist() == [[0, 4], [4, 9], [1, 0], [2, 9]]
     with pytest.raises(AssertionError, match="outside their room"):
         boxes.used([1, 0], [4, 9])

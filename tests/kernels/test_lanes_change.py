@@ -29,7 +29,7 @@ def as_block(rows):
 def test_rows_come_at_the_end_and_leave_in_blocks_of_64_as_lists_do():
     sizes, recent = [(0, 66), (64, 3), (5, 62)], 5
     lot = Lot(sizes, heads=2, head_dim=4, behind=BLOCK + 4)
-    stored, numbers = lot.stored, lot.statistic(2)
+    stored, numbers = lot.stored, lot.tracked(2)
     expected = [listed(stored, lane) for lane in range(3)]
     places = [stored.boxes.rows(stored.positions, lane, 1)[0].tolist() for lane in range(3)]
     num_coded, num_whole = [c for c, _ in sizes], [d for _, d in sizes]
@@ -61,7 +61,7 @@ def test_rows_come_at_the_end_and_leave_in_blocks_of_64_as_lists_do():
 def test_the_rows_that_stay_are_those_picked_and_merging_moves_them_little():
     sizes = [(130, 9), (0, 4), (70, 0), (2, 2)]
     lot = Lot(sizes, heads=2, head_dim=4)
-    stored, statistic, norms = lot.stored, lot.statistic(3), lot.numbers(2 * 300, 1)
+    stored, statistic, norms = lot.stored, lot.tracked(3), lot.numbers(2 * 300, 1)
     norms = norms[: 2 * stored.positions.shape[0]]
     picked = [list(range(1, 139, 3)), [0, 3], list(range(0, 70, 5)), []]
     picks = torch.full((4, 60), -7, dtype=torch.int32)

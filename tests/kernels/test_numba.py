@@ -7,14 +7,14 @@ import sys
 
 import pytest
 import torch
+from agentkv_kernels.numba.limits import lack_of_attention, lack_of_parts
+from agentkv_kernels.ops import FORMATS, Dense, Quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv_kernels import lanes, ops, reference
-from agentkv_kernels.boxes import Average, Boxes, DenseRows, Stored
+from agentkv_kernels import ops, reference
 from agentkv_kernels.numba import attend as on_processors
-from agentkv_kernels.numba.limits import lack_of_attention, lack_of_parts
-from agentkv_kernels.ops import FORMATS, Coded, Dense
+from agentkv_kernels.ragged import Average, DenseEntries, RaggedLayout, StoredEntries
 from tests.kernels.lane_rows import Lot
 
 sizes = st.tuples(st.integers(0, 140), st.integers(0, 9))
@@ -36,7 +36,7 @@ def test_lanes_of_any_lengths_are_attended_as_the_reference_does(
     lot = Lot(counts, heads=heads, head_dim=head_dim, absent=absent, seed=seed)
     stored, q = lot.stored, lot.queries(group)
     sinks = lot.numbers(len(counts) * heads * group) if with_sinks else None
-    before = lot.statistic(2)
+    before = lot.tracked(2)
     found, expected = (
         Average(before.clone(), keep=0.75, gain=0.25, starts_at_mass=True) for _ in range(2)
     )
@@ -54,10 +54,10 @@ def test_lanes_of_any_lengths_are_attended_as_the_reference_does(
 def dense(keys, values):
     """One lane of these rows (W, T, D)."""
     heads, count, head_dim = keys.shape
-    boxes = Boxes.of([count], [0], [count], device="cpu")
+    boxes = RaggedLayout.of([count], [0], [count], device="cpu")
     flat = (x.reshape(-1, head_dim).contiguous() for x in (keys, values))
     places = torch.arange(count, dtype=torch.int32)
-    return Stored(heads, boxes, places, DenseRows(boxes, *flat), None)
+    return StoredEntries(heads, boxes, places, DenseEntries(boxes, *flat), None)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1.0, 40.0, 1e4])
@@ -123,8 +123,10 @@ def views(seed, *, batch, heads, num_rows, head_dim, num_coded):
         (k, k_scales), (v, v_scales) = fields
         ids = (torch.arange(num_coded) // 64).int().expand(batch, -1)
         about = k_scales, v_scales, ids, places[:, :num_coded]
-        packed.append(Coded(form, k, v, *about))
-        parts.append(Coded(form, roomy(k, num_coded + 7, 2), roomy(v, num_coded + 7, 2), *about))
+        packed.append(Quantized(form, k, v, *about))
+        parts.append(
+            Quantized(form, roomy(k, num_coded + 7, 2), roomy(v, num_coded + 7, 2), *about)
+        )
     if num_coded < num_rows:
         rest = [x[:, :, num_coded:] for x in (keys, values)]
         packed.append(Dense(*rest, places[:, num_coded:]))
@@ -170,7 +172,7 @@ def test_what_is_not_served_is_named():
     assert "rows are torch.float16" in lack_of_parts(q, [half])
     assert "rows are torch.bfloat16" in lack_of_attention(q.bfloat16())
     codes, scales = FORMATS["fp8"].encode(torch.randn(2, 5, 8))
-    fp8 = Coded(FORMATS["fp8"], *[codes[None]] * 2, *[scales[None]] * 2, None, part.positions)
+    fp8 = Quantized(FORMATS["fp8"], *[codes[None]] * 2, *[scales[None]] * 2, None, part.positions)
     assert "rows are in fp8" in lack_of_parts(q, [fp8])
 
 

@@ -5,12 +5,13 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
-from agentkv_kernels.device import TRITONS, _lack_of_triton, lack_of_attention  # noqa: E402
-from agentkv_kernels.triton.append import append_kernel, warps_for  # noqa: E402
 from agentkv_kernels.triton.attend import attend_kernel  # noqa: E402
 from agentkv_kernels.triton.close import COLUMNS, UNITS, close_kernel  # noqa: E402
-from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
 from agentkv_kernels.triton.compact import gather_kernel, merge_kernel  # noqa: E402
+
+from agentkv_kernels.device import TRITONS, _lack_of_triton, lack_of_attention  # noqa: E402
+from agentkv_kernels.triton.append import append_kernel, warps_for  # noqa: E402
+from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
 from agentkv_kernels.triton.tiling import splits, tiling  # noqa: E402
 from tests.kernels.builds import TYPES, built  # noqa: E402
 
@@ -63,7 +64,7 @@ def test_attention_spills_nothing_and_loads_wide(
         attend_kernel,
         **{"*i32": "positions boxes dense_boxes block_ids code_boxes block_boxes"},
         **{"*i8": "keys values key_exponents value_exponents", "*fp16": "shares"},
-        i32="num_lanes num_splits num_tiles",
+        i32="num_segments num_splits num_tiles",
         fp32="factor",
     )
     types |= dict.fromkeys(("q", "dense_keys", "dense_values"), name)
@@ -89,7 +90,7 @@ def test_the_shares_are_put_together_without_spilling(tmp_path, capability):
     types = named(
         combine_kernel,
         **{"*fp16": "shares", "*i32": "boxes code_boxes", "*bf16": "output", "fp32": "keep gain"},
-        i32="num_lanes num_splits num_tiles lanes_per_sequence",
+        i32="num_segments num_splits num_tiles lanes_per_sequence",
     )
     constants = {"W": 2, "G": 8, "M": 8, "D": 128, "E": 128, "T": 64, "S": 64, "R": 128, "K": 1}
     flags = dict.fromkeys(("SINKS", "CODED", "WRITES_MASS", "MOVES", "STARTS_AT_MASS"), True)
@@ -108,7 +109,7 @@ def test_a_block_leaves_without_spilling(tmp_path, head_dim, dtype, capability):
         **{dtype: "new_keys new_values keys values"},
         **{"*i32": f"new_positions positions block_ids {tables} {after}"},
         **{"*i8": "key_codes value_codes key_exponents value_exponents"},
-        i32="plus recent num_lanes",
+        i32="plus recent num_segments",
     )
     constants = {"W": 2, "D": head_dim, "E": head_dim, "K": 1, "KP": 1, "B": 64}
     constants |= {"NUMBERS": True, "QUANTISES": True}
@@ -134,7 +135,7 @@ def test_rows_are_gathered_wide(tmp_path, capability):
         gather_kernel,
         **{"*i32": "picks old_boxes new_boxes old_codes new_codes c new_c"},
         **{"*i8": "a b new_a new_b"},
-        i32="num_picks num_lanes",
+        i32="num_picks num_segments",
     )
     constants = {"HA": 2, "CA": 128, "PA": 128, "HB": 2, "CB": 128, "PB": 128}
     constants |= {"HC": 1, "CC": 1, "PC": 1, "T": 64, "BEHIND": False}
@@ -150,7 +151,7 @@ def test_blocks_are_merged_without_spilling(tmp_path, capability):
         merge_kernel,
         **{"*i8": f"keys values {exponents}"},
         **{"*i32": "block_ids boxes blocks new_ids new_blocks merges"},
-        i32="num_lanes",
+        i32="num_segments",
     )
     constants = {"W": 2, "D": 128, "E": 128, "B": 64}
     done = built(merge_kernel, types, constants, capability=capability, folder=tmp_path)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from agentkv.policies.entries import Drop, Rows, Seen
 from torch import Tensor, nn
 from transformers import (
     AttentionInterface,
@@ -21,8 +22,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-from agentkv.policies.rows import Drop, Rows, Seen
 
 with warnings.catch_warnings():
     # its command line imports a module that Python deprecates

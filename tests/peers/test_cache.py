@@ -27,9 +27,9 @@ from agentkv.policies.allocators import Shared, Uniform
 from agentkv.policies.function import Function
 from agentkv.policies.gates import Fixed
 from agentkv.policies.policy import Policy
-from agentkv.policies.precision import Native
+from agentkv.policies.precision import Dense
 from agentkv.policies.scorers import WindowMean
-from agentkv.policies.selectors import Best
+from agentkv.policies.selectors import TopK
 
 RATIO, BUDGET, WINDOW = 0.6, 38, 8
 ALIKE = {"window": WINDOW, "kernel": 5, "pool": "avg"}
@@ -48,7 +48,7 @@ def beside_the_window(first_stage):
 
 def tova():
     scorer = WindowMean(window=1, kernel=1, pool="avg")
-    return Policy("tova", Fixed(), Shared(), scorer, Best(protected=1), Native())
+    return Policy("tova", Fixed(), Shared(), scorer, TopK(protected=1), Dense())
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ def test_the_norms_of_projected_values_are_the_same(family, ids, layers, model_o
     model = model_of(family)
     cache = cache_of(model, agentkv.policy("critical-snapkv", **ALIKE), 96)
     cache.feed(model, ids)
-    for store, layer in zip(cache.stores, layers, strict=True):
+    for store, layer in zip(cache.cache_layers, layers, strict=True):
         theirs = CriticalKVPress.vwl1norm(layer.values, layer.module).flatten(0, 1)
         for lane, expected in enumerate(theirs):
-            ours = store.lanes.norms(lane)[0, 0, :, 0]
+            ours = store.storage.norms(lane)[0, 0, :, 0]
             torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
@@ -229,7 +229,7 @@ def test_every_tenth_decoded_token_a_gate_evicts_like_a_decoding_press(model_of)
     shuffle = torch.Generator().manual_seed(0)
     ids = torch.stack([torch.randperm(128, generator=shuffle) for _ in range(2)])
     norms = Function("knorm", lambda rows: -rows.keys_values()[0].norm(dim=-1))
-    policy = Policy("knorm", Fixed(interval=10), Uniform(), norms, Best(), Native())
+    policy = Policy("knorm", Fixed(interval=10), Uniform(), norms, TopK(), Dense())
     model, theirs = model_of("llama"), model_of("llama")
     cache, pressed = cache_of(model, policy, 40), DynamicCache()
     knorm = NotedKnorm()

@@ -24,9 +24,9 @@ from transformers import DynamicCache
 from agentkv.policies.allocators import Adaptive, Pyramid, Shared, Uniform
 from agentkv.policies.gates import Fixed
 from agentkv.policies.policy import Policy
-from agentkv.policies.precision import Native
+from agentkv.policies.precision import Dense
 from agentkv.policies.scorers import Age, HeavyHitters, WindowMean
-from agentkv.policies.selectors import Best, TwoStage
+from agentkv.policies.selectors import TopK, TwoStage
 
 RATIO, BUDGET, WINDOW, KERNEL = 0.6, 38, 8, 5
 SCORES = {"atol": 1e-6, "rtol": 0}
@@ -38,13 +38,13 @@ def snapkv_press(ratio=RATIO):
 
 def of_parts(scorer, selector, allocator=None, budget=BUDGET):
     """A policy of these parts, told its budget."""
-    parts = Fixed(), allocator or Uniform(), scorer, selector, Native()
+    parts = Fixed(), allocator or Uniform(), scorer, selector, Dense()
     return Policy("against kvpress", *parts).fitted(budget)
 
 
 def snapkv(allocator=None, budget=BUDGET, selector=None):
     scorer = WindowMean(window=WINDOW, kernel=KERNEL, pool="avg")
-    return of_parts(scorer, selector or Best(protected=WINDOW), allocator, budget)
+    return of_parts(scorer, selector or TopK(protected=WINDOW), allocator, budget)
 
 
 def assert_same(ours, theirs):
@@ -55,13 +55,13 @@ def assert_same(ours, theirs):
 
 
 def test_the_comparison_can_tell_a_window_from_another(layers, kept_of):
-    other = of_parts(WindowMean(window=7, kernel=KERNEL, pool="avg"), Best(protected=WINDOW))
+    other = of_parts(WindowMean(window=7, kernel=KERNEL, pool="avg"), TopK(protected=WINDOW))
     with pytest.raises(AssertionError, match="differ"):
         assert_same(kept_of(layers, snapkv()), kept_of(layers, other))
 
 
 def test_streaming_keeps_the_sinks_and_the_newest(family, ids, layers, kept_of, kept_by):
-    policy = of_parts(Age(), Best(sinks=4))
+    policy = of_parts(Age(), TopK(sinks=4))
     expected = torch.zeros(2, 2, 96, dtype=torch.bool)
     expected[..., [*range(4), *range(96 - 34, 96)]] = True
     assert_same(kept_of(layers, policy), [expected] * 4)
@@ -85,7 +85,7 @@ def test_snapkv_keeps_the_same_rows(family, ids, layers, kept_of, kept_by, atten
 def test_heavy_hitters_per_query_that_could_see_them_are_those_of_observed_attention(
     family, ids, layers, rows_of, kept_of, kept_by
 ):
-    policy = of_parts(HeavyHitters(normalize=True), Best())
+    policy = of_parts(HeavyHitters(normalize=True), TopK())
     press = ObservedAttentionPress(RATIO)
     for layer in layers:
         theirs = layer.call(press, attentions=layer.weights.flatten(1, 2))
@@ -98,7 +98,7 @@ def test_heavy_hitters_per_query_that_could_see_them_are_those_of_observed_atten
 def test_a_window_of_one_query_and_one_set_for_all_heads_is_tova(
     family, ids, layers, rows_of, kept_of, kept_by
 ):
-    policy = of_parts(WindowMean(window=1, kernel=1, pool="avg"), Best(protected=1), Shared())
+    policy = of_parts(WindowMean(window=1, kernel=1, pool="avg"), TopK(protected=1), Shared())
     for layer in layers:
         theirs = layer.call(TOVAPress(RATIO))
         for row in range(2):
@@ -188,7 +188,7 @@ def test_kept_keys_turned_to_positions_in_a_row_are_those_of_key_rerotation(
     model, cache = model_of(family), DynamicCache()
     with KeyRerotationPress(StreamingLLMPress(RATIO, n_sink=4))(model):
         model.model(ids, past_key_values=cache)
-    kept = kept_of(layers, of_parts(Age(), Best(sinks=4)))
+    kept = kept_of(layers, of_parts(Age(), TopK(sinks=4)))
     frequency = model.model.rotary_emb.inv_freq
     for layer, stays, theirs in zip(layers, kept, cache.layers, strict=True):
         for row in range(2):

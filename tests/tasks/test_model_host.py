@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentkv.build import load_run_model, make_acting
-from agentkv.cache.together import Together
+from agentkv.cache.packed import PackedForward
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, Reply
@@ -109,7 +109,7 @@ def test_only_deterministic_replies_have_forwards_of_their_own(
         serve(host, started(host, work, work))
     finally:
         hook.remove()
-    assert caches and (Together in caches) is not deterministic
+    assert caches and (PackedForward in caches) is not deterministic
 
 
 def test_a_deterministic_episode_alone_is_told_of_no_memory(nano: LocalModel) -> None:

@@ -1,6 +1,6 @@
-"""Numba: memory by its address, and the tables that an `Index` tells of.
+"""Numba: memory by address, and the tables that a `layout.TableDescriptor` describes.
 
-Nothing is checked here: an index has to be right, and every row it speaks of to have its room.
+Nothing is checked here: descriptors must be right, and entries must have capacity.
 """
 
 import numpy as np
@@ -9,15 +9,15 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from agentkv_kernels.index import (
+from agentkv_kernels.layout import (
     ADDRESS,
     BASE,
-    BOXES,
+    CAPACITY,
     COUNT,
+    EXTENTS,
     HEADS,
     NUM_FIELDS,
-    NUM_LANES,
-    ROOM,
+    NUM_SEGMENTS,
     SIZE,
     START,
 )
@@ -25,7 +25,7 @@ from agentkv_kernels.index import (
 
 @intrinsic
 def pointer(typing_context, address):
-    """An int64 as a pointer."""
+    """Return an int64 as a pointer."""
 
     def generate(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
@@ -35,7 +35,7 @@ def pointer(typing_context, address):
 
 @intrinsic
 def move(typing_context, target, source, num_bytes):
-    """Copy bytes from one address (int64) to another; the two may overlap."""
+    """Copy bytes from one address (int64) to another; the two ranges may overlap."""
 
     def generate(context, builder, signature, arguments):
         byte = ir.IntType(8).as_pointer()
@@ -47,63 +47,57 @@ def move(typing_context, target, source, num_bytes):
 
 
 @njit(error_model="numpy", cache=True)
-def index_at(address):
-    """The numbers of an `Index`."""
-    head = carray(pointer(address), (BOXES,), np.int64)
-    size = BOXES + 4 * head[NUM_LANES] + 3 * head[NUM_FIELDS]
+def table_at(address):
+    """Return the numbers of a `TableDescriptor`."""
+    head = carray(pointer(address), (EXTENTS,), np.int64)
+    size = EXTENTS + 4 * head[NUM_SEGMENTS] + 3 * head[NUM_FIELDS]
     return carray(pointer(address), (size,), np.int64)
 
 
 @njit(error_model="numpy", cache=True)
-def boxes_of(index):
-    """(4, N) int64: base, room, start and count of every lane."""
-    num_lanes = index[NUM_LANES]
-    return index[BOXES : BOXES + 4 * num_lanes].reshape(4, num_lanes)
+def extents_of(table):
+    """Return (4, N) int64: base, capacity, start and count of every segment."""
+    num_segments = table[NUM_SEGMENTS]
+    return table[EXTENTS : EXTENTS + 4 * num_segments].reshape(4, num_segments)
 
 
 @njit(error_model="numpy", cache=True)
-def field_of(index, field, which):
-    """`ADDRESS`, `HEADS` or `SIZE` of a field."""
-    return index[BOXES + 4 * index[NUM_LANES] + 3 * field + which]
+def field_of(table, field, which):
+    """Return `ADDRESS`, `HEADS` or `SIZE` of a field."""
+    return table[EXTENTS + 4 * table[NUM_SEGMENTS] + 3 * field + which]
 
 
 @njit(error_model="numpy", cache=True)
-def num_rows_of(index, field):
-    """Rows of all heads, with their room."""
-    boxes = boxes_of(index)
-    return field_of(index, field, HEADS) * boxes[ROOM].sum()
+def flat_entries(table, field, width, like):
+    """Return (R, width), all flat entries of a field, in the dtype of `like`."""
+    num_entries = field_of(table, field, HEADS) * extents_of(table)[CAPACITY].sum()
+    return carray(pointer(field_of(table, field, ADDRESS)), (num_entries, width), like)
 
 
 @njit(error_model="numpy", cache=True)
-def has_room(index):
-    """Whether every lane has room for one more row."""
-    boxes = boxes_of(index)
-    for lane in range(boxes.shape[1]):
-        if boxes[START, lane] + boxes[COUNT, lane] >= boxes[ROOM, lane]:
+def has_capacity(table):
+    """Return whether every segment has capacity for one more entry."""
+    extents = extents_of(table)
+    for segment in range(extents.shape[1]):
+        if extents[START, segment] + extents[COUNT, segment] >= extents[CAPACITY, segment]:
             return False
     return True
 
 
 @njit(error_model="numpy", cache=True)
-def row_at(index, field, lane, head, row):
-    """The address of a row of a lane, counted from its first."""
-    boxes, heads = boxes_of(index), field_of(index, field, HEADS)
-    flat = heads * boxes[BASE, lane] + head * boxes[ROOM, lane] + boxes[START, lane] + row
-    return field_of(index, field, ADDRESS) + flat * field_of(index, field, SIZE)
+def entry_address(table, field, segment, head, entry):
+    """Return the address of an entry, counted from the first one of its segment."""
+    extents, heads = extents_of(table), field_of(table, field, HEADS)
+    first = heads * extents[BASE, segment] + head * extents[CAPACITY, segment]
+    flat = first + extents[START, segment] + entry
+    return field_of(table, field, ADDRESS) + flat * field_of(table, field, SIZE)
 
 
 @njit(error_model="numpy", cache=True)
-def close(index, lane, row, move_older):
-    """Let one row of a lane go, those before it moving up or those behind it moving down."""
-    boxes = boxes_of(index)
-    for field in range(index[NUM_FIELDS]):
-        size = field_of(index, field, SIZE)
-        for head in range(field_of(index, field, HEADS) if size else 0):
-            first = row_at(index, field, lane, head, 0)
-            if move_older:
-                move(first + size, first, row * size)
-            else:
-                at = first + row * size
-                move(at, at + size, (boxes[COUNT, lane] - row - 1) * size)
-    boxes[START, lane] += 1 if move_older else 0
-    boxes[COUNT, lane] -= 1
+def move_entries(table, segment, source, target, count):
+    """Move `count` entries of a segment to another place in it, in all fields."""
+    for field in range(table[NUM_FIELDS]):
+        size = field_of(table, field, SIZE)
+        for head in range(field_of(table, field, HEADS) if size else 0):
+            first = entry_address(table, field, segment, head, 0)
+            move(first + target * size, first + source * size, count * size)

@@ -1,9 +1,9 @@
-"""Numba: products of queries with rows, weights with rows, and powers of two.
+"""Numba: products of queries with entries and of weights with entries, and powers of two.
 
-Two query heads are worked on at once, four rows at a time: what is loaded is used eight times, and
-sums still fit the registers. Logits and scales as in `kernels/README.md`.
+Two query heads and four entries are computed at once, so that each load is used eight times and the
+sums fit into registers. `kernels/README.md` defines logits and scales.
 
-Shapes: rows (R, D); q and out (G, D), a query head each; s and p (G, T), a number for each row.
+Shapes: entries (R, D); q and out (G, D), one query head each; s and p (G, T), a number per entry.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from numba import njit
 
 f32, i32 = np.float32, np.int32
 
-# sums may be reordered, or loops over channels would not become vector instructions; infinities and
-# NaN keep their meaning
+# reordering sums lets loops over channels become vector instructions; infinities and NaN keep their
+# meaning
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
 @njit(error_model="numpy", fastmath={"contract"}, cache=True)
 def power_of_two(y):
-    """2 ** y of a float32 y <= 126, off by 2.3e-7 of it at most; 0 below -126."""
+    """Return 2 ** y of a float32 y <= 126, with a relative error up to 2.3e-7; 0 below -126."""
     magic = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer
     shifted = f32(y + magic)
     whole = shifted.view(np.int32) - i32(0x4B400000)
@@ -36,45 +36,45 @@ def power_of_two(y):
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
-def logits_of_one(q, j, keys, row, s, t, stop, tops):
-    """Write query j's products with the rows from `row` on into s[j, t:stop]; raise tops[j]."""
+def logits_of_one(q, j, keys, entry, s, t, stop, tops):
+    """Write products of query j with entries from `entry` on to s[j, t:stop]; update tops[j]."""
     top = tops[j]
     while t + 4 <= stop:
         a = b = c = d = f32(0.0)
         for i in range(q.shape[1]):
             x = q[j, i]
-            a += x * f32(keys[row, i])
-            b += x * f32(keys[row + 1, i])
-            c += x * f32(keys[row + 2, i])
-            d += x * f32(keys[row + 3, i])
+            a += x * f32(keys[entry, i])
+            b += x * f32(keys[entry + 1, i])
+            c += x * f32(keys[entry + 2, i])
+            d += x * f32(keys[entry + 3, i])
         s[j, t], s[j, t + 1], s[j, t + 2], s[j, t + 3] = a, b, c, d
         top = max(top, max(max(a, b), max(c, d)))
         t += 4
-        row += 4
+        entry += 4
     while t < stop:
         a = f32(0.0)
         for i in range(q.shape[1]):
-            a += q[j, i] * f32(keys[row, i])
+            a += q[j, i] * f32(keys[entry, i])
         s[j, t] = a
         top = max(top, a)
         t += 1
-        row += 1
+        entry += 1
     tops[j] = top
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
 def logits(q, keys, first, s, start, stop, tops):
-    """`logits_of_one` of all queries, two by two."""
+    """Compute `logits_of_one` for all queries, two at a time."""
     group = q.shape[0]
     for j in range(0, group - 1, 2):
-        k, row, t, top0, top1 = j + 1, first, start, tops[j], tops[j + 1]
+        k, entry, t, top0, top1 = j + 1, first, start, tops[j], tops[j + 1]
         while t + 4 <= stop:
             a = b = c = d = f32(0.0)
             e = f = g = h = f32(0.0)
             for i in range(q.shape[1]):
                 x, y = q[j, i], q[k, i]
-                w0, w1 = f32(keys[row, i]), f32(keys[row + 1, i])
-                w2, w3 = f32(keys[row + 2, i]), f32(keys[row + 3, i])
+                w0, w1 = f32(keys[entry, i]), f32(keys[entry + 1, i])
+                w2, w3 = f32(keys[entry + 2, i]), f32(keys[entry + 3, i])
                 a += x * w0
                 b += x * w1
                 c += x * w2
@@ -88,18 +88,18 @@ def logits(q, keys, first, s, start, stop, tops):
             top0 = max(top0, max(max(a, b), max(c, d)))
             top1 = max(top1, max(max(e, f), max(g, h)))
             t += 4
-            row += 4
+            entry += 4
         tops[j], tops[k] = top0, top1
         if t < stop:
-            logits_of_one(q, j, keys, row, s, t, stop, tops)
-            logits_of_one(q, k, keys, row, s, t, stop, tops)
+            logits_of_one(q, j, keys, entry, s, t, stop, tops)
+            logits_of_one(q, k, keys, entry, s, t, stop, tops)
     if group % 2:
         logits_of_one(q, group - 1, keys, first, s, start, stop, tops)
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
 def softmax(s, j, count, top):
-    """2 ** (s - top) in place of the first `count` of s[j]; gives the sum."""
+    """Replace the first `count` of s[j] by 2 ** (s - top) and return their sum."""
     total = f32(0.0)
     for t in range(count):
         p = power_of_two(s[j, t] - top)
@@ -109,50 +109,50 @@ def softmax(s, j, count, top):
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
-def mix_into_one(p, j, t, stop, values, row, out):
-    """Add p[j, t:stop] times the rows from `row` on to out[j]."""
+def mix_into_one(p, j, t, stop, values, entry, out):
+    """Add p[j, t:stop] times the entries from `entry` on to out[j]."""
     while t + 4 <= stop:
         a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
         for i in range(out.shape[1]):
-            w0, w1 = f32(values[row, i]), f32(values[row + 1, i])
-            w2, w3 = f32(values[row + 2, i]), f32(values[row + 3, i])
+            w0, w1 = f32(values[entry, i]), f32(values[entry + 1, i])
+            w2, w3 = f32(values[entry + 2, i]), f32(values[entry + 3, i])
             out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
         t += 4
-        row += 4
+        entry += 4
     while t < stop:
         a = p[j, t]
         for i in range(out.shape[1]):
-            out[j, i] += a * f32(values[row, i])
+            out[j, i] += a * f32(values[entry, i])
         t += 1
-        row += 1
+        entry += 1
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
 def mix(p, start, stop, values, first, out):
-    """`mix_into_one` of all queries, two by two."""
+    """Compute `mix_into_one` for all queries, two at a time."""
     group = out.shape[0]
     for j in range(0, group - 1, 2):
-        k, row, t = j + 1, first, start
+        k, entry, t = j + 1, first, start
         while t + 4 <= stop:
             a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
             e, f, g, h = p[k, t], p[k, t + 1], p[k, t + 2], p[k, t + 3]
             for i in range(out.shape[1]):
-                w0, w1 = f32(values[row, i]), f32(values[row + 1, i])
-                w2, w3 = f32(values[row + 2, i]), f32(values[row + 3, i])
+                w0, w1 = f32(values[entry, i]), f32(values[entry + 1, i])
+                w2, w3 = f32(values[entry + 2, i]), f32(values[entry + 3, i])
                 out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
                 out[k, i] += e * w0 + f * w1 + g * w2 + h * w3
             t += 4
-            row += 4
+            entry += 4
         if t < stop:
-            mix_into_one(p, j, t, stop, values, row, out)
-            mix_into_one(p, k, t, stop, values, row, out)
+            mix_into_one(p, j, t, stop, values, entry, out)
+            mix_into_one(p, k, t, stop, values, entry, out)
     if group % 2:
         mix_into_one(p, group - 1, start, stop, values, first, out)
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
-def scaled(x, j, exponents, row, out):
-    """Write x[j] * 2 ** exponents[row] into out[j]: by the bits of a float32, for -126..127."""
+def scaled(x, j, exponents, entry, out):
+    """Write x[j] * 2 ** exponents[entry] to out[j], by the bits of a float32, for -126..127."""
     for i in range(x.shape[1]):
-        bits = i32((i32(exponents[row, i]) + i32(127)) << i32(23))
+        bits = i32((i32(exponents[entry, i]) + i32(127)) << i32(23))
         out[j, i] = x[j, i] * bits.view(np.float32)

@@ -1,1 +1,2 @@
-"""Kernels for CUDA devices, one file for each function of `lanes`. Imported only where they run."""
+"""Kernels for CUDA devices, one file for each function of `segments`. Imported only where they
+run."""

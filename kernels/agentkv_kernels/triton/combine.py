@@ -1,9 +1,9 @@
-"""Triton: the shares of `attend` put together, and the mass, in one launch.
+"""Triton: shares of `attention` combined to outputs and mass, in one launch; stage two of two.
 
 With M the largest of the tops m_i of a head's shares, and of its sink,
     L = sum_i total_i * 2^(m_i - M) + 2^(sink - M)
     output = sum_i sums_i * 2^(m_i - M) / L
-    mass[row] = mean over the lane's query heads of p * 2^(m_tile - M) / L.
+    mass[entry] = mean over the segment's query heads of p * 2^(m_tile - M) / L.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agentkv_kernels.boxes import Average, Drawn, Stored
+from agentkv_kernels.ema import Ema
+from agentkv_kernels.ragged import SegmentAttention, StoredEntries
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 ROWS = 128
-"""Rows whose mass one program adds up."""
+"""Entries whose mass one program sums."""
 
 
 @triton.jit
@@ -33,7 +34,7 @@ def _ends(
     S: tl.constexpr,
     SINKS: tl.constexpr,
 ):
-    """The top and the total of a head's whole softmax, (M,) each."""
+    """Return top and total of the softmax over all shares of a head, (M,) each."""
     heads, split = tl.arange(0, M), tl.arange(0, S)
     mask = (split < num_splits)[:, None] & (heads < G)[None, :]
     at = (slot + split)[:, None] * G + heads[None, :]
@@ -50,7 +51,7 @@ def _ends(
     return top, total
 
 
-@triton.jit(do_not_specialize=["num_lanes", "num_splits", "num_tiles", "lanes_per_sequence"])
+@triton.jit(do_not_specialize=["num_segments", "num_splits", "num_tiles", "segments_per_sequence"])
 def combine_kernel(
     sums,
     tops,
@@ -58,17 +59,17 @@ def combine_kernel(
     shares,
     share_tops,
     sinks,
-    boxes,
-    code_boxes,
+    extents,
+    code_extents,
     output,
     mass,
-    numbers,
+    tracked,
     keep,
     gain,
-    num_lanes,
+    num_segments,
     num_splits,
     num_tiles,
-    lanes_per_sequence,
+    segments_per_sequence,
     W: tl.constexpr,
     G: tl.constexpr,
     M: tl.constexpr,
@@ -81,19 +82,20 @@ def combine_kernel(
     SINKS: tl.constexpr,
     CODED: tl.constexpr,
     WRITES_MASS: tl.constexpr,
-    MOVES: tl.constexpr,
+    UPDATES: tl.constexpr,
     STARTS_AT_MASS: tl.constexpr,
 ):
-    """Program (i, j) of lane i: the output of its head j where j < W, else the mass of R rows."""
-    lane, part = tl.program_id(0), tl.program_id(1)
+    """Program (i, j) writes the output of head j of segment i where j < W, else the mass of R
+    entries."""
+    segment, part = tl.program_id(0), tl.program_id(1)
     heads = tl.arange(0, M)
     is_head = heads < G
-    sinks_of_lane = (lane % lanes_per_sequence) * (W * G)
+    segment_sinks = (segment % segments_per_sequence) * (W * G)
     if part < W:
-        lane_head = lane * W + part
-        slot = lane_head.to(tl.int64) * num_splits
+        segment_head = segment * W + part
+        slot = segment_head.to(tl.int64) * num_splits
         top, total = _ends(
-            tops, totals, sinks, slot, sinks_of_lane + part * G, num_splits, G, M, S, SINKS
+            tops, totals, sinks, slot, segment_sinks + part * G, num_splits, G, M, S, SINKS
         )
         columns = tl.arange(0, E)
         mask = is_head[:, None] & (columns < D)[None, :]
@@ -103,55 +105,59 @@ def combine_kernel(
             here = tl.load(tops + (slot + split) * G + heads, mask=is_head, other=-1e30)
             piece = tl.load(sums + (slot + split) * (G * D) + inner, mask=mask, other=0.0)
             acc += piece * tl.exp2(here - top)[:, None]
-        # a lane that holds nothing has a total of 0, and 0 as its output
+        # an empty segment has a total of 0 and yields 0
         acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
         tl.store(
-            output + lane_head.to(tl.int64) * (G * D) + inner,
+            output + segment_head.to(tl.int64) * (G * D) + inner,
             acc.to(output.dtype.element_ty),
             mask=mask,
         )
     else:
-        base = tl.load(boxes + lane).to(tl.int64)
-        room = tl.load(boxes + num_lanes + lane).to(tl.int64)
-        start = tl.load(boxes + 2 * num_lanes + lane)
-        count = tl.load(boxes + 3 * num_lanes + lane)
-        row = (part - W) * R + tl.arange(0, R)
-        inside = row < count
-        tile = row // T
+        base = tl.load(extents + segment).to(tl.int64)
+        capacity = tl.load(extents + num_segments + segment).to(tl.int64)
+        start = tl.load(extents + 2 * num_segments + segment)
+        count = tl.load(extents + 3 * num_segments + segment)
+        entry = (part - W) * R + tl.arange(0, R)
+        inside = entry < count
+        tile = entry // T
         if CODED:
-            num_coded = tl.load(code_boxes + 3 * num_lanes + lane)
+            num_coded = tl.load(code_extents + 3 * num_segments + segment)
             coded_tiles = (num_coded + T - 1) // T
-            tile = tl.where(row < num_coded, tile, coded_tiles + (row - num_coded) // T)
+            tile = tl.where(entry < num_coded, tile, coded_tiles + (entry - num_coded) // T)
         mask = is_head[:, None] & inside[None, :]
-        drawn = tl.zeros((R,), tl.float32)
+        received = tl.zeros((R,), tl.float32)
         for head in range(W):
-            lane_head = lane * W + head
-            slot = lane_head.to(tl.int64) * num_splits
+            segment_head = segment * W + head
+            slot = segment_head.to(tl.int64) * num_splits
             top, total = _ends(
-                tops, totals, sinks, slot, sinks_of_lane + head * G, num_splits, G, M, S, SINKS
+                tops, totals, sinks, slot, segment_sinks + head * G, num_splits, G, M, S, SINKS
             )
-            at = base * (W * G) + (head * G + heads).to(tl.int64)[:, None] * room + row[None, :]
+            at = (
+                base * (W * G)
+                + (head * G + heads).to(tl.int64)[:, None] * capacity
+                + entry[None, :]
+            )
             p = tl.load(shares + at, mask=mask, other=0.0).to(tl.float32)
-            at = (lane_head.to(tl.int64) * num_tiles + tile)[None, :] * G + heads[:, None]
+            at = (segment_head.to(tl.int64) * num_tiles + tile)[None, :] * G + heads[:, None]
             relative_to = tl.load(share_tops + at, mask=mask, other=-1e30)
             total = tl.where(total > 0.0, total, 1.0)
             weights = p * tl.exp2(relative_to - top[:, None]) / total[:, None]
-            drawn += tl.sum(weights, axis=0)
-        drawn = drawn / (W * G)
-        place = base + start + row
+            received += tl.sum(weights, axis=0)
+        received = received / (W * G)
+        place = base + start + entry
         if WRITES_MASS:
-            tl.store(mass + place, drawn, mask=inside)
-        if MOVES:
-            old = tl.load(numbers + place * K, mask=inside, other=0.0)
-            new = keep * old + gain * drawn
+            tl.store(mass + place, received, mask=inside)
+        if UPDATES:
+            old = tl.load(tracked + place * K, mask=inside, other=0.0)
+            new = keep * old + gain * received
             if STARTS_AT_MASS:
-                new = tl.where(row == count - 1, drawn, new)
-            tl.store(numbers + place * K, new, mask=inside)
+                new = tl.where(entry == count - 1, received, new)
+            tl.store(tracked + place * K, new, mask=inside)
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """What the programs of `attend_kernel` leave; see there."""
+    """Results of the programs of `attend_kernel`."""
 
     sums: Tensor
     tops: Tensor
@@ -165,41 +171,41 @@ class Parted:
 def combine(
     parted: Parted,
     q: Tensor,
-    stored: Stored,
+    stored: StoredEntries,
     *,
     sinks: Tensor | None,
     with_mass: bool,
-    average: Average | None,
-) -> Drawn:
-    """Output (N, W * G, D) and mass; the average is moved. As `lanes.attend_lanes` says."""
-    num_lanes, num_q_heads, head_dim = q.shape
+    ema: Ema | None,
+    tracked: Tensor | None,
+) -> SegmentAttention:
+    """Return output (N, W * G, D) and mass, and update `tracked`: `segments.attend_segments`."""
+    num_segments, num_q_heads, head_dim = q.shape
     heads, coded = stored.num_heads, stored.coded
     _, num_splits, group, _ = parted.sums.shape
     output = torch.empty_like(q)
     mass = None
     if with_mass:
         mass = torch.empty_like(stored.positions, dtype=torch.float32)
-    numbers = None if average is None else average.numbers
     num_parts = heads
-    if mass is not None or numbers is not None:
-        num_parts += triton.cdiv(stored.boxes.most, ROWS)
+    if mass is not None or tracked is not None:
+        num_parts += triton.cdiv(stored.layout.max_count, ROWS)
     per_sequence = 1 if sinks is None else sinks.shape[0] // num_q_heads
-    boxes = stored.boxes.table
-    combine_kernel[(num_lanes, num_parts)](
+    extents = stored.layout.extents
+    combine_kernel[(num_segments, num_parts)](
         parted.sums,
         parted.tops,
         parted.totals,
         parted.shares,
         parted.share_tops,
         parted.tops if sinks is None else sinks,
-        boxes,
-        boxes if coded is None else coded.boxes.table,
+        extents,
+        extents if coded is None else coded.layout.extents,
         output,
         parted.tops if mass is None else mass,
-        parted.tops if numbers is None else numbers,
-        0.0 if average is None else average.keep,
-        0.0 if average is None else average.gain,
-        num_lanes,
+        parted.tops if tracked is None else tracked,
+        0.0 if ema is None else ema.keep,
+        0.0 if ema is None else ema.gain,
+        num_segments,
         num_splits,
         parted.share_tops.shape[1],
         per_sequence,
@@ -211,11 +217,11 @@ def combine(
         T=parted.tile,
         S=triton.next_power_of_2(num_splits),
         R=ROWS,
-        K=1 if numbers is None else numbers.shape[1],
+        K=1 if tracked is None else tracked.shape[1],
         SINKS=sinks is not None,
         CODED=coded is not None,
         WRITES_MASS=mass is not None,
-        MOVES=numbers is not None,
-        STARTS_AT_MASS=average is not None and average.starts_at_mass,
+        UPDATES=tracked is not None,
+        STARTS_AT_MASS=ema is not None and ema.starts_at_mass,
     )
-    return Drawn(output, mass)
+    return SegmentAttention(output, mass)

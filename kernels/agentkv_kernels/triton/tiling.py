@@ -1,4 +1,4 @@
-"""How the work of attention is divided among programs, for the kernels in `attend`."""
+"""Division of the work of attention among programs."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,18 +7,18 @@ import torch
 import triton
 
 ROWS = 64
-"""Rows of a tile where a head has up to 128 channels."""
+"""Entries per tile for heads of up to 128 channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How programs divide the work; no choice of it changes what is computed."""
+    """A division of the work. It affects speed, not results beyond rounding."""
 
     heads: int
     """M."""
     columns: int
     """E."""
-    rows: int
+    entries: int
     """t."""
     uses_dot: bool
     """Whether products run on matrix units; else as sums of products in float32."""
@@ -29,26 +29,26 @@ def tiling(group: int, head_dim: int, dtype: torch.dtype) -> Tiling:
     """The tiling for so many query heads per key-value head.
 
     From 4 query heads on, sums of products would cost more than the bytes (`kernels/README.md`);
-    rows of float32 keep to them all the same, as matrix units would round.
+    entries of float32 keep to them all the same, as matrix units would round.
     """
     columns, heads = triton.next_power_of_2(head_dim), triton.next_power_of_2(group)
     # sizes that fit the registers and the shared memory, as the compiler reports them
-    rows = ROWS if columns <= 128 else ROWS * 128 // columns
+    entries = ROWS if columns <= 128 else ROWS * 128 // columns
     if group >= 4 and dtype != torch.float32:
         # 16 is the least a matrix unit takes
         warps = 4 if columns <= 128 else 8
-        return Tiling(max(heads, 16), max(columns, 16), rows, True, warps)
-    rows = max(rows // heads, 16)
+        return Tiling(max(heads, 16), max(columns, 16), entries, True, warps)
+    entries = max(entries // heads, 16)
     # (M, t, E) products stand in registers at once: 64 a thread
-    warps = min(max(heads * rows * columns // (64 * 32), 4), 16)
-    return Tiling(heads, columns, rows, False, warps)
+    warps = min(max(heads * entries * columns // (64 * 32), 4), 16)
+    return Tiling(heads, columns, entries, False, warps)
 
 
-def splits(num_programs: int, num_rows: int, num_units: int) -> int:
-    """In how many shares the rows of a head are read: two programs for every unit of the device,
-    but not more shares than blocks of rows."""
+def splits(num_programs: int, num_entries: int, num_units: int) -> int:
+    """In how many shares the entries of a head are read: two programs for every unit of the device,
+    but not more shares than blocks of entries."""
     wanted = -(-2 * num_units // num_programs)
-    return max(1, min(wanted, -(-num_rows // ROWS)))
+    return max(1, min(wanted, -(-num_entries // ROWS)))
 
 
 @cache

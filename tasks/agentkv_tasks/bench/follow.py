@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.lanes import Lanes
+from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_tasks.bench.rows import Distance, LayerStates, Lives, StateRow
 
 Step = tuple[tuple[float, float, float | None], ...]
@@ -122,7 +122,7 @@ class Follower:
         on_replies = [step for step in apart if step.is_reply]
         steps = self.steps[part]
         layers = []
-        for i, index in enumerate(self.cache.keepers):
+        for i, index in enumerate(self.cache.evictor.layer_policies):
             of_layer = [step[i] for step in steps]
             deserved = [share for _, _, share in of_layer if share is not None]
             original = math.fsum(each[0] for each in of_layer) / num_steps
@@ -158,34 +158,35 @@ class Follower:
 
     def _states(self) -> Step:
         states = []
-        keepers = self.cache.keepers
+        keepers = self.cache.evictor.layer_policies
         qualities = [keeper.ranks.qualities.get(0) for keeper in keepers.values()]
         best = max((quality for quality in qualities if quality is not None), default=None)
         for index, quality in zip(keepers, qualities, strict=True):
-            lanes = self._lanes(index)
-            seen = self.cache.seen * lanes.num_lanes
+            storage = self._storage(index)
+            seen = self.cache.seen * storage.num_segments
             deserved = None if quality is None or best is None else quality / best
-            states.append((sum(lanes.num_dense) / seen, sum(lanes.num_coded) / seen, deserved))
+            num_dense, num_quantized = sum(storage.dense.counts), sum(storage.num_quantized)
+            states.append((num_dense / seen, num_quantized / seen, deserved))
         return tuple(states)
 
     def _note(self) -> bool:
         """Take note of rows that were quantised or went; whether any went."""
         went, num_new = False, self.cache.seen - self._seen
         self._seen = self.cache.seen
-        for index in self.cache.keepers:
-            lanes = self._lanes(index)
-            rows, coded = sum(lanes.counts), sum(lanes.num_coded)
+        for index in self.cache.evictor.layer_policies:
+            storage = self._storage(index)
+            rows, coded = sum(storage.counts), sum(storage.num_quantized)
             rows_before, coded_before = self._before.get(index, (0, 0))
             self._before[index] = rows, coded
-            has_gone = rows < rows_before + num_new * lanes.num_lanes
+            has_gone = rows < rows_before + num_new * storage.num_segments
             went |= has_gone
             if coded != coded_before or (has_gone and coded):
-                self._note_quantised(index, lanes)
+                self._note_quantised(index, storage)
         return went
 
-    def _note_quantised(self, index: int, lanes: Lanes) -> None:
+    def _note_quantised(self, index: int, storage: LayerStorage) -> None:
         seen = self.cache.seen
-        for lane, count in enumerate(lanes.num_coded):
+        for lane, count in enumerate(storage.num_quantized):
             since = self._since.get((index, lane))
             if since is None or len(since) < seen:
                 grown = torch.full((max(1024, 2 * seen),), -1)
@@ -193,16 +194,14 @@ class Follower:
                     grown[: len(since)] = since
                 since = self._since[index, lane] = grown
             is_coded = torch.zeros(len(since), dtype=torch.bool)
-            is_coded[lanes.positions(lane)[:count].long().cpu()] = True
+            is_coded[storage.positions(lane)[:count].long().cpu()] = True
             has_gone = ~is_coded & (since >= 0)
             self._ages += (seen - since[has_gone]).tolist()
             since[has_gone] = -1
             since[is_coded & (since < 0)] = seen
 
-    def _lanes(self, index: int) -> Lanes:
-        lanes = self.cache.stores[index].lanes
-        assert lanes is not None, "nothing was fed"
-        return lanes
+    def _storage(self, index: int) -> LayerStorage:
+        return self.cache.cache_layers[index].storage
 
 
 def _distance(steps: Sequence[Apart]) -> Distance:

@@ -8,7 +8,7 @@ import agentkv
 def kept(cache):
     return [
         [places.tolist() for heads in cache.kept(i) for places in heads]
-        for i in range(len(cache.stores))
+        for i in range(len(cache.cache_layers))
     ]
 
 

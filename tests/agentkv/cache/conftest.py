@@ -193,20 +193,20 @@ class Judge:
         return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
     def see_quantised(self, cache, tolerance):
-        """Let rows be what `cache` reads them back as, wherever it holds them quantised.
+        """Let rows be what `cache` reads them back as, wherever it holds them quantized.
 
         Asserts that they are within `tolerance` (relative, Frobenius) of what they were.
         """
-        for own, store in zip(self.cache.layers, cache.stores, strict=True):
-            lanes = store.lanes
+        for own, store in zip(self.cache.layers, cache.cache_layers, strict=True):
+            lanes = store.storage
             width = lanes.shape.num_heads
-            for lane, count in enumerate(lanes.num_coded):
+            for lane, count in enumerate(lanes.num_quantized):
                 if not count:
                     continue
-                sequence, number = divmod(lane, lanes.shape.per_sequence)
+                sequence, number = divmod(lane, lanes.layout.segments_per_sequence)
                 heads = slice(number * width, (number + 1) * width)
                 places = lanes.positions(lane)[:count].long()
-                read = lanes.parts(lane)[0].whole(torch.float32)
+                read = lanes.parts(lane)[0].decode(torch.float32)
                 for mine, theirs in zip((own.keys, own.values), read, strict=True):
                     rows = mine[sequence, heads]
                     error = (theirs[0] - rows[:, places]).norm()

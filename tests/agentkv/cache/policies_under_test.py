@@ -7,10 +7,11 @@ Numbers are worked out by hand for four layers of two KV heads and `PROMPT` toke
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from agentkv.policies.entries import Rows
+
 import agentkv
 from agentkv.policies.gates import Confident
 from agentkv.policies.policy import Policy
-from agentkv.policies.rows import Rows
 
 PROMPT = 110
 CHUNKS = (PROMPT, 1, 1, 1, 5, 1, 1, 9, 1, 1)
@@ -39,7 +40,7 @@ class Case:
     heads: str = "alike"
     """One set of rows for all ("shared"), sets of one size ("alike"), or of any ("ragged")."""
     format: str | None = None
-    """Of the rows that are quantised."""
+    """Of the rows that are quantized."""
     tracked: int = 0
     """Bytes that each row of a lane carries besides its position."""
     norms: int = 0

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentkv
-from agentkv.cache.size import resting_bytes, row_size
+from agentkv.cache.storage.sizes import resting_bytes, row_size
 
 
 @torch.no_grad()
@@ -38,13 +38,13 @@ def test_bytes_are_those_of_the_arithmetic(llama, cache_for, tokens):
     run(llama, cache, tokens(2, 200), 70)
     width, total = 2 * 8, 0  # heads times head size
     for layer in cache.layers:
-        lanes = layer.store.lanes
+        lanes = layer.store.storage
         about, dense, coded, blocks = lanes.tables
         for lane in range(2):
             # a position and a mass; keys and values in float32; codes and block id; exponents
             total += about.layout[lane][2] * (4 + 4) + dense.layout[lane][2] * 2 * width * 4
             total += coded.layout[lane][2] * (2 * width + 4) + blocks.counts[lane] * 2 * width
-            assert lanes.num_coded[lane] > 0
+            assert lanes.num_quantized[lane] > 0
             for table in (about, dense, coded):
                 assert table.layout[lane][2] - table.counts[lane] <= 64
     assert cache.nbytes == total
@@ -57,7 +57,7 @@ def test_eviction_gives_memory_back(llama, cache_for, tokens):
     cache.feed(llama, tokens(1, 900))
     held = tensors_alive() - baseline
     assert cache.nbytes <= held <= cache.nbytes + 20_000  # the ids themselves, and small change
-    size = row_size(cache.stores[0].lanes.shape)
+    size = row_size(cache.cache_layers[0].storage.shape)
     assert cache.nbytes <= 4 * size.lane(num_dense=30, num_coded=0)
     # layers evict one after another, so only one of four was ever whole
     assert cache.peak_nbytes < 1000 * 2 * 16 * 4 * 1.5
@@ -122,7 +122,7 @@ def test_rows_have_budgets_of_their_own(llama, cache_for, tokens):
     cache.feed(llama, tokens(2, 100))
     logits = torch.zeros(2, 96)
     logits[1, 5] = 50.0  # the second sequence is sure
-    cache.settle(logits)
+    cache.apply_gate(logits)
     assert cache.confidences[0] < 0.5 < cache.confidences[1]
     for layer in range(4):
         assert [len(row[0]) for row in cache.kept(layer)] == [40, 20]
@@ -144,7 +144,7 @@ def test_rows_in_8_bits_are_attended_for_as_long_as_they_live(
     start = 0
     for num_tokens in [150, *[1] * 50]:
         new = ids[:, start : start + num_tokens]
-        coded = [layer.store.lanes.num_coded[0] if start else 0 for layer in cache.layers]
+        coded = [layer.store.storage.num_quantized[0] if start else 0 for layer in cache.layers]
         found = llama(new, past_key_values=cache).logits[:, -1]
         expected = reference.logits(new, kept)[:, -1]
         without = None if kept is None else [
@@ -155,7 +155,7 @@ def test_rows_in_8_bits_are_attended_for_as_long_as_they_live(
             assert min(coded) >= 64
             assert (found - expected).norm() < 0.1 * (ignorant - expected).norm()
             num_checked += 1
-        cache.settle(found)
+        cache.apply_gate(found)
         kept = kept_of(cache)
         start += num_tokens
     assert num_checked > 40
@@ -215,8 +215,8 @@ def test_half_precision_models_keep_their_dtype(tokens, cache_for):
     cache = cache_for(model, policy=agentkv.policy("conf-kv-int8", recent=8), budget=150)
     logits = run(model, cache, tokens(1, 180), 12)
     assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
-    lanes = cache.layers[0].store.lanes
-    assert lanes.num_coded[0] >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
+    lanes = cache.layers[0].store.storage
+    assert lanes.num_quantized[0] >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
 
 
 def test_generates_own_prefill_chunks_bound_the_peak_too(llama, cache_for, tokens):

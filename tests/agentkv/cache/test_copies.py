@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.together import Together
+from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
 
@@ -61,8 +61,8 @@ def test_a_copy_goes_on_exactly_as_the_original_and_apart_from_it(llama, tokens,
     addresses = [
         {
             tensor.data_ptr()
-            for store in each.stores
-            for table in store.lanes.tables
+            for store in each.cache_layers
+            for table in store.storage.tables
             for tensor in table.tensors
             if tensor.numel()
         }
@@ -184,15 +184,15 @@ def test_a_persons_own_cache_keeps_what_it_carries(llama, tokens):
 def test_what_was_learned_is_copied_and_then_learned_apart(llama, tokens):
     policy = agentkv.policy("edie-tada", **SMALL)
     cache, companion = (used(llama, tokens, policy, 24) for _ in range(2))
-    learned = policy.allocator.remembered
+    learned = policy.allocator.state
     copied = copy.deepcopy(cache)
-    assert copied.policy.allocator.remembered == learned
+    assert copied.policy.allocator.state == learned
     go_on(llama, copied, tokens)
-    assert policy.allocator.remembered == learned != copied.policy.allocator.remembered
+    assert policy.allocator.state == learned != copied.policy.allocator.state
     # caches that learned together go on to do so, when they are copied together
     one, other = copy.deepcopy([cache, companion])
     go_on(llama, one, tokens)
-    assert one.policy.allocator.remembered == other.policy.allocator.remembered != learned
+    assert one.policy.allocator.state == other.policy.allocator.state != learned
 
 
 def test_a_snapshot_goes_back_into_any_copy_of_its_cache(llama, tokens):
@@ -228,9 +228,12 @@ def test_nothing_of_a_cache_is_pickled_and_the_error_says_what_to_use(llama, tok
 
 def test_parts_of_a_cache_are_copied_with_it_or_not_at_all(llama, tokens):
     cache = mid_episode(llama, tokens, "ada-snapkv")
-    store = cache.stores[0]
-    parts = [store, store.lanes, store.ring, store.rack, *store.lanes.tables]
-    parts += [store.lanes.tables[0].index, mid_episode(llama, tokens, "arkv").stores[0].lanes.coded]
+    store = cache.cache_layers[0]
+    parts = [store, store.storage, store.storage.queries, store.rack, *store.storage.tables]
+    parts += [
+        store.storage.tables[0].index,
+        mid_episode(llama, tokens, "arkv").cache_layers[0].storage.coded,
+    ]
     for part in [part for part in parts if part is not None]:
         for way in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="address"):
@@ -241,7 +244,7 @@ def test_parts_of_a_cache_are_copied_with_it_or_not_at_all(llama, tokens):
 
 def test_a_shared_forward_is_not_copied(llama, tokens):
     caches = [mid_episode(llama, tokens, "window") for _ in range(2)]
-    together = Together(llama, caches, [tokens(2, 1)] * 2)
+    together = PackedForward(llama, caches, [tokens(2, 1)] * 2)
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(ValueError, match="one forward"):
             way(together)

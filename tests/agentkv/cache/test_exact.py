@@ -89,7 +89,7 @@ def test_after_eviction_logits_are_those_of_a_full_cache_with_the_evicted_masked
         torch.testing.assert_close(logits, expected, **CLOSE)
         kept = kept_of(cache)  # before the gate: what the layers themselves left
         if stop < ids.shape[1]:
-            cache.settle(logits[:, -1])
+            cache.apply_gate(logits[:, -1])
             kept = kept_of(cache)
             num_evicted += sum(stop - len(row) for layer in kept for row in layer)
     assert num_evicted > 500
@@ -123,7 +123,7 @@ def test_a_manual_loop_is_generate(family, model_of, cache_for, tokens):
         torch.equal(cache.kept(i)[0][0], by_hand.kept(i)[0][0]) for i in range(len(cache.layers))
     )
     full_layers = cache.geometry.policy_layers
-    assert cache.layers[full_layers[0]].store.lanes.num_coded[0] > 0 or "window" in family
+    assert cache.layers[full_layers[0]].store.storage.num_quantized[0] > 0 or "window" in family
 
 
 @pytest.mark.parametrize("policy", POLICIES[:3], ids=lambda p: p[0])

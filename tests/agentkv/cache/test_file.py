@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 import agentkv
-from agentkv.cache.file import CacheFileError
+from agentkv.cache.checkpoint.file import CacheFileError
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
 
@@ -72,7 +72,7 @@ def test_a_gate_can_be_asked_right_after_loading(model_of, tokens, tmp_path):
         sure = torch.zeros(2, 96)
         sure[:, 5] = 50.0
         for each in (cache, loaded):
-            each.settle(sure)
+            each.apply_gate(sure)
             each.check()
         assert_same(loaded, cache)
 
@@ -105,14 +105,14 @@ def test_a_cache_that_was_fed_embeddings_has_no_ids_and_goes_on(llama, tokens, t
 
 def test_what_was_learned_comes_back_unless_the_policy_given_knows_more(llama, tokens, tmp_path):
     cache = used(llama, tokens, agentkv.policy("edie-tada", **SMALL), 24)
-    learned = cache.policy.allocator.remembered
+    learned = cache.policy.allocator.state
     assert learned[""][0] > 0
     cache.save(tmp_path / "cache")
-    assert agentkv.Cache.load(tmp_path / "cache", llama).policy.allocator.remembered == learned
+    assert agentkv.Cache.load(tmp_path / "cache", llama).policy.allocator.state == learned
     wiser = agentkv.policy("edie-tada", **SMALL)
-    wiser.allocator.remember({"": (9, (1.0, 2.0, 3.0, 4.0))})
+    wiser.allocator.load_state({"": (9, (1.0, 2.0, 3.0, 4.0))})
     loaded = agentkv.Cache.load(tmp_path / "cache", llama, policy=wiser)
-    assert loaded.policy.allocator.remembered == {"": (9, (1.0, 2.0, 3.0, 4.0))}
+    assert loaded.policy.allocator.state == {"": (9, (1.0, 2.0, 3.0, 4.0))}
     loaded.feed(llama, tokens(2, 5))
     loaded.check()
 

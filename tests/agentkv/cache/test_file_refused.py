@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import agentkv
-from agentkv.cache.file import CacheFileError, Entry, write
+from agentkv.cache.checkpoint.file import CacheFileError, Entry, write
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL, along_keys
 

@@ -8,15 +8,15 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
-from agentkv.cache.turns import watch_turns
+from agentkv.cache.hf.residual_shift import watch_residual_shift
 
 
 class Listener(agentkv.Cache):
     """A cache that writes down what it is told."""
 
-    turn_window = 5
+    shift_window = 5
 
-    def note_turn(self, layer_idx, turn):
+    def note_residual_shift(self, layer_idx, turn):
         self.heard_turns = [*getattr(self, "heard_turns", []), (layer_idx, turn)]
 
     def note_ids(self, ids):
@@ -64,7 +64,7 @@ def turn_by_hand(before, after):
 def test_every_layer_tells_how_far_it_turned_the_last_tokens(family, model_of, tokens):
     model, own = model_of(family), model_of(family)
     cache = Listener.for_model(model, policy="full")
-    watch_turns(model)
+    watch_residual_shift(model)
     ids = tokens(2, 16)
     with torch.no_grad():
         model(ids[:, :13], past_key_values=cache)
@@ -87,7 +87,7 @@ def test_every_layer_tells_how_far_it_turned_the_last_tokens(family, model_of, t
 def test_padding_turns_nothing(family, model_of, tokens):
     model, own = model_of(family), model_of(family)
     cache = Listener.for_model(model, policy="full")
-    watch_turns(model)
+    watch_residual_shift(model)
     mask = torch.ones(3, 12, dtype=torch.long)
     mask[0, :9] = 0  # fewer real tokens than the window
     mask[1, 7:10] = 0  # a hole in the middle of it
@@ -118,10 +118,10 @@ def test_only_a_cache_that_wants_them_hears_of_turns(llama, tokens):
         return len(cache.heard_turns)
 
     assert count(Listener.for_model(llama, policy="full")) == 0
-    watch, again = watch_turns(llama), watch_turns(llama)
+    watch, again = watch_residual_shift(llama), watch_residual_shift(llama)
     assert count(Listener.for_model(llama, policy="full")) == 4
     deaf = Listener.for_model(llama, policy="full")
-    deaf.turn_window = 0
+    deaf.shift_window = 0
     assert count(deaf) == 0
     with torch.no_grad():
         llama(ids, past_key_values=DynamicCache())
@@ -137,7 +137,7 @@ def test_only_a_cache_that_wants_them_hears_of_turns(llama, tokens):
     twins = Listener.for_model(twin, policy="full")
     twin(ids, past_key_values=twins)
     assert len(twins.heard_turns) == 4
-    watch_turns(twin).remove()
+    watch_residual_shift(twin).remove()
 
 
 def test_a_turn_stays_on_the_device_of_its_layer(llama, tokens):
@@ -146,7 +146,7 @@ def test_a_turn_stays_on_the_device_of_its_layer(llama, tokens):
     llama.model.layers[1].self_attn.register_forward_hook(
         lambda module, args, output: (output[0].to("meta"), None)
     )
-    watch_turns(llama)
+    watch_residual_shift(llama)
     with pytest.raises(RuntimeError), torch.no_grad():
         llama(tokens(1, 6), past_key_values=cache)  # the model itself cannot add the two
     assert [(i, turn.device.type, tuple(turn.shape)) for i, turn in cache.heard_turns] == [

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.together import Together, feed_together
+from agentkv.cache.packed import PackedForward, feed_together
 from tests.agentkv.cache.caches_in_use import assert_same
 from tests.agentkv.cache.policies_under_test import CASES, PUBLISHED
 
@@ -52,14 +52,14 @@ def test_a_cache_can_be_fed_outside_no_grad(llama, cache_for, tokens, name):
             without.gate()(None, expected)
         torch.testing.assert_close(found, expected, **CLOSE)
     assert_same(with_grad, without)
-    tensors = [t for store in with_grad.stores for t in store.lanes.tables[1].tensors]
+    tensors = [t for store in with_grad.cache_layers for t in store.storage.tables[1].tensors]
     assert not any(tensor.requires_grad for tensor in tensors)
 
 
 def test_so_it_can_in_every_family(family, model, cache_for, tokens):
     cache = cache_for(model, policy=CASES["critical-ada-snapkv"].make(), budget=24)
     for piece in tokens(2, 60).split([55, 1, 4], dim=1):
-        cache.settle(model(piece, past_key_values=cache).logits[:, -1])
+        cache.apply_gate(model(piece, past_key_values=cache).logits[:, -1])
     cache.check()
 
 
@@ -87,12 +87,12 @@ def test_after_a_forward_that_did_not_end_nothing_goes_on(
     with pytest.raises(type(error)):
         model(new, past_key_values=cache)
     handle.remove()
-    seen = {store.seen for store in cache.stores}
+    seen = {store.seen for store in cache.cache_layers}
     assert len(seen) == 2, "some layers have seen more than others"
     for refused in (
         lambda: model(new, past_key_values=cache),
         lambda: cache.feed(model, new),
-        lambda: cache.settle(torch.zeros(1, 96)),
+        lambda: cache.apply_gate(torch.zeros(1, 96)),
         lambda: cache.reorder_cache(torch.tensor([0])),
         cache.snapshot,
         lambda: cache.save("nowhere"),
@@ -253,7 +253,7 @@ def test_two_threads_that_feed_one_cache_at_once_are_told(llama, cache_for, toke
         for refused in (
             lambda: cache.feed(llama, new),
             lambda: feed_together(llama, [other, cache], [new, new]),
-            lambda: cache.settle(torch.zeros(1, 96)),
+            lambda: cache.apply_gate(torch.zeros(1, 96)),
             lambda: cache.reorder_cache(torch.tensor([0])),
             cache.snapshot,
             cache.reset,
@@ -308,7 +308,7 @@ def test_a_thread_that_broke_a_forward_is_not_waited_for(llama, cache_for, token
 def test_a_shared_forward_that_one_cache_refuses_holds_none_of_the_others(llama, cache_for, tokens):
     free, busy = (used(llama, cache_for, tokens) for _ in range(2))
     new = tokens(1, 1)
-    together = Together(llama, [free, busy], [new, new])
+    together = PackedForward(llama, [free, busy], [new, new])
     with (
         Held(llama.model.layers[1], lambda: busy.feed(llama, new)),
         pytest.raises(ValueError, match="thread 'reader'"),

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentkv
-from agentkv.cache.size import resting_bytes
+from agentkv.cache.storage.sizes import resting_bytes
 from tests.agentkv.cache.policies_under_test import BOUNDED, CASES, PROMPT, PUBLISHED
 
 HEADS, WIDTH, QUERY_HEADS = 2, 8, 4
@@ -23,7 +23,7 @@ def run(model, cache, ids, num_decoded):
     for _ in range(num_decoded):
         with torch.no_grad():
             logits = model(logits.argmax(-1, keepdim=True), past_key_values=cache).logits[:, -1]
-        cache.settle(logits)
+        cache.apply_gate(logits)
         cache.check()
 
 
@@ -42,28 +42,30 @@ def test_bytes_are_those_of_the_rows_their_room_and_what_is_known_of_them(
     run(llama, cache, tokens(2, PROMPT), 5)
     heads = HEADS if case.heads == "shared" else 1
     total = 0
-    for layer, store in enumerate(cache.stores):
-        about, dense, *coded = store.lanes.tables
+    for layer, store in enumerate(cache.cache_layers):
+        about, dense, *coded = store.storage.tables
         num_rows = sum(len(head) for row in cache.kept(layer) for head in row) // heads
-        num_lanes = 2 * HEADS // heads
-        assert num_rows <= rooms(about) <= num_rows + 64 * num_lanes
+        num_segments = 2 * HEADS // heads
+        assert num_rows <= rooms(about) <= num_rows + 64 * num_segments
         total += rooms(about) * (4 + case.tracked + 4 * heads * case.norms)
         total += rooms(dense) * 2 * heads * WIDTH * 4
         num_coded = 0
         if coded:
             codes, scales, block_id, block = CODED[case.format]
-            num_coded = sum(store.lanes.num_coded)
+            num_coded = sum(store.storage.num_quantized)
             total += rooms(coded[0]) * (2 * heads * (codes + scales) + block_id)
-            assert num_coded <= rooms(coded[0]) <= num_coded + 64 * num_lanes
+            assert num_coded <= rooms(coded[0]) <= num_coded + 64 * num_segments
             if block:
                 total += rooms(coded[1]) * 2 * heads * block
-        assert num_rows - num_coded <= rooms(dense) <= num_rows - num_coded + 64 * num_lanes
+        assert num_rows - num_coded <= rooms(dense) <= num_rows - num_coded + 64 * num_segments
         if case.window:
-            ring = rooms(store.ring.table)
+            ring = rooms(store.storage.queries.table)
             assert 2 * case.window <= ring <= 2 * (case.window + 16)
             total += ring * (QUERY_HEADS * WIDTH * 4 + 4)
     assert cache.nbytes == total
-    assert (case.format is None) == (not any(sum(s.lanes.num_coded) for s in cache.stores))
+    assert (case.format is None) == (
+        not any(sum(s.storage.num_quantized) for s in cache.cache_layers)
+    )
 
 
 @torch.no_grad()
@@ -75,8 +77,12 @@ def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
     ids = tokens(1, 600)
     cache.feed(llama, ids)
     full.feed(llama, ids)
-    tables = [table for store in cache.stores for table in store.lanes.tables]
-    rings = [store.ring.table for store in cache.stores if store.ring is not None]
+    tables = [table for store in cache.cache_layers for table in store.storage.tables]
+    rings = [
+        store.storage.queries.table
+        for store in cache.cache_layers
+        if store.storage.queries is not None
+    ]
     held = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for table in [*tables, *rings]
@@ -194,10 +200,10 @@ def test_a_prompt_of_32k_tokens_never_holds_more_than_the_budget_and_a_chunk(cac
     ids, most = tokens(1, 32 * 1024), []
     # what the layer hands on is computed once it holds the chunk, and before rows go
     model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(
-        lambda *_: most.append(cache.stores[0].lanes.counts[0])
+        lambda *_: most.append(cache.cache_layers[0].storage.counts[0])
     )
     cache.feed(model, ids)
-    lanes = cache.stores[0].lanes
+    lanes = cache.cache_layers[0].storage
     assert cache.seen == 32 * 1024 and len(most) == 64
     assert max(most) <= 512 + 512
     dense, coded, block, about = 2 * 8 * 4, 2 * 8 + 4, 2 * 8, 4 + 4
@@ -209,5 +215,5 @@ def test_a_prompt_of_32k_tokens_never_holds_more_than_the_budget_and_a_chunk(cac
     twice = (512 + 64) * 8 * 4
     assert cache.nbytes <= rest + room
     assert cache.peak_nbytes <= rest + chunk + room + twice
-    assert lanes.num_coded[0] >= 64
+    assert lanes.num_quantized[0] >= 64
     assert cache.peak_nbytes < 32 * 1024 * dense / 20

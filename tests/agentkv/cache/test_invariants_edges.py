@@ -70,15 +70,15 @@ def test_models_in_half_precision_stay_in_it(llama, cache_for, tokens, name, dty
     for piece in ids.split([110, 1, 8, 1], dim=1):
         logits = model(piece, past_key_values=cache).logits
         assert logits.dtype == dtype and logits.isfinite().all()
-        cache.settle(logits[:, -1])
+        cache.apply_gate(logits[:, -1])
         cache.check()
-    for store in cache.stores:
-        assert {part.keys.dtype for part in store.lanes.parts(0)} <= {
+    for store in cache.cache_layers:
+        assert {part.keys.dtype for part in store.storage.parts(0)} <= {
             dtype,
             torch.int8,
             torch.uint8,
         }
-        assert store.ring is None or store.ring.of(0)[0].dtype == dtype
+        assert store.storage.queries is None or store.storage.queries.of(0)[0].dtype == dtype
 
 
 @torch.no_grad()

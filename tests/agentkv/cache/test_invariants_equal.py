@@ -10,7 +10,7 @@ import torch
 
 import agentkv
 from agentkv.policies.gates import Fixed
-from agentkv.policies.precision import Native
+from agentkv.policies.precision import Dense
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS, QUERIES, SMALL
 
 WINDOW = QUERIES["window"]
@@ -24,7 +24,7 @@ def live(model, policy, budget, ids, cache_for, settle=None):
     for num_tokens in CHUNKS:
         new = ids[:, start : start + num_tokens]
         logits = model(new, past_key_values=cache).logits
-        cache.settle(logits[:, -1] if settle is None else settle)
+        cache.apply_gate(logits[:, -1] if settle is None else settle)
         cache.check()
         found.append((logits, [cache.kept(layer) for layer in range(4)]))
         start += num_tokens
@@ -57,7 +57,7 @@ def with_gate(policy):
 
 
 def exact(policy):
-    return replace(policy, precision=Native())
+    return replace(policy, precision=Dense())
 
 
 AGED = {"recent": 8, "protected": 8}
@@ -76,10 +76,10 @@ PAIRS = {
     "a flat slope is none": (
         never_sure("conf-kv-l", slope=(1.0, 1.0), **AGED), never_sure("conf-kv-int8", **AGED), 80,
     ),
-    "all recent is nothing quantised": (
+    "all recent is nothing quantized": (
         of("conf-kv-int8", recent=80, threshold=0.5), of("conf-kv", threshold=0.5), 80,
     ),
-    "all original is nothing quantised": (
+    "all original is nothing quantized": (
         of("arkv", **SMALL, **ALWAYS), exact(of("arkv", **SMALL)), 24,
     ),
     "no sinks are a window": (of("streaming", sinks=0), of("window"), 24),
@@ -115,8 +115,8 @@ def test_a_policy_at_its_limit_is_the_other(llama, cache_for, tokens, name):
     expected, _ = live(llama, other, budget, ids, cache_for)
     assert_equal(found, expected)
     assert sum(len(row[0]) for row in cache.kept(0)) < ids.numel() * 0.9, "nothing went"
-    if "nothing quantised" in name:
-        assert not any(sum(store.lanes.num_coded) for store in cache.stores)
+    if "nothing quantized" in name:
+        assert not any(sum(store.storage.num_quantized) for store in cache.cache_layers)
 
 
 @pytest.mark.parametrize("name", ["conf-kv", "conf-kv-int8", "conf-kv-l"])
@@ -147,7 +147,7 @@ def test_a_budget_that_holds_everything_is_the_full_cache(llama, cache_for, toke
     case, ids = CASES[name], tokens(2, sum(CHUNKS))
     policy, budget = case.make(), sum(CHUNKS)
     if policy.precision.recent is not None:
-        # what is quantised by age does not wait for a budget
+        # what is quantized by age does not wait for a budget
         policy = replace(policy, precision=replace(policy.precision, recent=budget))
     if name.startswith("conf-kv") or name == "ada-by-confidence":
         policy = replace(policy, gate=replace(policy.gate, threshold=1.1))
@@ -156,4 +156,4 @@ def test_a_budget_that_holds_everything_is_the_full_cache(llama, cache_for, toke
     found, cache = live(llama, policy, budget if case.is_bounded else None, ids, cache_for)
     expected, full = live(llama, "full", None, ids, cache_for)
     assert_equal(found, expected)
-    assert not any(sum(store.lanes.num_coded) for store in cache.stores)
+    assert not any(sum(store.storage.num_quantized) for store in cache.cache_layers)

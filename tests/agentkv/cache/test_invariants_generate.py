@@ -114,7 +114,7 @@ def test_the_gate_sees_what_the_model_said_and_not_what_generate_made_of_it(
     ids = ids.repeat_interleave(settings.get("num_return_sequences", 1), dim=0)
     for new in torch.cat([ids, made[:, PROMPT:-1]], dim=1).split([PROMPT, *[1] * 11], dim=1):
         logits = llama(new, past_key_values=by_hand).logits[:, -1]
-        by_hand.settle(logits)
+        by_hand.apply_gate(logits)
     assert cache.confidences == pytest.approx(by_hand.confidences, abs=1e-4)
     for layer in range(4):
         for mine, theirs in zip(cache.kept(layer), by_hand.kept(layer), strict=True):

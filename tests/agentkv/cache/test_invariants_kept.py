@@ -54,7 +54,7 @@ def test_exactly_the_budget_stays(llama, cache_for, tokens, name):
     ids, seen = tokens(2, sum(CHUNKS)), 0
     for num_tokens in CHUNKS:
         llama(ids[:, seen : seen + num_tokens], past_key_values=cache)
-        cache.settle(UNSURE.expand(2, -1))
+        cache.apply_gate(UNSURE.expand(2, -1))
         seen += num_tokens
         assert_sound(cache, case, num_seen=seen)
         if not case.is_bounded:
@@ -72,10 +72,10 @@ def test_exactly_the_budget_stays(llama, cache_for, tokens, name):
         assert any(len(set(of_heads)) > 1 for of_rows in counts(cache) for of_heads in of_rows)
     if case.sure is not None:
         before = counts(cache)
-        cache.settle(torch.cat([UNSURE, SURE]))
+        cache.apply_gate(torch.cat([UNSURE, SURE]))
         assert [rows[:1] for rows in counts(cache)] == [rows[:1] for rows in before]
         assert_as_allotted([rows[1:] for rows in counts(cache)], case.sure, case)
-        cache.settle(SURE.expand(2, -1))
+        cache.apply_gate(SURE.expand(2, -1))
         assert_sound(cache, case, num_seen=seen)
         assert_as_allotted(counts(cache), case.sure, case)
 
@@ -130,10 +130,10 @@ def test_a_row_is_the_same_alone_and_in_a_padded_batch(
             found = model(mine, past_key_values=cache).logits[0]
             torch.testing.assert_close(logits[row][is_real], found, **CLOSE)
             last.append(found[-1])
-        together.settle(torch.stack(last))
+        together.apply_gate(torch.stack(last))
         together.check()
         for row, cache in enumerate(alone):
-            cache.settle(last[row][None])
+            cache.apply_gate(last[row][None])
             for layer in range(len(together.layers)):
                 held = zip(together.kept(layer)[row], cache.kept(layer)[0], strict=True)
                 # positions count no padding
@@ -186,7 +186,7 @@ def test_on_the_schedule_of_prompts_replies_grow_and_the_next_prompt_selects_ane
     assert_as_allotted(counts(cache), case.layers, case)
     for step in range(10):
         place = PROMPT + step
-        cache.settle(llama(ids[:, place : place + 1], past_key_values=cache).logits[:, -1])
+        cache.apply_gate(llama(ids[:, place : place + 1], past_key_values=cache).logits[:, -1])
         cache.check()
         grown = [rows + step + 1 for rows in case.layers]
         assert_as_allotted(counts(cache), grown, case)
@@ -235,7 +235,7 @@ def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, na
     for num_tokens in (200, 1, 1, 1, 1, 1, 9, 1):
         stop = start + num_tokens
         llama(ids[:, start:stop], past_key_values=cache)
-        cache.settle(UNSURE)
+        cache.apply_gate(UNSURE)
         cache.check()
         budget = math.floor(0.4 * stop + 1e-9)
         total = sum(map(sum, (row for of_rows in counts(cache) for row in of_rows)))
@@ -266,7 +266,7 @@ def test_a_prompt_fed_in_chunks_goes_through_the_policy_after_each(
     found = cache.feed(llama, ids)
     for piece in ids.split(PROMPT, dim=1):
         logits = llama(piece, past_key_values=by_hand).logits[:, -1]
-        by_hand.settle(logits)
+        by_hand.apply_gate(logits)
     torch.testing.assert_close(found, logits, **CLOSE)
     assert counts(cache) == counts(by_hand)
     assert_sound(cache, case, num_seen=200)

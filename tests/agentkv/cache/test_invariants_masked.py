@@ -1,7 +1,7 @@
 """Every policy: what is attended to is what is kept, by layer, sequence and head, and nothing else.
 
 The judge is transformers' own full cache in which the rows that went are hidden, and in which the
-quantised ones are what the cache reads them back as.
+quantized ones are what the cache reads them back as.
 """
 
 import pytest
@@ -26,7 +26,7 @@ def follow(model, cache, reference, kept_by_head, ids, case):
         new = ids[:, start : start + num_tokens]
         logits = model(new, past_key_values=cache).logits
         torch.testing.assert_close(logits, reference.logits(new, kept), **CLOSE)
-        cache.settle(logits[:, -1])
+        cache.apply_gate(logits[:, -1])
         cache.check()
         kept = kept_by_head(cache)
         reference.see_quantised(cache, TOLERANCE[case.format])
@@ -34,14 +34,14 @@ def follow(model, cache, reference, kept_by_head, ids, case):
         start += num_tokens
 
 
-def quantised(cache):
-    """Per layer, per row, per KV head: positions that are held quantised."""
+def quantized(cache):
+    """Per layer, per row, per KV head: positions that are held quantized."""
     found = []
-    for store in cache.stores:
-        lanes, of_rows = store.lanes, []
-        for lane, count in enumerate(lanes.num_coded):
+    for store in cache.cache_layers:
+        lanes, of_rows = store.storage, []
+        for lane, count in enumerate(lanes.num_quantized):
             places = lanes.positions(lane)[:count].long()
-            if lane % lanes.shape.per_sequence == 0:
+            if lane % lanes.layout.segments_per_sequence == 0:
                 of_rows.append([])
             of_rows[-1] += [places] * lanes.shape.num_heads
         found.append(of_rows)
@@ -97,12 +97,12 @@ def test_quantised_rows_stay_so_and_are_attended_for_as_long_as_they_live(
     ids, reference = tokens(1, sum(CHUNKS) + 1), judge("llama")
     steps = follow(llama, cache, reference, kept_by_head, ids, case)
     next(steps)
-    early = quantised(cache)
+    early = quantized(cache)
     *_, kept = steps
     still = each_with(lambda a, b: a[torch.isin(a, b)], early, kept)
     num_still = sum(len(head) for layer in still for row in layer for head in row)
     assert num_still >= 4, "too few rows to tell"
-    now = quantised(cache)
+    now = quantized(cache)
     each_with(lambda a, b: _all_in(a, b), still, now)
     with torch.no_grad():
         found = llama(ids[:, -1:], past_key_values=cache).logits
@@ -124,10 +124,10 @@ def test_two_turns_are_one_forward_with_the_same_rows_masked(
     ids = tokens(2, PROMPT + 12)
     cuts = []
     logits = llama(ids[:, :PROMPT], past_key_values=cache).logits
-    cache.settle(logits[:, -1])
+    cache.apply_gate(logits[:, -1])
     cuts.append((PROMPT, kept_by_head(cache)))
     reply = llama(ids[:, PROMPT : PROMPT + 1], past_key_values=cache).logits
-    cache.settle(reply[:, -1])
+    cache.apply_gate(reply[:, -1])
     cuts.append((PROMPT + 1, kept_by_head(cache)))
     page = llama(ids[:, PROMPT + 1 :], past_key_values=cache).logits
     expected = judge("llama").at_once(ids, cuts)

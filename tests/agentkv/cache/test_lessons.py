@@ -15,7 +15,7 @@ def tada(**parameters):
 
 
 def learned(policy):
-    return policy.allocator.remembered.get("", (0, ()))
+    return policy.allocator.state.get("", (0, ()))
 
 
 @torch.no_grad()
@@ -157,7 +157,7 @@ def test_a_context_in_which_a_layer_may_keep_everything_counts_like_any_other(
 ):
     policy, alone = tada(), []
     # so unequal that the first layer's share reaches all tokens of a context
-    policy.allocator.remember({"": (1, (1000.0, 1.0, 1.0, 1.0))})
+    policy.allocator.load_state({"": (1, (1000.0, 1.0, 1.0, 1.0))})
     contexts = [tokens(1, 40, seed=seed) for seed in range(3)]
     for count, ids in enumerate(contexts, start=2):
         cache = cache_for(llama, policy=policy, budget=16)
@@ -184,8 +184,8 @@ def test_caches_with_one_policy_value_learn_together_and_keys_apart(llama, cache
     shop = tada(key="shop")
     for turn in range(2):
         cache_for(llama, policy=shop, budget=16).feed(llama, tokens(1, 30, seed=turn))
-    assert shop.allocator.remembered["shop"][0] == 2
-    assert tada(key="shop").allocator.remembered == {}
+    assert shop.allocator.state["shop"][0] == 2
+    assert tada(key="shop").allocator.state == {}
 
 
 def test_a_batch_teaches_the_mean_of_its_sequences(llama, cache_for, tokens):
@@ -230,9 +230,9 @@ def test_what_goes_while_decoding_is_no_part_of_the_next_context(model_of, cache
     for each in (cache, twin):
         model(tokens(2, 60), past_key_values=each)
         model(tokens(2, 1, seed=1), past_key_values=each)
-    assert cache.policy.allocator.remembered[""][0] == 1
+    assert cache.policy.allocator.state[""][0] == 1
     twin.restore(twin.snapshot())  # which holds nothing of the decoded token
     for each in (cache, twin):
         model(tokens(2, 2, seed=2), past_key_values=each)
-    assert cache.policy.allocator.remembered[""][0] == 2
-    assert cache.policy.allocator.remembered == twin.policy.allocator.remembered
+    assert cache.policy.allocator.state[""][0] == 2
+    assert cache.policy.allocator.state == twin.policy.allocator.state

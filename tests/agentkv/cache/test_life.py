@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 import agentkv
-from agentkv.cache.hf import Misuse
+from agentkv.cache.hf.compat import Misuse
 from tests.agentkv.cache.policies_under_test import CASES
 
 VOCAB = 96
@@ -74,7 +74,7 @@ class Life(RuleBasedStateMachine):
         ids = torch.randint(1, VOCAB, (batch, count), generator=self.generator)
         self.stories = self.stories or [[] for _ in range(batch)]
         nothing = [[torch.arange(0)] * self.num_heads] * batch
-        held = [nothing] * len(self.cache.stores)
+        held = [nothing] * len(self.cache.cache_layers)
         if self.cache.seen:
             held = self.kept_by_head(self.cache)
         logits = self.model(ids, past_key_values=self.cache).logits
@@ -84,12 +84,12 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.stories)
     @rule(is_sure=st.lists(st.booleans(), min_size=3, max_size=3))
-    def settle(self, is_sure):
+    def apply_gate(self, is_sure):
         logits = torch.randn(len(self.stories), VOCAB, generator=self.generator)
         for i, sure in enumerate(is_sure[: len(self.stories)]):
             logits[i] *= 50 if sure else 0.1
-        self.cache.settle(logits)
-        self.done.append(("settle", logits))
+        self.cache.apply_gate(logits)
+        self.done.append(("apply_gate", logits))
 
     @precondition(lambda self: self.stories)
     @rule(data=st.data())
@@ -196,7 +196,7 @@ class Life(RuleBasedStateMachine):
 
     def compare(self, twin):
         twin.check()
-        for i in range(len(twin.stores)):
+        for i in range(len(twin.cache_layers)):
             pairs = zip(self.cache.kept(i), twin.kept(i), strict=True)
             for found, expected in pairs:
                 assert [x.tolist() for x in found] == [x.tolist() for x in expected]
@@ -204,7 +204,7 @@ class Life(RuleBasedStateMachine):
         assert self.cache.confidences == twin.confidences
         allocator = twin.policy.allocator
         if allocator.learns:
-            assert self.cache.policy.allocator.remembered == allocator.remembered
+            assert self.cache.policy.allocator.state == allocator.state
 
     def judge_logits(self, story):
         ids = torch.cat([part[0] for part in story])

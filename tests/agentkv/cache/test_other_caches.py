@@ -16,7 +16,7 @@ CACHES = {
     "static-full": lambda config: StaticCache(config=config, max_cache_len=TOTAL),
     "dynamic": lambda config: DynamicCache(config=config),
     "dynamic-without-windows": lambda config: DynamicCache(),
-    "quantised": lambda config: QuantizedCache("fp8", config),
+    "quantized": lambda config: QuantizedCache("fp8", config),
 }
 
 
@@ -28,7 +28,7 @@ OFFERED = [
     (family, name)
     for family in FAMILIES
     for name in CACHES
-    if name != "quantised" or (family in FULL and HAS_FP8)
+    if name != "quantized" or (family in FULL and HAS_FP8)
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentkv.cache.together import feed_together
+from agentkv.cache.packed import feed_together
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 # per turn: columns, and how many of them are padding in front, by row

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from agentkv_kernels.ops import format_of
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import agentkv
 import agentkv_kernels
-from agentkv_kernels.ops import format_of
 from tests.agentkv.cache.policies_under_test import CASES
 
 CACHE = Path(agentkv.__file__).parent / "cache"
@@ -67,10 +67,10 @@ def id_of(x):
 
 
 def live(model, cache, tokens):
-    """Grow, evict, quantise, decode, copy sequences, and drop some."""
+    """Grow, evict, quantize, decode, copy sequences, and drop some."""
     for piece in tokens(2, 240).split([150, 60, 1, 1, 20, 8], dim=1):
         logits = model(piece, past_key_values=cache).logits[:, -1]
-        cache.settle(logits * 50)
+        cache.apply_gate(logits * 50)
     cache.batch_repeat_interleave(2)
     model(tokens(4, 40, seed=1), past_key_values=cache)
     cache.reorder_cache(torch.tensor([3, 0, 0, 2]))

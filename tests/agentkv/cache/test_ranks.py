@@ -54,9 +54,9 @@ def test_the_best_rows_stay_and_the_best_of_these_keep_their_bits(
                 worth = scores(weights[layer][head])
                 best = sorted(range(num_past), key=worth.__getitem__, reverse=True)
                 kept, original = best[: BUDGET - WINDOW], best[:num_original]
-                lanes, lane = cache.stores[layer].lanes, 2 * row + head
+                lanes, lane = cache.cache_layers[layer].storage, 2 * row + head
                 places = lanes.positions(lane).tolist()
-                coded = places[: lanes.num_coded[lane]]
+                coded = places[: lanes.num_quantized[lane]]
                 assert sorted(places) == sorted([*kept, *range(num_past, 90)])
                 assert sorted(coded) == sorted(set(kept) - set(original))
                 num_coded.append(len(coded))
@@ -69,7 +69,7 @@ def arkv(**parameters):
 
 def qualities(cache):
     """Of each layer, of each sequence; None where nothing is known yet."""
-    keepers = cache.keepers.values()
+    keepers = cache.evictor.layer_policies.values()
     return [[keeper.ranks.qualities.get(i) for i in range(cache.batch_size)] for keeper in keepers]
 
 
@@ -104,7 +104,7 @@ def test_the_ratio_is_estimated_once_from_the_prefill_however_it_is_cut(
         llama(piece, past_key_values=cache)
         assert close(qualities(cache), expected)
         cache.check()
-    assert any(any(store.lanes.num_coded) for store in cache.stores)
+    assert any(any(store.storage.num_quantized) for store in cache.cache_layers)
 
 
 @torch.no_grad()
@@ -206,4 +206,4 @@ def test_a_layer_alone_is_the_best_there_is(model_of, cache_for, tokens):
     for piece in tokens(1, 100).split([90, 1, 8, 1], dim=1):
         model(piece, past_key_values=cache)
         cache.check()
-    assert [sum(store.lanes.num_coded) for store in cache.stores] == [0] * 6
+    assert [sum(store.storage.num_quantized) for store in cache.cache_layers] == [0] * 6

@@ -48,7 +48,7 @@ def test_another_model_or_batch_is_refused_and_changes_nothing(model_of, cache_f
     with pytest.raises(ValueError, match="logits of 1 sequences"):
         conf = cache_for(model, policy="conf-kv", budget=20)
         conf.feed(model, tokens(2, 5))
-        conf.settle(torch.zeros(1, 96))
+        conf.apply_gate(torch.zeros(1, 96))
     cache.check()
     assert before == (cache.nbytes, cache.seen, [cache.kept(i)[1][0].tolist() for i in range(4)])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.together import Together, can_join, feed_together
+from agentkv.cache.packed import PackedForward, can_share, feed_together
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 
 LENGTHS = (70, 41, 56)
@@ -21,7 +21,7 @@ def case_cache(model, cache_for, name):
 def kept(cache):
     return [
         [heads.tolist() for row in cache.kept(layer) for heads in row]
-        for layer in range(len(cache.stores))
+        for layer in range(len(cache.cache_layers))
     ]
 
 
@@ -68,8 +68,8 @@ def test_every_policy_is_itself_in_company(llama, cache_for, tokens, name):
         start += num_tokens
         with torch.no_grad():
             expected = llama(new, past_key_values=alone, logits_to_keep=1).logits[:, -1]
-        alone.settle(expected)
-        if can_join(mine, num_tokens):
+        alone.apply_gate(expected)
+        if can_share(mine, num_tokens):
             logits = feed(llama, [company, mine], [tokens(1, 3, seed=start), new])[1:]
         else:
             logits = feed(llama, [mine], [new])
@@ -175,6 +175,6 @@ def test_positions_past_the_end_are_refused_for_all(model_of, cache_for, tokens)
 
 def test_a_shared_forward_is_not_fed_by_hand(llama, cache_for, tokens):
     caches = [case_cache(llama, cache_for, "window") for _ in range(2)]
-    together = Together(llama, caches, [tokens(1, 3), tokens(1, 4)])
+    together = PackedForward(llama, caches, [tokens(1, 3), tokens(1, 4)])
     with pytest.raises(ValueError, match="feed_together"):
         llama(tokens(2, 3), past_key_values=together)

@@ -5,8 +5,7 @@ import random
 from dataclasses import dataclass
 
 import torch
-
-from agentkv.policies.rows import Drop, DropOne, Rows
+from agentkv.policies.entries import Drop, DropOne, Rows
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def random_head(seed, *, num_rows=20, num_queries=4, group=2, head_dim=5, sharpn
 
 
 def filled(lanes, fill, *, dim=0, dtype=torch.float32):
-    """Lanes with unequal numbers of rows as one tensor, the shorter ones filled up at their front.
+    """LayerStorage with unequal numbers of rows as one tensor, the shorter ones padded at their front.
 
     Args:
         dim: of a lane, along which its rows lie.

@@ -8,18 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv.policies.allocators import Adaptive, Linear, Measured, Pyramid, Shared, Uniform
+from agentkv.policies.allocators import Adaptive, EnergyAllocator, Linear, Pyramid, Shared, Uniform
 
 ABSENT = -math.inf
 
 
 @st.composite
 def lanes(draw, alike=False):
-    """Scores of a few lanes, with ties; some filled up at the front unless `alike`."""
-    num_lanes, num_candidates = draw(st.integers(1, 5)), draw(st.integers(1, 12))
+    """Scores of a few lanes, with ties; some padded at the front unless `alike`."""
+    num_segments, num_candidates = draw(st.integers(1, 5)), draw(st.integers(1, 12))
     score = st.integers(0, 6).map(lambda x: x / 4)
     lists = []
-    for _ in range(num_lanes):
+    for _ in range(num_segments):
         absent = 0 if alike else draw(st.integers(0, num_candidates))
         rest = draw(st.lists(score, min_size=num_candidates, max_size=num_candidates))
         lists.append([ABSENT] * absent + rest[absent:])
@@ -89,7 +89,7 @@ def test_without_a_floor_the_best_rows_of_all_heads_say_who_gets_what(scores, bu
     expected = won(scores, budget)
     assert heads(Adaptive(floor=0.0), scores, budget) == expected
     assert heads(Adaptive(floor=0.0, safeguard="guarantee"), scores, budget) == expected
-    assert heads(Measured(), scores, budget) == expected
+    assert heads(EnergyAllocator(), scores, budget) == expected
 
 
 @settings(deadline=None, max_examples=200)

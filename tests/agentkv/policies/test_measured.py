@@ -7,26 +7,26 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentkv.policies.allocators import Measured
+from agentkv.policies.allocators import EnergyAllocator
 
 
 def test_the_first_context_is_shared_out_equally_and_the_next_by_what_it_showed():
-    measured = Measured().fitted(0)
+    measured = EnergyAllocator().fitted(0)
     assert measured.layers(100, 4, 1000) == (100, 100, 100, 100)
-    measured.learn([1.0, 2.0, 3.0, 4.0])
+    measured.update([1.0, 2.0, 3.0, 4.0])
     assert measured.layers(100, 4, 1000) == (40, 80, 120, 160)
-    measured.learn([4.0, 3.0, 2.0, 1.0])
+    measured.update([4.0, 3.0, 2.0, 1.0])
     assert measured.layers(100, 4, 1000) == (100, 100, 100, 100)
-    measured.learn([10.0, 10.0, 10.0, 10.0])
-    assert measured.remembered[""] == (3, pytest.approx((5, 5, 5, 5)))
+    measured.update([10.0, 10.0, 10.0, 10.0])
+    assert measured.state[""] == (3, pytest.approx((5, 5, 5, 5)))
 
 
 def test_a_moving_average_forgets():
-    measured = Measured(decay=0.75)
-    measured.learn([8.0, 0.0])
-    assert measured.remembered[""] == (1, (8.0, 0.0))
-    measured.learn([0.0, 8.0])
-    assert measured.remembered[""] == (2, (6.0, 2.0))
+    measured = EnergyAllocator(decay=0.75)
+    measured.update([8.0, 0.0])
+    assert measured.state[""] == (1, (8.0, 0.0))
+    measured.update([0.0, 8.0])
+    assert measured.state[""] == (2, (6.0, 2.0))
 
 
 @settings(deadline=None, max_examples=300)
@@ -42,8 +42,8 @@ def test_measured_layers_fill_up_like_water_between_floor_and_cap(
     energies, budget, protected, extra, num_seen
 ):
     protected = min(protected, budget)
-    measured = Measured(least=extra).fitted(protected)
-    measured.learn(energies)
+    measured = EnergyAllocator(least=extra).fitted(protected)
+    measured.update(energies)
     layers = measured.layers(budget, len(energies), num_seen)
     assert sum(layers) == budget * len(energies)
     if budget >= num_seen or not any(energies):
@@ -62,8 +62,8 @@ def test_measured_layers_fill_up_like_water_between_floor_and_cap(
 
 
 def test_layers_at_a_bound_leave_the_others_their_proportion():
-    measured = Measured()
-    measured.learn([1.0, 2.0, 3.0, 6.0])
+    measured = EnergyAllocator()
+    measured.update([1.0, 2.0, 3.0, 6.0])
     # 400 rows as 33, 67, 100, 200; the last can use 150, the others have 250 as 1 : 2 : 3
     assert measured.layers(100, 4, 150) == (42, 83, 125, 150)
     # the first needs 70; 330 as 2 : 3 : 6, of which the second would have 60 and needs 70 too
@@ -71,25 +71,25 @@ def test_layers_at_a_bound_leave_the_others_their_proportion():
 
 
 def test_copies_share_what_was_learned_and_keys_do_not():
-    measured = Measured(key="shop")
+    measured = EnergyAllocator(key="shop")
     copy = replace(measured.fitted(32), key="forum")
-    measured.learn([1.0, 3.0])
+    measured.update([1.0, 3.0])
     assert copy.layers(100, 2, 1000) == (100, 100)
-    copy.learn([3.0, 1.0])
+    copy.update([3.0, 1.0])
     assert measured.layers(100, 2, 1000) == (50, 150)
-    assert set(copy.remembered) == {"shop", "forum"}
-    assert measured == Measured(key="shop")
+    assert set(copy.state) == {"shop", "forum"}
+    assert measured == EnergyAllocator(key="shop")
 
 
 def test_what_was_learned_can_be_written_down_and_put_back():
-    measured = Measured()
-    measured.learn([1.0, 3.0])
-    written = measured.remembered
-    measured.learn([9.0, 9.0])
-    other = Measured()
-    other.remember(written)
-    assert other.remembered == written == {"": (1, (1.0, 3.0))}
-    other.learn([3.0, 1.0])
+    measured = EnergyAllocator()
+    measured.update([1.0, 3.0])
+    written = measured.state
+    measured.update([9.0, 9.0])
+    other = EnergyAllocator()
+    other.load_state(written)
+    assert other.state == written == {"": (1, (1.0, 3.0))}
+    other.update([3.0, 1.0])
     assert other.layers(100, 2, 1000) == (100, 100)
 
 
@@ -97,28 +97,28 @@ def test_what_was_learned_can_be_written_down_and_put_back():
     "remembered", [{"": (0, (1.0,))}, {"": (1, ())}, {"": (1, (-1.0,))}, {"": (1, (math.nan,))}]
 )
 def test_a_broken_memory_is_refused_and_changes_nothing(remembered):
-    measured = Measured()
-    measured.learn([1.0, 3.0])
+    measured = EnergyAllocator()
+    measured.update([1.0, 3.0])
     with pytest.raises(ValueError, match="''"):
-        measured.remember({"other": (2, (1.0,)), **remembered})
-    assert measured.remembered == {"": (1, (1.0, 3.0))}
+        measured.load_state({"other": (2, (1.0,)), **remembered})
+    assert measured.state == {"": (1, (1.0, 3.0))}
 
 
 def test_what_another_model_showed_is_refused():
-    measured = Measured(key="shop")
-    measured.learn([1.0, 3.0])
+    measured = EnergyAllocator(key="shop")
+    measured.update([1.0, 3.0])
     with pytest.raises(ValueError, match="'shop' is of a model with 2 layers, this one has 3"):
         measured.layers(100, 3, 1000)
     with pytest.raises(ValueError, match="give it another key"):
-        measured.learn([1.0, 2.0, 3.0])
+        measured.update([1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Measured(least=-1), "least must be a whole number of rows"),
-        (lambda: Measured(decay=1.0), r"decay must be in \[0, 1\)"),
-        (lambda: Measured(key=3), "key must be a word"),
+        (lambda: EnergyAllocator(least=-1), "least must be a whole number of rows"),
+        (lambda: EnergyAllocator(decay=1.0), r"decay must be in \[0, 1\)"),
+        (lambda: EnergyAllocator(key=3), "key must be a word"),
     ],
 )
 def test_what_it_cannot_be_is_refused(make, message):

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from agentkv.policies.entries import PolicyError
 
 from agentkv.policies.function import Function
 from agentkv.policies.pool import pooled
-from agentkv.policies.rows import PolicyError
 from agentkv.policies.scorers import (
     Age,
     AttentionAndRecency,
@@ -47,7 +47,7 @@ def pool_in_loops(scores, kernel, pool):
 
 def past_in_loops(head, scorer):
     """What each row before the window is worth before any pool."""
-    num_past = max(0, head.num_rows - scorer.window)
+    num_past = max(0, head.num_entries - scorer.window)
     queries = [query for of_head in head.weights for query in of_head]
     if isinstance(scorer, RemovalError):
         return [sum(edie_in_loops(head, q, i, scorer) for q in queries) for i in range(num_past)]
@@ -62,7 +62,7 @@ def past_in_loops(head, scorer):
 
 def edie_in_loops(head, query, i, scorer):
     """c_j * u_ij."""
-    middle = query[scorer.window : head.num_rows - 2 * scorer.window]
+    middle = query[scorer.window : head.num_entries - 2 * scorer.window]
     output = [sum(a * v[d] for a, v in zip(query, head.values, strict=True)) for d in range(5)]
     size = sum(map(abs, head.values[i])) + sum(map(abs, output))
     return max(middle, default=1.0) * query[i] / (1 + scorer.alpha - query[i]) * size
@@ -98,16 +98,16 @@ def test_what_the_window_itself_draws_leaks_into_no_pool(scorer):
 @pytest.mark.parametrize("shorter", [5, 13, 19])
 def test_a_lane_scores_the_same_alone_and_beside_a_longer_one(scorer, shorter):
     heads = [random_head(7, num_rows=shorter), random_head(8, num_rows=22)]
-    tracked = [[[float(i * i % 7), i + 1.0] for i in range(head.num_rows)] for head in heads]
+    tracked = [[[float(i * i % 7), i + 1.0] for i in range(head.num_entries)] for head in heads]
     together = scorer.scores(shown(heads, tracked=tracked, sinks=1, protected=2, num_seen=80))
     for i, head in enumerate(heads):
         alone = scorer.scores(
             shown([head], tracked=[tracked[i]], sinks=1, protected=2, num_seen=80)
         )
         # rows outside the candidates are worth what they like
-        kept = slice(1, head.num_rows - 2)
+        kept = slice(1, head.num_entries - 2)
         torch.testing.assert_close(
-            together[i, -head.num_rows :][kept], alone[0, kept], rtol=1e-5, atol=1e-7
+            together[i, -head.num_entries :][kept], alone[0, kept], rtol=1e-5, atol=1e-7
         )
 
 
@@ -118,7 +118,7 @@ def test_the_bound_is_never_below_the_error_of_really_removing_a_row():
         bounds = removal_errors(rows.attention(), rows.keys_values()[1], alpha=0.0)[0]
         for g, of_head in enumerate(head.weights):
             for j, query in enumerate(of_head):
-                for i in range(head.num_rows):
+                for i in range(head.num_entries):
                     rest = 1 - query[i]
                     moved = 0.0
                     for d in range(5):

@@ -7,13 +7,13 @@ import random
 
 import pytest
 import torch
+from agentkv.policies.entries import Drop, DropOne, PolicyError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
-from agentkv.policies.rows import Drop, DropOne, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
-from agentkv.policies.selectors import Best, Portion, TwoStage
+from agentkv.policies.selectors import Portion, TopK, TwoStage
 from tests.agentkv.policies.shown import filled, kept_of, random_head, shown
 
 
@@ -31,7 +31,7 @@ def best_in_loops(scores, candidates, count):
 
 def test_where_newer_is_better_one_run_goes():
     _, rows = shown_lanes([10], sinks=2, protected=0)
-    assert Best(sinks=2).select(rows, None, 6, Uniform()) == Drop(2, 6)
+    assert TopK(sinks=2).select(rows, None, 6, Uniform()) == Drop(2, 6)
     assert TwoStage(sinks=2).select(rows, None, 6, Uniform()) == Drop(2, 6)
 
 
@@ -39,19 +39,19 @@ def test_where_newer_is_better_one_run_goes():
 def test_the_best_scored_and_the_protected_stay(budget):
     _, rows = shown_lanes([10], sinks=0, protected=3)
     scores = [0.9, 0.1, 0.5, 0.3, 0.7, 0.2, 0.8, 0.0, 0.0, 0.0]
-    verdict = Best(protected=3).select(rows, torch.tensor([scores]), budget, Shared())
+    verdict = TopK(protected=3).select(rows, torch.tensor([scores]), budget, Shared())
     by_score = sorted(range(7), key=lambda i: -scores[i])[: budget - 3]
     assert kept_of(verdict, [10]) == [sorted(by_score) + [7, 8, 9]]
     assert isinstance(verdict, DropOne) == (budget == 9)
 
 
-@pytest.mark.parametrize("num_lanes", [1, 3])
+@pytest.mark.parametrize("num_segments", [1, 3])
 @pytest.mark.parametrize("budget", [5, 9])
-def test_of_equals_the_newer_stays(budget, num_lanes):
-    _, rows = shown_lanes([10] * num_lanes, sinks=1, protected=2)
-    scores = torch.full((num_lanes, 10), 0.5)
-    verdict = Best(sinks=1, protected=2).select(rows, scores, budget, Uniform())
-    assert kept_of(verdict, [10] * num_lanes) == [[0, *range(11 - budget, 10)]] * num_lanes
+def test_of_equals_the_newer_stays(budget, num_segments):
+    _, rows = shown_lanes([10] * num_segments, sinks=1, protected=2)
+    scores = torch.full((num_segments, 10), 0.5)
+    verdict = TopK(sinks=1, protected=2).select(rows, scores, budget, Uniform())
+    assert kept_of(verdict, [10] * num_segments) == [[0, *range(11 - budget, 10)]] * num_segments
 
 
 @settings(deadline=None, max_examples=80)
@@ -67,7 +67,7 @@ def test_every_lane_keeps_its_best_and_the_total_is_the_budget(data):
     draw = random.Random(data.draw(st.integers(0, 10**6)))
     scores = [[draw.choice([0.0, 0.1, 0.5, 0.9]) for _ in range(count)] for count in lengths]
     _, rows = shown_lanes(lengths, sinks=sinks, protected=protected, num_queries=1)
-    verdict = Best(sinks, protected).select(rows, filled(scores, math.nan), budget, allocator)
+    verdict = TopK(sinks, protected).select(rows, filled(scores, math.nan), budget, allocator)
     kept = kept_of(verdict, lengths)
     assert sum(map(len, kept)) == budget * len(lengths)
     for lane, of_lane, count in zip(kept, scores, lengths, strict=True):
@@ -80,7 +80,7 @@ def test_a_lane_of_few_rows_leaves_what_it_has_no_use_for_to_the_others():
     lengths = [4, 12, 12]
     _, rows = shown_lanes(lengths, sinks=0, protected=2)
     scores = filled([[float(i) for i in range(count)] for count in lengths], math.nan)
-    kept = kept_of(Best(protected=2).select(rows, scores, 8, Uniform()), lengths)
+    kept = kept_of(TopK(protected=2).select(rows, scores, 8, Uniform()), lengths)
     assert [len(lane) for lane in kept] == [4, 10, 10]
 
 
@@ -91,7 +91,7 @@ def test_heads_that_compete_keep_no_less_than_heads_with_equal_budgets(seed, bud
     rows = shown(heads, protected=4)
     scores = WindowMean(window=4, kernel=3, pool="max").scores(rows)
     mass = [
-        float(scores[Best(protected=4).select(rows, scores, budget, allocator)].sum())
+        float(scores[TopK(protected=4).select(rows, scores, budget, allocator)].sum())
         for allocator in (Uniform(), Adaptive(floor=0.0))
     ]
     assert mass[1] >= mass[0] - 1e-6
@@ -101,7 +101,7 @@ def test_heads_that_compete_keep_no_less_than_heads_with_equal_budgets(seed, bud
 def test_recency_alone_is_a_sliding_window_with_protected_rows(budget):
     rows = shown([random_head(1)], protected=3, tracked=[[1.0] + [0.1] * 19])
     scores = AttentionAndRecency(mass_weight=0.0, decay=0.9).scores(rows)
-    verdict = Best(protected=3).select(rows, scores, budget, Shared())
+    verdict = TopK(protected=3).select(rows, scores, budget, Shared())
     assert kept_of(verdict, [20]) == [list(range(20 - budget, 20))]
 
 
@@ -143,13 +143,13 @@ def test_a_first_part_goes_by_score_and_the_rest_by_its_product_with_the_norm(
     kept = kept_of(selector.select(rows, scores, 11, Adaptive()), lengths)
     assert sum(map(len, kept)) == 11 * len(lengths)
     for h, head in enumerate(heads):
-        of_lane = scores[h, -head.num_rows :].tolist()
-        stop, count = head.num_rows - 4, len(kept[h]) - 5
+        of_lane = scores[h, -head.num_entries :].tolist()
+        stop, count = head.num_entries - 4, len(kept[h]) - 5
         products = products_in_loops(head, norms[h], of_lane, selector, stop)
         secured = best_in_loops(of_lane, range(1, stop), math.floor(first_stage * count))
         others = [i for i in range(1, stop) if i not in secured]
         rest = best_in_loops(products, others, count - len(secured))
-        assert kept[h] == sorted([0, *secured, *rest, *range(stop, head.num_rows)])
+        assert kept[h] == sorted([0, *secured, *rest, *range(stop, head.num_entries)])
 
 
 @pytest.mark.parametrize("gqa", ["mean_norm", "product_then_mean"])
@@ -182,7 +182,7 @@ def test_a_first_stage_of_everything_is_the_plain_best(allocator):
     _, rows = shown_lanes(lengths, sinks=2, protected=4, norms=norms)
     scores = WindowMean(window=4, kernel=5, pool="avg").scores(rows)
     two = TwoStage(2, 4, first_stage=1.0).select(rows, scores, 10, allocator)
-    assert torch.equal(two, Best(2, 4).select(rows, scores, 10, allocator))
+    assert torch.equal(two, TopK(2, 4).select(rows, scores, 10, allocator))
 
 
 def test_protected_rows_stay_however_small_their_values():
@@ -254,13 +254,13 @@ def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
         (7, 3, 100, 10, 7),
     ],
 )
-@pytest.mark.parametrize("kind", [Best, TwoStage])
+@pytest.mark.parametrize("kind", [TopK, TwoStage])
 def test_a_portion_becomes_rows_with_the_budget(kind, protected, sinks, budget, tight, expected):
     fitted = kind(sinks=sinks, protected=protected).fitted(budget, tight)
     assert fitted == kind(sinks=sinks, protected=expected)
 
 
-@pytest.mark.parametrize("kind", [Best, TwoStage])
+@pytest.mark.parametrize("kind", [TopK, TwoStage])
 @pytest.mark.parametrize(("sinks", "protected"), [(0, 30), (5, 16), (21, Portion(0.5))])
 def test_rows_that_never_go_and_do_not_fit_are_refused(kind, sinks, protected):
     with pytest.raises(PolicyError, match="do not fit into the smallest budget of 20 rows"):
@@ -270,9 +270,9 @@ def test_rows_that_never_go_and_do_not_fit_are_refused(kind, sinks, protected):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Best(sinks=-1), "sinks must be"),
-        (lambda: Best(protected=True), "protected must be"),
-        (lambda: Best(protected=Portion(1.5)), "protected part of the budget must be in"),
+        (lambda: TopK(sinks=-1), "sinks must be"),
+        (lambda: TopK(protected=True), "protected must be"),
+        (lambda: TopK(protected=Portion(1.5)), "protected part of the budget must be in"),
         (lambda: TwoStage(protected=Portion(0.5, most=-1)), "most rows"),
         (lambda: TwoStage(first_stage=2), "first_stage must be in"),
         (lambda: TwoStage(epsilon=-1.0), "epsilon must be at least 0"),
@@ -286,6 +286,6 @@ def test_a_selector_that_cannot_be_is_refused(make, message):
 
 
 def test_norms_are_asked_for_as_the_group_is_averaged():
-    assert Best().norms is None
+    assert TopK().norms is None
     assert TwoStage().norms == "mean"
     assert dataclasses.replace(TwoStage(), gqa="product_then_mean").norms == "each"

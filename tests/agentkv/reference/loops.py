@@ -325,7 +325,7 @@ class CriticalAdaSnapKV(Critical, AdaSnapKV):
 
 
 class Arkv(SnapKV):
-    """Tokens are original, quantised or gone (ARKV, equations 3 to 10, algorithm 1).
+    """Tokens are original, quantized or gone (ARKV, equations 3 to 10, algorithm 1).
 
     S = mean + gamma * variance of what the group's heads and the window's queries give a token
     (equation 9, with the variance of algorithm 1), smoothed over 5 (its code). Over budget
@@ -339,7 +339,7 @@ class Arkv(SnapKV):
         self.temperatures = (7.774, 5.407, 5.528)
         self.ratios: list[float] = []
         self.prefilling = True
-        self.quantised: set[tuple[Layer, Head, Position]] = set()
+        self.quantized: set[tuple[Layer, Head, Position]] = set()
 
     def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
         weights = layer.window(head, self.window)[..., : -self.window]
@@ -376,13 +376,13 @@ class Arkv(SnapKV):
                     kept = self.best(layer, scores, count)
                     exact = round(self.ratios[number] * most)  # rounded as in its code
                     original = self.best(layer, {i: scores[i] for i in kept}, exact)
-                    self.quantise(layer, h, kept - original)
+                    self.quantize(layer, h, kept - original)
                     keep(held, kept | set(held[-self.window :]))
 
-    def quantise(self, layer: Layer, head: Head, positions: set[Position]) -> None:
+    def quantize(self, layer: Layer, head: Head, positions: set[Position]) -> None:
         for i in positions:
-            if (layer, head, i) not in self.quantised:
-                self.quantised.add((layer, head, i))
+            if (layer, head, i) not in self.quantized:
+                self.quantized.add((layer, head, i))
                 layer.keys[head, i] = fp8(layer.keys[head, i])
                 layer.values[head, i] = fp8(layer.values[head, i])
 
@@ -553,11 +553,11 @@ class Quantised(Policy):
         self.storage = Storage(recent, store)
 
     def evict(self, num_new: int, logits: np.ndarray) -> None:
-        self.storage.settle(self.layers)
+        self.storage.apply_gate(self.layers)
 
 
 class Storage:
-    """When 64 tokens are older than the newest `recent` ones, they are quantised, once (our choice
+    """When 64 tokens are older than the newest `recent` ones, they are quantized, once (our choice
     of the block). For policies whose heads hold the same tokens."""
 
     def __init__(self, recent: int, store: type[Int8] | type[ByToken]) -> None:
@@ -569,7 +569,7 @@ class Storage:
         for layer in layers:
             self.stored.setdefault(layer, self.store(layer)).drop(layer.held[0])
 
-    def settle(self, layers: Sequence[Layer]) -> None:
+    def apply_gate(self, layers: Sequence[Layer]) -> None:
         """At the end of a forward."""
         self.drop(layers)
         for layer in layers:
@@ -589,7 +589,7 @@ class ConfKVInt8(ConfKV):
     def cut(self, budget: int) -> None:
         super().cut(budget)
         if budget == self.budget:
-            self.storage.settle(self.layers)
+            self.storage.apply_gate(self.layers)
         else:
             self.storage.drop(self.layers)
 

@@ -116,7 +116,7 @@ INT8 = {"budget": 150, "pages": (100, 150), "went_all_ways": lambda p: wavered(p
 
 
 def stored(family: str, how: type[formats.Int8] | type[formats.ByToken]) -> Case:
-    """Nothing goes, and old tokens are quantised."""
+    """Nothing goes, and old tokens are quantized."""
     return Case(family, lambda: loops.Quantised(6, how), {"recent": 6}, budget=None)
 
 
@@ -154,7 +154,7 @@ CASES = {
         {"window": 6},
         budget=66,
         pages=(90, 51),
-        went_all_ways=lambda policy: min(policy.ratios) < 0.9 and bool(policy.quantised),
+        went_all_ways=lambda policy: min(policy.ratios) < 0.9 and bool(policy.quantized),
     ),
     "edie": Case("gemma3", lambda: loops.Edie(28, **SMALL), SMALL),
     "edie-tada": Case("llama", lambda: loops.EdieTada(28, **SMALL), SMALL),

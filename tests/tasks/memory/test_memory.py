@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from agentkv.cache.layer import LayerStore
+from agentkv.cache.layer import CacheLayer
 from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv_tasks.bench.memory.episode import Episode, EpisodeError, in_a_process, measured
@@ -113,12 +113,12 @@ def test_a_process_that_keeps_all_takes_more_the_longer_it_reads(measure: Measur
 def test_nothing_is_measured_where_a_cache_is_wrong(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = LayerStore.attend
+    inner = CacheLayer.attend
 
-    def louder(store: LayerStore, *args: Any) -> Tensor:
+    def louder(store: CacheLayer, *args: Any) -> Tensor:
         return 1.05 * inner(store, *args)
 
-    monkeypatch.setattr(LayerStore, "attend", louder)
+    monkeypatch.setattr(CacheLayer, "attend", louder)
     with pytest.raises(WrongError, match="window is wrong"):
         measure("window")
     assert measure.last[0] == [] and "peak" not in measure.last[1]  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 import agentkv
-from agentkv.cache.families import describe
+from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.speed import measure as measure_module
 from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
 from agentkv_tasks.bench.speed.clock import percentile

@@ -5,19 +5,19 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+import agentkv.cache.forward as forward_module
+import agentkv.cache.step as step_module
 import pytest
+from agentkv.cache.forward import ForwardCache
 from transformers import Cache as TransformersCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-import agentkv.cache.evict as evict_module
-import agentkv.cache.forward as forward_module
+import agentkv.cache.eviction.evict as evict_module
 import agentkv.cache.layer as layer_module
-import agentkv.cache.step as step_module
 from agentkv.cache.cache import Cache
-from agentkv.cache.forward import ForwardCache
-from agentkv.cache.keeper import Keeper
-from agentkv.cache.lanes import Lanes
-from agentkv.cache.layer import LayerStore
+from agentkv.cache.eviction.layer_policy import LayerPolicy
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_kernels import ops
 from agentkv_tasks.bench.speed import ready as ready_module
 from agentkv_tasks.bench.speed import shapes as shapes_module
@@ -105,8 +105,8 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
 ) -> None:
     rows, said = measure("int8", "nf4", against=("quantized", "kvpress"), num_split_rounds=0)
     found = {row["label"]: row for row in rows}
-    assert 0 < found["int8"]["checked"]["quantised"] < 0.03
-    assert 0.03 < found["nf4"]["checked"]["quantised"] < 0.25
+    assert 0 < found["int8"]["checked"]["quantized"] < 0.03
+    assert 0.03 < found["nf4"]["checked"]["quantized"] < 0.25
     assert not found["int8"]["split_ms"] and found["int8"]["keeping_share"] is None
     for name in ("quantized-fp8", "quantized-quanto", "quantized-hqq", "kvpress"):
         assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
@@ -120,11 +120,11 @@ def test_a_cache_is_asked_for_its_parts_and_left_as_it_was(measure: Measure) -> 
             evict_module: ("_scores",),
             forward_module: ("evict",),
             ops: ("chosen",),
-            LayerStore: ("attend",),
+            CacheLayer: ("attend",),
             ForwardCache: ("update", "attend", "finish", "check_input", "note_ids"),
-            Cache: ("settle",),
-            Keeper: ("store_by_rank",),
-            Lanes: ("append", "apply", "drop", "drop_before", "quantise", "quantise_to"),
+            Cache: ("apply_gate",),
+            LayerPolicy: ("store_by_rank",),
+            LayerStorage: ("append", "apply", "drop", "drop_before", "quantize", "quantize_to"),
             TransformersCache: ("update",),
         }
         return [vars(owner)[name] for owner, some in names.items() for name in some]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from agentkv.cache.coded import KEYS, CodedRows
 from click.testing import Result
 from rich.progress import Progress
 from torch import Tensor
@@ -16,9 +17,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.cache_utils import StaticLayer
 
 import agentkv
-from agentkv.cache.coded import KEYS, CodedRows
-from agentkv.cache.lanes import Lanes
-from agentkv.cache.layer import LayerStore
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.config import read_settings
 from agentkv_tasks.bench.speed.contenders import Ours
 from agentkv_tasks.bench.speed.judge import Judge
@@ -48,40 +48,40 @@ def _refused(measure: Measure, *policies: object, message: str, **changes: Any) 
 def test_nothing_is_timed_where_attention_is_wrong(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = LayerStore.attend
+    inner = CacheLayer.attend
 
-    def louder(store: LayerStore, *args: Any) -> Tensor:
+    def louder(store: CacheLayer, *args: Any) -> Tensor:
         return 1.05 * inner(store, *args)
 
-    monkeypatch.setattr(LayerStore, "attend", louder)
+    monkeypatch.setattr(CacheLayer, "attend", louder)
     _refused(measure, "full", message="full is wrong: .* logits .* Nothing was timed")
 
 
 def test_nothing_is_timed_where_a_kernel_goes_wrong_with_many_rows(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = LayerStore.attend
+    inner = CacheLayer.attend
 
-    def forgets(store: LayerStore, q: Tensor, *args: Any) -> Tensor:
-        is_long = store.lanes is not None and max(store.lanes.counts) > 300
+    def forgets(store: CacheLayer, q: Tensor, *args: Any) -> Tensor:
+        is_long = store.storage is not None and max(store.storage.counts) > 300
         return inner(store, q, *args) * (0.9 if is_long and q.shape[2] == 1 else 1.0)
 
-    monkeypatch.setattr(LayerStore, "attend", forgets)
+    monkeypatch.setattr(CacheLayer, "attend", forgets)
     _refused(measure, "full", lengths=(400,), message="after 40[01] tokens its attention is 0.1 ")
 
 
 def test_nothing_is_timed_where_other_rows_stay_than_the_cache_says(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = Lanes.apply
+    inner = LayerStorage.apply
 
-    def one_off(lanes: Lanes, verdicts: Any) -> None:
+    def one_off(lanes: LayerStorage, verdicts: Any) -> None:
         inner(lanes, verdicts)
         if any(verdict is not None for verdict in verdicts):
             values = lanes._dense.rows(1, 0)
             values.copy_(values.roll(1, dims=1))
 
-    monkeypatch.setattr(Lanes, "apply", one_off)
+    monkeypatch.setattr(LayerStorage, "apply", one_off)
     _refused(measure, "full", "window", message="window is wrong: .* hides the same rows")
 
 
@@ -117,8 +117,8 @@ def test_nothing_is_timed_where_another_librarys_cache_is_wrong(
 def test_what_is_wrong_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
 ) -> None:
-    inner = LayerStore.attend
-    monkeypatch.setattr(LayerStore, "attend", lambda store, *args: -inner(store, *args))
+    inner = CacheLayer.attend
+    monkeypatch.setattr(CacheLayer, "attend", lambda store, *args: -inner(store, *args))
     out = tmp_path / "speed.jsonl"
     result = call("--shape", "tiny", "--seen", "30", "--policies", "full", "--out", str(out))
     assert result.exit_code == 1 and not out.exists()
@@ -149,7 +149,7 @@ def test_a_policy_of_ones_own_is_checked_like_any(plain: Any) -> None:
     ids = torch.randint(256, (2, 120), generator=torch.Generator().manual_seed(4))
     policy = agentkv.scored("oldest", lambda rows: -rows.positions.float().expand(HEADS, -1))
     found = check_path(Ours("oldest", {}, policy, ours, 32, 48), plain, ids, 48)
-    assert 0 < found["logits"] < 1e-4 and found["quantised"] == 0
+    assert 0 < found["logits"] < 1e-4 and found["quantized"] == 0
 
 
 def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
@@ -169,8 +169,8 @@ def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
     with torch.inference_mode():
         (ours,) = make_ours(settings, settings.policies, plain)
         found = check_path(ours, plain, random_ids(plain, 1, 208), 64)
-    # rows of the last layers are not what they were in the judge's, quantised or not
-    assert QUANTISED["int8"] < found["quantised"] < QUANTISED["int8"] + ROWS[torch.bfloat16]
+    # rows of the last layers are not what they were in the judge's, quantized or not
+    assert QUANTISED["int8"] < found["quantized"] < QUANTISED["int8"] + ROWS[torch.bfloat16]
 
 
 def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:

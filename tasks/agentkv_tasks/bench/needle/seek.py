@@ -95,8 +95,5 @@ def weights_digest(model: Any) -> str:
 
 
 def _num_rows(cache: Cache) -> float:
-    return fmean(
-        sum(store.lanes.counts) / store.lanes.num_lanes
-        for store in cache.stores
-        if store.lanes is not None
-    )
+    storages = [layer.storage for layer in cache.cache_layers]
+    return fmean(sum(each.counts) / each.num_segments for each in storages)

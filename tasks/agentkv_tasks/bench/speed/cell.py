@@ -13,10 +13,9 @@ from agentkv_tasks.bench.speed.contenders import Contender, Ours, pieces
 from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import (
     KEEPING,
-    SUMS,
-    Asking,
+    PARTS,
+    FrameCost,
     Stopwatch,
-    noting_paths,
     watched,
 )
 from agentkv_tasks.bench.speed.verify import check_logits, check_state, keeps_all
@@ -79,9 +78,7 @@ class Timed:
             name: 1e3 * percentile([split.get(name, 0.0) for split in self.splits], 0.5)
             for name in names
         }
-        split = {
-            name: sum(parts.get(each, 0.0) for each in of) for name, of in SUMS.items() if parts
-        }
+        split = {name: parts.get(name, 0.0) for name in PARTS} if parts else {}
         speeds = [batch * len(of_round) / sum(of_round) for of_round in self.rounds]
         return SpeedRow(
             label=self.label,
@@ -187,10 +184,9 @@ def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tenso
     contender.hold()
     if isinstance(contender, Ours):
         contender.resume()
-        paths: set[str] = set()
-        with noting_paths(paths):
-            timed.checked["attention"] = check_state(contender, cell.ids[:, cell.seen, None])
-        timed.attention = "+".join(sorted(paths))
+        timed.checked["attention"] = check_state(contender, cell.ids[:, cell.seen, None])
+        backends = {layer.backend.name for layer in contender.cache.cache_layers}
+        timed.attention = "+".join(sorted(backends))
         contender.release()
     else:
         timed.attention = contender.model.config._attn_implementation
@@ -221,7 +217,7 @@ def _split_round(cell: Cell, timed: Timed, clock: Clock) -> None:
     contender.resume()
     for token in cell.warm_up:
         contender.feed(token)
-    watch = Stopwatch(clock.wait, Asking.here(clock.wait))
+    watch = Stopwatch(clock.wait, FrameCost.measure(clock.wait))
     with undisturbed(), watched(contender, watch) as feed:
         for token in cell.steps:
             feed(token)

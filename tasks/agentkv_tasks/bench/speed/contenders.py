@@ -6,6 +6,7 @@ Shapes: B sequences, n tokens, V entries of the vocabulary.
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -114,12 +115,8 @@ class Ours:
 
     @property
     def num_rows(self) -> float:
-        counts = [
-            sum(store.lanes.counts) / store.lanes.num_lanes
-            for store in self.cache.stores
-            if store.lanes is not None
-        ]
-        return sum(counts) / len(counts)
+        storages = [layer.storage for layer in self.cache.cache_layers]
+        return fmean(sum(each.counts) / each.num_segments for each in storages)
 
 
 @dataclass(slots=True)

@@ -60,16 +60,15 @@ class Judge:
         """
         worst = 0.0
         layers: Any = self._cache.layers
-        for own, store in zip(layers, cache.stores, strict=True):
-            lanes = store.lanes
-            assert lanes is not None, "nothing was read"
-            width, per = lanes.shape.num_heads, lanes.shape.per_sequence
-            for lane, count in enumerate(lanes.num_coded):
+        for own, layer in zip(layers, cache.cache_layers, strict=True):
+            storage = layer.storage
+            width, per = storage.layout.num_heads, storage.layout.segments_per_sequence
+            for lane, count in enumerate(storage.num_quantized):
                 if not count:
                     continue
                 sequence, heads = lane // per, slice(lane % per * width, (lane % per + 1) * width)
-                places = lanes.positions(lane)[:count].long()
-                read_back = lanes.parts(lane)[0].whole(torch.float32)
+                places = storage.positions(lane)[:count].long()
+                read_back = storage.parts(lane)[0].decode(torch.float32)
                 for mine, theirs in zip((own.keys, own.values), read_back, strict=True):
                     rows = mine[sequence, heads]  # (w, T, D), a view
                     before = rows[:, places].float()

@@ -8,7 +8,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from agentkv.build import SCRIPTED, budget_for, make_policy, resolved_parameters
-from agentkv.cache.attach import attach
+from agentkv.cache.hf.attach import attach
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import find_model
 from agentkv_tasks.bench.speed.contenders import Contender, Ours

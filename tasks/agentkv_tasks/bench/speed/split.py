@@ -1,79 +1,59 @@
-"""Where the time of a step goes: parts of the cache are wrapped from outside while it is asked.
+"""Where the time of a step goes, measured at public seams: module hooks and backends.
 
-Whoever is innermost is charged. What asking costs is measured on calls that do nothing and taken
-off; between other work it costs somewhat more, which is why latencies are measured in rounds of
-their own, and why the parts are rather too large than too small.
+Every moment is charged to the innermost frame. The cost of entering and leaving a frame is measured
+on calls that do nothing, and subtracted. Between other work a frame costs somewhat more, so
+latencies are measured in rounds of their own, and the parts are upper bounds.
 """
 
 import functools
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
 from typing import Any, Self
 
-from transformers import Cache as TransformersCache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from torch import Tensor, nn
 
-import agentkv.cache.evict as evict_module
-import agentkv.cache.forward as forward_module
-from agentkv.cache.cache import Cache
-from agentkv.cache.forward import ForwardCache
-from agentkv.cache.keeper import Keeper
-from agentkv.cache.lanes import Lanes
-from agentkv.cache.ring import QueryRing
-from agentkv.cache.view import View
-from agentkv_kernels import ops
+from agentkv.cache.hf.families import attentions
+from agentkv.cache.storage.backend import Backend, Eviction
+from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_tasks.bench.speed.contenders import Contender, Ours
 
-MODEL = "model"
-"""Whatever is nobody else's."""
+ATTENTION, BOOKKEEPING, COMPACTION, MODEL = "attention", "bookkeeping", "compaction", "model"
 
-ENTRIES = ("attend", "attend_lanes", "attend_row")
-"""Of the kernels."""
+PARTS = (ATTENTION, BOOKKEEPING, COMPACTION, MODEL)
+"""Parts of a step.
 
-SUMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "attention": ("attention",),
-        "bookkeeping": ("append", "tracking", "gate", "scores", "entry"),
-        "compaction": ("drop", "keep", "quantise"),
-        MODEL: (MODEL,),
-    }
-)
-"""The four that are shown, and what each is made of.
-
-attention: the kernel alone; where one compiled call stores a token's row and query, attends and
-moves the statistic, all of that. append: new rows and queries stored else, room made for them.
-tracking: the statistics of rows else. gate: is anything due, and how sure is the model. scores:
-what rows are worth and which of them stay. entry: checks and hooks around a forward, the rows
-handed over. drop, keep: rows let go. quantise: rows encoded, blocks of them merged.
+attention: the attention modules without their projections: rotation, the update of the cache, and
+attention itself. compaction: entries dropped and quantized. bookkeeping: everything outside of the
+model's modules: checks, the gate, scores, and the choice of entries. model: all other modules.
 """
 
-KEEPING = ("bookkeeping", "compaction")
-"""What a step spends on the cache beside attention."""
+KEEPING = (BOOKKEEPING, COMPACTION)
+"""Parts that a step spends on keeping the cache small."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """What it costs to watch a call, in seconds."""
+class FrameCost:
+    """Seconds that it takes to enter and leave a frame."""
 
     inside: float = 0.0
-    """Charged to what is called."""
+    """Charged to the frame."""
     outside: float = 0.0
-    """Charged to what calls it."""
+    """Charged to the enclosing frame."""
 
     @classmethod
-    def here(cls, wait: Callable[[], None], *, num_calls: int = 500, num_rounds: int = 9) -> Self:
-        """Measured now, on calls that do nothing: medians."""
-        found = [_asking(wait, num_calls) for _ in range(num_rounds)]
+    def measure(
+        cls, wait: Callable[[], None], *, num_calls: int = 500, num_rounds: int = 9
+    ) -> Self:
+        """Return medians over calls that do nothing, measured now."""
+        found = [_frame_cost(wait, num_calls) for _ in range(num_rounds)]
         inside, outside = (statistics.median(each) for each in zip(*found, strict=True))
         return cls(max(0.0, inside), max(0.0, outside))
 
 
-def _asking(wait: Callable[[], None], num_calls: int) -> tuple[float, float]:
+def _frame_cost(wait: Callable[[], None], num_calls: int) -> tuple[float, float]:
     def repeat(work: Callable[[], None]) -> None:
         for _ in range(num_calls):
             work()
@@ -82,23 +62,23 @@ def _asking(wait: Callable[[], None], num_calls: int) -> tuple[float, float]:
         pass
 
     watch = Stopwatch(wait)
-    asked = watch.wrapped(nothing, "inside")
+    framed = watch.wrapped(nothing, "inside")
     watch.wrapped(repeat, "plain")(nothing)
-    watch.wrapped(repeat, "outside")(asked)
+    watch.wrapped(repeat, "outside")(framed)
     seconds = watch.seconds
     return seconds["inside"] / num_calls, (seconds["outside"] - seconds["plain"]) / num_calls
 
 
 class Stopwatch:
-    """Seconds by name, each moment charged to the innermost of what is running.
+    """Seconds by name, each moment charged to the innermost frame.
 
     Args:
-        wait: until the device is done, so that what was launched is charged to who launched it.
-        asking: what is taken off for every call that was watched.
+        wait: waits for the device, so that launched work is charged to the frame that launched it.
+        cost: subtracted for every frame.
     """
 
-    def __init__(self, wait: Callable[[], None], asking: Asking | None = None) -> None:
-        self._wait, self._asking = wait, asking or Asking()
+    def __init__(self, wait: Callable[[], None], cost: FrameCost | None = None) -> None:
+        self._wait, self._cost_of_frame = wait, cost or FrameCost()
         self._names: list[str] = []
         self._since = 0.0
         self._charged: dict[str, float] = {}
@@ -106,25 +86,33 @@ class Stopwatch:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each name, what asking costs taken off."""
+        """Seconds by name, with the cost of frames subtracted."""
         costs = self._costs
         return {name: max(0.0, s - costs.get(name, 0.0)) for name, s in self._charged.items()}
 
+    def enter(self, name: str) -> None:
+        """Charge what follows to `name`."""
+        self._charge()
+        if self._names:
+            self._add_cost(self._names[-1], self._cost_of_frame.outside)
+        self._add_cost(name, self._cost_of_frame.inside)
+        self._names.append(name)
+
+    def leave(self) -> None:
+        """Charge what follows to the enclosing frame."""
+        self._charge()
+        self._names.pop()
+
     def wrapped(self, work: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """`work`, charged to `name`."""
+        """Return `work`, charged to `name`."""
 
         @functools.wraps(work)
         def charged(*args: Any, **kwargs: Any) -> Any:
-            self._charge()
-            if self._names:
-                self._cost(self._names[-1], self._asking.outside)
-            self._cost(name, self._asking.inside)
-            self._names.append(name)
+            self.enter(name)
             try:
                 return work(*args, **kwargs)
             finally:
-                self._charge()
-                self._names.pop()
+                self.leave()
 
         return charged
 
@@ -136,131 +124,55 @@ class Stopwatch:
             self._charged[name] = self._charged.get(name, 0.0) + now - self._since
         self._since = now
 
-    def _cost(self, name: str, seconds: float) -> None:
+    def _add_cost(self, name: str, seconds: float) -> None:
         self._costs[name] = self._costs.get(name, 0.0) + seconds
 
 
 @contextmanager
 def watched(contender: Contender, watch: Stopwatch) -> Iterator[Callable[..., Any]]:
-    """While this is open, `watch` is told of every part; gives the contender's `feed`, to be called
-    in place of its own. All is as before afterwards."""
-    undo: list[Callable[[], None]] = []
-
-    def wrap(owner: Any, attribute: str, name: str) -> None:
-        if isinstance(owner, type):
-            # where it is defined, or it would stay where it was inherited
-            owner = next(each for each in owner.__mro__ if attribute in vars(each))
-        inner = vars(owner)[attribute]
-        setattr(owner, attribute, watch.wrapped(inner, name))
-        undo.append(lambda: setattr(owner, attribute, inner))
-
+    """Charge the parts of a contender's steps to `watch`; yield what to call in place of `feed`."""
+    attention = set(attentions(contender.model))
+    handles = []
+    layers = contender.cache.cache_layers if isinstance(contender, Ours) else []
+    backends = [layer.backend for layer in layers]
     try:
-        if isinstance(contender, Ours):
-            _wrap_ours(contender, wrap)
-        else:
-            wrap(TransformersCache, "update", "append")
-            # sdpa is looked up among the library's, eager in the family's own module
-            if contender.model.config._attn_implementation == "sdpa":
-                inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
-                ALL_ATTENTION_FUNCTIONS["sdpa"] = watch.wrapped(inner, "attention")
-                undo.append(lambda: _forget("sdpa"))
-            else:
-                family = sys.modules[type(contender.model).__module__]
-                wrap(family, "eager_attention_forward", "attention")
-        yield watch.wrapped(contender.feed, MODEL)
+        for module in contender.model.modules():
+            handles += _hooks(module, watch, ATTENTION if module in attention else MODEL)
+        # one per backend, so that layers are still served together
+        timed = {backend: _TimedBackend(backend, watch) for backend in backends}
+        for layer, backend in zip(layers, backends, strict=True):
+            layer.use_backend(timed[backend])
+        yield watch.wrapped(contender.feed, BOOKKEEPING)
     finally:
-        for each in reversed(undo):
-            each()
+        for handle in handles:
+            handle.remove()
+        for layer, backend in zip(layers, backends, strict=True):
+            layer.use_backend(backend)
 
 
-@contextmanager
-def noting_paths(found: set[str]) -> Iterator[None]:
-    """While this is open, the implementations that attention is computed by are added to `found`.
-
-    Told by the choice that `ops` makes at each call; nothing is added where it makes none.
-    """
-    depth = 0
-    entries = [(module, name, vars(module)[name]) for module, name in _entries()]
-    choose = vars(ops).get("chosen")
-
-    def inside(work: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            nonlocal depth
-            if name == "attend_row":
-                found.add("numba")  # nothing is chosen there: nobody else serves it
-            depth += 1
-            try:
-                return work(*args, **kwargs)
-            finally:
-                depth -= 1
-
-        return counted
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        assert choose is not None
-        name = choose(*args, **kwargs)
-        if depth:
-            found.add(name)
-        return name
-
-    try:
-        for module, name, entry in entries:
-            setattr(module, name, inside(entry, name))
-        if choose is not None:
-            vars(ops)["chosen"] = noted
-        yield
-    finally:
-        for module, name, entry in entries:
-            setattr(module, name, entry)
-        if choose is not None:
-            vars(ops)["chosen"] = choose
-
-
-def _forget(name: str) -> None:
-    ALL_ATTENTION_FUNCTIONS.pop(name)  # the one of the library stands behind it
-
-
-def _entries() -> list[tuple[ModuleType, str]]:
-    """Where the cache calls the kernels by: its modules, and the names in them."""
-    modules = [
-        sys.modules[name] for name in sorted(sys.modules) if name.startswith("agentkv.cache.")
-    ]
+def _hooks(module: nn.Module, watch: Stopwatch, name: str) -> list[Any]:
+    # first of the module's forward hooks: the cache's own ones are no work of the model
     return [
-        (module, name)
-        for module in modules
-        for name in ENTRIES
-        if vars(module).get(name) is vars(ops)[name]
+        module.register_forward_pre_hook(lambda module, args: watch.enter(name)),
+        module.register_forward_hook(lambda module, args, output: watch.leave(), prepend=True),
     ]
 
 
-def _wrap_ours(contender: Ours, wrap: Callable[[Any, str, str], None]) -> None:
-    policy = contender.policy
-    for owner, attribute in (
-        (ForwardCache, "check_input"),
-        (ForwardCache, "note_ids"),
-        (ForwardCache, "update"),
-        (ForwardCache, "attend"),
-        (ForwardCache, "finish"),
-        (Cache, "settle"),
-    ):
-        wrap(owner, attribute, "entry")
-    for module, name in _entries():
-        wrap(module, name, "attention")
-    wrap(Lanes, "append", "append")
-    wrap(QueryRing, "append", "append")
-    if policy.scorer.tracker is not None:
-        wrap(type(policy.scorer.tracker), "update", "tracking")
-    wrap(forward_module, "evict", "gate")
-    if policy.gate.needs_logits:
-        wrap(type(policy.gate), "confidence", "gate")
-    wrap(View, "rows", "scores")
-    wrap(evict_module, "_scores", "scores")
-    wrap(type(policy.selector), "select", "scores")
-    wrap(Lanes, "apply", "keep")
-    wrap(evict_module, "drop_rows", "drop")
-    wrap(evict_module, "keep_rows", "keep")
-    wrap(Lanes, "drop", "drop")
-    wrap(Lanes, "drop_before", "drop")
-    wrap(Lanes, "quantise_to", "quantise")
-    wrap(Lanes, "quantise", "quantise")
-    wrap(Keeper, "store_by_rank", "quantise")
+class _TimedBackend(Backend):
+    """Charges compaction to a stopwatch."""
+
+    def __init__(self, inner: Backend, watch: Stopwatch) -> None:
+        self.name, self._inner, self._watch = inner.name, inner, watch
+        self.append_attend = inner.append_attend  # type: ignore[method-assign]
+
+    def drop(self, evictions: Iterable[Eviction]) -> None:
+        self._watch.wrapped(self._inner.drop, COMPACTION)(evictions)
+
+    def drop_before(self, storage: LayerStorage, oldest: Sequence[int]) -> None:
+        self._watch.wrapped(self._inner.drop_before, COMPACTION)(storage, oldest)
+
+    def quantize_oldest(self, storage: LayerStorage, recent: Sequence[int]) -> None:
+        self._watch.wrapped(self._inner.quantize_oldest, COMPACTION)(storage, recent)
+
+    def quantize(self, storage: LayerStorage, picks: Sequence[Tensor]) -> None:
+        self._watch.wrapped(self._inner.quantize, COMPACTION)(storage, picks)

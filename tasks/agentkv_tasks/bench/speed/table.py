@@ -8,7 +8,7 @@ from rich.text import Text
 
 from agentkv_tasks.bench.speed.contenders import BASELINE
 from agentkv_tasks.bench.speed.rows import SpeedRow
-from agentkv_tasks.bench.speed.split import SUMS
+from agentkv_tasks.bench.speed.split import PARTS
 from agentkv_tasks.summary import human_bytes
 
 _TIMES = (
@@ -75,7 +75,7 @@ def _splits(rows: Sequence[SpeedRow]) -> Table:
     caption = _SPLITS.format(rounds=f"{rounds} round" + "s" * (rounds != "1"))
     table = _table(caption, "attention", "books", "compact", "keep", "model", "cache", "peak")
     for row in _by_length(rows, table):
-        split = {name: _ms(row.split_ms[name]) if row.split_ms else "-" for name in SUMS}
+        split = {name: _ms(row.split_ms[name]) if row.split_ms else "-" for name in PARTS}
         share = row.keeping_share
         table.add_row(
             *_head(row),

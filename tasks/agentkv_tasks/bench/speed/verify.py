@@ -1,14 +1,16 @@
 """What is timed is checked before, and nothing is timed that is wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agentkv.cache.layer import LayerStore
-from agentkv.cache.view import Attention
+from agentkv.cache.cache import Cache
+from agentkv.cache.storage.backend import Backend, Observe
+from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv_kernels.ema import Ema
 from agentkv_tasks.bench.speed.contenders import BASELINE, Contender, Ours, Transformers, pieces
 from agentkv_tasks.bench.speed.judge import Judge, Kept, attention_of
 
@@ -61,7 +63,7 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
         kept: Kept | None = None
         if isinstance(contender, Ours) and contender.cache.seen:
             cache = contender.cache
-            kept = [cache.kept(layer) for layer in range(len(cache.stores))]
+            kept = [cache.kept(layer) for layer in range(len(cache.cache_layers))]
         found, expected = contender.feed(piece), judge.feed(piece, kept)
         apart = _apart(found, expected)
         worst["logits"] = max(worst["logits"], apart)
@@ -98,7 +100,7 @@ def check_state(contender: Ours, token: Tensor) -> float:
         WrongError: it is more than rounding, or the structure is broken.
     """
     found: list[float] = []
-    with _noting(found):
+    with _checked(contender.cache, found):
         contender.feed(token)
     worst = max(found)
     most = ATTENTION[contender.model.dtype]
@@ -134,48 +136,75 @@ def keeps_all(contender: Contender) -> bool:
     return not contender.policy.gate.evicts and contender.policy.precision.format is None
 
 
-@contextmanager
-def _noting(found: list[float]) -> Iterator[None]:
-    inner = LayerStore.attend
+class _CheckedBackend(Backend):
+    """Compares every step of a backend with the same attention in float64."""
 
-    def checked(
-        store: LayerStore,
+    def __init__(self, inner: Backend, distances: list[float]) -> None:
+        self.name, self._inner, self._distances = inner.name, inner, distances
+
+    def append_attend(
+        self,
+        storage: LayerStorage,
         q: Tensor,
         keys: Tensor,
         values: Tensor,
-        mask: Tensor | None,
-        attention: Attention,
+        *,
+        first: Sequence[int],
+        scale: float,
+        sinks: Tensor | None,
+        ema: Ema | None,
+        observe: Observe | None,
     ) -> Tensor:
-        expected = _by_hand(store, q, keys, values, attention)
-        output = inner(store, q, keys, values, mask, attention)
-        found.append(_apart(output, expected))
+        expected = _in_float64(storage, q, keys, values, scale, sinks)
+        output = self._inner.append_attend(
+            storage,
+            q,
+            keys,
+            values,
+            first=first,
+            scale=scale,
+            sinks=sinks,
+            ema=ema,
+            observe=observe,
+        )
+        self._distances.append(_apart(output.transpose(1, 2), expected))
         return output
 
-    LayerStore.attend = checked  # type: ignore[assignment, method-assign]
+
+@contextmanager
+def _checked(cache: Cache, distances: list[float]) -> Iterator[None]:
+    before = [layer.backend for layer in cache.cache_layers]
+    for layer, backend in zip(cache.cache_layers, before, strict=True):
+        layer.use_backend(_CheckedBackend(backend, distances))
     try:
         yield
     finally:
-        LayerStore.attend = inner  # type: ignore[method-assign]
+        for layer, backend in zip(cache.cache_layers, before, strict=True):
+            layer.use_backend(backend)
 
 
-def _by_hand(
-    store: LayerStore, q: Tensor, keys: Tensor, values: Tensor, attention: Attention
+def _in_float64(
+    storage: LayerStorage,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """(B, 1, H * G, D) float64: one new token over what is stored and itself, lane by lane."""
-    lanes = store.lanes
-    assert lanes is not None and q.shape[2] == 1, "a single token sees all that is stored"
-    width, group = lanes.shape.num_heads, q.shape[1] // keys.shape[1]
+    """Return (B, 1, H * G, D) float64: one new token over stored entries and itself."""
+    assert q.shape[2] == 1, "a single token sees everything that is stored"
+    width, group = storage.layout.num_heads, q.shape[1] // keys.shape[1]
     expected = torch.empty((q.shape[0], 1, *q.shape[1::2]), dtype=torch.float64, device=q.device)
-    for lane in range(lanes.num_lanes):
-        sequence, number = divmod(lane, lanes.shape.per_sequence)
+    for segment in range(storage.num_segments):
+        sequence, number = divmod(segment, storage.layout.segments_per_sequence)
         heads = slice(number * width, (number + 1) * width)
-        asking = slice(heads.start * group, heads.stop * group)
-        pieces = [part.whole(torch.float32) for part in lanes.parts(lane)]
+        query_heads = slice(heads.start * group, heads.stop * group)
+        pieces = [part.decode(torch.float32) for part in storage.parts(segment)]
         pieces.append((keys[sequence, None, heads].float(), values[sequence, None, heads].float()))
         k, v = (torch.cat(x, dim=2) for x in zip(*pieces, strict=True))
-        sinks = None if attention.sinks is None else attention.sinks[asking]
-        one = q[sequence, None, asking]
-        expected[sequence, :, asking] = attention_of(one, k, v, None, attention.scale, sinks)[0]
+        own_sinks = None if sinks is None else sinks[query_heads]
+        own = q[sequence, None, query_heads]
+        expected[sequence, :, query_heads] = attention_of(own, k, v, None, scale, own_sinks)[0]
     return expected
 
 

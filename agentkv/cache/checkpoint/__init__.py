@@ -1,0 +1,1 @@
+"""A cache at rest: snapshots, and files on disk."""

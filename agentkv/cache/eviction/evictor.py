@@ -1,0 +1,115 @@
+"""Eviction of a whole cache: what the policy allows now, and when each layer is asked."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from agentkv.cache.budget import Allowance, Budget, Bytes
+from agentkv.cache.eviction.energy import EnergyStatistics
+from agentkv.cache.eviction.evict import estimate_qualities, evict
+from agentkv.cache.eviction.layer_policy import LayerPolicy
+from agentkv.cache.geometry import Geometry
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.table import Meter
+from agentkv.policies.policy import Policy
+
+
+class Evictor:
+    """The policy of a cache, with its state for every layer.
+
+    Args:
+        policy: the policy as requested.
+        budget: as `parse_budget` returned it.
+        meter: counts the bytes of the layers, which this makes.
+
+    Raises:
+        PolicyError: the policy does not fit into the budget.
+    """
+
+    def __init__(self, policy: Policy, budget: Budget, geometry: Geometry, meter: Meter) -> None:
+        self.policy, self.budget, self.geometry = policy, budget, geometry
+        self.allowance = Allowance(policy, budget, geometry)
+        self.layer_policies = {
+            layer: LayerPolicy(i, self.allowance) for i, layer in enumerate(geometry.policy_layers)
+        }
+        """State per layer that the policy acts on."""
+        self.layers = [
+            CacheLayer(shape, policy=self.layer_policies.get(i), meter=meter)
+            for i, shape in enumerate(geometry.layers)
+        ]
+        """All layers of the cache."""
+        self._energies = EnergyStatistics(policy.allocator)
+
+    @property
+    def _acted_on(self) -> list[CacheLayer]:
+        return [self.layers[i] for i in self.layer_policies]
+
+    def set_batch(self, batch: int) -> None:
+        """Share a budget in bytes between `batch` sequences.
+
+        Raises:
+            PolicyError: the bytes are too few. Nothing has changed.
+        """
+        if isinstance(self.budget, Bytes) and batch != self.allowance.batch:
+            self.allowance = Allowance(self.policy, self.budget, self.geometry, batch)
+            for layer_policy in self.layer_policies.values():
+                layer_policy.allowance = self.allowance
+
+    def context_window(self, num_new: int) -> int:
+        """Return over how many last tokens of a forward the residual shift is averaged; 0: none."""
+        is_context = self.policy.allocator.learns and num_new > 1
+        return self.policy.scorer.window if is_context else 0
+
+    def note_residual_shift(self, layer_idx: int, shift: Tensor) -> None:
+        """Take the residual shift of a layer; see `EnergyStatistics`."""
+        self._energies.note_residual_shift(layer_idx, shift)
+
+    def before_layer(self, layer: CacheLayer, num_new: int) -> None:
+        """Prepare for a forward of `num_new` tokens in one layer."""
+        if layer is self.layers[0] and num_new > 1:
+            self.allowance.begin_context()
+        if num_new == 1 and layer.policy is not None and not layer.policy.num_steps:
+            # the prefill is over: nothing was appended since, and the window holds its last queries
+            estimate_qualities([layer], range(len(layer.fed)))
+
+    def after_layer(self, layer: CacheLayer, num_new: int) -> None:
+        """Evict from a layer that was fed several tokens, so that no two layers hold a prompt."""
+        if num_new > 1 and layer.policy is not None:
+            evict([layer], None, num_new=num_new)
+
+    def after_forward(self, num_new: int) -> None:
+        """Evict down to the most the gate allows, and quantize."""
+        if num_new == 1:
+            evict(self._acted_on, None, num_new=num_new)
+        self._quantize_by_rank()
+        if self.context_window(num_new):
+            self._energies.finish_context(self.layer_policies)
+
+    def apply_gate(self, confidences: Sequence[float], num_new: int) -> None:
+        """Evict down to what the gate allows at these confidences, one per sequence."""
+        evict(self._acted_on, confidences, num_new=num_new)
+        self._quantize_by_rank()
+
+    def shrink(self) -> None:
+        """Evict to the present budget, before sequences are copied."""
+        evict(self._acted_on, None, num_new=1)
+        self._quantize_by_rank()
+
+    def _quantize_by_rank(self) -> None:
+        if not self.policy.precision.by_rank:
+            return
+        noted = {i for own in self.layer_policies.values() for i in own.ranks.noted}
+        estimate_qualities(self._acted_on, noted)
+        best: dict[int, float] = {}
+        for own in self.layer_policies.values():
+            for sequence, quality in own.ranks.qualities.items():
+                best[sequence] = max(best.get(sequence, 0.0), quality)
+        for i, own in self.layer_policies.items():
+            layer = self.layers[i]
+            own.quantize_by_rank(layer.storage, layer.backend, best)
+
+    def reset(self) -> None:
+        """Forget everything, and return the memory of all layers."""
+        for layer in self.layers:
+            layer.reset()
+        self._energies = EnergyStatistics(self.policy.allocator)

@@ -1,0 +1,1 @@
+"""Integration with transformers: attention, hooks and model families."""

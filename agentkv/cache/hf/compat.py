@@ -1,0 +1,197 @@
+"""The one module that depends on transformers' versions (4.57 to 5.x): how it calls a cache, and
+how our attention and mask are registered.
+
+Two functions are registered. The attention receives the handle that `Cache.update` returns instead
+of keys; in between, no model code touches it. The mask passes the 2-D padding mask through, because
+the attention derives causality and windows from stored positions. With any other cache, and without
+one, both leave the work to transformers. No model code is patched.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import CacheLayerMixin
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from agentkv.cache.layer import CacheLayer
+
+ATTENTION = "agentkv"
+"""Name under which attention and mask are registered."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Misuse(ValueError):
+    """The cache cannot do what was asked; it is unchanged."""
+
+
+def outside_compile(function: Function) -> Function:
+    """Exclude `function` from `torch.compile`: it moves memory by address."""
+    kept: Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return kept
+
+
+class Handle:
+    """Stands in for a layer's keys between `Cache.update` and the attention function."""
+
+    __slots__ = ("keys", "layer_idx", "owner", "values")
+
+    def __init__(self, owner: Any, layer_idx: int, keys: Tensor, values: Tensor) -> None:
+        self.owner, self.layer_idx, self.keys, self.values = owner, layer_idx, keys, values
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # Python and compilers probe for special names
+        raise Misuse(
+            "this model does not use agentkv's attention: call agentkv.attach(model), and do not "
+            "set another attn_implementation afterwards"
+        )
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise Misuse("this model does not use agentkv's attention: call agentkv.attach(model)")
+
+
+class Columns(int):
+    """A number of columns that our cache counted; its type tells the mask function so."""
+
+
+class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Presents a `CacheLayer` to transformers."""
+
+    is_compileable = False
+    is_croppable = False
+    supports_early_init = False
+
+    def __init__(self, layer: CacheLayer) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.layer = layer
+        self.is_sliding = layer.shape.window is not None
+
+    def lazy_initialization(self, *args: Any) -> None:
+        # the arguments are (keys) before 5.0 and (keys, values) after
+        raise AssertionError("the cache creates its own storage")
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("Cache.update serves all layers")
+
+    @outside_compile
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        # a tensor of cache positions before 5.4
+        num_q = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return Columns(self.layer.seen + num_q), 0
+
+    def get_seq_length(self, *args: Any) -> int:
+        """Return the tokens seen, not those stored: new tokens derive their positions from it."""
+        return self.layer.seen
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        # the method's name before 5.13
+        return -1
+
+    def reset(self) -> None:
+        self.layer.reset()
+
+
+def register() -> None:
+    """Register the attention and the mask with transformers. Repeated calls do nothing."""
+    AttentionInterface.register(ATTENTION, _attention)
+    AttentionMaskInterface.register(ATTENTION, _mask)
+
+
+def _mask(*, kv_length: int, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
+    """Return (B, columns) for our cache, None without padding; (B, 1, Q, T) for any other cache."""
+    if not isinstance(kv_length, Columns):
+        return sdpa_mask(kv_length=kv_length, attention_mask=attention_mask, **kwargs)
+    return None if attention_mask is None or is_all(attention_mask) else attention_mask
+
+
+@outside_compile
+def is_all(mask: Tensor) -> bool:
+    return bool(mask.all())
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor | Handle,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    if softcap is not None:
+        raise Misuse("attention that soft-caps its logits is not supported")
+    if scaling is None:
+        # before 5.4, GPT-2 leaves its scale factors to the attention function
+        is_scaled = getattr(module, "scale_attn_weights", True)
+        scaling = float(query.shape[-1] ** -0.5) if is_scaled else 1.0
+        if getattr(module, "scale_attn_by_inverse_layer_idx", False):
+            scaling /= int(getattr(module, "layer_idx", 0)) + 1
+    if isinstance(key, Handle):
+        return _attend_in(key, module, query, attention_mask, scaling, s_aux), None
+    if s_aux is None:
+        # the mask includes the sliding window
+        done, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling
+        )
+        return done, None
+    return _attend_with_sinks(query, key, value, attention_mask, scaling, dropout, s_aux), None
+
+
+@outside_compile
+def _attend_in(
+    handle: Handle,
+    module: nn.Module,
+    query: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attend in our cache; see `CacheLayer.attend`."""
+    output: Tensor = handle.owner.attend(module, handle, query, mask, scale, sinks)
+    return output
+
+
+def _attend_with_sinks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    dropout: float,
+    sinks: Tensor,
+) -> Tensor:
+    """Attend with one sink logit (H,) per query head, for a model without our cache.
+
+    Args:
+        mask: (B, 1, Q, T), bool for visible keys or added to the logits; None: a single query sees
+            all keys, and the first of several queries is aligned with the first key.
+    """
+    num_q, group = query.shape[2], query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
+    if mask is None and num_q > 1:
+        key, value = key[:, :, :num_q], value[:, :, :num_q]
+        mask = torch.ones(num_q, num_q, dtype=torch.bool, device=query.device).tril()
+    logits = query @ key.transpose(2, 3) * scaling
+    if mask is not None:
+        least = torch.finfo(logits.dtype).min
+        is_bool = mask.dtype is torch.bool
+        logits = logits.masked_fill(~mask, least) if is_bool else logits + mask
+    column = sinks.to(logits.dtype).view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+    shares = torch.cat([logits, column], dim=-1).softmax(dim=-1)[..., :-1]
+    shares = F.dropout(shares, p=dropout, training=dropout > 0)
+    return (shares @ value).transpose(1, 2).contiguous()

@@ -1,0 +1,210 @@
+"""Supported model families: where their parts are, their geometry, and what rules a model out.
+
+Shapes: H query heads, D head size, d hidden size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from agentkv.cache.geometry import Geometry, LayerShape, LowRank, Projection
+
+
+class UnsupportedModel(ValueError):
+    """The model belongs to no supported family, or has a part that is not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Names of the modules of a family that the cache reads."""
+
+    layers: str = "layers"
+    """Decoder layers, in the base model."""
+    attention: str = "self_attn"
+    """Attention, in a decoder layer."""
+    projection: str = "o_proj"
+    """Output projection, in the attention."""
+    added: str = "self_attn"
+    """Module of a decoder layer whose output is added to the residual stream."""
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "gemma3_text": Family(added="post_attention_layernorm"),
+        "gpt2": Family(layers="h", attention="attn", projection="c_proj", added="attn"),
+        "gpt_oss": Family(),
+        "llama": Family(),
+        "mistral": Family(),
+        "qwen2": Family(),
+        "qwen3": Family(),
+    }
+)
+"""Supported families, by `config.model_type`."""
+
+INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "gemma2": "its attention soft-caps its logits",
+        "gemma3": "tokens of an image see each other in both directions; its text part alone, "
+        "Gemma3ForCausalLM with the family gemma3_text, can be used",
+    }
+)
+"""Similar families that are not supported, and why."""
+
+WINDOWED = {"full_attention": False, "sliding_attention": True}
+"""Supported layer types, and whether a sliding window bounds them."""
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def describe(model: PreTrainedModel) -> Geometry:
+    """Read a model's geometry from its configuration; where its weights are does not matter.
+
+    Raises:
+        UnsupportedModel: the family is not known, or this model of it has a part that is not.
+    """
+    config: Any = model.config
+    family = str(config.model_type)
+    if family not in FAMILIES:
+        why = INSTEAD.get(family)
+        if why is None and getattr(config, "is_encoder_decoder", False):
+            why = "an encoder-decoder attends to a second input"
+        raise UnsupportedModel(
+            f"model family {family!r} is not supported{'' if why is None else f' ({why})'}; "
+            f"supported: {', '.join(FAMILIES)}"
+        )
+    num_layers, num_q_heads = config.num_hidden_layers, config.num_attention_heads
+    num_heads = getattr(config, "num_key_value_heads", None) or num_q_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_q_heads
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["full_attention" if window is None else "sliding_attention"] * num_layers
+    obstacle = _obstacle(config, kinds)
+    if obstacle is not None:
+        raise UnsupportedModel(f"this {family} model is not supported: {obstacle}")
+    layers = tuple(
+        LayerShape(num_heads, head_dim, window if WINDOWED[kind] else None) for kind in kinds
+    )
+    return Geometry(
+        family=family,
+        layers=layers,
+        num_q_heads=num_q_heads,
+        dtype=model.dtype,
+        max_positions=config.max_position_embeddings if family == "gpt2" else None,
+    )
+
+
+def decoder(model: PreTrainedModel) -> nn.Module:
+    """Return the part of a supported model that runs its layers."""
+    base: nn.Module = model.base_model
+    if hasattr(base, FAMILIES[str(model.config.model_type)].layers):
+        return base
+    # before 5.0, the text-only Gemma 3 is its own base
+    inner = base.model
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def attentions(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the attention module of each decoder layer of a supported model."""
+    family = FAMILIES[str(model.config.model_type)]
+    return [getattr(layer, family.attention) for layer in getattr(decoder(model), family.layers)]
+
+
+def _obstacle(config: Any, kinds: list[str]) -> str | None:
+    if getattr(config, "is_encoder_decoder", False) or getattr(
+        config, "add_cross_attention", False
+    ):
+        return "it attends to a second input (add_cross_attention, is_encoder_decoder)"
+    if getattr(config, "use_bidirectional_attention", False):
+        return "its tokens see what follows them (use_bidirectional_attention)"
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        return "its attention soft-caps its logits (attn_logit_softcapping)"
+    unknown = sorted(set(kinds) - set(WINDOWED))
+    if unknown:
+        return f"layers of the kind {', '.join(unknown)}; known: {', '.join(WINDOWED)}"
+    return None
+
+
+def output_projection(module: nn.Module) -> Projection:
+    """Return the output projection of an attention module, as views of its weights.
+
+    Multiplying a head's output (T, D) by its (D, d), and by the two matrices of each adapter that
+    is active, gives what it adds, but for biases. All are views of the weights: a copy at each step
+    would cost more than the projection itself.
+
+    Raises:
+        ValueError: the projection is no linear map that can be read here: quantised, offloaded, or
+            with an adapter that is more than a LoRA.
+    """
+    known = sorted({family.projection for family in FAMILIES.values()})
+    names = [name for name in known if hasattr(module, name)]
+    if not names:
+        raise ValueError(
+            f"{type(module).__name__} has no output projection; expected one of {', '.join(known)}"
+        )
+    found: Any = getattr(module, names[0])
+    what = f"the {names[0]} of {type(module).__name__}"
+    head_dim: Any = module.head_dim
+    is_adapted = all(hasattr(found, part) for part in ("base_layer", "lora_A", "lora_B", "scaling"))
+    rows: Any = _rows(found.base_layer if is_adapted else found, what)
+    names = _active(found, what) if is_adapted else []
+    down: dict[str, Any] = {name: _rows(found.lora_A[name], f"{what}, lora_A") for name in names}
+    adapters = tuple(
+        LowRank(
+            down[name].unflatten(0, (-1, head_dim)),
+            _rows(found.lora_B[name], f"{what}, lora_B"),
+            float(found.scaling[name]),
+        )
+        for name in names
+    )
+    return Projection(rows.unflatten(0, (-1, head_dim)), adapters)
+
+
+def _active(adapted: Any, what: str) -> list[str]:
+    """Return the names of the active adapters of a LoRA layer, as PEFT makes it."""
+    if adapted.disable_adapters or adapted.merged:
+        return []  # not added, or in the base layer's weights
+    names = [name for name in adapted.active_adapters if name in adapted.lora_A]
+    for name in names:
+        more = (
+            getattr(adapted, "use_dora", {}).get(name, False),
+            name in getattr(adapted, "lora_variant", ()),
+            name in getattr(adapted, "lora_magnitude_vector", ()),
+        )
+        if any(more):
+            raise ValueError(
+                f"{what}: adapter {name!r} is more than two matrices (DoRA, or another variant of "
+                "LoRA); merge it into the weights, or take a policy that does not read them"
+            )
+    return names
+
+
+def _rows(layer: Any, what: str) -> Tensor:
+    """Return the weights of a linear layer as a view (inputs, outputs)."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(layer, nn.Linear | Conv1D) or weight is None:
+        raise ValueError(
+            f"{what} is a {type(layer).__name__}; expected nn.Linear or Conv1D, or a LoRA of one. "
+            "Load the model unquantized, with other adapters merged, or take a policy that does "
+            "not read it"
+        )
+    # a quantised weight is a tensor of a kind of its own, or of another dtype
+    if type(weight) not in (nn.Parameter, Tensor) or weight.dtype not in DTYPES:
+        raise ValueError(
+            f"{what} holds {type(weight).__name__} of {weight.dtype}; expected floating "
+            "point. Load the model unquantized, or take a policy that does not read it"
+        )
+    if weight.device.type == "meta":
+        raise ValueError(
+            f"{what} has no weights at hand (device meta): it is offloaded. Place the layer on a "
+            "device, or take a policy that does not read it"
+        )
+    rows: Tensor = weight.detach()
+    return rows if isinstance(layer, Conv1D) else rows.T

@@ -1,0 +1,233 @@
+"""Several caches in one forward of their model, their tokens packed into one sequence.
+
+Everything but attention runs on all tokens at once; in attention, each cache serves its own. No
+token is padding, whatever the lengths.
+
+Shapes: B_i sequences in cache i, B of all caches together, n_i new tokens of each sequence.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, NoReturn, SupportsIndex, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentkv.cache.cache import Cache
+from agentkv.cache.hf.attach import HookedCache
+from agentkv.cache.hf.compat import Handle, Misuse, outside_compile
+
+T = TypeVar("T")
+
+
+def can_share(cache: Cache, num_tokens: int) -> bool:
+    """Return whether `num_tokens` new tokens of `cache` may share a forward.
+
+    They always may, unless the policy learns from contexts, which must be read alone.
+    """
+    return num_tokens == 1 or not cache.policy.allocator.learns
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """Result of a shared forward."""
+
+    logits: Tensor
+    """(B, V) after each sequence's last token, in order; undefined where `errors` has one."""
+    errors: tuple[Exception | None, ...]
+    """Per cache, the error that broke it alone; it must be restored or reset."""
+
+
+class PackedForward(HookedCache):
+    """One forward of several caches, used once.
+
+    Args:
+        caches: caches of `model`, each once, of any policies and lengths.
+        ids: per cache, tokens (B_i, n_i) that its sequences have not seen, without padding. They
+            are fed whole; the caller cuts long inputs into chunks.
+
+    Raises:
+        Misuse: a ValueError; no cache has changed.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, caches: Sequence[Cache], ids: Sequence[Tensor]
+    ) -> None:
+        if not caches:
+            raise Misuse("no caches to feed")
+        if len({id(cache) for cache in caches}) < len(caches):
+            raise Misuse("a cache was given twice; feed each once per forward")
+        if len(ids) != len(caches):
+            raise Misuse(f"{len(caches)} caches and tokens for {len(ids)}; give each its own")
+        for cache, new in zip(caches, ids, strict=True):
+            if new.dim() != 2 or not new.numel():
+                raise Misuse(f"tokens must be (sequences, at least 1); found {tuple(new.shape)}")
+            if len(caches) > 1 and not can_share(cache, new.shape[1]):
+                raise Misuse(
+                    f"{cache.policy.name} learns from each context and must read it alone; "
+                    f"found {new.shape[1]} tokens for it among others: use cache.feed"
+                )
+            cache.check_input(model.base_model, *new.shape)
+        super().__init__(layers=caches[0].layers)
+        self._model, self._caches, self._ids = model, tuple(caches), tuple(ids)
+        ends = list(accumulate((new.numel() for new in ids), initial=0))
+        self._parts = [slice(*ends) for ends in pairwise(ends)]
+        """Per cache: its tokens in the packed sequence."""
+        ends = list(accumulate((new.shape[0] for new in ids), initial=0))
+        self.rows = [slice(*ends) for ends in pairwise(ends)]
+        """Per cache: its rows of the logits."""
+        self.errors: list[Exception | None] = [None] * len(caches)
+        """As `Fed.errors`."""
+
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        """Feed all tokens and return the logits (B, V) after each sequence's last, without a gate.
+
+        An exception in one cache ends that cache alone (`errors`); one in the model is raised. A
+        cache whose forward did not end refuses the next one until it is restored or reset.
+        """
+        if len(self._caches) == 1:
+            cache, new = self._caches[0], self._ids[0]
+            alone: Tensor = self._model(
+                input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1
+            ).logits
+            return alone[:, -1]
+        device = self._ids[0].device
+        packed = torch.cat([new.reshape(-1).to(device) for new in self._ids])
+        positions = torch.tensor(
+            [
+                position
+                for cache, new in zip(self._caches, self._ids, strict=True)
+                for fed in cache.cache_layers[0].fed or [0] * new.shape[0]
+                for position in range(fed, fed + new.shape[1])
+            ],
+            device=device,
+        )
+        last = list(accumulate(new.shape[1] for new in self._ids for _ in range(new.shape[0])))
+        logits: Tensor = self._model(
+            input_ids=packed[None],
+            position_ids=positions[None],
+            past_key_values=self,
+            use_cache=True,
+            logits_to_keep=torch.tensor(last, device=device) - 1,
+        ).logits
+        return logits[0]
+
+    def confidences(self, logits: Tensor) -> Tensor:
+        """Return the confidence (B,) float32 of logits (B, V), by the gate of each cache.
+
+        Equal gates are asked once; a gate that needs no logits yields zeros.
+        """
+        found = logits.new_zeros(logits.shape[0], dtype=torch.float32)
+        gates: list[tuple[Any, list[slice]]] = []
+        for cache, rows in zip(self._caches, self.rows, strict=True):
+            gate = cache.policy.gate
+            if not gate.needs_logits:
+                continue
+            equal = next((rows for other, rows in gates if other == gate), None)
+            if equal is None:
+                gates.append((gate, [rows]))
+            else:
+                equal.append(rows)
+        for gate, of_gate in gates:
+            each = gate.confidence(torch.cat([logits[rows] for rows in of_gate]))
+            sizes = [rows.stop - rows.start for rows in of_gate]
+            for rows, part in zip(of_gate, each.split(sizes), strict=True):
+                found[rows] = part
+        return found
+
+    def apply_gates_at(self, confidences: Sequence[float]) -> None:
+        """Apply the gate of every unbroken cache, given the result of `confidences`."""
+        for i, rows in enumerate(self.rows):
+            self._guarded(i, partial(Cache.apply_gate_at, confidences=confidences[rows]))
+
+    def apply_gate(self, logits: Tensor) -> None:
+        self.apply_gates_at(self.confidences(logits).tolist())
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise Misuse(
+            "a packed forward serves one forward and cannot be copied or pickled: copy the caches"
+        )
+
+    # ---- what transformers and the hooks call
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        if (batch, num_tokens) != (1, self._parts[-1].stop):
+            raise Misuse("caches in a packed forward are fed by its `read`, not by the model")
+        for cache, new in zip(self._caches, self._ids, strict=True):
+            cache.check_input(module, *new.shape)
+
+    def begin(self) -> None:
+        for i, cache in enumerate(self._caches):
+            try:
+                cache.begin()
+            except Misuse:
+                for begun in self._caches[:i]:
+                    begun.leave()
+                raise
+
+    def leave(self) -> None:
+        for cache in self._caches:
+            cache.leave()
+
+    def note_ids(self, ids: Tensor | None) -> None:
+        assert ids is not None
+        for cache, new, part in zip(self._caches, self._ids, self._parts, strict=True):
+            cache.note_ids(ids[0, part].view(new.shape))
+
+    @outside_compile
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        return Handle(self, layer_idx, key_states, value_states), value_states
+
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Call `attend` of each cache on its own tokens: (1, all tokens, query heads, D)."""
+        assert mask is None, "a packed forward has no padding"
+        output = query.new_zeros(query.shape[2], query.shape[1], query.shape[3])
+        for i, part in enumerate(self._parts):
+            q, keys, values = (self._of(i, x) for x in (query, handle.keys, handle.values))
+
+            def attend(
+                cache: Cache, q: Tensor = q, keys: Tensor = keys, values: Tensor = values
+            ) -> Tensor:
+                own, _ = cache.update(keys, values, handle.layer_idx)
+                return cache.attend(module, own, q, None, scale, sinks)
+
+            out = self._guarded(i, attend)
+            if out is not None:
+                output[part] = out.reshape(-1, *output.shape[1:])
+        return output[None]
+
+    def finish(self) -> None:
+        for i in range(len(self._caches)):
+            self._guarded(i, Cache.finish)
+
+    def _of(self, i: int, x: Tensor) -> Tensor:
+        """Return cache i's part (B_i, H, n_i, D) of (1, H, all tokens, D)."""
+        part = x[:, :, self._parts[i]]
+        batch, num_new = self._ids[i].shape
+        return (
+            part if batch == 1 else part[0].reshape(-1, batch, num_new, x.shape[3]).transpose(0, 1)
+        )
+
+    def _guarded(self, i: int, work: Callable[[Cache], T]) -> T | None:
+        """Return the result of `work` on cache i; None if it is broken, now or before."""
+        if self.errors[i] is not None:
+            return None
+        try:
+            return work(self._caches[i])
+        except Exception as error:  # one broken cache must not affect the others
+            self.errors[i] = error
+            return None

@@ -1,0 +1,515 @@
+"""Backends: how a layer's entries are appended, attended to, dropped and quantized.
+
+`Backend` is the interface and the reference, in plain torch. `NumbaBackend` and `TritonBackend`
+override what they speed up. Backends hold no state; a layer chooses one when storage begins.
+
+Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new tokens, D head size;
+S segments of a sequence, N = B * S, W = H / S heads per segment, T entries of a segment.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
+from agentkv.cache.storage.table import Run, Table, Which
+from agentkv.policies.entries import Drop, DropOne, Verdict
+from agentkv_kernels.attention import attend, weights
+from agentkv_kernels.device import Implementation
+from agentkv_kernels.ema import Ema
+from agentkv_kernels.formats import BLOCK, merge
+from agentkv_kernels.layout import BLOCK_IDS, KEYS, NORMS, TRACKED, VALUES
+
+LastWeights = Callable[[int], Tensor]
+"""A number of queries to the weights (n, q, T) of the last q: mean over a segment's query heads."""
+
+Observe = Callable[[Which, Tensor, LastWeights], None]
+"""Receives the mass (n, T) of segments: mean over a segment's query heads and the last queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A verdict on one sequence in some layers of equal shape."""
+
+    storages: Sequence[LayerStorage]
+    sequence: int
+    verdict: Verdict
+    """In storage order; its segments are those of the first storage, then those of the next."""
+
+
+class Backend:
+    """Operations on the storage of a layer, in plain torch."""
+
+    name: Implementation = "torch"
+
+    def append(
+        self,
+        storage: LayerStorage,
+        keys: Tensor,
+        values: Tensor,
+        norms: Tensor | None = None,
+        *,
+        first: Sequence[int],
+        columns: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Append entries to every segment, with a statistic of 0.
+
+        Args:
+            keys, values: (B, H, Q, D).
+            norms: (B, H, Q, n), for a layout with norms.
+            first: position of each sequence's first new entry; the next ones count up.
+            columns: per sequence (n,) int64 ascending, the columns that are tokens; None: all.
+        """
+        before, num_new = storage.counts, keys.shape[2]
+        keys, values = by_segment(storage, keys), by_segment(storage, values)
+        per = storage.layout.segments_per_sequence
+        counts: list[int] | int = num_new
+        if columns is not None:
+            counts = [columns[segment // per].shape[0] for segment in range(len(before))]
+        storage.metadata.extend(counts)
+        storage.dense.extend(counts)
+        at_once = columns is None and storage.dense.is_even
+        if at_once:
+            storage.dense.view(KEYS, None)[:, :, -num_new:] = keys
+            storage.dense.view(VALUES, None)[:, :, -num_new:] = values
+        norms = None if norms is None else by_segment(storage, norms)
+        for segment, start in enumerate(before):
+            pick = None if columns is None else columns[segment // per]
+            if not at_once:
+                for field, x in ((KEYS, keys), (VALUES, values)):
+                    _write_last(storage.dense.entries(field, segment), x[segment], pick)
+            positions, position = storage.positions(segment)[start:], first[segment // per]
+            if positions.shape[0] == 1:
+                positions.fill_(position)
+            elif positions.shape[0]:
+                torch.arange(position, position + positions.shape[0], out=positions)
+            if storage.layout.tracked.inner != (0,):
+                storage.tracked(segment)[:, start:].zero_()
+            if norms is not None:
+                _write_last(storage.metadata.entries(NORMS, segment), norms[segment], pick)
+
+    def append_attend(
+        self,
+        storage: LayerStorage,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        first: Sequence[int],
+        scale: float,
+        sinks: Tensor | None,
+        ema: Ema | None,
+        observe: Observe | None,
+    ) -> Tensor:
+        """Append one token per sequence, attend over all entries, and keep its query.
+
+        Norms of the new entries are left to the caller.
+
+        Args:
+            q: (B, H * G, 1, D), rotated; query head h * G + g reads head h.
+            keys, values: (B, H, 1, D).
+            first: position of each sequence's new entry.
+            scale: factor on the logits before the softmax.
+            sinks: (H * G,) logits that join the softmax.
+            ema: updates the first tracked number of every entry by its mass.
+            observe: receives the mass.
+
+        Returns:
+            As `q`.
+        """
+        self.append(storage, keys, values, first=first)
+        update = observe if ema is None else _ema_update(storage, ema)
+        output = self.attend(
+            storage,
+            q,
+            first=first,
+            columns=None,
+            scale=scale,
+            sinks=sinks,
+            window=None,
+            num_mass_queries=int(update is not None),
+            observe=update,
+        )
+        if storage.queries is not None:
+            storage.queries.append(q, first=first, columns=None)
+        return output
+
+    def attend(
+        self,
+        storage: LayerStorage,
+        q: Tensor,
+        *,
+        first: Sequence[int],
+        columns: Sequence[Tensor] | None,
+        scale: float,
+        sinks: Tensor | None,
+        window: int | None,
+        num_mass_queries: int,
+        observe: Observe | None,
+    ) -> Tensor:
+        """Attend with new tokens whose entries are appended already.
+
+        Args:
+            q: (B, H * G, Q, D), rotated.
+            first: position of each sequence's first new token.
+            columns: as in `append`; other columns yield zeros.
+            window: a token sees only entries less than `window` positions back.
+            num_mass_queries: how many of the last queries the mass averages over.
+            observe: receives the mass of every segment; None: no mass is computed.
+            scale, sinks: as in `append_attend`.
+
+        Returns:
+            As `q`.
+        """
+        per, queries = storage.layout.segments_per_sequence, by_segment(storage, q)
+        own_sinks = None if sinks is None else sinks.view(per, -1)
+
+        def attend_in(which: Which, q: Tensor) -> Tensor:
+            sequences = range(storage.batch) if which is None else [_only(which) // per]
+            starts = [first[i] for i in sequences for _ in range(per if which is None else 1)]
+            segment_sinks = None if own_sinks is None else own_sinks[_only(which or 0) % per]
+            q_positions = _query_positions(starts, q) if q.shape[2] > 1 else None
+            parts = storage.parts(which)
+            done = attend(
+                q,
+                parts,
+                scale=scale,
+                q_positions=q_positions,
+                # whatever the window hides from a single token is dropped already
+                window=None if q_positions is None else window,
+                sinks=segment_sinks,
+                num_mass_queries=0 if observe is None else num_mass_queries,
+            )
+            if observe is not None:
+                assert done.mass is not None
+
+                def last_weights(count: int) -> Tensor:
+                    return weights(
+                        q[:, :, -count:],
+                        parts,
+                        scale=scale,
+                        q_positions=None if q_positions is None else q_positions[:, -count:],
+                        window=None if q_positions is None else window,
+                        sinks=segment_sinks,
+                    ).mean(dim=(1, 2))
+
+                observe(which, done.mass.mean(dim=1), last_weights)
+            return done.output
+
+        if columns is None and storage.is_even and (sinks is None or per == 1):
+            return attend_in(None, queries).view(q.shape)
+        # contiguous, unlike q, so that its segments are views of it
+        output = q.new_zeros(q.shape)
+        by_segments = by_segment(storage, output)
+        for segment in range(storage.num_segments):
+            pick = None if columns is None else columns[segment // per]
+            own = queries[segment, None]
+            if pick is None:
+                by_segments[segment] = attend_in(segment, own)[0]
+            elif pick.shape[0]:
+                by_segments[segment][:, pick] = attend_in(segment, own[:, :, pick])[0]
+        return output
+
+    # ---- dropping
+
+    def drop(self, evictions: Iterable[Eviction]) -> None:
+        """Drop entries of some sequences and layers as the verdicts say, and return their
+        memory."""
+        verdicts: dict[LayerStorage, list[Verdict | None]] = {}
+        for eviction in evictions:
+            for storage, verdict in _by_storage(eviction):
+                verdicts.setdefault(storage, [None] * storage.batch)[eviction.sequence] = verdict
+        for storage, of_sequences in verdicts.items():
+            dropped = [
+                _dropped(of_sequences[i], j, storage.counts[segment])
+                for i in range(storage.batch)
+                for j, segment in enumerate(storage.segments(i))
+            ]
+            runs = [entries for entries in dropped if isinstance(entries, tuple)]
+            if len(runs) == len(dropped):
+                self.drop_runs(storage, runs)
+            else:
+                both = zip(dropped, storage.counts, strict=True)
+                self.keep(storage, [_kept(each, count, storage.device) for each, count in both])
+
+    def drop_runs(self, storage: LayerStorage, runs: Sequence[Run]) -> None:
+        """Drop entries first..last - 1 of each segment, in storage order."""
+        dense = runs
+        if storage.codes is not None:
+            split = list(zip(runs, storage.codes.counts, strict=True))
+            dense = [(max(a - n, 0), max(b - n, 0)) for (a, b), n in split]
+            storage.codes.drop([(min(a, n), min(b, n)) for (a, b), n in split])
+            self._merge_blocks(storage)
+        storage.dense.drop(dense)
+        storage.metadata.drop(runs)
+
+    def drop_before(self, storage: LayerStorage, oldest: Sequence[int]) -> None:
+        """Drop the entries of each segment whose position is below the segment's `oldest`."""
+        if storage.layout.by_rank:
+            self.keep(
+                storage,
+                [(storage.positions(i) >= at).nonzero().squeeze(1) for i, at in enumerate(oldest)],
+            )
+            return
+        runs = []
+        for segment, limit in enumerate(oldest):
+            positions = storage.positions(segment)
+            stays = limit <= 0 or not positions.shape[0] or int(positions[0]) >= limit
+            runs.append((0, 0 if stays else int((positions < limit).sum())))
+        self.drop_runs(storage, runs)
+
+    def keep(self, storage: LayerStorage, picks: Sequence[Tensor | None]) -> None:
+        """Keep only the entries of each segment with these numbers (n,), ascending; None: all."""
+        dense = picks
+        if storage.codes is not None:
+            quantized, dense = [], []
+            for pick, count in zip(picks, storage.codes.counts, strict=True):
+                split = 0 if pick is None or not count else int((pick < count).sum())
+                quantized.append(None if pick is None or split == count else pick[:split])
+                dense.append(None if pick is None else pick[split:] - count)
+            storage.codes.keep(quantized)
+            self._merge_blocks(storage)
+        storage.dense.keep(dense)
+        storage.metadata.keep(picks)
+
+    def tidy(self, storage: LayerStorage) -> None:
+        """Return unused memory, and merge blocks of scales that serve few entries."""
+        for table in (storage.metadata, storage.dense, storage.codes):
+            if table is not None:
+                table.trim()
+        self._merge_blocks(storage)
+
+    # ---- quantizing
+
+    def quantize_oldest(self, storage: LayerStorage, recent: Sequence[int]) -> None:
+        """Quantize the oldest dense entries in blocks of 64 while more than recent + 63 are dense.
+
+        Args:
+            recent: dense entries that each sequence keeps per segment.
+        """
+        per, held = storage.layout.segments_per_sequence, storage.dense.counts
+        older = [count - recent[segment // per] for segment, count in enumerate(held)]
+        if max(older) < BLOCK:
+            return
+        counts = [max(0, count) // BLOCK * BLOCK for count in older]
+
+        def oldest(field: int, segment: int) -> tuple[Tensor, bool]:
+            return storage.dense.entries(field, segment)[:, : counts[segment]], False
+
+        self._append_quantized(storage, counts, oldest)
+        storage.dense.drop([(0, count) for count in counts])
+
+    def quantize(self, storage: LayerStorage, picks: Sequence[Tensor]) -> None:
+        """Quantize the entries of each segment with these numbers (n,), ascending, all dense so
+        far.
+
+        They go behind the quantized ones in storage order.
+        """
+        if not any(pick.shape[0] for pick in picks):
+            return
+        assert storage.codes is not None
+        orders, stays, num_quantized = [], [], storage.codes.counts
+        for segment, pick in enumerate(picks):
+            before, device = num_quantized[segment], pick.device
+            others = torch.ones(storage.counts[segment], dtype=torch.bool, device=device)
+            others[:before] = False
+            others[pick] = False
+            stay = others.nonzero().squeeze(1)
+            orders.append(torch.cat([torch.arange(before, device=device), pick, stay]))
+            stays.append(stay - before)
+
+        def picked(field: int, segment: int) -> tuple[Tensor, bool]:
+            pick = picks[segment] - num_quantized[segment]
+            return storage.dense.entries(field, segment)[:, pick], True
+
+        self._append_quantized(storage, [pick.shape[0] for pick in picks], picked)
+        storage.dense.keep(stays)
+        storage.metadata.keep(orders)
+
+    def _append_quantized(
+        self,
+        storage: LayerStorage,
+        counts: Sequence[int],
+        read: Callable[[int, int], tuple[Tensor, bool]],
+    ) -> None:
+        """Encode entries and append them to the codes.
+
+        Codes are made once, from entries in the model's dtype.
+
+        Args:
+            counts: number of entries per segment.
+            read: field and segment to the entries (W, T, D), and whether they are a copy.
+        """
+        codes, scales, form = storage.codes, storage.scales, storage.layout.format
+        assert codes is not None and form is not None
+        meter = codes.meter
+        codes.extend(counts)
+        first_blocks: list[int] = []
+        if scales is not None:
+            first_blocks = scales.counts
+            scales.extend([-(-count // BLOCK) for count in counts])
+        table, *scale_fields = storage.scale_fields
+        for segment, count in enumerate(counts):
+            if not count:
+                continue
+            for field, scale_field in zip((KEYS, VALUES), scale_fields, strict=True):
+                x, is_copy = read(field, segment)
+                with meter.counting(*([x] if is_copy else [])):
+                    new_codes, new_scales = form.encode(x)
+                    with meter.counting(new_codes, new_scales):
+                        codes.entries(field, segment)[:, -count:] = new_codes
+                        last = table.entries(scale_field, segment)[:, -new_scales.shape[1] :]
+                        last.copy_(new_scales)
+                        del new_codes, new_scales, last
+                    del x
+            if scales is not None:
+                ids = torch.arange(count, device=storage.device) // BLOCK + first_blocks[segment]
+                codes.entries(BLOCK_IDS, segment)[0, -count:] = ids
+        self._merge_blocks(storage)
+
+    def _merge_blocks(self, storage: LayerStorage) -> None:
+        """Merge the blocks of segments that have more than `max_blocks`.
+
+        Merging shifts integers and decodes nothing.
+        """
+        codes, scales = storage.codes, storage.scales
+        if codes is None or scales is None:
+            return
+        counts, blocks = codes.counts, scales.counts
+        sparse = [have > max_blocks(count) for have, count in zip(blocks, counts, strict=True)]
+        if not any(sparse):
+            return
+        runs = [(0, 0)] * len(counts)
+        for segment in (i for i, is_sparse in enumerate(sparse) if is_sparse):
+            # scales of merged blocks replace the first ones, and the others are dropped
+            num_merged = -(-counts[segment] // BLOCK)
+            runs[segment] = (num_merged, blocks[segment])
+            if num_merged:
+                _merge_segment(codes, scales, segment, num_merged)
+        scales.drop(runs)
+
+
+def _merge_segment(codes: Table, scales: Table, segment: int, num_merged: int) -> None:
+    """Merge a segment's blocks into `num_merged`, whose scales come first."""
+    meter, ids = codes.meter, codes.entries(BLOCK_IDS, segment)[0]
+    old_ids = ids.clone()
+    with meter.counting(old_ids):
+        for field in (KEYS, VALUES):
+            own_codes, own_scales = (table.entries(field, segment) for table in (codes, scales))
+            new_codes, new_scales, new_ids = merge(own_codes, own_scales, old_ids)
+            with meter.counting(new_codes, new_scales, new_ids):
+                own_codes.copy_(new_codes)
+                own_scales[:, :num_merged] = new_scales
+                ids.copy_(new_ids)
+                del new_codes, new_scales, new_ids
+
+
+def by_segment(storage: LayerStorage, x: Tensor) -> Tensor:
+    """Return (B, S * w, ...) as (N, w, ...), a view if possible."""
+    per = storage.layout.segments_per_sequence
+    return x if per == 1 else x.reshape(x.shape[0] * per, x.shape[1] // per, *x.shape[2:])
+
+
+def single_entries(verdict: Verdict, num_segments: int) -> list[int] | None:
+    """Return the entry to drop per segment if the verdict drops exactly one of each; else None."""
+    if isinstance(verdict, DropOne):
+        entries: list[int] = verdict.entries.tolist()
+        return entries
+    if isinstance(verdict, Drop) and verdict.stop - verdict.start == 1:
+        return [verdict.start] * num_segments
+    return None
+
+
+def observe_mass(storage: LayerStorage, mass: Tensor, observe: Observe) -> None:
+    """Hand out the mass (R,) of one new token as views: of all segments if they are even, else of
+    each."""
+    descriptor = storage.metadata.descriptor
+    if storage.is_even:
+        _, capacity, start, count = descriptor.extent(0)
+        received = mass.view(-1, capacity)[:, start : start + count]
+        observe(None, received, lambda count: received[:, None])
+        return
+    for segment in range(storage.num_segments):
+        base, _, start, count = descriptor.extent(segment)
+        own = mass[None, base + start : base + start + count]
+        observe(segment, own, lambda count, own=own: own[:, None])  # type: ignore[misc]
+
+
+def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Verdict]]:
+    verdict, per = eviction.verdict, eviction.storages[0].layout.segments_per_sequence
+    for i, storage in enumerate(eviction.storages):
+        own = slice(i * per, (i + 1) * per)
+        if isinstance(verdict, Tensor):
+            yield storage, verdict[own]
+        elif isinstance(verdict, DropOne):
+            yield storage, DropOne(verdict.entries[own])
+        else:
+            yield storage, verdict
+
+
+def _dropped(verdict: Verdict | None, segment: int, count: int) -> Run | Tensor:
+    """Return the entries that a segment drops, as one run if they are one, else as numbers (n,).
+
+    Args:
+        verdict: in storage order, a mask being padded at its front; None: all entries stay.
+        segment: which of the sequence's segments.
+        count: its entries.
+    """
+    if verdict is None:
+        return 0, 0
+    if isinstance(verdict, Drop):
+        return verdict.start, verdict.stop
+    if isinstance(verdict, DropOne):
+        entry = int(verdict.entries[segment])
+        return entry, entry + 1
+    keep = verdict[segment, verdict.shape[1] - count :]
+    gone = keep.logical_not().nonzero().squeeze(1)
+    if not gone.shape[0]:
+        return 0, 0
+    start, stop = int(gone[0]), int(gone[-1]) + 1
+    return (start, stop) if stop - start == gone.shape[0] else gone
+
+
+def _kept(dropped: Run | Tensor, count: int, device: torch.device) -> Tensor | None:
+    """Return the numbers of a segment's other entries, ascending; None: all."""
+    if isinstance(dropped, tuple) and dropped[0] == dropped[1]:
+        return None
+    keep = torch.ones(count, dtype=torch.bool, device=device)
+    keep[slice(*dropped) if isinstance(dropped, tuple) else dropped] = False
+    return keep.nonzero().squeeze(1)
+
+
+def _write_last(entries: Tensor, x: Tensor, pick: Tensor | None) -> None:
+    """Write x (W, t, F), or its entries `pick`, to the last of `entries` (W, T, F)."""
+    num_new = x.shape[1] if pick is None else pick.shape[0]
+    last = entries[:, entries.shape[1] - num_new :]
+    if pick is None:
+        last.copy_(x)
+    else:
+        torch.index_select(x, 1, pick, out=last)
+
+
+def _query_positions(first: Sequence[int], q: Tensor) -> Tensor:
+    """Return positions (n, Q) of new queries (n, heads, Q, D), given each one's first."""
+    steps = torch.arange(q.shape[2], device=q.device)
+    if first.count(first[0]) == len(first):
+        return (steps + first[0]).expand(q.shape[0], -1)
+    return steps + torch.tensor(first, device=q.device)[:, None]
+
+
+def _ema_update(storage: LayerStorage, ema: Ema) -> Observe:
+    def update(which: Which, mass: Tensor, last_weights: LastWeights) -> None:
+        numbers = storage.metadata.view(TRACKED, which)[:, 0, :, 0]
+        updated = ema.keep * numbers + ema.gain * mass
+        if ema.starts_at_mass:
+            updated[:, -1] = mass[:, -1]
+        numbers.copy_(updated)
+
+    return update
+
+
+def _only(which: Which) -> int:
+    assert isinstance(which, int)
+    return which

@@ -1,0 +1,64 @@
+"""Choice of a layer's layout, which its policy needs, and of the backend that serves it."""
+
+import torch
+
+from agentkv.cache.geometry import LayerShape
+from agentkv.cache.storage.backend import Backend
+from agentkv.policies.policy import Policy
+from agentkv_kernels.device import choice_for, unsupported_by_triton
+from agentkv_kernels.formats import format_of
+from agentkv_kernels.layout import EMPTY, Field, Layout
+
+TORCH = Backend()
+
+
+def layout_for(
+    layer: LayerShape, policy: Policy | None, *, dtype: torch.dtype, num_q_heads: int
+) -> Layout:
+    """Return the layout that `policy` needs in a layer.
+
+    Args:
+        policy: None for a layer that keeps whatever its window shows.
+        dtype: of keys and values.
+        num_q_heads: query heads of a sequence.
+    """
+    heads = layer.num_heads
+    if policy is None:
+        return Layout(1, heads, layer.head_dim, dtype, None, EMPTY, 0, False)
+    # a policy that evicts by age alone evicts the same entries of all heads
+    is_shared = policy.allocator.shared or policy.scorer.by_age
+    tracker, form = policy.scorer.tracker, policy.precision.format
+    return Layout(
+        segments_per_sequence=1 if is_shared else heads,
+        num_heads=heads if is_shared else 1,
+        head_dim=layer.head_dim,
+        dtype=dtype,
+        format=None if form is None else format_of(form),
+        tracked=EMPTY if tracker is None else Field(1, (tracker.size,), tracker.dtype),
+        num_norms={None: 0, "mean": 1, "each": num_q_heads // heads}[policy.selector.norms],
+        by_rank=policy.precision.by_rank,
+        query_window=policy.scorer.window,
+        num_query_heads=num_q_heads if policy.scorer.window else 0,
+    )
+
+
+def backend_for(layout: Layout, num_q_heads: int, device: torch.device) -> Backend:
+    """Return the fastest backend that serves a layout on a device.
+
+    Args:
+        num_q_heads: query heads of a sequence.
+    """
+    wanted = choice_for(device).implementation
+    if layout.format is not None and layout.format.name != "int8":
+        return TORCH
+    if wanted == "numba" and layout.dtype == torch.float32:
+        # imported here because Numba takes half a second, and is optional
+        from agentkv.cache.storage.numba_backend import NUMBA
+
+        return NUMBA
+    group = num_q_heads // (layout.segments_per_sequence * layout.num_heads)
+    if wanted == "triton" and not unsupported_by_triton(layout.dtype, group, layout.head_dim):
+        from agentkv.cache.storage.triton_backend import TRITON
+
+        return TRITON
+    return TORCH

@@ -1,0 +1,231 @@
+"""Storage of one layer: its tables, and their entries as views.
+
+Every sequence has one segment for all KV heads, if they keep the same entries, or one per head. In
+storage order, a segment's quantized entries come first, then those in the model's dtype. The latter
+ascend in position; so do the former unless rank decides what is quantized.
+
+Shapes: B sequences, S segments of each (1 or H), N = B * S; W heads per segment (H or 1), D head
+size; T entries of a segment.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.query_window import QueryWindow
+from agentkv.cache.storage.table import Meter, Table, Which
+from agentkv_kernels.entries import Dense, Part, Quantized
+from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.layout import (
+    BLOCK_IDS,
+    KEY_SCALES,
+    KEYS,
+    NORMS,
+    POSITION,
+    TRACKED,
+    VALUE_SCALES,
+    VALUES,
+    Addressed,
+    LayerDescriptor,
+    Layout,
+)
+
+
+class LayerStorage(Addressed):
+    """Tables of one layer. A `Backend` changes them; all bytes are metered.
+
+    Args:
+        batch: B.
+        meter: counts the bytes.
+    """
+
+    __slots__ = (
+        "codes",
+        "dense",
+        "descriptor",
+        "device",
+        "layout",
+        "metadata",
+        "num_segments",
+        "queries",
+        "scales",
+    )
+
+    def __init__(self, layout: Layout, *, batch: int, device: torch.device, meter: Meter) -> None:
+        num_segments = batch * layout.segments_per_sequence
+        self.layout, self.num_segments, self.device = layout, num_segments, device
+        self.metadata = Table(layout.metadata, num_segments, device=device, meter=meter)
+        self.dense = Table(layout.dense, num_segments, device=device, meter=meter)
+        self.codes: Table | None = None
+        """Quantized entries; None without a format."""
+        self.scales: Table | None = None
+        """Scales that blocks of entries share; None if each entry has its own."""
+        if layout.codes:
+            self.codes = Table(layout.codes, num_segments, device=device, meter=meter)
+        if layout.scales:
+            self.scales = Table(layout.scales, num_segments, device=device, meter=meter, spare=0)
+        self.queries: QueryWindow | None = None
+        """Latest queries; None for a policy that reads none."""
+        if layout.query_window:
+            self.queries = QueryWindow(layout, batch, device=device, meter=meter)
+        self._describe()
+
+    def _describe(self) -> None:
+        tables = self.tables
+        names = ("metadata", "dense", "codes", "scales", "queries")
+        found = [tables[name].descriptor if name in tables else None for name in names]
+        self.descriptor = LayerDescriptor(self.layout, self.batch, found)
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return self.num_segments // self.layout.segments_per_sequence
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by name, always in the same order."""
+        named = {"metadata": self.metadata, "dense": self.dense}
+        if self.codes is not None:
+            named["codes"] = self.codes
+        if self.scales is not None:
+            named["scales"] = self.scales
+        if self.queries is not None:
+            named["queries"] = self.queries.table
+        return named
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables, unused capacity included."""
+        return sum(table.nbytes for table in self.tables.values())
+
+    @property
+    def counts(self) -> list[int]:
+        """Entries of each segment."""
+        return self.metadata.counts
+
+    @property
+    def num_quantized(self) -> list[int]:
+        """Quantized entries of each segment, the first ones in storage order."""
+        return [0] * self.num_segments if self.codes is None else self.codes.counts
+
+    def num_entries(self, sequence: int) -> int:
+        """Return the number of entries in all segments of a sequence."""
+        per = self.layout.segments_per_sequence
+        return self.metadata.descriptor.count(sequence * per, per)
+
+    def segments(self, sequence: int) -> range:
+        """Return the segments of a sequence."""
+        per = self.layout.segments_per_sequence
+        return range(sequence * per, (sequence + 1) * per)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether one attention call can serve all segments."""
+        tables = (self.metadata, self.dense, self.codes, self.scales)
+        return all(table.is_even for table in tables if table is not None)
+
+    # ---- views
+
+    def positions(self, segment: int) -> Tensor:
+        """Return positions (T,) int32 in storage order."""
+        return self.metadata.entries(POSITION, segment)[0]
+
+    def all_positions(self, which: Which = None) -> Tensor:
+        """Return positions (n, T) int32 in storage order; several segments must be even."""
+        return self.metadata.view(POSITION, which)[:, 0]
+
+    def tracked(self, which: Which = None) -> Tensor:
+        """Return the statistic (n, T, k) that a tracker keeps; several segments must be even."""
+        return self.metadata.view(TRACKED, which)[:, 0]
+
+    def norms(self, which: Which = None) -> Tensor:
+        """Return value norms (n, W, T, k) float32; several segments must be even."""
+        return self.metadata.view(NORMS, which)
+
+    def parts(self, which: Which = None) -> list[Part]:
+        """Return the entries for attention, segments as its batch; several must be even."""
+        first = which if isinstance(which, int) else 0
+        positions, num_quantized = self.all_positions(which), self.num_quantized[first]
+        parts: list[Part] = []
+        if num_quantized:
+            parts.append(self._quantized(which, positions[:, :num_quantized]))
+        if positions.shape[1] > num_quantized or not parts:
+            keys, values = self.dense.view(KEYS, which), self.dense.view(VALUES, which)
+            parts.append(Dense(keys, values, positions[:, num_quantized:]))
+        return parts
+
+    def _quantized(self, which: Which, positions: Tensor) -> Quantized:
+        assert self.codes is not None and self.layout.format is not None
+        table, key_scales, value_scales = self.scale_fields
+        return Quantized(
+            self.layout.format,
+            self.codes.view(KEYS, which),
+            self.codes.view(VALUES, which),
+            table.view(key_scales, which),
+            table.view(value_scales, which),
+            None if self.scales is None else self.codes.view(BLOCK_IDS, which)[:, 0],
+            positions,
+        )
+
+    @property
+    def scale_fields(self) -> tuple[Table, int, int]:
+        """The table with the scales, and its fields for keys and values."""
+        assert self.codes is not None
+        if self.scales is not None:
+            return self.scales, KEYS, VALUES
+        return self.codes, KEY_SCALES, VALUE_SCALES
+
+    # ---- as a whole
+
+    def take(self, sequences: Sequence[int]) -> "LayerStorage":
+        """Return an independent copy of these sequences, on the same meter."""
+        copy = object.__new__(LayerStorage)
+        copy.layout, copy.device = self.layout, self.device
+        segments = [segment for sequence in sequences for segment in self.segments(sequence)]
+        copy.num_segments = len(segments)
+        copy.metadata, copy.dense = self.metadata.take(segments), self.dense.take(segments)
+        copy.codes = None if self.codes is None else self.codes.take(segments)
+        copy.scales = None if self.scales is None else self.scales.take(segments)
+        copy.queries = None if self.queries is None else self.queries.take(sequences)
+        copy._describe()
+        return copy
+
+    def release(self) -> None:
+        """Return all memory; the storage must not be used afterwards."""
+        for table in self.tables.values():
+            table.release()
+
+    def check(self) -> None:
+        """Audit the structure. Raises AssertionError naming what is broken."""
+        for table in self.tables.values():
+            table.check()
+        for segment, count in enumerate(self.counts):
+            num_quantized, num_dense = self.num_quantized[segment], self.dense.counts[segment]
+            assert num_quantized + num_dense == count, (
+                f"{num_quantized} + {num_dense} entries, {count} positions"
+            )
+            positions = self.positions(segment)
+            assert bool((positions >= 0).all()), "an entry without a position"
+            assert bool((positions[num_quantized:].diff() > 0).all()), "positions do not ascend"
+            assert bool((positions.sort().values.diff() > 0).all()), "a position is stored twice"
+            if self.layout.tracked.dtype.is_floating_point:
+                assert bool(self.tracked(segment).isfinite().all()), "a statistic is not finite"
+            if self.scales is not None and self.codes is not None:
+                num_blocks = self.scales.counts[segment]
+                assert num_blocks <= max_blocks(num_quantized), (
+                    f"{num_blocks} blocks of scales for {num_quantized} entries"
+                )
+                if num_quantized:
+                    ids = self.codes.entries(BLOCK_IDS, segment)[0]
+                    assert 0 <= int(ids.min()) and int(ids.max()) < num_blocks, (
+                        "a block id without scales"
+                    )
+
+
+def max_blocks(num_entries: int) -> int:
+    """Return how many blocks of scales may serve so many entries: twice what full blocks need.
+
+    Merging blocks less often rounds less (our choice).
+    """
+    return 2 * -(-num_entries // BLOCK)

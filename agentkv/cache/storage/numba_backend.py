@@ -1,0 +1,143 @@
+"""Backend for CPUs: one compiled call appends and attends, one drops entries of all layers.
+
+Serves float32 entries, quantized ones in the format int8. Importing this module imports Numba,
+which takes half a second.
+
+Shapes as in `backend`; R flat entries of the metadata.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.backend import (
+    Backend,
+    Eviction,
+    Observe,
+    observe_mass,
+    single_entries,
+)
+from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.table import Table
+from agentkv_kernels.device import Implementation
+from agentkv_kernels.ema import Ema
+from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.layout import POSITION
+from agentkv_kernels.numba import append_attend as kernel
+from agentkv_kernels.numba import drop as drop_kernels
+
+LOG2_E = 1.4426950408889634
+NO_UPDATE = Ema(keep=1.0, gain=0.0, starts_at_mass=False)
+
+
+class NumbaBackend(Backend):
+    """Operations on the storage of a layer, compiled by Numba."""
+
+    name: Implementation = "numba"
+
+    def append_attend(
+        self,
+        storage: LayerStorage,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        first: Sequence[int],
+        scale: float,
+        sinks: Tensor | None,
+        ema: Ema | None,
+        observe: Observe | None,
+    ) -> Tensor:
+        layer = storage.descriptor
+        layer.set_positions(first)
+        q, keys, values = q.contiguous(), keys.contiguous(), values.contiguous()
+        output = torch.empty_like(q)
+        sinks_address, num_sinks = 0, 0
+        if sinks is not None:
+            sinks = sinks.detach().to(torch.float32).contiguous()
+            sinks_address, num_sinks = sinks.data_ptr(), layer.segments_per_sequence
+        rule = NO_UPDATE if ema is None else ema
+
+        def run() -> tuple[bool, Tensor | None]:
+            # the mass has the layout of the metadata, which grows with its capacity
+            mass = None
+            if observe is not None:
+                mass = torch.empty(storage.metadata.tensors[POSITION].shape[0])
+            done = kernel.append_attend(
+                layer.address,
+                q.shape[1] // keys.shape[1],
+                scale * LOG2_E,
+                q.data_ptr(),
+                keys.data_ptr(),
+                values.data_ptr(),
+                sinks_address,
+                num_sinks,
+                output.data_ptr(),
+                0 if mass is None else mass.data_ptr(),
+                rule.keep,
+                rule.gain,
+                rule.starts_at_mass,
+            )
+            return done, mass
+
+        done, mass = run()
+        if not done:
+            for table in _growing(storage):
+                table.reserve()
+            done, mass = run()
+            assert done, "no capacity after it was reserved"
+        if observe is not None and mass is not None:
+            observe_mass(storage, mass, observe)
+        return output
+
+    def drop(self, evictions: Iterable[Eviction]) -> None:
+        entries: dict[LayerStorage, list[int]] = {}
+        masks: dict[LayerStorage, list[int]] = {}
+        alive: list[Tensor] = []
+        others: list[Eviction] = []
+        for eviction in evictions:
+            verdict, first = eviction.verdict, eviction.storages[0]
+            per = first.layout.segments_per_sequence
+            at = eviction.sequence * per
+            single = single_entries(verdict, len(eviction.storages) * per)
+            if single is not None:
+                for i, storage in enumerate(eviction.storages):
+                    own = entries.setdefault(storage, [-1] * storage.num_segments)
+                    own[at : at + per] = single[i * per : (i + 1) * per]
+            elif isinstance(verdict, Tensor):
+                mask = verdict.contiguous()
+                alive.append(mask)
+                width, start = mask.shape[1], mask.data_ptr()
+                for i, storage in enumerate(eviction.storages):
+                    own = masks.setdefault(storage, [0] * storage.num_segments)
+                    counts = storage.counts[at : at + per]
+                    # a shorter segment is padded at its front
+                    own[at : at + per] = [
+                        start + (i * per + j + 1) * width - count for j, count in enumerate(counts)
+                    ]
+            else:
+                others.append(eviction)
+        super().drop(others)
+        self._run(drop_kernels.drop, entries)
+        self._run(drop_kernels.keep, masks)
+
+    def _run(self, kernel: Callable[..., Any], arguments: dict[LayerStorage, list[int]]) -> None:
+        if not arguments:
+            return
+        addresses = np.array([storage.descriptor.address for storage in arguments], np.int64)
+        numbers = np.array([each for own in arguments.values() for each in own], np.int64)
+        if kernel(addresses, numbers, BLOCK):
+            for storage in arguments:
+                self.tidy(storage)
+
+
+def _growing(storage: LayerStorage) -> list[Table]:
+    """Return the tables that gain an entry in each step."""
+    queries = [] if storage.queries is None else [storage.queries.table]
+    return [storage.metadata, storage.dense, *queries]
+
+
+NUMBA = NumbaBackend()

@@ -1,0 +1,69 @@
+"""The latest rotated queries of every sequence in one layer.
+
+With them, attention of the window to the stored entries is available at every step and not only
+after a prompt. Each query keeps the rotation of its own position.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.table import Meter, Table
+from agentkv_kernels.layout import QUERY, QUERY_POSITION, Addressed, Layout
+
+SPARE = 15
+"""Unused entries, so that the memory moves at every sixteenth step only."""
+
+
+class QueryWindow(Addressed):
+    """Up to `layout.query_window` queries (H * G, w, D) of each sequence."""
+
+    __slots__ = ("table", "window")
+
+    def __init__(self, layout: Layout, batch: int, *, device: torch.device, meter: Meter) -> None:
+        self.window = layout.query_window
+        self.table = Table(layout.queries, batch, device=device, meter=meter, spare=SPARE)
+
+    def append(self, q: Tensor, *, first: Sequence[int], columns: Sequence[Tensor] | None) -> None:
+        """Append the queries (B, H * G, Q, D) of a forward, dropping the oldest beyond the window.
+
+        Args:
+            first: position of the first new query of each sequence.
+            columns: per sequence (n,) int64, the columns of `q` that are tokens; None: all.
+        """
+        q, batch, num_q = q.detach(), q.shape[0], q.shape[2]
+        picks = None if columns is None else [c[-self.window :] for c in columns]
+        table = self.table
+        counts = [min(num_q, self.window)] * batch
+        if picks is not None:
+            counts = [pick.shape[0] for pick in picks]
+        excess = [have + new - self.window for have, new in zip(table.counts, counts, strict=True)]
+        table.drop([(0, max(0, count)) for count in excess])
+        table.extend(counts)
+        for i, count in enumerate(counts):
+            if count:
+                newest = table.entries(QUERY, i)[:, -count:]
+                if picks is None:
+                    newest.copy_(q[i][:, -count:])
+                else:
+                    torch.index_select(q[i], 1, picks[i], out=newest)
+                end = first[i] + (num_q if columns is None else columns[i].shape[0])
+                positions = table.entries(QUERY_POSITION, i)[0, -count:]
+                torch.arange(end - count, end, out=positions)
+
+    def of(self, sequence: int) -> tuple[Tensor, Tensor]:
+        """Return views of a sequence's queries (H * G, w, D) and their positions (w,)."""
+        queries = self.table.entries(QUERY, sequence)
+        return queries, self.table.entries(QUERY_POSITION, sequence)[0]
+
+    def take(self, sequences: Sequence[int]) -> "QueryWindow":
+        """Return an independent copy for these sequences, on the same meter."""
+        copy = object.__new__(QueryWindow)
+        copy.window, copy.table = self.window, self.table.take(sequences)
+        return copy
+
+    def check(self, fed: Sequence[int]) -> None:
+        """Audit the window, given the tokens fed to each sequence. Raises AssertionError."""
+        expected = [min(num_seen, self.window) for num_seen in fed]
+        assert self.table.counts == expected, "the window of queries is incomplete"

@@ -1,0 +1,81 @@
+"""Arithmetic behind a budget in bytes."""
+
+import math
+from dataclasses import dataclass
+
+from agentkv.cache.geometry import Geometry
+from agentkv.cache.storage.choose import layout_for
+from agentkv.cache.storage.layer_storage import max_blocks
+from agentkv.cache.storage.query_window import SPARE
+from agentkv.policies.policy import Policy
+from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.layout import Field, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySize:
+    """Bytes of one entry of a segment."""
+
+    dense: int
+    """Key and value in the model's dtype."""
+    quantized: int
+    """Key and value quantized, with scales or block id; shared scales excluded."""
+    block: int
+    """Scales that one block shares."""
+    metadata: int
+    """Position, statistic, norms."""
+
+    @classmethod
+    def of(cls, layout: Layout) -> "EntrySize":
+        """Return the sizes for a layout."""
+        tables = (layout.dense, layout.codes, layout.scales, layout.metadata)
+        return cls(*(sum(map(_num_bytes, fields)) for fields in tables))
+
+    def segment(self, *, num_dense: int, num_quantized: int) -> int:
+        """Return the most bytes a segment takes, with a block of unused capacity per table."""
+        count = num_dense + num_quantized
+        total = (num_dense + BLOCK) * self.dense + (count + BLOCK) * self.metadata
+        if self.quantized:
+            total += (num_quantized + BLOCK) * self.quantized
+            total += max_blocks(num_quantized) * self.block
+        return total
+
+
+def _num_bytes(field: Field) -> int:
+    return field.heads * math.prod(field.inner) * field.dtype.itemsize
+
+
+def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:
+    """Return the most bytes that a full cache holds between steps under a fitted, bounded policy.
+
+    The split that an allocator chooses does not matter: the layers it acts on are alike, and bytes
+    grow linearly with entries, or more slowly where old entries are quantized. Entries whose format
+    depends on their rank count as dense.
+    """
+    ceiling, acted_on = policy.gate.ceiling, set(geometry.policy_layers)
+    assert ceiling is not None and policy.gate.bounded
+    total = 0
+    for i, layer in enumerate(geometry.layers):
+        layout = layout_for(
+            layer,
+            policy if i in acted_on else None,
+            dtype=geometry.dtype,
+            num_q_heads=geometry.num_q_heads,
+        )
+        size, count = EntrySize.of(layout), ceiling + policy.gate.slack
+        if i not in acted_on:
+            assert layer.window is not None
+            total += size.segment(num_dense=layer.window, num_quantized=0)
+            continue
+        if layer.window is not None:
+            count = min(count, layer.window)
+        num_dense = count
+        if (recent := policy.precision.recent) is not None:
+            num_dense = min(count, recent + BLOCK - 1)
+        per = layout.segments_per_sequence
+        total += per * size.segment(num_dense=num_dense, num_quantized=count - num_dense)
+        if layout.by_rank:
+            # any entry may be quantized, and a segment's last block may be half empty
+            total += per * max_blocks(count) * size.block
+        total += (layout.query_window + SPARE + 1) * sum(map(_num_bytes, layout.queries))
+    return total * batch

@@ -1,0 +1,338 @@
+"""Tables: entries of several segments in tensors that grow and shrink, with every byte metered.
+
+Shapes: N segments; a field has w heads per entry (1 for what describes an entry and not each of its
+heads) and an entry's own dimensions F.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.layout import (
+    BASE,
+    CAPACITY,
+    COUNT,
+    START,
+    Addressed,
+    Field,
+    TableDescriptor,
+)
+from agentkv_kernels.ragged import RaggedLayout
+
+Which = int | slice | None
+"""One segment, consecutive ones, or all."""
+
+Run = tuple[int, int]
+"""Entries first..last - 1."""
+
+Extent = tuple[int, int, int]
+"""Place of a segment's entries: first entry in use, number of entries, capacity."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes that a cache's storage holds now, and the most it ever held.
+
+    Storage is everything that holds entries: tables, both copies of a table while it is laid out
+    anew, and temporary copies of entries. Work space of attention, scores and encoding is excluded.
+    """
+
+    live: int = 0
+    peak: int = 0
+
+    def add(self, num_bytes: int) -> None:
+        self.live += num_bytes
+        if self.live > self.peak:
+            self.peak = self.live
+
+    @contextmanager
+    def counting(self, *copies: Tensor) -> Iterator[None]:
+        """Count temporary copies inside the context; none may share its storage with a table."""
+        held = sum(copy.untyped_storage().nbytes() for copy in copies)
+        self.add(held)
+        try:
+            yield
+        finally:
+            self.add(-held)
+
+
+class Table(Addressed):
+    """Segments of entries, one after another in one flat tensor per field.
+
+    A segment owns a box (w, capacity, *F) in which entries start..start + count - 1 of each head
+    are in use. So the entries of a head lie together, and segments of any length take what they
+    need: at rest at most `spare` + 1 entries per segment are unused.
+
+    Args:
+        spare: unused entries that a segment gets whenever the table is laid out anew.
+        meter: counts every byte taken and returned, temporary copies included.
+    """
+
+    __slots__ = ("_layout", "descriptor", "fields", "meter", "num_segments", "spare", "tensors")
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        num_segments: int,
+        *,
+        device: torch.device,
+        meter: Meter,
+        spare: int = BLOCK - 1,
+    ) -> None:
+        self.fields, self.spare, self.meter = tuple(fields), spare, meter
+        self.num_segments = num_segments
+        self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
+        self.descriptor = TableDescriptor(num_segments, fields)
+        """Extents and addresses; compiled code appends and drops entries in it."""
+        self._layout: RaggedLayout | None = None
+
+    @property
+    def counts(self) -> list[int]:
+        """Entries of each segment."""
+        return self.descriptor.column(COUNT)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storage, unused capacity included."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors)
+
+    @property
+    def layout(self) -> RaggedLayout:
+        """Extents for kernels on devices, kept until an entry comes or goes."""
+        found, device = self._layout, self.tensors[0].device
+        now = [tuple(self.descriptor.column(which)) for which in (CAPACITY, START, COUNT)]
+        if found is None or [found.capacities, found.starts, found.counts] != now:
+            found = self._layout = RaggedLayout.of(*now, device=device)
+        return found
+
+    def set_layout(self, layout: RaggedLayout) -> None:
+        """Take over the extents after a kernel has appended or dropped entries."""
+        self.descriptor.set_column(START, layout.starts)
+        self.descriptor.set_column(COUNT, layout.counts)
+        self._layout = layout
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all segments have equal extents, so that one tensor can show them."""
+        column = self.descriptor.column
+        return self.num_segments == 1 or all(
+            _all_equal(column(each)) for each in (CAPACITY, START, COUNT)
+        )
+
+    def entries(self, field: int, segment: int) -> Tensor:
+        """Return a view (w, T, *F) of one segment."""
+        base, capacity, start, count = self.descriptor.extent(segment)
+        return self._strided(field, base, capacity, start, (count,))
+
+    def view(self, field: int, which: Which) -> Tensor:
+        """Return a view (n, w, T, *F) of some segments; several must be even."""
+        if isinstance(which, int):
+            return self.entries(field, which)[None]
+        base, capacity, start, count = self.descriptor.extent(0)
+        shown = self._strided(field, base, capacity, start, (self.num_segments, count))
+        return shown if which is None else shown[which]
+
+    def _strided(
+        self, field: int, base: int, capacity: int, start: int, sizes: tuple[int, ...]
+    ) -> Tensor:
+        """Return entries of one segment, sizes (T,), or of all, sizes (N, T)."""
+        shape = self.fields[field]
+        heads, cells = shape.heads, math.prod(shape.inner)
+        steps = (heads * capacity * cells, capacity * cells, cells)[-1 - len(sizes) :]
+        return self.tensors[field].as_strided(
+            (*sizes[:-1], heads, sizes[-1], *shape.inner),
+            (*steps, *((1,) if shape.inner else ())),
+            (heads * base + start) * cells,
+        )
+
+    def extend(self, counts: int | Sequence[int]) -> None:
+        """Lengthen the segments. The new entries hold anything and must be written."""
+        more = [counts] * self.num_segments if isinstance(counts, int) else counts
+        wanted = [count + new for count, new in zip(self.counts, more, strict=True)]
+        if self._has_capacity(wanted):
+            self.descriptor.set_column(COUNT, wanted)
+        else:
+            self._lay_out([None] * self.num_segments, wanted)
+
+    def reserve(self) -> None:
+        """Give every segment capacity for one more entry."""
+        wanted = [count + 1 for count in self.counts]
+        if not self._has_capacity(wanted):
+            capacities = [count + self.spare for count in wanted]
+            self._lay_out([None] * self.num_segments, self.counts, capacities)
+
+    def _has_capacity(self, counts: Sequence[int]) -> bool:
+        column = self.descriptor.column
+        return all(map(_fits, column(START), counts, column(CAPACITY)))
+
+    def drop(self, runs: Sequence[Run]) -> None:
+        """Drop entries first..last - 1 of each segment; dropping the oldest moves nothing."""
+        # equal segments stay equal, so that one tensor can show them
+        counts = self.counts
+        is_even = _all_equal(counts) and _all_equal(list(runs))
+        from_start = all(first == 0 for first, _ in runs)
+        for segment, (first, last) in enumerate(runs):
+            if last > first:
+                behind = counts[segment] - last
+                move_older = from_start or (is_even and first <= behind)
+                self._close_gap(segment, first, last, move_older)
+        self.trim()
+
+    def trim(self) -> None:
+        """Return unused memory, except for half of `spare` (our choice)."""
+        counts = self.counts
+        both = zip(self.descriptor.column(CAPACITY), counts, strict=True)
+        if any(
+            capacity - count > self.spare + 1 or (capacity and not count)
+            for capacity, count in both
+        ):
+            capacities = [count + self.spare // 2 if count else 0 for count in counts]
+            self._lay_out([None] * self.num_segments, counts, capacities)
+
+    def keep(self, picks: Sequence[Tensor | None]) -> None:
+        """Keep only the entries of each segment with these numbers (n,), in this order; None:
+        all."""
+        if any(pick is not None for pick in picks):
+            counts = [
+                count if pick is None else pick.shape[0]
+                for pick, count in zip(picks, self.counts, strict=True)
+            ]
+            self._lay_out(picks, counts)
+
+    def take(self, segments: Sequence[int]) -> "Table":
+        """Return an independent copy of these segments, on the same meter."""
+        device, counts = self.tensors[0].device, self.counts
+        copy = Table(self.fields, len(segments), device=device, meter=self.meter, spare=self.spare)
+        wanted = [counts[segment] for segment in segments]
+        copy._lay_out([None] * len(segments), wanted, source=(self, segments))
+        return copy
+
+    @property
+    def extents(self) -> list[Extent]:
+        """First entry in use, number of entries and capacity of each segment."""
+        column = self.descriptor.column
+        return list(zip(column(START), self.counts, column(CAPACITY), strict=True))
+
+    def packed(self, field: int) -> Tensor:
+        """Return a copy of all entries without unused capacity: (w * sum T, *F), segment by segment
+        and head by head."""
+        pieces = [
+            self.entries(field, segment).flatten(0, 1) for segment in range(self.num_segments)
+        ]
+        return torch.cat(pieces) if pieces else self.tensors[field][:0]
+
+    def fill(self, extents: Sequence[Extent], packed: Sequence[Tensor]) -> None:
+        """Hold the entries that `packed` returned, each where `extents` had it.
+
+        Places matter: the rounding of attention may depend on how memory is divided.
+        """
+        empty = [0] * self.num_segments
+        capacities = [capacity for _, _, capacity in extents]
+        self._lay_out([None] * self.num_segments, empty, capacities)
+        self.descriptor.set_column(START, [start for start, _, _ in extents])
+        self.descriptor.set_column(COUNT, [count for _, count, _ in extents])
+        for f, (field, tensor) in enumerate(zip(self.fields, packed, strict=True)):
+            first = 0
+            for segment, count in enumerate(self.counts):
+                piece = tensor.narrow(0, first, field.heads * count)
+                self.entries(f, segment).copy_(piece.view(field.heads, count, *field.inner))
+                first += field.heads * count
+
+    def release(self) -> None:
+        """Return all memory; the table must not be used afterwards."""
+        self.meter.add(-self.nbytes)
+        self.tensors = [tensor.new_empty((0, *tensor.shape[1:])) for tensor in self.tensors]
+
+    def check(self) -> None:
+        """Audit the structure. Raises AssertionError naming what is broken."""
+        column = self.descriptor.column
+        for start, count, capacity in self.extents:
+            assert 0 <= start and 0 <= count and start + count <= capacity, "entries out of bounds"
+            assert capacity - count <= self.spare + 1, f"{capacity - count} entries unused"
+        ends = [base + size for base, size in zip(column(BASE), column(CAPACITY), strict=True)]
+        assert all(a == b for a, b in zip([0, *ends], column(BASE), strict=False)), (
+            "segments overlap"
+        )
+        assert self.descriptor.points_at(self.tensors), "compiled code has other addresses"
+        for field, tensor in zip(self.fields, self.tensors, strict=True):
+            assert tensor.shape == (field.heads * (ends[-1] if ends else 0), *field.inner)
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes, "memory beyond the tensor"
+
+    def _close_gap(self, segment: int, first: int, last: int, move_older: bool) -> None:
+        _, _, start, held = self.descriptor.extent(segment)
+        gap, behind = last - first, held - last
+        length, target, source = (first, gap, 0) if move_older else (behind, first, last)
+        for f, tensor in enumerate(self.tensors):
+            if not length or not tensor.numel():
+                continue
+            entries = self.entries(f, segment)
+            moving = entries.narrow(1, source, length)
+            if length > abs(target - source):  # a copy in place would overwrite what it still reads
+                moving = moving.clone()
+                with self.meter.counting(moving):
+                    entries.narrow(1, target, length).copy_(moving)
+                    del moving
+            else:
+                entries.narrow(1, target, length).copy_(moving)
+        self.descriptor.set_used(segment, start + gap if move_older else start, held - gap)
+
+    def _lay_out(
+        self,
+        picks: Sequence[Tensor | None],
+        counts: Sequence[int],
+        capacities: Sequence[int] | None = None,
+        source: "tuple[Table, Sequence[int]] | None" = None,
+    ) -> None:
+        """Move entries to new memory, field by field, so that one field at most exists twice.
+
+        Args:
+            picks: entries to keep per segment; None: the first ones.
+            counts: entries per segment afterwards; those that are not copied must be written.
+            source: another table, and the segment of it that each segment copies; None: this one.
+        """
+        table, segments = source or (self, range(self.num_segments))
+        if capacities is None:
+            capacities = [count + self.spare if count else 0 for count in counts]
+        bases = [0]
+        for capacity in capacities:
+            bases.append(bases[-1] + capacity)
+        for f, field in enumerate(self.fields):
+            new = self.tensors[f].new_empty((field.heads * bases[-1], *field.inner))
+            self.meter.add(new.untyped_storage().nbytes())
+            for segment, (base, end) in enumerate(pairwise(bases)):
+                if base < end:
+                    box = new[field.heads * base : field.heads * end]
+                    table._copy_out(f, segments[segment], picks[segment], counts[segment], box)
+                    del box
+            self.meter.add(-self.tensors[f].untyped_storage().nbytes())
+            self.tensors[f] = new
+        columns = ((BASE, bases[:-1]), (CAPACITY, capacities), (COUNT, counts))
+        for which, numbers in columns:
+            self.descriptor.set_column(which, numbers)
+        self.descriptor.set_column(START, [0] * self.num_segments)
+        self.descriptor.point(self.tensors)
+
+    def _copy_out(self, f: int, segment: int, pick: Tensor | None, count: int, box: Tensor) -> None:
+        """Copy entries of a segment, those of `pick` or the first `count`, to the front of a
+        box."""
+        field, entries = self.fields[f], self.entries(f, segment)
+        by_head = box.view(field.heads, box.shape[0] // field.heads, *field.inner)
+        if pick is not None:
+            torch.index_select(entries, 1, pick, out=by_head[:, : pick.shape[0]])
+        elif num := min(entries.shape[1], count):
+            by_head[:, :num] = entries[:, :num]
+
+
+def _fits(start: int, count: int, capacity: int) -> bool:
+    return start + count <= capacity
+
+
+def _all_equal(numbers: list[Any]) -> bool:
+    return not numbers or numbers.count(numbers[0]) == len(numbers)

@@ -1,0 +1,144 @@
+"""Numba: attention of one new token per segment over entries of mixed precision.
+
+Functions are compiled at their first call and cached on disk, beside these files or in
+`NUMBA_CACHE_DIR`. Numba recompiles a function when its own file is newer than the cached code, and
+does not look at the functions it calls: whoever edits one also touches the files that call it.
+
+Shapes as in `layout`; G query heads per key-value head. A run is a sequence of entries that lie
+together in memory and share their scale.
+"""
+
+import numpy as np
+from numba import njit
+
+from agentkv_kernels.layout import BASE, CAPACITY, COUNT, START
+from agentkv_kernels.numba.arithmetic import FAST, logits, mix, power_of_two, scaled, softmax
+
+f32, i32 = np.float32, np.int32
+
+LOG2_E = f32(1.4426950408889634)
+LOWEST = f32(-1e30)
+"""Start of a running maximum."""
+
+LONGEST_RUN = 128
+"""Entries per run at most, so that all query heads read a run while it is in a fast cache."""
+
+FIRST, STOP, BLOCK = range(3)
+"""Columns of a run: its entries in the segment, and the block of their scales, -1 for dense
+ones."""
+
+
+@njit(error_model="numpy", cache=True)
+def find_runs(block_ids, num_coded, num_entries, runs):
+    """Write the runs of a segment into `runs` (num_entries, 3) and return their number."""
+    num_runs, t = 0, 0
+    while t < num_entries:
+        block = block_ids[t] if t < num_coded else i32(-1)
+        stop = t + 1
+        end = min(num_coded if t < num_coded else num_entries, t + LONGEST_RUN)
+        while stop < end and (t >= num_coded or block_ids[stop] == block):
+            stop += 1
+        runs[num_runs, FIRST], runs[num_runs, STOP], runs[num_runs, BLOCK] = t, stop, block
+        num_runs += 1
+        t = stop
+    return num_runs
+
+
+@njit(error_model="numpy", cache=True)
+def first_entry(extents, segment, head, heads):
+    """Return the flat entry at which a head's entries of a segment begin."""
+    base, capacity = np.int64(extents[BASE, segment]), np.int64(extents[CAPACITY, segment])
+    return heads * base + head * capacity + extents[START, segment]
+
+
+@njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
+def attend(
+    heads,
+    q,
+    factor,
+    sinks,
+    extents,
+    keys,
+    values,
+    dense_extents,
+    key_codes,
+    value_codes,
+    block_ids,
+    code_extents,
+    key_exponents,
+    value_exponents,
+    block_extents,
+    output,
+    mass,
+):
+    """Attend in all segments; write `output` and, unless it is empty, `mass`.
+
+    Args:
+        heads: W.
+        q, output: (N, W * G, D) float32.
+        factor: scale * log2(e).
+        sinks: (S, W * G) float32; S = 0 for none.
+        extents: (4, N) of the metadata.
+        mass: (R,) float32 in the layout of the metadata, or (0,).
+        others: flat fields and extents as in `ragged.StoredEntries`; without quantized entries,
+            empty fields and extents of zeros.
+    """
+    head_dim, num_segments = q.shape[2], extents.shape[1]
+    group, most = q.shape[1] // heads, np.int64(extents[COUNT].max())
+    s, runs = np.empty((group, most), f32), np.empty((most, 3), i32)
+    query, moved = np.empty((group, head_dim), f32), np.empty((group, head_dim), f32)
+    out, tops = np.empty((group, head_dim), f32), np.empty(group, f32)
+    for segment in range(num_segments):
+        num_coded = np.int64(code_extents[COUNT, segment])
+        num_entries = np.int64(extents[COUNT, segment])
+        first = first_entry(extents, segment, 0, 1)
+        ids = block_ids[first_entry(code_extents, segment, 0, 1) :]
+        num_runs = find_runs(ids, num_coded, num_entries, runs)
+        if not num_runs:
+            output[segment] = f32(0.0)
+        if mass.shape[0]:
+            mass[first : first + num_entries] = f32(0.0)
+        for head in range(heads if num_runs else 0):
+            first_code = first_entry(code_extents, segment, head, heads)
+            first_dense = first_entry(dense_extents, segment, head, heads) - num_coded
+            first_block = first_entry(block_extents, segment, head, heads)
+            first_q = head * group
+            for j in range(group):
+                tops[j] = LOWEST
+                if sinks.shape[0]:
+                    tops[j] = sinks[segment % sinks.shape[0], first_q + j] * LOG2_E
+                for i in range(head_dim):
+                    query[j, i] = q[segment, first_q + j, i] * factor
+                    out[j, i] = f32(0.0)
+            for r in range(num_runs):
+                t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+                if block < 0:
+                    logits(query, keys, first_dense + t, s, t, stop, tops)
+                else:
+                    for j in range(group):
+                        scaled(query, j, key_exponents, first_block + block, moved)
+                    logits(moved, key_codes, first_code + t, s, t, stop, tops)
+            for j in range(group):
+                total = softmax(s, j, num_entries, tops[j])
+                if sinks.shape[0]:
+                    sink = sinks[segment % sinks.shape[0], first_q + j] * LOG2_E
+                    total += power_of_two(f32(sink - tops[j]))
+                share = f32(1.0) / total
+                for entry in range(num_entries):
+                    s[j, entry] *= share
+                if mass.shape[0]:
+                    share = f32(1.0) / f32(q.shape[1])
+                    for entry in range(num_entries):
+                        mass[first + entry] += s[j, entry] * share
+            for r in range(num_runs):
+                t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+                if block < 0:
+                    mix(s, t, stop, values, first_dense + t, out)
+                    continue
+                moved[:] = f32(0.0)
+                mix(s, t, stop, value_codes, first_code + t, moved)
+                for j in range(group):
+                    scaled(moved, j, value_exponents, first_block + block, moved)
+                    for i in range(head_dim):
+                        out[j, i] += moved[j, i]
+            output[segment, first_q : first_q + group] = out

@@ -1,0 +1,254 @@
+"""Every backend against plain torch, on the same layers; all layers at once against one by one.
+
+With `TRITON_INTERPRET=1` in the environment, or a CUDA device, Triton is tried as well.
+"""
+
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import agentkv
+from agentkv.cache.budget import Allowance
+from agentkv.cache.eviction.evict import evict
+from agentkv.cache.eviction.layer_policy import LayerPolicy
+from agentkv.cache.geometry import Attention, Geometry, LayerShape
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.table import Meter
+from agentkv.policies.entries import Drop, DropOne
+from agentkv_kernels.device import preferring
+from agentkv_kernels.ema import Ema
+from agentkv_kernels.layout import EMPTY, Field
+from tests.agentkv.cache.caches_in_use import kept
+from tests.agentkv.cache.policies_under_test import CASES
+from tests.agentkv.cache.storage.by_hand import DIM, TORCH, contents, drop, layout, storage_for
+
+HEADS, GROUP = 2, 3
+HAS_TRITON = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+NAMES = ["numba", *(["triton"] if HAS_TRITON else [])]
+
+
+def backend(name):
+    if name == "numba":
+        from agentkv.cache.storage.numba_backend import NUMBA
+
+        return NUMBA
+    from agentkv.cache.storage.triton_backend import TRITON
+
+    return TRITON
+
+
+def layer_for(policy, batch):
+    """An empty layer of some sequences under a policy."""
+    shape = LayerShape(HEADS, DIM, None)
+    geometry = Geometry("llama", (shape,), HEADS * GROUP, torch.float32, None)
+    budget = 100 if policy.gate.evicts else None
+    allowance = Allowance(policy, budget, geometry, batch)
+    return CacheLayer(shape, policy=LayerPolicy(0, allowance), meter=Meter())
+
+
+def tokens_for(batch, count, seed):
+    draw = torch.Generator().manual_seed(seed)
+    sizes = ((HEADS * GROUP, 1.0), (HEADS, 2.0), (HEADS, 1.0))
+    return [torch.randn(batch, heads, count, DIM, generator=draw) * x for heads, x in sizes]
+
+
+@pytest.mark.parametrize("sinks", [None, torch.linspace(-2, 3, HEADS * GROUP)])
+@pytest.mark.parametrize("backend_name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("full", {}),
+        ("int8", {}),
+        ("conf-kv-int8", {"recent": 20}),
+        ("h2o", {}),
+        ("h2o", {"normalize": True}),
+        ("scissorhands", {}),
+        ("snapkv", {"window": 5}),
+        ("ada-snapkv", {"window": 5}),
+    ],
+)
+def test_a_layer_decodes_under_a_backend_as_in_plain_torch(name, parameters, backend_name, sinks):
+    attention, policy = Attention(0.7, sinks, None), agentkv.policy(name, **parameters)
+    layers = [layer_for(policy, 2) for _ in range(2)]
+    for layer, chosen in zip(layers, (backend_name, "torch"), strict=True):
+        with preferring(chosen):
+            layer.attend(*tokens_for(2, 90, seed=0), None, attention)
+        assert layer.backend.name == chosen
+        evict([layer], None, num_new=90)
+    fast, slow = layers
+    for step in range(70 if backend_name == "numba" else 6):
+        new = tokens_for(2, 1, seed=step + 1)
+        found, expected = (layer.attend(*new, None, attention) for layer in layers)
+        torch.testing.assert_close(found, expected, atol=2e-3, rtol=1e-4)
+        if backend_name == "numba":
+            torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+        for layer in layers:
+            evict([layer], None, num_new=1)
+            layer.check()
+            assert layer.meter.live == layer.nbytes
+        same(fast.storage, slow.storage)
+        if fast.storage.queries is not None:
+            for sequence in range(2):
+                pairs = zip(*(each.storage.queries.of(sequence) for each in layers), strict=True)
+                for own, other in pairs:
+                    assert torch.equal(own, other)
+
+
+def same(fast, slow):
+    """Both hold the same entries in the same order, with statistics that are close."""
+    assert fast.counts == slow.counts and fast.num_quantized == slow.num_quantized
+    for segment in range(fast.num_segments):
+        assert torch.equal(fast.positions(segment), slow.positions(segment))
+        assert torch.equal(fast.norms(segment), slow.norms(segment))
+        both = fast.tracked(segment), slow.tracked(segment)
+        torch.testing.assert_close(*both, atol=1e-5, rtol=1e-3)
+        for own, other in zip(contents(fast, segment), contents(slow, segment), strict=True):
+            assert torch.equal(own, other)
+
+
+def filled(counts, per, recent, tracked):
+    """Storage with entries of random keys, values, norms and statistics, some of them quantized."""
+    shape = layout("int8", segments=per, heads=2 // per, tracked=tracked, norms=1)
+    storage = storage_for(shape, len(counts))
+    draw = torch.Generator().manual_seed(0)
+    most = max(counts)
+    keys, values, norms = (
+        torch.randn(len(counts), 2, most, n, generator=draw) for n in (DIM, DIM, 1)
+    )
+    columns = [torch.arange(most)[-count:] for count in counts]
+    TORCH.append(storage, keys, values, norms, first=[0] * len(counts), columns=columns)
+    TORCH.quantize_oldest(storage, [recent] * len(counts))
+    for segment in range(storage.num_segments):
+        numbers = storage.tracked(segment)
+        numbers.copy_(torch.rand(numbers.shape, generator=draw))
+    return storage
+
+
+ragged = st.lists(st.integers(1, 150), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("backend_name", NAMES)
+@settings(deadline=None, max_examples=30)
+@given(
+    counts=ragged,
+    per=st.sampled_from([1, 2]),
+    recent=st.integers(0, 70),
+    group=st.integers(1, 5),
+    with_sinks=st.booleans(),
+    starts=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_segments_of_any_lengths_are_attended_as_in_plain_torch(
+    backend_name, counts, per, recent, group, with_sinks, starts, seed
+):
+    draw = torch.Generator().manual_seed(seed)
+    tracked = Field(1, (2,), torch.float32)
+    batch, masses = len(counts), []
+    q = torch.randn(batch, 2 * group, 1, DIM, generator=draw)
+    keys, values = torch.randn(2, batch, 2, 1, DIM, generator=draw)
+    sinks = torch.randn(2 * group, generator=draw) if with_sinks else None
+    ema = Ema(keep=0.75, gain=0.25, starts_at_mass=starts) if seed % 2 else None
+    results = []
+    for each in (backend(backend_name), TORCH):
+        storage, received = filled(counts, per, recent, tracked), {}
+
+        def observe(which, mass, last_weights, received=received, storage=storage):
+            segments = [which] if isinstance(which, int) else range(storage.num_segments)
+            received.update(zip(segments, mass, strict=True))
+            assert torch.equal(last_weights(1)[:, 0], mass)
+
+        output = each.append_attend(
+            storage, q, keys, values, first=counts, scale=0.2, sinks=sinks, ema=ema,
+            observe=None if ema else observe,
+        )  # fmt: skip
+        storage.check()
+        for segment in range(storage.num_segments):  # norms of new entries are the caller's
+            storage.metadata.entries(2, segment)[:, -1:] = 0
+        results.append((output, storage))
+        masses.append(received)
+    torch.testing.assert_close(results[0][0], results[1][0], atol=1e-3, rtol=1e-4)
+    same(results[0][1], results[1][1])
+    assert masses[0].keys() == masses[1].keys() and bool(masses[0]) == (ema is None)
+    for segment, mass in masses[0].items():
+        torch.testing.assert_close(mass, masses[1][segment], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("backend_name", NAMES)
+@settings(deadline=None, max_examples=60)
+@given(
+    counts=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    per=st.sampled_from([1, 2]),
+    recent=st.integers(0, 70),
+    size=st.integers(0, 2),
+    shares=st.lists(st.sampled_from([None, 0, 1, 2, 0.98, 0.9, 0.5, 0.05, 0.0]), min_size=4),
+    is_same=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_a_backend_drops_what_plain_torch_drops(
+    backend_name, counts, per, recent, size, shares, is_same, seed
+):
+    tracked = Field(1, (size,), torch.float32) if size else EMPTY
+    fast, slow = (filled(counts, per, recent, tracked) for _ in range(2))
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(3):
+        verdicts = []
+        for sequence, share in zip(range(len(counts)), shares, strict=False):
+            held = slow.counts[sequence * per : (sequence + 1) * per]
+            most, least = max(held), min(held)
+            if share is None or not least:
+                verdicts.append(None)
+            elif share == 0:
+                picks = [int(torch.randint(count, (), generator=draw)) for count in held]
+                verdicts.append(DropOne(torch.tensor(picks)))
+            elif isinstance(share, int):
+                first = int(torch.randint(least, (), generator=draw))
+                verdicts.append(Drop(first, min(least, first + share)))
+            else:
+                # all segments lose the same entries, or each its own
+                kept = torch.rand(1 if is_same else per, most, generator=draw) < share
+                verdicts.append(kept.expand(per, most))
+        was_even = fast.is_even
+        drop(backend(backend_name), fast, verdicts)
+        drop(TORCH, slow, verdicts)
+        fast.check()
+        same(fast, slow)
+        assert fast.is_even or not was_even or len(set(fast.counts)) > 1 or None in verdicts
+
+
+def test_a_copy_of_storage_decodes_without_touching_its_original():
+    original = filled([70, 5], 2, 10, EMPTY)
+    copy = original.take([1, 0, 0])
+    before = [contents(original, i)[0].clone() for i in range(original.num_segments)]
+    q, keys, values = tokens_for(3, 1, seed=0)
+    backend("numba").append_attend(
+        copy, q, keys, values, first=[5, 70, 70], scale=1.0, sinks=None, ema=None, observe=None
+    )
+    copy.check()
+    assert copy.counts == [6, 6, 71, 71, 71, 71]
+    for segment, expected in enumerate(before):
+        assert torch.equal(contents(original, segment)[0], expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_layers_together_lose_what_each_alone_would(llama, tokens, name):
+    case = CASES[name]
+    together, apart = (
+        agentkv.Cache.for_model(llama, policy=case.make(), budget=case.budget) for _ in range(2)
+    )
+    for cache in (together, apart):
+        cache.feed(llama, tokens(2, 110))
+    for layer in apart.cache_layers:  # layers with backends of their own are served one by one
+        layer.use_backend(type(layer.backend)())
+    for step in range(12):
+        token = tokens(2, 1, seed=step)
+        logits = [cache.feed(llama, token) for cache in (together, apart)]
+        torch.testing.assert_close(*logits)
+        assert kept(together) == kept(apart)
+
+
+def test_storage_is_even_where_all_segments_are_equal():
+    assert filled([70, 70], 2, 10, EMPTY).is_even
+    assert not filled([70, 71], 2, 10, EMPTY).is_even
