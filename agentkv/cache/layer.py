@@ -4,6 +4,7 @@ Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,11 +13,12 @@ from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.eviction.view import Unit
 from agentkv.cache.geometry import Attention, LayerShape
 from agentkv.cache.hf.value_norms import value_norms
-from agentkv.cache.storage.backend import Backend, LastWeights, Observe
+from agentkv.cache.storage.backend import Backend, LastWeights, MassObserver, of_segment
 from agentkv.cache.storage.choose import backend_for, layout_for
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter, Which
 from agentkv.policies.entries import Seen
+from agentkv.policies.slots import Tracker
 from agentkv_kernels.layout import NORMS, Addressed
 
 
@@ -149,13 +151,12 @@ class CacheLayer(Addressed):
             scale=attention.scale,
             sinks=attention.sinks,
             ema=ema,
-            observe=None if tracker is None or ema is not None else self._observer(1),
+            observer=None if tracker is None or ema is not None else self._observer(tracker),
         )
         if norms is not None:
-            per = self.storage.layout.segments_per_sequence
             for segment in range(self.storage.num_segments):
-                own = norms[segment // per].view(per, -1, *norms.shape[2:])[segment % per]
-                self.storage.metadata.entries(NORMS, segment)[:, -1:] = own
+                newest = self.storage.metadata.entries(NORMS, segment)[:, -1:]
+                newest.copy_(of_segment(self.storage, norms, segment))
         return output
 
     def _append_then_attend(
@@ -168,7 +169,7 @@ class CacheLayer(Addressed):
         attention: Attention,
     ) -> Tensor:
         """Take any number of tokens, some of which may be padding."""
-        storage, num_new = self.storage, q.shape[2]
+        storage = self.storage
         self.backend.append(storage, keys, values, norms, first=self.fed, columns=columns)
         tracker = None if self.policy is None else self.policy.policy.scorer.tracker
         output = self.backend.attend(
@@ -179,32 +180,14 @@ class CacheLayer(Addressed):
             scale=attention.scale,
             sinks=attention.sinks,
             window=self.shape.window,
-            num_mass_queries=0 if tracker is None else tracker.num_queries(num_new),
-            observe=None if tracker is None else self._observer(num_new),
+            observer=None if tracker is None else self._observer(tracker),
         )
         if storage.queries is not None:
             storage.queries.append(q, first=self.fed, columns=columns)
         return output
 
-    def _observer(self, num_new: int) -> Observe:
-        """Return a function that updates the tracked statistic by the mass of new tokens."""
-        assert self.policy is not None
-        tracker, storage = self.policy.policy.scorer.tracker, self.storage
-        assert tracker is not None
-        per = storage.layout.segments_per_sequence
-
-        def observe(which: Which, mass: Tensor, last_weights: LastWeights) -> None:
-            segments = [which] if isinstance(which, int) else range(storage.num_segments)
-            seen = Seen(
-                mass=mass,
-                num_queries=tracker.num_queries(num_new),
-                first=[self.fed[segment // per] for segment in segments],
-                num_new=num_new,
-                each=last_weights,
-            )
-            tracker.update(storage.tracked(which), seen)
-
-        return observe
+    def _observer(self, tracker: Tracker) -> MassObserver:
+        return _TrackerUpdate(tracker, self.storage, self.fed)
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
@@ -259,3 +242,27 @@ class CacheLayer(Addressed):
                 assert int(positions[-1]) < num_seen, "an entry from the future"
                 reach = num_seen - int(positions[0])
                 assert window is None or reach < window, "an entry that no token can see"
+
+
+@dataclass(frozen=True, slots=True)
+class _TrackerUpdate:
+    """Updates the statistic of a tracker by the mass of new tokens."""
+
+    tracker: Tracker
+    storage: LayerStorage
+    fed: Sequence[int]
+
+    def num_queries(self, num_new: int) -> int:
+        return self.tracker.num_queries(num_new)
+
+    def observe(self, which: Which, mass: Tensor, num_new: int, last_weights: LastWeights) -> None:
+        per = self.storage.layout.segments_per_sequence
+        segments = [which] if isinstance(which, int) else range(self.storage.num_segments)
+        seen = Seen(
+            mass=mass,
+            num_queries=self.tracker.num_queries(num_new),
+            first=[self.fed[segment // per] for segment in segments],
+            num_new=num_new,
+            each=last_weights,
+        )
+        self.tracker.update(self.storage.tracked(which), seen)

@@ -7,7 +7,6 @@ Shapes: B_i sequences in cache i, B of all caches together, n_i new tokens of ea
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn, SupportsIndex, TypeVar
@@ -29,16 +28,6 @@ def can_share(cache: Cache, num_tokens: int) -> bool:
     They always may, unless the policy learns from contexts, which must be read alone.
     """
     return num_tokens == 1 or not cache.policy.allocator.learns
-
-
-@dataclass(frozen=True, slots=True)
-class Fed:
-    """Result of a shared forward."""
-
-    logits: Tensor
-    """(B, V) after each sequence's last token, in order; undefined where `errors` has one."""
-    errors: tuple[Exception | None, ...]
-    """Per cache, the error that broke it alone; it must be restored or reset."""
 
 
 class PackedForward(HookedCache):
@@ -80,7 +69,7 @@ class PackedForward(HookedCache):
         self.rows = [slice(*ends) for ends in pairwise(ends)]
         """Per cache: its rows of the logits."""
         self.errors: list[Exception | None] = [None] * len(caches)
-        """As `Fed.errors`."""
+        """Per cache, the error that broke it alone; it must be restored or reset."""
 
     @torch.no_grad()
     def read(self) -> Tensor:

@@ -47,7 +47,7 @@ def mass_of(weights, num_heads, num_mass):
 
 
 def coded(format, keys, values, positions):
-    """Rows (B, H, T, D) in a format, and what its decoder makes of each sequence by itself."""
+    """Entries (B, H, T, D) in a format, and what its decoder makes of each sequence by itself."""
     ids = (torch.arange(keys.shape[2]) // 64).int()
     fields, decoded = [], []
     for x in (keys, values):
@@ -253,7 +253,7 @@ def test_weights_of_half_precision_rows_are_exact_to_float32():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_coded_part_is_read_through_the_scale_of_each_row(name):
-    """Rows were dropped after they were encoded, so a block's rows are fewer than 64."""
+    """Entries were dropped after they were encoded, so a block's rows are fewer than 64."""
     format = ops.format_of(name)
     torch.manual_seed(0)
     x, y = torch.randn(2, 2, 2, 128, 4)

@@ -20,7 +20,7 @@ magnitudes = st.one_of(st.floats(-30, 30), st.floats(-150, 110))
 
 @st.composite
 def rows(draw, min_rows=0, max_rows=150, is_even=True):
-    """Rows (H, T, D) whose channels and blocks differ much in size, denormals included."""
+    """Entries (H, T, D) whose channels and blocks differ much in size, denormals included."""
     num_heads, num_rows = draw(st.integers(1, 3)), draw(st.integers(min_rows, max_rows))
     head_dim = draw(st.sampled_from([2, 6, 32, 40]) if is_even else st.sampled_from([1, 5, 8]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))

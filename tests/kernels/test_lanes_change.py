@@ -1,4 +1,4 @@
-"""Rows that come to lanes and go from them: the reference against lists of rows."""
+"""Entries that come to lanes and go from them: the reference against lists of rows."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def listed(stored, lane):
 
 
 def as_block(rows):
-    """Rows (W, 64, D) after int8."""
+    """Entries (W, 64, D) after int8."""
     codes, exponents = FORMATS["int8"].encode(rows)
     return codes.double() * 2.0 ** exponents.double()
 

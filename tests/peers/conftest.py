@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from agentkv.policies.entries import Drop, Rows, Seen
 from torch import Tensor, nn
 from transformers import (
     AttentionInterface,
@@ -22,6 +21,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from agentkv.policies.entries import Drop, Entries, Seen
 
 with warnings.catch_warnings():
     # its command line imports a module that Python deprecates
@@ -151,7 +152,7 @@ def _rows_of(layer, row, policy):
         )
         tracked = torch.zeros(*positions.shape, tracker.size, dtype=tracker.dtype)
         tracker.update(tracked, seen)
-    return Rows(
+    return Entries(
         positions=positions,
         num_seen=length,
         num_heads=num_heads,

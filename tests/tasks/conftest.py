@@ -1,4 +1,4 @@
-"""Rows for tests: complete, and different where a test says so."""
+"""Entries for tests: complete, and different where a test says so."""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,7 +16,7 @@ from agentkv.models.find import NANO
 from agentkv_tasks.bench.needle.rows import NeedleRow
 from agentkv_tasks.bench.needle.table import compared
 
-Rows = list[dict[str, Any]]
+Entries = list[dict[str, Any]]
 Call = Callable[..., Result]
 
 POSITIONS = 1200
@@ -74,7 +74,7 @@ def call(model: Path, out: Path) -> Call:
     return run
 
 
-def _rows(out: Path) -> Rows:
+def _rows(out: Path) -> Entries:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Rows survive crashes, are never counted twice, and belong to one run."""
+"""Entries survive crashes, are never counted twice, and belong to one run."""
 
 import tempfile
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from agentkv_tasks.bench.stream import of_world
 
 LAYERS = 6
 
-Rows = list[dict[str, Any]]
+Entries = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,14 @@ def template() -> PlainTemplate:
     return PlainTemplate(AutoTokenizer.from_pretrained(NANO).backend_tokenizer)
 
 
-Measure = Callable[..., tuple[Rows, str]]
+Measure = Callable[..., tuple[Entries, str]]
 
 
 @pytest.fixture
 def measure(text: Path, tmp_path: Path) -> Measure:
     """Policies, and what differs from 100 tokens after 20 -> the file's rows, what was said."""
 
-    def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
+    def run(*policies: object, **changes: Any) -> tuple[Entries, str]:
         values: dict[str, Any] = {"num_tokens": 100, "num_prompt": 20, "num_parts": 3, **changes}
         settings = read_settings(model="nano", policies=policies, budget=values.pop("budget", 64))
         out = tmp_path / "rows" / "states.jsonl"
@@ -57,7 +57,7 @@ def measure(text: Path, tmp_path: Path) -> Measure:
     return run
 
 
-def whole(rows: Rows) -> dict[str, Any]:
+def whole(rows: Entries) -> dict[str, Any]:
     return {row["label"]: row for row in rows if row["is_whole"]}
 
 

@@ -9,6 +9,7 @@ S segments of a sequence, N = B * S, W = H / S heads per segment, T entries of a
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,8 +26,17 @@ from agentkv_kernels.layout import BLOCK_IDS, KEYS, NORMS, TRACKED, VALUES
 LastWeights = Callable[[int], Tensor]
 """A number of queries to the weights (n, q, T) of the last q: mean over a segment's query heads."""
 
-Observe = Callable[[Which, Tensor, LastWeights], None]
-"""Receives the mass (n, T) of segments: mean over a segment's query heads and the last queries."""
+
+class MassObserver(Protocol):
+    """Receives the attention that entries get from new tokens."""
+
+    def num_queries(self, num_new: int) -> int:
+        """Return how many of the last of `num_new` queries the mass averages over."""
+        ...
+
+    def observe(self, which: Which, mass: Tensor, num_new: int, last_weights: LastWeights) -> None:
+        """Take the mass (n, T) of some segments: mean over query heads and the last queries."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,6 @@ class Backend:
             columns: per sequence (n,) int64 ascending, the columns that are tokens; None: all.
         """
         before, num_new = storage.counts, keys.shape[2]
-        keys, values = by_segment(storage, keys), by_segment(storage, values)
         per = storage.layout.segments_per_sequence
         counts: list[int] | int = num_new
         if columns is not None:
@@ -71,15 +80,15 @@ class Backend:
         storage.metadata.extend(counts)
         storage.dense.extend(counts)
         at_once = columns is None and storage.dense.is_even
-        if at_once:
-            storage.dense.view(KEYS, None)[:, :, -num_new:] = keys
-            storage.dense.view(VALUES, None)[:, :, -num_new:] = values
-        norms = None if norms is None else by_segment(storage, norms)
+        for field, x in ((KEYS, keys), (VALUES, values)) if at_once else ():
+            newest = storage.dense.view(field, None)[:, :, -num_new:]
+            newest.unflatten(0, (storage.batch, per)).flatten(1, 2).copy_(x)
         for segment, start in enumerate(before):
             pick = None if columns is None else columns[segment // per]
             if not at_once:
                 for field, x in ((KEYS, keys), (VALUES, values)):
-                    _write_last(storage.dense.entries(field, segment), x[segment], pick)
+                    own = of_segment(storage, x, segment)
+                    _write_last(storage.dense.entries(field, segment), own, pick)
             positions, position = storage.positions(segment)[start:], first[segment // per]
             if positions.shape[0] == 1:
                 positions.fill_(position)
@@ -88,7 +97,8 @@ class Backend:
             if storage.layout.tracked.inner != (0,):
                 storage.tracked(segment)[:, start:].zero_()
             if norms is not None:
-                _write_last(storage.metadata.entries(NORMS, segment), norms[segment], pick)
+                own = of_segment(storage, norms, segment)
+                _write_last(storage.metadata.entries(NORMS, segment), own, pick)
 
     def append_attend(
         self,
@@ -101,7 +111,7 @@ class Backend:
         scale: float,
         sinks: Tensor | None,
         ema: Ema | None,
-        observe: Observe | None,
+        observer: MassObserver | None,
     ) -> Tensor:
         """Append one token per sequence, attend over all entries, and keep its query.
 
@@ -114,13 +124,12 @@ class Backend:
             scale: factor on the logits before the softmax.
             sinks: (H * G,) logits that join the softmax.
             ema: updates the first tracked number of every entry by its mass.
-            observe: receives the mass.
+            observer: receives the mass.
 
         Returns:
             As `q`.
         """
         self.append(storage, keys, values, first=first)
-        update = observe if ema is None else _ema_update(storage, ema)
         output = self.attend(
             storage,
             q,
@@ -129,8 +138,7 @@ class Backend:
             scale=scale,
             sinks=sinks,
             window=None,
-            num_mass_queries=int(update is not None),
-            observe=update,
+            observer=observer if ema is None else _EmaUpdate(storage, ema),
         )
         if storage.queries is not None:
             storage.queries.append(q, first=first, columns=None)
@@ -146,8 +154,7 @@ class Backend:
         scale: float,
         sinks: Tensor | None,
         window: int | None,
-        num_mass_queries: int,
-        observe: Observe | None,
+        observer: MassObserver | None,
     ) -> Tensor:
         """Attend with new tokens whose entries are appended already.
 
@@ -156,8 +163,7 @@ class Backend:
             first: position of each sequence's first new token.
             columns: as in `append`; other columns yield zeros.
             window: a token sees only entries less than `window` positions back.
-            num_mass_queries: how many of the last queries the mass averages over.
-            observe: receives the mass of every segment; None: no mass is computed.
+            observer: receives the mass of every segment; None: no mass is computed.
             scale, sinks: as in `append_attend`.
 
         Returns:
@@ -180,9 +186,9 @@ class Backend:
                 # whatever the window hides from a single token is dropped already
                 window=None if q_positions is None else window,
                 sinks=segment_sinks,
-                num_mass_queries=0 if observe is None else num_mass_queries,
+                num_mass_queries=0 if observer is None else observer.num_queries(q.shape[2]),
             )
-            if observe is not None:
+            if observer is not None:
                 assert done.mass is not None
 
                 def last_weights(count: int) -> Tensor:
@@ -195,7 +201,7 @@ class Backend:
                         sinks=segment_sinks,
                     ).mean(dim=(1, 2))
 
-                observe(which, done.mass.mean(dim=1), last_weights)
+                observer.observe(which, done.mass.mean(dim=1), q.shape[2], last_weights)
             return done.output
 
         if columns is None and storage.is_even and (sinks is None or per == 1):
@@ -412,6 +418,12 @@ def by_segment(storage: LayerStorage, x: Tensor) -> Tensor:
     return x if per == 1 else x.reshape(x.shape[0] * per, x.shape[1] // per, *x.shape[2:])
 
 
+def of_segment(storage: LayerStorage, x: Tensor, segment: int) -> Tensor:
+    """Return the part (w, ...) of x (B, S * w, ...) that belongs to a segment, a view."""
+    sequence, i = divmod(segment, storage.layout.segments_per_sequence)
+    return x[sequence].unflatten(0, (storage.layout.segments_per_sequence, -1))[i]
+
+
 def single_entries(verdict: Verdict, num_segments: int) -> list[int] | None:
     """Return the entry to drop per segment if the verdict drops exactly one of each; else None."""
     if isinstance(verdict, DropOne):
@@ -422,19 +434,19 @@ def single_entries(verdict: Verdict, num_segments: int) -> list[int] | None:
     return None
 
 
-def observe_mass(storage: LayerStorage, mass: Tensor, observe: Observe) -> None:
+def hand_out_mass(storage: LayerStorage, mass: Tensor, observer: MassObserver) -> None:
     """Hand out the mass (R,) of one new token as views: of all segments if they are even, else of
     each."""
     descriptor = storage.metadata.descriptor
     if storage.is_even:
         _, capacity, start, count = descriptor.extent(0)
         received = mass.view(-1, capacity)[:, start : start + count]
-        observe(None, received, lambda count: received[:, None])
+        observer.observe(None, received, 1, lambda count: received[:, None])
         return
     for segment in range(storage.num_segments):
         base, _, start, count = descriptor.extent(segment)
         own = mass[None, base + start : base + start + count]
-        observe(segment, own, lambda count, own=own: own[:, None])  # type: ignore[misc]
+        observer.observe(segment, own, 1, lambda count, own=own: own[:, None])  # type: ignore[misc]
 
 
 def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Verdict]]:
@@ -499,15 +511,22 @@ def _query_positions(first: Sequence[int], q: Tensor) -> Tensor:
     return steps + torch.tensor(first, device=q.device)[:, None]
 
 
-def _ema_update(storage: LayerStorage, ema: Ema) -> Observe:
-    def update(which: Which, mass: Tensor, last_weights: LastWeights) -> None:
-        numbers = storage.metadata.view(TRACKED, which)[:, 0, :, 0]
-        updated = ema.keep * numbers + ema.gain * mass
-        if ema.starts_at_mass:
+@dataclass(frozen=True, slots=True)
+class _EmaUpdate:
+    """Updates the first tracked number of every entry."""
+
+    storage: LayerStorage
+    ema: Ema
+
+    def num_queries(self, num_new: int) -> int:
+        return num_new
+
+    def observe(self, which: Which, mass: Tensor, num_new: int, last_weights: LastWeights) -> None:
+        numbers = self.storage.metadata.view(TRACKED, which)[:, 0, :, 0]
+        updated = self.ema.keep * numbers + self.ema.gain * mass
+        if self.ema.starts_at_mass:
             updated[:, -1] = mass[:, -1]
         numbers.copy_(updated)
-
-    return update
 
 
 def _only(which: Which) -> int:

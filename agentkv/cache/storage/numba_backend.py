@@ -16,8 +16,8 @@ from torch import Tensor
 from agentkv.cache.storage.backend import (
     Backend,
     Eviction,
-    Observe,
-    observe_mass,
+    MassObserver,
+    hand_out_mass,
     single_entries,
 )
 from agentkv.cache.storage.layer_storage import LayerStorage
@@ -49,7 +49,7 @@ class NumbaBackend(Backend):
         scale: float,
         sinks: Tensor | None,
         ema: Ema | None,
-        observe: Observe | None,
+        observer: MassObserver | None,
     ) -> Tensor:
         layer = storage.descriptor
         layer.set_positions(first)
@@ -64,7 +64,7 @@ class NumbaBackend(Backend):
         def run() -> tuple[bool, Tensor | None]:
             # the mass has the layout of the metadata, which grows with its capacity
             mass = None
-            if observe is not None:
+            if observer is not None:
                 mass = torch.empty(storage.metadata.tensors[POSITION].shape[0])
             done = kernel.append_attend(
                 layer.address,
@@ -89,8 +89,8 @@ class NumbaBackend(Backend):
                 table.reserve()
             done, mass = run()
             assert done, "no capacity after it was reserved"
-        if observe is not None and mass is not None:
-            observe_mass(storage, mass, observe)
+        if observer is not None and mass is not None:
+            hand_out_mass(storage, mass, observer)
         return output
 
     def drop(self, evictions: Iterable[Eviction]) -> None:

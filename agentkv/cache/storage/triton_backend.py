@@ -16,8 +16,8 @@ from torch import Tensor
 from agentkv.cache.storage.backend import (
     Backend,
     Eviction,
-    Observe,
-    observe_mass,
+    MassObserver,
+    hand_out_mass,
     single_entries,
 )
 from agentkv.cache.storage.layer_storage import LayerStorage
@@ -59,7 +59,7 @@ class TritonBackend(Backend):
         scale: float,
         sinks: Tensor | None,
         ema: Ema | None,
-        observe: Observe | None,
+        observer: MassObserver | None,
     ) -> Tensor:
         shape = (storage.num_segments, -1, q.shape[3])
         storage.metadata.reserve()
@@ -83,12 +83,12 @@ class TritonBackend(Backend):
                 stored,
                 scale=scale,
                 sinks=sinks,
-                with_mass=observe is not None,
+                with_mass=observer is not None,
                 ema=ema,
                 tracked=tracked,
             )
-        if observe is not None and done.mass is not None:
-            observe_mass(storage, done.mass, observe)
+        if observer is not None and done.mass is not None:
+            hand_out_mass(storage, done.mass, observer)
         if storage.queries is not None:
             storage.queries.append(q, first=first, columns=None)
         return done.output.view(q.shape)

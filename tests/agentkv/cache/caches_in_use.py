@@ -1,8 +1,16 @@
 """Caches that were fed something, and whether two of them are the same."""
 
+from typing import NamedTuple
+
 import torch
 
 import agentkv
+from agentkv.cache.packed import PackedForward
+
+
+class Fed(NamedTuple):
+    logits: torch.Tensor
+    errors: tuple
 
 
 def kept(cache):
@@ -29,3 +37,11 @@ def used(model, tokens, policy, budget, *, batch=2, length=100):
     cache.feed(model, tokens(batch, 1, seed=1))
     cache.pending = [[3, 1]] * batch
     return cache
+
+
+def feed_packed(model, caches, ids):
+    """Feed several caches in one forward and apply the gate of each: its logits and errors."""
+    packed = PackedForward(model, caches, ids)
+    logits = packed.read()
+    packed.apply_gate(logits)
+    return Fed(logits, tuple(packed.errors))

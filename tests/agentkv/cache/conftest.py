@@ -199,7 +199,7 @@ class Judge:
         """
         for own, store in zip(self.cache.layers, cache.cache_layers, strict=True):
             lanes = store.storage
-            width = lanes.shape.num_heads
+            width = lanes.layout.num_heads
             for lane, count in enumerate(lanes.num_quantized):
                 if not count:
                     continue

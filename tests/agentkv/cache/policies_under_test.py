@@ -7,9 +7,8 @@ Numbers are worked out by hand for four layers of two KV heads and `PROMPT` toke
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from agentkv.policies.entries import Rows
-
 import agentkv
+from agentkv.policies.entries import Entries
 from agentkv.policies.gates import Confident
 from agentkv.policies.policy import Policy
 
@@ -26,15 +25,15 @@ class Case:
     """Anew for every cache, as policies may learn."""
     budget: int | None = 24
     layers: tuple[int, ...] = (24,) * 4
-    """Rows per head in each layer after a prompt, while the model is unsure."""
+    """Entries per head in each layer after a prompt, while the model is unsure."""
     sure: tuple[int, ...] | None = None
     """The same once the model is sure; None: it makes no difference."""
     grows_by: int = 0
-    """Rows by which a layer may outgrow that before rows go again."""
+    """Entries by which a layer may outgrow that before rows go again."""
     shrinks_by: int = 0
-    """Rows by which it may fall below while decoding."""
+    """Entries by which it may fall below while decoding."""
     newest: int = 0
-    """Rows that never go."""
+    """Entries that never go."""
     sinks: int = 0
     """First rows that never go."""
     heads: str = "alike"
@@ -65,7 +64,7 @@ def unpublished(name: str, parameters: dict[str, object], **expected: object) ->
     return case(name, parameters, **expected, is_published=False)
 
 
-def along_keys(rows: Rows):
+def along_keys(rows: Entries):
     """A person's own score: rows whose keys point one way."""
     return rows.keys_values()[0].sum(dim=-1)
 

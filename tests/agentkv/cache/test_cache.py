@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentkv
-from agentkv.cache.storage.sizes import resting_bytes, row_size
+from agentkv.cache.storage.sizes import EntrySize, resting_bytes
 
 
 @torch.no_grad()
@@ -37,16 +37,17 @@ def test_bytes_are_those_of_the_arithmetic(llama, cache_for, tokens):
     cache = cache_for(llama, policy=agentkv.policy("conf-kv-int8", recent=40), budget=150)
     run(llama, cache, tokens(2, 200), 70)
     width, total = 2 * 8, 0  # heads times head size
-    for layer in cache.layers:
-        lanes = layer.store.storage
-        about, dense, coded, blocks = lanes.tables
-        for lane in range(2):
+    for layer in cache.cache_layers:
+        storage = layer.storage
+        metadata, dense, codes, scales = storage.tables.values()
+        for segment in range(2):
             # a position and a mass; keys and values in float32; codes and block id; exponents
-            total += about.layout[lane][2] * (4 + 4) + dense.layout[lane][2] * 2 * width * 4
-            total += coded.layout[lane][2] * (2 * width + 4) + blocks.counts[lane] * 2 * width
-            assert lanes.num_quantized[lane] > 0
-            for table in (about, dense, coded):
-                assert table.layout[lane][2] - table.counts[lane] <= 64
+            capacities = [table.extents[segment][2] for table in (metadata, dense, codes)]
+            total += capacities[0] * (4 + 4) + capacities[1] * 2 * width * 4
+            total += capacities[2] * (2 * width + 4) + scales.counts[segment] * 2 * width
+            assert storage.num_quantized[segment] > 0
+            for table, capacity in zip((metadata, dense, codes), capacities, strict=True):
+                assert capacity - table.counts[segment] <= 64
     assert cache.nbytes == total
 
 
@@ -57,8 +58,8 @@ def test_eviction_gives_memory_back(llama, cache_for, tokens):
     cache.feed(llama, tokens(1, 900))
     held = tensors_alive() - baseline
     assert cache.nbytes <= held <= cache.nbytes + 20_000  # the ids themselves, and small change
-    size = row_size(cache.cache_layers[0].storage.shape)
-    assert cache.nbytes <= 4 * size.lane(num_dense=30, num_coded=0)
+    size = EntrySize.of(cache.cache_layers[0].storage.layout)
+    assert cache.nbytes <= 4 * size.segment(num_dense=30, num_quantized=0)
     # layers evict one after another, so only one of four was ever whole
     assert cache.peak_nbytes < 1000 * 2 * 16 * 4 * 1.5
 
@@ -144,7 +145,7 @@ def test_rows_in_8_bits_are_attended_for_as_long_as_they_live(
     start = 0
     for num_tokens in [150, *[1] * 50]:
         new = ids[:, start : start + num_tokens]
-        coded = [layer.store.storage.num_quantized[0] if start else 0 for layer in cache.layers]
+        coded = [layer.storage.num_quantized[0] if start else 0 for layer in cache.cache_layers]
         found = llama(new, past_key_values=cache).logits[:, -1]
         expected = reference.logits(new, kept)[:, -1]
         without = None if kept is None else [
@@ -215,7 +216,7 @@ def test_half_precision_models_keep_their_dtype(tokens, cache_for):
     cache = cache_for(model, policy=agentkv.policy("conf-kv-int8", recent=8), budget=150)
     logits = run(model, cache, tokens(1, 180), 12)
     assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
-    lanes = cache.layers[0].store.storage
+    lanes = cache.cache_layers[0].storage
     assert lanes.num_quantized[0] >= 64 and lanes.parts()[1].keys.dtype == torch.bfloat16
 
 

@@ -62,7 +62,7 @@ def test_a_copy_goes_on_exactly_as_the_original_and_apart_from_it(llama, tokens,
         {
             tensor.data_ptr()
             for store in each.cache_layers
-            for table in store.storage.tables
+            for table in store.storage.tables.values()
             for tensor in table.tensors
             if tensor.numel()
         }
@@ -229,12 +229,10 @@ def test_nothing_of_a_cache_is_pickled_and_the_error_says_what_to_use(llama, tok
 def test_parts_of_a_cache_are_copied_with_it_or_not_at_all(llama, tokens):
     cache = mid_episode(llama, tokens, "ada-snapkv")
     store = cache.cache_layers[0]
-    parts = [store, store.storage, store.storage.queries, store.rack, *store.storage.tables]
-    parts += [
-        store.storage.tables[0].index,
-        mid_episode(llama, tokens, "arkv").cache_layers[0].storage.coded,
-    ]
-    for part in [part for part in parts if part is not None]:
+    storage = store.storage
+    parts = [store, storage, storage.queries, storage.descriptor, *storage.tables.values()]
+    parts += [storage.metadata.descriptor]
+    for part in parts:
         for way in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="address"):
                 way(part)

@@ -123,7 +123,7 @@ def test_a_manual_loop_is_generate(family, model_of, cache_for, tokens):
         torch.equal(cache.kept(i)[0][0], by_hand.kept(i)[0][0]) for i in range(len(cache.layers))
     )
     full_layers = cache.geometry.policy_layers
-    assert cache.layers[full_layers[0]].store.storage.num_quantized[0] > 0 or "window" in family
+    assert cache.cache_layers[full_layers[0]].storage.num_quantized[0] > 0 or "window" in family
 
 
 @pytest.mark.parametrize("policy", POLICIES[:3], ids=lambda p: p[0])

@@ -83,7 +83,7 @@ def test_every_kind_of_budget_comes_back(llama, tokens, tmp_path, budget):
     goes_on_as_saved(cache, llama, tokens, tmp_path / "cache")
     cache.batch_repeat_interleave(2)
     loaded = goes_on_as_saved(cache, llama, tokens, tmp_path / "cache")
-    assert loaded.allowance.batch == (4 if budget == "300KiB" else 1)
+    assert loaded.evictor.allowance.batch == (4 if budget == "300KiB" else 1)
 
 
 def test_an_empty_cache_comes_back_empty_and_works(llama, tokens, tmp_path):
@@ -143,7 +143,7 @@ def test_it_is_a_plain_safetensors_file_little_larger_than_the_rows(llama, token
         assert metadata["dtype"] == "float32" and "rope_theta" in metadata["rope"]
         assert json.loads(metadata["state"])["seen"] == 101
         assert torch.equal(file.get_tensor("ids"), cache.ids)
-        places = file.get_tensor("layers.2.about.positions").view(2, -1)
+        places = file.get_tensor("layers.2.metadata.positions").view(2, -1)
         assert places[1].tolist() == cache.kept(2)[1][0].tolist()
     assert (tmp_path / "cache").stat().st_size < cache.nbytes + 20_000
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import agentkv
-from agentkv.cache.checkpoint.file import CacheFileError, Entry, write
+from agentkv.cache.checkpoint.file import CacheFileError, PendingTensor, write
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL, along_keys
 
@@ -33,15 +33,15 @@ def test_the_first_difference_between_models_is_named(model_of, tokens, tmp_path
             agentkv.Cache.load(tmp_path / "cache", model, **more)
         return str(error.value)
 
-    assert "family was llama, that of this model is qwen3" in refusal(model_of("qwen3"))
+    assert "family was llama, and this model's is qwen3" in refusal(model_of("qwen3"))
     other = model_of("llama").to(torch.bfloat16)
-    assert "dtype was float32, that of this model is bfloat16" in refusal(other)
+    assert "dtype was float32, and this model's is bfloat16" in refusal(other)
     other = model_of("llama")
     other.config.rope_parameters = {"rope_type": "default", "rope_theta": 5e5}
     assert "rope (rope_parameters)" in refusal(other) and "500000.0" in refusal(other)
     other = model_of("llama")
     other.config.rms_norm_eps = 0.5
-    assert "config (rms_norm_eps) was 1e-06, that of this model is 0.5" in refusal(other)
+    assert "config (rms_norm_eps) was 1e-06, and this model's is 0.5" in refusal(other)
     for index in (0, 7, -2):
         other = model_of("llama")
         with torch.no_grad():
@@ -85,9 +85,9 @@ def test_a_file_of_the_future_is_refused_by_its_version(llama, tokens, tmp_path)
     path = tmp_path / "cache"
     used(llama, tokens, "window", 20).save(path)
     data = path.read_bytes()
-    assert data.count(b'"version":"1"') == 1
-    path.write_bytes(data.replace(b'"version":"1"', b'"version":"2"'))
-    with pytest.raises(CacheFileError, match="version 2"):
+    assert data.count(b'"version":"2"') == 1
+    path.write_bytes(data.replace(b'"version":"2"', b'"version":"3"'))
+    with pytest.raises(CacheFileError, match="version 3"):
         agentkv.Cache.load(path, llama)
 
 
@@ -109,7 +109,7 @@ def test_what_something_else_wrote_is_refused_and_never_run(llama, tmp_path, mon
     torch.save({"keys": Bomb()}, path)
     with pytest.raises(CacheFileError):
         agentkv.Cache.load(path, llama)
-    save_file({"layers.0.whole.keys": torch.zeros(4, 4)}, path)
+    save_file({"layers.0.dense.keys": torch.zeros(4, 4)}, path)
     with pytest.raises(CacheFileError, match="not written by agentkv"):
         agentkv.Cache.load(path, llama)
     assert os.listdir(tmp_path) == ["cache"]
@@ -149,7 +149,9 @@ def rewrite(path, change):
     state = json.loads(metadata.pop("state"))
     change(state, tensors, metadata)
     metadata.setdefault("state", json.dumps(state))
-    entries = [Entry(name, t.dtype, tuple(t.shape), lambda t=t: t) for name, t in tensors.items()]
+    entries = [
+        PendingTensor(name, t.dtype, tuple(t.shape), lambda t=t: t) for name, t in tensors.items()
+    ]
     write(path, metadata, entries)
 
 
@@ -178,35 +180,35 @@ HOSTILE = {
     "a billion sequences": set_in("batch", to=10**9),
     "nobody": set_in("batch", to=None),
     "no layer": set_in("layers", to=[]),
-    "a position nobody saw": tensor("layers.1.about.positions", lambda t: t + 50),
-    "a position below 0": tensor("layers.1.about.positions", lambda t: t - 120),
-    "one position for all": tensor("layers.1.about.positions", lambda t: t * 0),
+    "a position nobody saw": tensor("layers.1.metadata.positions", lambda t: t + 50),
+    "a position below 0": tensor("layers.1.metadata.positions", lambda t: t - 120),
+    "one position for all": tensor("layers.1.metadata.positions", lambda t: t * 0),
     "a block without a scale": tensor("layers.0.codes.block_ids", lambda t: t + 9),
     "a block below 0": tensor("layers.0.codes.block_ids", lambda t: t - 1),
-    "a statistic that is none": tensor("layers.3.about.tracked", lambda t: t * torch.nan),
-    "keys of another dtype": tensor("layers.0.whole.keys", lambda t: t.to(torch.float16)),
-    "keys of another shape": tensor("layers.0.whole.keys", lambda t: t[:-1]),
+    "a statistic that is none": tensor("layers.3.metadata.tracked", lambda t: t * torch.nan),
+    "keys of another dtype": tensor("layers.0.dense.keys", lambda t: t.to(torch.float16)),
+    "keys of another shape": tensor("layers.0.dense.keys", lambda t: t[:-1]),
     "a tensor too many": lambda s, t, m: t.update(more=torch.zeros(3)),
-    "a tensor too few": lambda s, t, m: t.pop("layers.2.whole.values"),
+    "a tensor too few": lambda s, t, m: t.pop("layers.2.dense.values"),
     "no ids": lambda s, t, m: t.pop("ids"),
     "ids it says it has not": set_in("has_ids", to=False),
-    "a room too large": set_in("layers", 0, "tables", "whole", 0, 2, to=10**9),
-    "a room too small": set_in("layers", 0, "tables", "whole", 0, 2, to=1),
-    "rows below 0": set_in("layers", 0, "tables", "whole", 0, 1, to=-1),
-    "another table": set_in("layers", 0, "tables", "more", to=[]),
-    "no table": set_in("layers", 0, "tables", to={}),
-    "a lane too few": lambda s, t, m: s["layers"][0]["tables"]["about"].pop(),
+    "a capacity too large": set_in("layers", 0, "extents", "dense", 0, 2, to=10**9),
+    "a capacity too small": set_in("layers", 0, "extents", "dense", 0, 2, to=1),
+    "entries below 0": set_in("layers", 0, "extents", "dense", 0, 1, to=-1),
+    "another table": set_in("layers", 0, "extents", "more", to=[]),
+    "no table": set_in("layers", 0, "extents", to={}),
+    "a segment too few": lambda s, t, m: s["layers"][0]["extents"]["metadata"].pop(),
     "another dtype": set_in("layers", 0, "dtype", to="int64"),
     "half the dtype": set_in("layers", 0, "dtype", to="float16"),
     "a scale that is none": set_in("layers", 0, "scale", to=float("nan")),
-    "nobody keeps it": set_in("layers", 0, "keeper", to=None),
+    "nobody keeps it": set_in("layers", 0, "policy", to=None),
     "nothing seen": set_in("seen", to=0),
     "fed more than seen": set_in("fed", to=[500, 500]),
     "fed nothing": set_in("fed", to=[0, 0]),
     "all of it new": set_in("num_new", to=10**6),
     "confidence of one": set_in("confidences", to=[0.5]),
-    "learned something": set_in("learned", to={"remembered": {}}),
-    "shared by nobody": set_in("shared_by", to=0),
+    "learned something": set_in("learned", to={"latest": {}}),
+    "shared by nobody": set_in("sharing", to=0),
     "unknown words": set_in("more", to=1),
     "no JSON": word("state", "[" * 100_000),
     "no settings": lambda s, t, m: m.pop("settings"),
@@ -237,7 +239,7 @@ def test_a_file_that_contradicts_itself_is_refused_before_it_is_used(
 
 def test_lessons_of_another_model_are_refused(llama, tokens, tmp_path):
     used(llama, tokens, agentkv.policy("edie-tada", **SMALL), 24).save(tmp_path / "cache")
-    rewrite(tmp_path / "cache", set_in("learned", "remembered", "", to=[3, [1.0, 2.0]]))
+    rewrite(tmp_path / "cache", set_in("learned", "latest", "", to=[3, [1.0, 2.0]]))
     with pytest.raises(CacheFileError, match="2 layers"):
         agentkv.Cache.load(tmp_path / "cache", llama)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.packed import PackedForward, feed_together
-from tests.agentkv.cache.caches_in_use import assert_same
+from agentkv.cache.packed import PackedForward
+from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, PUBLISHED
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -52,7 +52,7 @@ def test_a_cache_can_be_fed_outside_no_grad(llama, cache_for, tokens, name):
             without.gate()(None, expected)
         torch.testing.assert_close(found, expected, **CLOSE)
     assert_same(with_grad, without)
-    tensors = [t for store in with_grad.cache_layers for t in store.storage.tables[1].tensors]
+    tensors = [t for store in with_grad.cache_layers for t in store.storage.dense.tensors]
     assert not any(tensor.requires_grad for tensor in tensors)
 
 
@@ -96,7 +96,7 @@ def test_after_a_forward_that_did_not_end_nothing_goes_on(
         lambda: cache.reorder_cache(torch.tensor([0])),
         cache.snapshot,
         lambda: cache.save("nowhere"),
-        lambda: feed_together(model, [cache], [new]),
+        lambda: feed_packed(model, [cache], [new]),
     ):
         with pytest.raises(ValueError, match=UNFINISHED):
             refused()
@@ -177,16 +177,16 @@ def test_all_caches_of_a_shared_forward_that_did_not_end_are_unfinished(
     handle = failing(llama.model.layers[1], error)
     new = [tokens(1, 1)] * 3
     with pytest.raises(type(error)):
-        feed_together(llama, caches, new)
+        feed_packed(llama, caches, new)
     handle.remove()
     for cache in caches:
         with pytest.raises(ValueError, match=UNFINISHED):
-            feed_together(llama, [cache, used(llama, cache_for, tokens)], [tokens(1, 1)] * 2)
+            feed_packed(llama, [cache, used(llama, cache_for, tokens)], [tokens(1, 1)] * 2)
         with pytest.raises(ValueError, match=UNFINISHED):
             cache.feed(llama, tokens(1, 1))
     for cache, snapshot in zip(caches, before, strict=True):
         cache.restore(snapshot)
-    assert feed_together(llama, caches, new).errors == (None,) * 3
+    assert feed_packed(llama, caches, new).errors == (None,) * 3
 
 
 @torch.no_grad()
@@ -205,7 +205,7 @@ def test_a_cache_that_alone_broke_in_a_shared_forward_is_the_only_one_refused(
     bad = cache_for(llama, policy=agentkv.scored("failing", fails), budget=20)
     bad.feed(llama, tokens(1, 20))
     good = used(llama, cache_for, tokens)
-    fed = feed_together(llama, [good, bad], [tokens(1, 1), tokens(1, 5)])
+    fed = feed_packed(llama, [good, bad], [tokens(1, 1), tokens(1, 5)])
     assert fed.errors[0] is None and str(fed.errors[1]) == "no score"
     with pytest.raises(ValueError, match=UNFINISHED):
         bad.feed(llama, tokens(1, 1))
@@ -252,7 +252,7 @@ def test_two_threads_that_feed_one_cache_at_once_are_told(llama, cache_for, toke
     with Held(llama.model.layers[1], lambda: cache.feed(llama, new)) as held:
         for refused in (
             lambda: cache.feed(llama, new),
-            lambda: feed_together(llama, [other, cache], [new, new]),
+            lambda: feed_packed(llama, [other, cache], [new, new]),
             lambda: cache.apply_gate(torch.zeros(1, 96)),
             lambda: cache.reorder_cache(torch.tensor([0])),
             cache.snapshot,

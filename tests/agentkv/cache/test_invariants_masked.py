@@ -43,7 +43,7 @@ def quantized(cache):
             places = lanes.positions(lane)[:count].long()
             if lane % lanes.layout.segments_per_sequence == 0:
                 of_rows.append([])
-            of_rows[-1] += [places] * lanes.shape.num_heads
+            of_rows[-1] += [places] * lanes.layout.num_heads
         found.append(of_rows)
     return found
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentkv.cache.packed import feed_together
+from tests.agentkv.cache.caches_in_use import feed_packed
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 # per turn: columns, and how many of them are padding in front, by row
@@ -124,6 +124,6 @@ def test_a_shared_forward_takes_batches_that_were_padded(model_of, cache_for, to
         each[0].feed(model, ids, mask)
         each[1].feed(model, tokens(1, 5))
     new = [tokens(2, 3, seed=1), tokens(1, 3, seed=2)]
-    fed = feed_together(model, caches, new)
+    fed = feed_packed(model, caches, new)
     for found, cache, tokens_of in zip(fed.logits.split([2, 1]), apart, new, strict=True):
         torch.testing.assert_close(found, cache.feed(model, tokens_of), **CLOSE)

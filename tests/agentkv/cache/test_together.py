@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.packed import PackedForward, can_share, feed_together
+from agentkv.cache.packed import PackedForward, can_share
+from tests.agentkv.cache.caches_in_use import feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 
 LENGTHS = (70, 41, 56)
@@ -37,7 +38,7 @@ def assert_as_alone(together, alone):
 
 
 def feed(model, caches, ids):
-    fed = feed_together(model, caches, ids)
+    fed = feed_packed(model, caches, ids)
     assert fed.errors == (None,) * len(caches)
     return fed.logits
 
@@ -123,7 +124,7 @@ def test_what_breaks_one_cache_is_not_felt_by_the_others(llama, cache_for, token
         new = [tokens(1, 1, seed=7 * step + i) for i in range(4)]
         members = [caches[0], caches[1], *([] if broken else [bad]), caches[2]]
         ids = [new[0], new[1], *([] if broken else [new[3]]), new[2]]
-        fed = feed_together(llama, members, ids)
+        fed = feed_packed(llama, members, ids)
         errors = [error for error in fed.errors if error is not None]
         if errors:
             assert not broken and str(errors[0]) == "no score" and fed.errors[2] is errors[0]
@@ -153,12 +154,12 @@ def test_what_cannot_go_together_is_refused_before_anything_changes(llama, cache
         "at least 1": ([cache, twin], [one, one[:, :0]]),
         r"at least 1\); found": ([cache, twin], [one, one[0]]),
         "holds 1 sequences": ([cache, twin], [one, tokens(2, 1)]),
-        "read one alone": ([cache, learner], [one, tokens(1, 2)]),
+        "must read it alone": ([cache, learner], [one, tokens(1, 2)]),
     }
     before = [kept(each) for each in (cache, twin, learner)]
     for message, (caches, ids) in refused.items():
         with pytest.raises(ValueError, match=message):
-            feed_together(llama, caches, ids)
+            feed_packed(llama, caches, ids)
     assert [kept(each) for each in (cache, twin, learner)] == before
     assert [each.seen for each in (cache, twin, learner)] == [40] * 3
 
@@ -169,12 +170,12 @@ def test_positions_past_the_end_are_refused_for_all(model_of, cache_for, tokens)
     near.feed(gpt2, tokens(1, 10))
     far.feed(gpt2, tokens(1, 160))
     with pytest.raises(ValueError, match="160 positions"):
-        feed_together(gpt2, [near, far], [tokens(1, 1)] * 2)
+        feed_packed(gpt2, [near, far], [tokens(1, 1)] * 2)
     assert (near.seen, far.seen) == (10, 160)
 
 
 def test_a_shared_forward_is_not_fed_by_hand(llama, cache_for, tokens):
     caches = [case_cache(llama, cache_for, "window") for _ in range(2)]
     together = PackedForward(llama, caches, [tokens(1, 3), tokens(1, 4)])
-    with pytest.raises(ValueError, match="feed_together"):
+    with pytest.raises(ValueError, match="packed forward"):
         llama(tokens(2, 3), past_key_values=together)

@@ -1,11 +1,12 @@
-"""Rows as a cache would show them, and the same in plain lists of float64 for brute force."""
+"""Entries as a cache would show them, and the same in plain lists of float64 for brute force."""
 
 import math
 import random
 from dataclasses import dataclass
 
 import torch
-from agentkv.policies.entries import Drop, DropOne, Rows
+
+from agentkv.policies.entries import Drop, DropOne, Entries
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def filled(lanes, fill, *, dim=0, dtype=torch.float32):
 
 
 def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=False, num_seen=None):
-    """Rows of a layer with these heads; whatever is not promised of filled-up places is NaN.
+    """Entries of a layer with these heads; whatever is not promised of filled-up places is NaN.
 
     Args:
         tracked: [lane][row], a number or a list of them.
@@ -73,7 +74,7 @@ def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=Fa
     if columns is not None and columns.ndim == 2:
         columns = columns[..., None]
     lanes = [heads[0].positions] if is_shared else [head.positions for head in heads]
-    return Rows(
+    return Entries(
         positions=filled(lanes, -1, dtype=torch.int64),
         num_seen=max(map(max, lanes)) + 1 if num_seen is None else num_seen,
         num_heads=len(heads),

@@ -31,7 +31,7 @@ def there(scores):
 
 
 def one_by_one(scores, budget):
-    """Rows handed out in turns, poorest lane first, until the budget or the rows are used up."""
+    """Entries handed out in turns, poorest lane first, until the budget or the rows are used up."""
     have = there(scores)
     counts = [0] * len(have)
     for _ in range(min(budget * len(have), sum(have))):

@@ -253,7 +253,7 @@ def test_a_function_lets_heads_compete_once_it_says_its_scores_compare():
     ("given", "message"),
     [
         ({"name": ""}, "a policy needs a name; found ''"),
-        ({"function": 3}, "policy 'mine' needs a function of Rows; found 3"),
+        ({"function": 3}, "policy 'mine' needs a function of Entries; found 3"),
         ({"window": -1}, "window must be"),
         ({"sinks": 1.5}, "sinks must be"),
         ({"shared": "yes"}, "shared must be true or false; found 'yes'"),

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from agentkv.policies.entries import PolicyError
 
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.function import Function
 from agentkv.policies.pool import pooled
 from agentkv.policies.scorers import (

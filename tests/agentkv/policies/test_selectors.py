@@ -7,11 +7,11 @@ import random
 
 import pytest
 import torch
-from agentkv.policies.entries import Drop, DropOne, PolicyError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
+from agentkv.policies.entries import Drop, DropOne, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
 from agentkv.policies.selectors import Portion, TopK, TwoStage
 from tests.agentkv.policies.shown import filled, kept_of, random_head, shown

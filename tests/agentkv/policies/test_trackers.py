@@ -4,10 +4,10 @@ import random
 
 import pytest
 import torch
-from agentkv.policies.entries import PolicyError, Seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentkv.policies.entries import PolicyError, Seen
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
 

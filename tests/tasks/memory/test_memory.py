@@ -26,15 +26,15 @@ from agentkv_tasks.bench.speed.verify import WrongError
 ROW_BYTES = 2 * 2 * 2 * 16 * 4
 """Keys and values of a token in all layers and heads of the tiny shape, float32."""
 
-Rows = list[dict[str, Any]]
-Measure = Callable[..., tuple[Rows, str]]
+Entries = list[dict[str, Any]]
+Measure = Callable[..., tuple[Entries, str]]
 
 
 @pytest.fixture
 def measure(tmp_path: Path) -> Measure:
     """Policies, and what differs from two lengths -> the file's rows, the output."""
 
-    def run(*policies: str, **changes: Any) -> tuple[Rows, str]:
+    def run(*policies: str, **changes: Any) -> tuple[Entries, str]:
         settings = read_settings(policies=policies, budget=64, chunk=512, device="cpu")
         out = tmp_path / "rows" / "memory.jsonl"
         values = {"shape": "tiny", "lengths": (12_000, 300), "num_decoded": 3, **changes}
@@ -45,7 +45,7 @@ def measure(tmp_path: Path) -> Measure:
             said = console.export_text()
             lines = out.read_text().splitlines() if out.exists() else []
             run.last = [json.loads(line) for line in lines], said  # type: ignore[attr-defined]
-        found: tuple[Rows, str] = run.last  # type: ignore[attr-defined]
+        found: tuple[Entries, str] = run.last  # type: ignore[attr-defined]
         return found
 
     return run

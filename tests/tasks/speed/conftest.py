@@ -17,15 +17,15 @@ from agentkv.config import read_settings
 from agentkv_tasks.bench.speed.measure import Bench, conduct
 from agentkv_tasks.bench.speed.shapes import build
 
-Rows = list[dict[str, Any]]
-Measure = Callable[..., tuple[Rows, str]]
+Entries = list[dict[str, Any]]
+Measure = Callable[..., tuple[Entries, str]]
 
 
 @pytest.fixture
 def measure(tmp_path: Path) -> Measure:
     """Policies, and what differs from two rounds of three steps -> the file's rows, the output."""
 
-    def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
+    def run(*policies: object, **changes: Any) -> tuple[Entries, str]:
         values: dict[str, Any] = {
             "shape": "tiny",
             "batches": (1,),

@@ -11,11 +11,11 @@ from click.testing import Result
 from agentkv_tasks.bench.speed.file import RowFile
 from agentkv_tasks.bench.speed.machine import SpeedError
 
-Rows = list[dict[str, Any]]
-Measure = Callable[..., tuple[Rows, str]]
+Entries = list[dict[str, Any]]
+Measure = Callable[..., tuple[Entries, str]]
 
 
-def _cells(rows: Rows) -> list[tuple[int, str, str]]:
+def _cells(rows: Entries) -> list[tuple[int, str, str]]:
     return [(row["seen"], row["label"], row["finished_at"]) for row in rows]
 
 

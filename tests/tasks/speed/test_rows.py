@@ -26,8 +26,8 @@ from agentkv_tasks.bench.speed.shapes import SHAPES
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """Of the tiny shape."""
 
-Rows = list[dict[str, Any]]
-Measure = Callable[..., tuple[Rows, str]]
+Entries = list[dict[str, Any]]
+Measure = Callable[..., tuple[Entries, str]]
 
 
 def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> None:

@@ -34,8 +34,8 @@ from agentkv_tasks.bench.speed.verify import QUANTISED, ROWS, WrongError, check_
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """Of the tiny shape."""
 
-Rows = list[dict[str, Any]]
-Measure = Callable[..., tuple[Rows, str]]
+Entries = list[dict[str, Any]]
+Measure = Callable[..., tuple[Entries, str]]
 
 
 def _refused(measure: Measure, *policies: object, message: str, **changes: Any) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agentkv.cache.hf.families import describe
 
+from agentkv.cache.hf.families import describe
 from agentkv_tasks.summary import human_bytes
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.storage.backend import Backend, Observe
+from agentkv.cache.storage.backend import Backend, MassObserver
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_kernels.ema import Ema
 from agentkv_tasks.bench.speed.contenders import BASELINE, Contender, Ours, Transformers, pieces
@@ -153,7 +153,7 @@ class _CheckedBackend(Backend):
         scale: float,
         sinks: Tensor | None,
         ema: Ema | None,
-        observe: Observe | None,
+        observer: MassObserver | None,
     ) -> Tensor:
         expected = _in_float64(storage, q, keys, values, scale, sinks)
         output = self._inner.append_attend(
@@ -165,7 +165,7 @@ class _CheckedBackend(Backend):
             scale=scale,
             sinks=sinks,
             ema=ema,
-            observe=observe,
+            observer=observer,
         )
         self._distances.append(_apart(output.transpose(1, 2), expected))
         return output

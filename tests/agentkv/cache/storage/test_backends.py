@@ -127,6 +127,21 @@ def filled(counts, per, recent, tracked):
     return storage
 
 
+class Received:
+    """Collects the mass of one new token per segment."""
+
+    def __init__(self, storage):
+        self.storage, self.masses = storage, {}
+
+    def num_queries(self, num_new):
+        return num_new
+
+    def observe(self, which, mass, num_new, last_weights):
+        segments = [which] if isinstance(which, int) else range(self.storage.num_segments)
+        self.masses.update(zip(segments, mass, strict=True))
+        torch.testing.assert_close(last_weights(1)[:, 0], mass)
+
+
 ragged = st.lists(st.integers(1, 150), min_size=1, max_size=4)
 
 
@@ -153,27 +168,23 @@ def test_segments_of_any_lengths_are_attended_as_in_plain_torch(
     ema = Ema(keep=0.75, gain=0.25, starts_at_mass=starts) if seed % 2 else None
     results = []
     for each in (backend(backend_name), TORCH):
-        storage, received = filled(counts, per, recent, tracked), {}
-
-        def observe(which, mass, last_weights, received=received, storage=storage):
-            segments = [which] if isinstance(which, int) else range(storage.num_segments)
-            received.update(zip(segments, mass, strict=True))
-            assert torch.equal(last_weights(1)[:, 0], mass)
+        storage = filled(counts, per, recent, tracked)
+        masses.append(Received(storage))
 
         output = each.append_attend(
             storage, q, keys, values, first=counts, scale=0.2, sinks=sinks, ema=ema,
-            observe=None if ema else observe,
+            observer=None if ema else masses[-1],
         )  # fmt: skip
         storage.check()
         for segment in range(storage.num_segments):  # norms of new entries are the caller's
             storage.metadata.entries(2, segment)[:, -1:] = 0
         results.append((output, storage))
-        masses.append(received)
     torch.testing.assert_close(results[0][0], results[1][0], atol=1e-3, rtol=1e-4)
     same(results[0][1], results[1][1])
-    assert masses[0].keys() == masses[1].keys() and bool(masses[0]) == (ema is None)
-    for segment, mass in masses[0].items():
-        torch.testing.assert_close(mass, masses[1][segment], atol=1e-5, rtol=1e-3)
+    found, expected = (each.masses for each in masses)
+    assert found.keys() == expected.keys() and bool(found) == (ema is None)
+    for segment, mass in found.items():
+        torch.testing.assert_close(mass, expected[segment], atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("backend_name", NAMES)
@@ -215,7 +226,10 @@ def test_a_backend_drops_what_plain_torch_drops(
         drop(TORCH, slow, verdicts)
         fast.check()
         same(fast, slow)
-        assert fast.is_even or not was_even or len(set(fast.counts)) > 1 or None in verdicts
+        # a mask moves all segments to the same side; single entries may leave different tables
+        is_masked = all(isinstance(verdict, torch.Tensor) for verdict in verdicts)
+        if was_even and is_masked and len(set(fast.counts)) == 1:
+            assert fast.is_even
 
 
 def test_a_copy_of_storage_decodes_without_touching_its_original():
@@ -224,7 +238,7 @@ def test_a_copy_of_storage_decodes_without_touching_its_original():
     before = [contents(original, i)[0].clone() for i in range(original.num_segments)]
     q, keys, values = tokens_for(3, 1, seed=0)
     backend("numba").append_attend(
-        copy, q, keys, values, first=[5, 70, 70], scale=1.0, sinks=None, ema=None, observe=None
+        copy, q, keys, values, first=[5, 70, 70], scale=1.0, sinks=None, ema=None, observer=None
     )
     copy.check()
     assert copy.counts == [6, 6, 71, 71, 71, 71]
