@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from agentkv.policies.allocators import Linear, Shared
-from agentkv.policies.entries import Portion
+from agentkv.policies.entries import BudgetFraction
 from agentkv.policies.gates import Confident
 from agentkv.policies.options import (
     BudgetRecent,
@@ -44,7 +44,7 @@ def conf_kv(
     """
     shares = require_numbers("weights", weights, 3)
     gate = Confident(threshold, (shares[0], shares[1], shares[2]), tight, loose, slack, schedule)
-    newest = Portion(0.125, 64) if protected is None else protected
+    newest = BudgetFraction(0.125, 64) if protected is None else protected
     scorer = AttentionAndRecency(
         require_share("mass_weight", mass_weight), require_part("decay", decay)
     )

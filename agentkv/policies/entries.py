@@ -41,7 +41,7 @@ class Entries:
     query head) or 1 (their mean); None unless the selector asks for norms."""
     attention: Callable[[], Tensor]
     """(H, G, w, T) float32: attention weights of the last w queries (w is the scorer's `window`, or
-    less at the start of a sequence). The softmax is causal over all T. Computed at the first call."""
+    less at the start of a sequence). The softmax is causal over all T. Computed on first call."""
     keys_values: Callable[[], tuple[Tensor, Tensor]]
     """Keys and values (H, T, D) float32, dequantized."""
     num_units: int = 1
@@ -81,13 +81,13 @@ class DropOne:
     """(S,) int64: its index in each segment."""
 
 
-Verdict = Drop | DropOne | Tensor
+Selection = Drop | DropOne | Tensor
 """A selector's answer: one range to drop, one entry of each segment to drop, or (S, T) bool, True
 for the entries that stay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AttentionUpdate:
     """The attention that the new queries of one forward gave to the stored entries.
 
     N segments of one or more sequences, with W heads each (1, or H if all heads share entries).
@@ -105,7 +105,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class BudgetFraction:
     """A number of entries as a fraction of the budget, rounded down once the budget is known."""
 
     of_budget: float

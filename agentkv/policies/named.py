@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from agentkv.policies.allocators import EnergyAllocator, Shared, Uniform
-from agentkv.policies.entries import Portion
+from agentkv.policies.entries import BudgetFraction
 from agentkv.policies.gates import Dropping, Fixed, Trimming, Unbounded
 from agentkv.policies.options import (
     ErrorAlpha,
@@ -89,7 +89,7 @@ def h2o(
     Source: H2O (arXiv 2306.14048).
     """
     gate = Fixed(slack, schedule, interval)
-    newest = Portion(0.5) if protected is None else protected
+    newest = BudgetFraction(0.5) if protected is None else protected
     scorer = HeavyHitters(require_flag("normalize", normalize))
     return Policy("h2o", gate, Uniform(), scorer, TopK(protected=newest), Dense())
 

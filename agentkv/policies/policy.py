@@ -32,8 +32,8 @@ class Policy:
             raise PolicyError(
                 f"policy {self.name!r}: {type(self.scorer).__name__} scores of different heads are "
                 f"in different units, and {type(self.allocator).__name__} makes entries of "
-                "different heads compete; take an allocator of the same budget for every head, or a scorer "
-                "whose scores compare"
+                "different heads compete; take an allocator of the same budget for every head, or "
+                "a scorer whose scores compare"
             )
         if self.precision.by_rank and self.scorer.window == 0:
             raise PolicyError(
@@ -44,8 +44,8 @@ class Policy:
         if self.precision.by_rank and not self.gate.evicts:
             raise PolicyError(
                 f"policy {self.name!r}: {type(self.precision).__name__} stores entries by "
-                f"rank when others go, and {type(self.gate).__name__} lets none go; take a gate with a "
-                "budget, or a precision that goes by age"
+                f"rank when others go, and {type(self.gate).__name__} lets none go; take a gate "
+                "with a budget, or a precision that goes by age"
             )
         if self.allocator.learns and not isinstance(self.allocator, Learner):
             raise PolicyError(

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from agentkv.policies.entries import Drop, DropOne, Entries, PolicyError, Verdict
-from agentkv.policies.entries import Portion as Portion
+from agentkv.policies.entries import BudgetFraction as BudgetFraction
+from agentkv.policies.entries import Drop, DropOne, Entries, PolicyError, Selection
 from agentkv.policies.parameters import (
     require_at_least,
     require_count,
@@ -32,7 +32,7 @@ class TopK:
     """Keeps the entries with the highest scores."""
 
     sinks: int = 0
-    protected: int | Portion = 0
+    protected: int | BudgetFraction = 0
     norms: ClassVar[None] = None
     needs_window: ClassVar[bool] = False
 
@@ -44,7 +44,7 @@ class TopK:
 
     def select(
         self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
-    ) -> Verdict:
+    ) -> Selection:
         first, stop = _between(self.sinks, self.protected, entries)
         num_segments, num_entries = entries.positions.shape
         if scores is None:
@@ -55,7 +55,7 @@ class TopK:
             return DropOne(scores[:, first:stop].argmin(dim=1).add_(first))
         candidates = _candidates(entries, scores)
         counts = _counts(candidates, entries, budget, allocator)
-        return _verdict(entries, candidates, _top(candidates, counts))
+        return _selection(entries, candidates, _top(candidates, counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TwoStage:
     """
 
     sinks: int = 0
-    protected: int | Portion = 0
+    protected: int | BudgetFraction = 0
     first_stage: float = 0.25
     epsilon: float = 1e-4
     pooled: bool = True
@@ -105,7 +105,7 @@ class TwoStage:
 
     def select(
         self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
-    ) -> Verdict:
+    ) -> Selection:
         first, stop = _between(self.sinks, self.protected, entries)
         if scores is None:
             return Drop(first, first + entries.positions.shape[1] - budget)
@@ -115,7 +115,7 @@ class TwoStage:
         products = self._products(entries, scores)[:, :stop]
         products = products.masked_fill(candidates.isneginf(), -torch.inf)
         kept = _top(products.masked_fill_(secured, torch.inf), counts)
-        return _verdict(entries, candidates, kept)
+        return _selection(entries, candidates, kept)
 
     def _products(self, entries: Entries, scores: Tensor) -> Tensor:
         """Return score times norm, (S, T)."""
@@ -137,9 +137,9 @@ class TwoStage:
         return _per_segment(((weights + self.epsilon) * norms.mT).mean(dim=1), entries)
 
 
-def _require(sinks: int, protected: int | Portion) -> None:
+def _require(sinks: int, protected: int | BudgetFraction) -> None:
     require_count("sinks", sinks)
-    if isinstance(protected, Portion):
+    if isinstance(protected, BudgetFraction):
         require_share("the protected part of the budget", protected.of_budget)
         if protected.most is not None:
             require_count("the most entries a protected part may have", protected.most)
@@ -147,9 +147,9 @@ def _require(sinks: int, protected: int | Portion) -> None:
         require_count("protected", protected)
 
 
-def _resolved(sinks: int, protected: int | Portion, budget: int, tight: int) -> int:
+def _resolved(sinks: int, protected: int | BudgetFraction, budget: int, tight: int) -> int:
     """Resolve `protected` for a largest and a smallest budget. Raises PolicyError on overflow."""
-    if isinstance(protected, Portion):
+    if isinstance(protected, BudgetFraction):
         entries = int(protected.of_budget * budget)
         most = tight - sinks if protected.most is None else min(protected.most, tight - sinks)
         protected = max(0, min(entries, most))
@@ -161,7 +161,7 @@ def _resolved(sinks: int, protected: int | Portion, budget: int, tight: int) -> 
     return protected
 
 
-def _between(sinks: int, protected: int | Portion, entries: Entries) -> tuple[int, int]:
+def _between(sinks: int, protected: int | BudgetFraction, entries: Entries) -> tuple[int, int]:
     """Return the column range of the candidates in a segment without padding."""
     assert (sinks, protected) == (entries.sinks, entries.protected), (
         f"entries were passed with {entries.sinks} sinks and {entries.protected} protected, "
@@ -195,11 +195,11 @@ def _top(candidates: Tensor, counts: Tensor) -> Tensor:
     return torch.empty_like(stays).scatter_(1, order, stays)
 
 
-def _verdict(entries: Entries, candidates: Tensor, kept: Tensor) -> Tensor:
+def _selection(entries: Entries, candidates: Tensor, kept: Tensor) -> Tensor:
     """Mark the kept candidates, protected entries and sinks, (S, T) bool."""
-    verdict = entries.there
-    verdict[:, : kept.shape[1]] &= kept | candidates.isneginf()
-    return verdict
+    selection = entries.there
+    selection[:, : kept.shape[1]] &= kept | candidates.isneginf()
+    return selection
 
 
 def _per_segment(x: Tensor, entries: Entries) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from agentkv.policies.entries import Entries, Portion, Seen, Verdict
+from agentkv.policies.entries import AttentionUpdate, BudgetFraction, Entries, Selection
 from agentkv_kernels.ema import Ema
 
 
@@ -31,7 +31,7 @@ class Tracker(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def num_queries(self, num_new: int) -> int:
-        """Return the number of new queries that `Seen.mass` averages over."""
+        """Return the number of new queries that `AttentionUpdate.mass` averages over."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Tracker(Protocol):
         None: another rule."""
         ...
 
-    def update(self, column: Tensor, seen: Seen) -> None:
+    def update(self, column: Tensor, seen: AttentionUpdate) -> None:
         """Add the attention of one forward. Mutates `column` (N, T, n), zero for new entries."""
         ...
 
@@ -221,7 +221,7 @@ class Selector(Protocol):
     """Chooses the entries that stay within a budget."""
 
     @property
-    def protected(self) -> int | Portion:
+    def protected(self) -> int | BudgetFraction:
         """Newest entries of every segment, never dropped; always an int once `fitted`."""
         ...
 
@@ -246,7 +246,7 @@ class Selector(Protocol):
 
     def select(
         self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
-    ) -> Verdict:
+    ) -> Selection:
         """Choose S * budget entries to keep, fewer than there are.
 
         Args:

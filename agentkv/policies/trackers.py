@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentkv.policies.entries import Seen
+from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.parameters import require_positive
 from agentkv_kernels.ema import Ema
 
@@ -43,7 +43,7 @@ class MovingMass:
     def ema(self) -> Ema:
         return Ema(keep=self.decay, gain=1 - self.decay, starts_at_mass=True)
 
-    def update(self, column: Tensor, seen: Seen) -> None:
+    def update(self, column: Tensor, seen: AttentionUpdate) -> None:
         """Update the averages in `column` (N, T, 1), in place."""
         stored = column[..., 0]
         stored[:, -seen.num_new :] = seen.mass[:, -seen.num_new :]
@@ -82,7 +82,7 @@ class SummedMass:
         keep = 1.0 if self.recent is None else 1 - 1 / self.recent
         return Ema(keep=keep, gain=1.0, starts_at_mass=False)
 
-    def update(self, column: Tensor, seen: Seen) -> None:
+    def update(self, column: Tensor, seen: AttentionUpdate) -> None:
         """Add to the sums in `column` (N, T, size), in place."""
         sums = column[..., 0]
         if self.recent is not None:
@@ -129,7 +129,7 @@ class Shortfalls:
     def ema(self) -> None:
         return None
 
-    def update(self, column: Tensor, seen: Seen) -> None:
+    def update(self, column: Tensor, seen: AttentionUpdate) -> None:
         """Write the bits of the new queries into `column` (N, T, size), in place."""
         count = min(seen.num_new, self.history)
         below = self._below(seen, count).to(torch.uint8)
@@ -170,7 +170,7 @@ class Shortfalls:
         return ((fours + (fours >> 4)) & 0x0F).sum(dim=-1).to(torch.float32)
 
     @staticmethod
-    def _below(seen: Seen, count: int) -> Tensor:
+    def _below(seen: AttentionUpdate, count: int) -> Tensor:
         """Mark entries below an even share of each of the last queries, (N, count, T) bool."""
         num_entries = seen.mass.shape[1]
         # entries that each of the queries could see, itself included

@@ -87,18 +87,20 @@ def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=Fa
     )
 
 
-def kept_of(verdict, lengths):
-    """Return the entries that a verdict keeps in segments of these lengths, by index."""
+def kept_of(selection, lengths):
+    """Return the entries that a selection keeps in segments of these lengths, by index."""
     most = max(lengths)
-    if isinstance(verdict, Drop):
-        return [[i for i in range(most) if not verdict.start <= i < verdict.stop]] * len(lengths)
-    if isinstance(verdict, DropOne):
-        assert verdict.entries.shape == (len(lengths),) and set(lengths) == {most}
-        return [[i for i in range(most) if i != int(entry)] for entry in verdict.entries]
-    assert verdict.dtype == torch.bool and verdict.shape == (len(lengths), most)
-    for segment, count in zip(verdict, lengths, strict=True):
+    if isinstance(selection, Drop):
+        return [[i for i in range(most) if not selection.start <= i < selection.stop]] * len(
+            lengths
+        )
+    if isinstance(selection, DropOne):
+        assert selection.entries.shape == (len(lengths),) and set(lengths) == {most}
+        return [[i for i in range(most) if i != int(entry)] for entry in selection.entries]
+    assert selection.dtype == torch.bool and selection.shape == (len(lengths), most)
+    for segment, count in zip(selection, lengths, strict=True):
         assert not segment[: most - count].any(), "a place without an entry stays"
     return [
         segment[most - count :].nonzero().squeeze(1).tolist()
-        for segment, count in zip(verdict, lengths, strict=True)
+        for segment, count in zip(selection, lengths, strict=True)
     ]

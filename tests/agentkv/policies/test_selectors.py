@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
 from agentkv.policies.entries import Drop, DropOne, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
-from agentkv.policies.selectors import Portion, TopK, TwoStage
+from agentkv.policies.selectors import BudgetFraction, TopK, TwoStage
 from tests.agentkv.policies.shown import filled, kept_of, random_head, shown
 
 
@@ -40,10 +40,10 @@ def test_where_newer_is_better_one_run_goes():
 def test_the_best_scored_and_the_protected_stay(budget):
     _, entries = shown_lanes([10], sinks=0, protected=3)
     scores = [0.9, 0.1, 0.5, 0.3, 0.7, 0.2, 0.8, 0.0, 0.0, 0.0]
-    verdict = TopK(protected=3).select(entries, torch.tensor([scores]), budget, Shared())
+    selection = TopK(protected=3).select(entries, torch.tensor([scores]), budget, Shared())
     by_score = sorted(range(7), key=lambda i: -scores[i])[: budget - 3]
-    assert kept_of(verdict, [10]) == [sorted(by_score) + [7, 8, 9]]
-    assert isinstance(verdict, DropOne) == (budget == 9)
+    assert kept_of(selection, [10]) == [sorted(by_score) + [7, 8, 9]]
+    assert isinstance(selection, DropOne) == (budget == 9)
 
 
 @pytest.mark.parametrize("num_segments", [1, 3])
@@ -51,8 +51,8 @@ def test_the_best_scored_and_the_protected_stay(budget):
 def test_of_equals_the_newer_stays(budget, num_segments):
     _, entries = shown_lanes([10] * num_segments, sinks=1, protected=2)
     scores = torch.full((num_segments, 10), 0.5)
-    verdict = TopK(sinks=1, protected=2).select(entries, scores, budget, Uniform())
-    assert kept_of(verdict, [10] * num_segments) == [[0, *range(11 - budget, 10)]] * num_segments
+    selection = TopK(sinks=1, protected=2).select(entries, scores, budget, Uniform())
+    assert kept_of(selection, [10] * num_segments) == [[0, *range(11 - budget, 10)]] * num_segments
 
 
 @settings(deadline=None, max_examples=80)
@@ -68,8 +68,8 @@ def test_every_lane_keeps_its_best_and_the_total_is_the_budget(data):
     draw = random.Random(data.draw(st.integers(0, 10**6)))
     scores = [[draw.choice([0.0, 0.1, 0.5, 0.9]) for _ in range(count)] for count in lengths]
     _, entries = shown_lanes(lengths, sinks=sinks, protected=protected, num_queries=1)
-    verdict = TopK(sinks, protected).select(entries, filled(scores, math.nan), budget, allocator)
-    kept = kept_of(verdict, lengths)
+    selection = TopK(sinks, protected).select(entries, filled(scores, math.nan), budget, allocator)
+    kept = kept_of(selection, lengths)
     assert sum(map(len, kept)) == budget * len(lengths)
     for segment, of_lane, count in zip(kept, scores, lengths, strict=True):
         candidates = range(sinks, count - protected)
@@ -102,8 +102,8 @@ def test_heads_that_compete_keep_no_less_than_heads_with_equal_budgets(seed, bud
 def test_recency_alone_is_a_sliding_window_with_protected_rows(budget):
     entries = shown([random_head(1)], protected=3, tracked=[[1.0] + [0.1] * 19])
     scores = AttentionAndRecency(mass_weight=0.0, decay=0.9).scores(entries)
-    verdict = TopK(protected=3).select(entries, scores, budget, Shared())
-    assert kept_of(verdict, [20]) == [list(range(20 - budget, 20))]
+    selection = TopK(protected=3).select(entries, scores, budget, Shared())
+    assert kept_of(selection, [20]) == [list(range(20 - budget, 20))]
 
 
 def products_in_loops(head, norms, scores, selector, stop):
@@ -246,12 +246,12 @@ def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
 @pytest.mark.parametrize(
     ("protected", "sinks", "budget", "tight", "expected"),
     [
-        (Portion(0.125, most=64), 0, 512, 256, 64),
-        (Portion(0.125, most=64), 0, 100, 50, 12),
-        (Portion(0.5), 0, 33, 33, 16),
-        (Portion(0.5), 4, 32, 8, 4),
-        (Portion(0.125, most=64), 0, 512, 30, 30),
-        (Portion(0.5), 0, 1, 1, 0),
+        (BudgetFraction(0.125, most=64), 0, 512, 256, 64),
+        (BudgetFraction(0.125, most=64), 0, 100, 50, 12),
+        (BudgetFraction(0.5), 0, 33, 33, 16),
+        (BudgetFraction(0.5), 4, 32, 8, 4),
+        (BudgetFraction(0.125, most=64), 0, 512, 30, 30),
+        (BudgetFraction(0.5), 0, 1, 1, 0),
         (7, 3, 100, 10, 7),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_portion_becomes_rows_with_the_budget(kind, protected, sinks, budget, 
 
 
 @pytest.mark.parametrize("kind", [TopK, TwoStage])
-@pytest.mark.parametrize(("sinks", "protected"), [(0, 30), (5, 16), (21, Portion(0.5))])
+@pytest.mark.parametrize(("sinks", "protected"), [(0, 30), (5, 16), (21, BudgetFraction(0.5))])
 def test_rows_that_never_go_and_do_not_fit_are_refused(kind, sinks, protected):
     with pytest.raises(PolicyError, match="do not fit into the smallest budget of 20 entries"):
         kind(sinks=sinks, protected=protected).fitted(40, 20)
@@ -273,8 +273,8 @@ def test_rows_that_never_go_and_do_not_fit_are_refused(kind, sinks, protected):
     [
         (lambda: TopK(sinks=-1), "sinks must be"),
         (lambda: TopK(protected=True), "protected must be"),
-        (lambda: TopK(protected=Portion(1.5)), "protected part of the budget must be in"),
-        (lambda: TwoStage(protected=Portion(0.5, most=-1)), "most entries"),
+        (lambda: TopK(protected=BudgetFraction(1.5)), "protected part of the budget must be in"),
+        (lambda: TwoStage(protected=BudgetFraction(0.5, most=-1)), "most entries"),
         (lambda: TwoStage(first_stage=2), "first_stage must be in"),
         (lambda: TwoStage(epsilon=-1.0), "epsilon must be at least 0"),
         (lambda: TwoStage(gqa="sum"), "gqa must be one of"),

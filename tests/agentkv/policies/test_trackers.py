@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv.policies.entries import PolicyError, Seen
+from agentkv.policies.entries import AttentionUpdate, PolicyError
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
 
@@ -38,7 +38,7 @@ def seen_of(history, first, num_new, num_queries):
     for i in range(num_new):
         query = history[first + i]
         weights[0, i, : len(query)] = torch.tensor(query)
-    return Seen(
+    return AttentionUpdate(
         mass=weights[:, num_new - num_queries :].mean(dim=1),
         num_queries=num_queries,
         first=[first],
@@ -70,7 +70,7 @@ def test_what_stays_after_an_eviction_keeps_its_shortfalls():
     column = torch.cat([column[:, kept], column.new_zeros(1, 1, tracker.size)], dim=1)
     # the next query sees six entries, so that an even share is a sixth
     given_ = torch.tensor([[0.3, 0.1, 0.2, 0.05, 0.05, 0.3]])
-    seen = Seen(given_, 1, [20], 1, lambda count: given_[:, None])
+    seen = AttentionUpdate(given_, 1, [20], 1, lambda count: given_[:, None])
     tracker.update(column, seen)
     recent = weights[-11:]
     expected = [sum(len(query) > i and query[i] < 1 / len(query) for query in recent) for i in kept]
@@ -148,10 +148,11 @@ def test_lanes_at_different_places_are_as_each_by_itself():
     given_ = torch.rand(2, 1, 9, generator=torch.Generator().manual_seed(0)) / 4
     for step in range(10):
         firsts = [9 + step, 14 + step]
-        tracker.update(together, Seen(given_[:, 0], 1, firsts, 1, lambda count: given_))
+        tracker.update(together, AttentionUpdate(given_[:, 0], 1, firsts, 1, lambda count: given_))
         for segment, column in enumerate(alone):
             own = given_[segment, None]
             tracker.update(
-                column, Seen(own[:, 0], 1, [firsts[segment]], 1, lambda count, own=own: own)
+                column,
+                AttentionUpdate(own[:, 0], 1, [firsts[segment]], 1, lambda count, own=own: own),
             )
         assert torch.equal(together, torch.cat(alone))
