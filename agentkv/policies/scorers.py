@@ -193,7 +193,7 @@ class RemovalError:
 
     sum over the group's heads and the window's queries j of c_j * `removal_errors`, then a pool
     along the entries before the window. c_j, the weight of a query, is the most it gives to any
-    entry that is neither among the first w nor the last 2w; 1 if there is no such entry (our choice).
+    entry that is neither among the first w nor the last 2w; 1 if no such entry exists (our choice).
     The window's own entries score 0; protect them.
 
     Source: EDIE, equations 9 to 11. The average pool is its appendix's; the main text has "max".
