@@ -44,12 +44,16 @@ QueryWindow = Annotated[
 Kernel = Annotated[
     int,
     Help(
-        "Width of the pool along the entries, odd; 1 for none (7, as in those experiments; "
-        "SnapKV's own code and kvpress: 5)."
+        "Width of the pool along the entries, odd; 1 for none (7, as in the experiments of Ada-KV, "
+        "EDIE and CriticalKV; SnapKV's own code and kvpress: 5)."
     ),
 ]
 PoolKind = Annotated[
-    Pool, Help('"max" (as in those experiments) or "avg" (SnapKV\'s own code and kvpress).')
+    Pool,
+    Help(
+        '"max" (as in the experiments of Ada-KV, EDIE and CriticalKV) or "avg" (SnapKV\'s own code '
+        "and kvpress)."
+    ),
 ]
 Beta = Annotated[
     float,
