@@ -17,7 +17,7 @@ from agentkv.cache.storage.backend import Backend, LastWeights, MassObserver, of
 from agentkv.cache.storage.choose import backend_for, layout_for
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter, Which
-from agentkv.policies.entries import Seen
+from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.slots import Tracker
 from agentkv_kernels.layout import NORMS, Addressed
 
@@ -258,7 +258,7 @@ class _TrackerUpdate:
     def observe(self, which: Which, mass: Tensor, num_new: int, last_weights: LastWeights) -> None:
         per = self.storage.layout.segments_per_sequence
         segments = [which] if isinstance(which, int) else range(self.storage.num_segments)
-        seen = Seen(
+        seen = AttentionUpdate(
             mass=mass,
             num_queries=self.tracker.num_queries(num_new),
             first=[self.fed[segment // per] for segment in segments],

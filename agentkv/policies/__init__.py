@@ -1,1 +1,1 @@
-"""Which rows a cache keeps, and how precisely: every policy is a value of five parts."""
+"""Which entries a cache keeps, and how precisely: every policy is a value of five parts."""

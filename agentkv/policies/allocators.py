@@ -1,12 +1,13 @@
-"""How a budget is shared out over layers, and inside a layer over its heads.
+"""Allocators divide a budget among layers, and inside a layer among heads.
 
-    Uniform    every layer and every head the same number; each head its own rows Shared     every
-    layer the same number; one set of rows for all heads Linear     shallow layers more, deep ones
-    less; one set of rows for all heads Pyramid    shallow layers many, deep ones few; each head its
-    own rows Adaptive   the heads of a layer compete EnergyAllocator   the heads of a layer compete,
-    and layers get what earlier contexts showed they need
+    Uniform           equal layers and heads; each head keeps its own entries
+    Shared            equal layers; all heads keep the same entries
+    Linear            more entries in shallow layers; all heads keep the same entries
+    Pyramid           many entries in shallow layers, few in deep ones; each head keeps its own
+    Adaptive          the heads of a layer compete
+    EnergyAllocator   the heads of a layer compete; the energies of earlier contexts weight layers
 
-All counts are rows per head, those that never go included in `layers` and left out in `heads`.
+All counts are entries per head. `layers` includes protected entries and sinks, `heads` does not.
 """
 
 import math
@@ -27,13 +28,13 @@ from agentkv.policies.parameters import (
     require_part,
     require_share,
 )
-from agentkv.policies.rounding import clamped, evenly, rounded, rounded_lanes, within
+from agentkv.policies.rounding import clamped, evenly, rounded, rounded_segments, within
 from agentkv.policies.slots import EnergyState
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every layer and every head gets the same."""
+    """Gives every layer and every head the same number of entries."""
 
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = False
@@ -51,26 +52,26 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Shared(Uniform):
-    """Every layer gets the same, and its heads keep one set of rows."""
+    """Gives every layer the same number of entries; all heads keep the same ones."""
 
     shared: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Linear(Shared):
-    """Layers get rows along a line; the heads of a layer keep one set of rows.
+    """Decreases the budget linearly with depth; all heads of a layer keep the same entries.
 
-    Layer l of L gets budget * (first - (first - last) * l / (L - 1)), with (first, last) the slope,
-    so that the layers sum to L * budget * (first + last) / 2: to the whole of L * budget for (1.25,
-    0.75), to three quarters of it for (1.0, 0.5). No layer gets less than one row beyond those that
-    never go (or the budget, if that is less); the others give what that costs while they can.
+    Layer l of L gets budget * (first - (first - last) * l / (L - 1)), with (first, last) the slope.
+    The layers sum to L * budget * (first + last) / 2: to L * budget for (1.25, 0.75), to three
+    quarters of it for (1.0, 0.5). Every layer gets at least one entry beyond protected entries and
+    sinks (or the budget, if that is less); the other layers give up as much while they can.
 
     Source: CONF-KV-L (arXiv 2605.24786), whose formula and constants are lost: our choice.
     """
 
     slope: tuple[float, float] = (1.25, 0.75)
     protected: int = 0
-    """Entries that never go, filled in by `fitted`."""
+    """Protected entries and sinks per head, filled in by `fitted`."""
 
     def __post_init__(self) -> None:
         first, last = require_numbers("slope", self.slope, 2)
@@ -94,20 +95,21 @@ class Linear(Shared):
 
 @dataclass(frozen=True, slots=True)
 class Pyramid(Uniform):
-    """Shallow layers get many rows and deep ones few, along a line; every head of a layer the same.
+    """Decreases the budget steeply with depth; all heads of a layer get the same number.
 
-    With e the rows of the budget that may go, the last layer gets e / beta and the first 2e - e /
-    beta of them. If the first cannot use that many, it gets what there is and the last more. The
-    budget holds whole while nothing is over it, and uniformly until 2e tokens were seen.
+    Let e be the budget without protected entries and sinks. The last layer gets e / beta and the
+    first 2e - e / beta. If fewer tokens were seen than the first layer may keep, it keeps all of
+    them and the last layer gets more. The budget is uniform while nothing exceeds it, and until 2e
+    tokens were seen.
 
-    Source: PyramidKV (arXiv 2406.02069); T counts all tokens seen, and layers sum to the budget
-    exactly where its code loses up to L - 1 rows (both our choice).
+    Source: PyramidKV (arXiv 2406.02069); T counts all tokens seen, and the layers sum to
+    the budget exactly, where its code loses up to L - 1 entries (both our choice).
     """
 
     beta: float = 20
-    """How much steeper than flat; 1 is flat."""
+    """Steepness; 1 is flat."""
     protected: int = 0
-    """Entries that never go, filled in by `fitted`."""
+    """Protected entries and sinks per head, filled in by `fitted`."""
 
     def __post_init__(self) -> None:
         require_at_least("beta", self.beta, 1)
@@ -122,17 +124,18 @@ class Pyramid(Uniform):
         first = min(2 * average - average / self.beta, num_seen - self.protected)
         last = 2 * average - first
         wanted = [first - (first - last) * part for part in _depths(num_layers)]
-        return tuple(self.protected + rows for rows in rounded(wanted, average * num_layers))
+        return tuple(self.protected + entries for entries in rounded(wanted, average * num_layers))
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """The heads of a layer compete for its rows, and none falls below a floor.
+    """Lets the heads of a layer compete for its entries, with a floor for each head.
 
-    The best-scored candidates of all heads together say how many each head keeps. With `mix` a
-    head gets (1 - floor) of that and floor of an equal share, which is the same number for every
-    head; what a head does not have goes to the others (our choice). With `guarantee` a head is sure
-    of its best int(floor * budget) rows, those that never go included, and the rest compete.
+    Ranking the candidates of all heads together gives the number that each head wins. With "mix" a
+    head gets (1 - floor) of this number plus floor of an equal share, which is the same for every
+    head; entries that a head cannot use go to the others (our choice). With "guarantee" a head
+    keeps its best int(floor * budget) entries, protected entries and sinks included, and the rest
+    compete.
 
     Source: Ada-KV (arXiv 2407.11550); `mix` is the paper's, `guarantee` is kvpress's meaning.
     """
@@ -140,9 +143,9 @@ class Adaptive:
     floor: float = 0.2
     safeguard: Literal["mix", "guarantee"] = "mix"
     over: Uniform = field(default_factory=Uniform)
-    """How the budget is shared out over layers: Uniform() or Pyramid()."""
+    """Divides the budget among layers: Uniform() or Pyramid()."""
     protected: int = 0
-    """Entries that never go, filled in by `fitted`."""
+    """Protected entries and sinks per head, filled in by `fitted`."""
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     learns: ClassVar[bool] = False
@@ -152,8 +155,8 @@ class Adaptive:
         require_one_of("safeguard", self.safeguard, ("mix", "guarantee"))
         if self.over.shared:
             raise PolicyError(
-                f"{type(self.over).__name__} keeps one set of rows for all heads, and here they "
-                "compete; share layers out with Uniform() or Pyramid()"
+                f"{type(self.over).__name__} keeps one set of entries for all heads, and here they "
+                "compete; use over=Uniform() or over=Pyramid()"
             )
 
     def fitted(self, protected: int) -> Self:
@@ -164,7 +167,7 @@ class Adaptive:
 
     def heads(self, scores: Tensor, budget: int) -> Tensor:
         if self.safeguard == "guarantee":
-            # kvpress lets the protected rows compete with scores above all others
+            # kvpress lets the protected entries compete with scores above all others
             sure = max(0, int(self.floor * (budget + self.protected)) - self.protected)
             return counts_of_best(with_sure(scores, sure), budget)
         won = counts_of_best(scores, budget)
@@ -174,7 +177,7 @@ class Adaptive:
         if self.floor == 1:
             return evenly(have, budget)
         mixed = (1 - self.floor) * won.to(torch.float64) + self.floor * budget
-        return rounded_lanes(within(mixed, have), won.sum())
+        return rounded_segments(within(mixed, have), won.sum())
 
 
 class EnergyMemory:
@@ -209,7 +212,7 @@ class EnergyMemory:
 
 @dataclass(frozen=True, slots=True)
 class EnergyAllocator:
-    """Share the budget out by the energies of the layers; inside a layer the heads compete.
+    """Divides the budget in proportion to layer energies; inside a layer the heads compete.
 
     `update` takes the energies of one context. Their mean over all contexts so far shares the
     budget out in proportion. Every layer keeps at least its protected entries and `least` more, and
@@ -231,7 +234,7 @@ class EnergyAllocator:
     key: str = ""
     """Stream of contexts that energies belong to; other streams do not count."""
     protected: int = 0
-    """Protected entries, filled in by `fitted`."""
+    """Protected entries and sinks per head, filled in by `fitted`."""
     memory: EnergyMemory = field(default_factory=EnergyMemory, compare=False, repr=False)
     """Energies so far; mutable, and shared by the caches of a policy."""
     shared: ClassVar[bool] = False
@@ -299,7 +302,7 @@ class EnergyAllocator:
 
 
 def _depths(num_layers: int) -> list[float]:
-    """0 for the first layer to 1 for the last; the middle for one that is alone."""
+    """Return the relative depth of each layer, 0 to 1; 0.5 for a single layer."""
     if num_layers == 1:
         return [0.5]
     return [layer / (num_layers - 1) for layer in range(num_layers)]

@@ -1,8 +1,24 @@
-"""CONF-KV: how sure the model is of its next token decides how many rows may stay."""
+"""CONF-KV: the confidence in the next token sets the budget."""
+
+from typing import Annotated
 
 from agentkv.policies.allocators import Linear, Shared
-from agentkv.policies.entries import Portion
-from agentkv.policies.gates import Confident, Schedule
+from agentkv.policies.entries import BudgetFraction
+from agentkv.policies.gates import Confident
+from agentkv.policies.options import (
+    BudgetRecent,
+    ConfidenceProtected,
+    ConfidenceWeights,
+    EvictionSchedule,
+    Format,
+    Help,
+    Loose,
+    MassDecay,
+    MassWeight,
+    Slack,
+    Threshold,
+    Tight,
+)
 from agentkv.policies.parameters import require_numbers, require_part, require_share
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense, QuantizeOld
@@ -12,34 +28,23 @@ from agentkv.policies.selectors import TopK
 
 def conf_kv(
     *,
-    threshold: float = 0.7,
-    tight: int | None = None,
-    loose: int | None = None,
-    protected: int | None = None,
-    mass_weight: float = 0.5,
-    decay: float = 0.9,
-    weights: tuple[float, float, float] = (0.4, 0.3, 0.3),
-    slack: int = 0,
-    schedule: Schedule = "always",
+    threshold: Threshold = 0.7,
+    tight: Tight = None,
+    loose: Loose = None,
+    protected: ConfidenceProtected = None,
+    mass_weight: MassWeight = 0.5,
+    decay: MassDecay = 0.9,
+    weights: ConfidenceWeights = (0.4, 0.3, 0.3),
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
 ) -> Policy:
-    """Confidence picks one of two budgets; attention and recency pick the rows.
-
-    Args:
-        threshold: confidence from which the tight budget holds (paper: 0.7; 0.8 is its safer
-            value).
-        tight: rows while sure; None: half of loose (paper: 256 of 512).
-        loose: rows otherwise; None: the cache's budget.
-        protected: newest rows that never go; None: an eighth of loose, at most 64 (paper: 64 of
-            512).
-        mass_weight: attention's share of the score, recency has the rest (our choice: 0.5).
-        decay: of the moving average of attention masses (our choice: 0.9).
-        weights: of entropy, gap and top probability in the confidence (our choice).
+    """Chooses one of two budgets by confidence, and the entries by attention and recency.
 
     Source: CONF-KV (arXiv 2605.24786).
     """
     shares = require_numbers("weights", weights, 3)
     gate = Confident(threshold, (shares[0], shares[1], shares[2]), tight, loose, slack, schedule)
-    newest = Portion(0.125, 64) if protected is None else protected
+    newest = BudgetFraction(0.125, 64) if protected is None else protected
     scorer = AttentionAndRecency(
         require_share("mass_weight", mass_weight), require_part("decay", decay)
     )
@@ -48,24 +53,19 @@ def conf_kv(
 
 def conf_kv_int8(
     *,
-    threshold: float = 0.7,
-    tight: int | None = None,
-    loose: int | None = None,
-    protected: int | None = None,
-    mass_weight: float = 0.5,
-    decay: float = 0.9,
-    weights: tuple[float, float, float] = (0.4, 0.3, 0.3),
-    slack: int = 0,
-    schedule: Schedule = "always",
-    recent: int | None = None,
-    format: str = "int8",
+    threshold: Threshold = 0.7,
+    tight: Tight = None,
+    loose: Loose = None,
+    protected: ConfidenceProtected = None,
+    mass_weight: MassWeight = 0.5,
+    decay: MassDecay = 0.9,
+    weights: ConfidenceWeights = (0.4, 0.3, 0.3),
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    recent: BudgetRecent = None,
+    format: Format = "int8",
 ) -> Policy:
-    """`conf-kv` with older rows in 8 bits.
-
-    Args:
-        recent: newest rows that stay in the model's dtype; None: half of loose, at most 256 (paper:
-            256 of 512).
-        format: of the older rows: int8 (paper), fp8, int4 or nf4.
+    """`conf-kv` with older entries in 8 bits.
 
     Source: CONF-KV (arXiv 2605.24786).
     """
@@ -86,24 +86,27 @@ def conf_kv_int8(
 
 def conf_kv_l(
     *,
-    threshold: float = 0.7,
-    tight: int | None = None,
-    loose: int | None = None,
-    protected: int | None = None,
-    mass_weight: float = 0.5,
-    decay: float = 0.9,
-    weights: tuple[float, float, float] = (0.4, 0.3, 0.3),
-    slack: int = 0,
-    schedule: Schedule = "always",
-    recent: int | None = None,
-    format: str = "int8",
-    slope: tuple[float, float] = (1.25, 0.75),
+    threshold: Threshold = 0.7,
+    tight: Tight = None,
+    loose: Loose = None,
+    protected: ConfidenceProtected = None,
+    mass_weight: MassWeight = 0.5,
+    decay: MassDecay = 0.9,
+    weights: ConfidenceWeights = (0.4, 0.3, 0.3),
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    recent: BudgetRecent = None,
+    format: Format = "int8",
+    slope: Annotated[
+        tuple[float, float],
+        Help(
+            "Shares of the budget for the first and the last layer, with a line between them "
+            "(our choice: 1.25 to 0.75, which sums to the budget; 1.0 to 0.5 keeps three "
+            "quarters of it)."
+        ),
+    ] = (1.25, 0.75),
 ) -> Policy:
-    """`conf-kv-int8` with more rows in shallow layers than in deep ones.
-
-    Args:
-        slope: share of the budget for the first and for the last layer, a line between (our choice:
-            1.25 to 0.75, which sums to the budget; 1.0 to 0.5 keeps three quarters of it).
+    """`conf-kv-int8` with more entries in shallow layers than in deep ones.
 
     Source: CONF-KV-L (arXiv 2605.24786).
     """

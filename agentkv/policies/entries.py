@@ -1,10 +1,11 @@
-"""The little that passes between a policy and the cache, and the error of both.
+"""The values that a policy and the cache exchange, and the error of both.
 
-A policy never stores, gathers or frees: it is shown rows and answers with the rows that stay; the
-rest is the cache's job.
+A policy never stores, gathers or frees memory. The cache shows it entries, and the policy answers
+with the entries that stay.
 
-Shapes: H key-value heads, G query heads of each, D head size; T rows that one layer holds for one
-sequence; S lanes, that is sets of rows: 1 where all heads of a layer keep the same rows, else H.
+Shapes: H key-value heads, G query heads per key-value head, D head size; T entries that one layer
+holds for one sequence; S segments. A segment is the set of entries that one head keeps: S is 1 if
+all heads of a layer keep the same entries, else H.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,50 +15,50 @@ from torch import Tensor
 
 
 class PolicyError(ValueError):
-    """A policy's name, parameters or budget cannot be used; the message says what can."""
+    """A policy's name, parameters or budget are invalid; the message names valid ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What a policy may know of the rows one layer holds for one sequence, in order of position."""
+    """The entries that one layer holds for one sequence, in order of position."""
 
     positions: Tensor
-    """(S, T) integers, ascending: the place of each row in the sequence. It is also the generation
-    step that recency goes by (our choice: each token of an observation is a step of its own). A
-    lane with fewer rows than the longest is padded at its front with -1."""
+    """(S, T) integers, ascending: position of each entry in the sequence. Recency uses it as the
+    generation step (our choice: each token of an observation is one step). Shorter segments are
+    padded with -1 at the front."""
     num_seen: int
-    """Tokens of the sequence that were fed so far, those now gone included."""
+    """Tokens of the sequence so far, dropped ones included."""
     num_heads: int
     """H."""
     sinks: int
-    """First rows of every lane that never go."""
+    """First entries of every segment, which are never dropped."""
     protected: int
-    """Newest rows of every lane that never go."""
+    """Newest entries of every segment, which are never dropped."""
     tracked: Tensor | None
-    """(S, T, n): what the scorer's tracker keeps of each row; None without a tracker."""
+    """(S, T, n): statistics of the scorer's tracker; None without a tracker."""
     norms: Tensor | None
-    """(H, T, n) float32: L1 norm of each row's value after the output projection, n = G for every
-    query head by itself or 1 for their mean; None unless the selector asked for it."""
+    """(H, T, n) float32: L1 norm of each entry's value after the output projection. n is G (one per
+    query head) or 1 (their mean); None unless the selector asks for norms."""
     attention: Callable[[], Tensor]
-    """(H, G, w, T) float32: what the last w queries (the scorer's `window`, fewer at the start of a
-    sequence) give each row, softmax over all T, later rows hidden; computed when first called."""
+    """(H, G, w, T) float32: attention weights of the last w queries (w is the scorer's `window`, or
+    less at the start of a sequence). The softmax is causal over all T. Computed on first call."""
     keys_values: Callable[[], tuple[Tensor, Tensor]]
-    """Keys and values (H, T, D) float32, read back from whatever they are stored in."""
+    """Keys and values (H, T, D) float32, dequantized."""
     num_units: int = 1
-    """How many layers and sequences are shown at once, for a scorer that is `segmentwise`: those
-    with the same rows to leave, each with as many lanes and heads. S and H are those of all of
-    them, one unit after another; rows of different units never compete."""
+    """Number of layers and sequences in this view, more than 1 only for a `segmentwise` scorer. All
+    units have the same number of entries to keep, of segments and of heads. S and H count all
+    units, one unit after another; entries of different units never compete."""
     is_padded: bool = True
-    """Whether some lane may be padded."""
+    """Whether a segment may be padded; False promises that none is."""
 
     @property
     def there(self) -> Tensor:
-        """(S, T) bool: False where a lane was padded."""
+        """(S, T) bool: False at padding."""
         return self.positions >= 0
 
     @property
     def candidates(self) -> Tensor:
-        """(S, T) bool: the rows that may go."""
+        """(S, T) bool: the entries that may be dropped."""
         there = self.there
         may_go = there & (there.cumsum(dim=1) > self.sinks)
         may_go[:, max(0, may_go.shape[1] - self.protected) :] = False
@@ -66,7 +67,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Entries start..stop - 1 of every lane go, the others stay."""
+    """Drop entries start..stop - 1 of every segment."""
 
     start: int
     stop: int
@@ -74,39 +75,39 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class DropOne:
-    """One row of every lane goes."""
+    """Drop one entry of every segment."""
 
     entries: Tensor
-    """(S,) int64: which."""
+    """(S,) int64: its index in each segment."""
 
 
-Verdict = Drop | DropOne | Tensor
-"""A selector's answer: one run of rows to drop, one row of each lane, or (S, T) bool, True for the
-rows that stay."""
+Selection = Drop | DropOne | Tensor
+"""A selector's answer: one range to drop, one entry of each segment to drop, or (S, T) bool, True
+for the entries that stay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the new queries of one forward gave the stored rows.
+class AttentionUpdate:
+    """The attention that the new queries of one forward gave to the stored entries.
 
-    N lanes, of one or more sequences, W heads in each (1, or all H where they share their rows).
+    N segments of one or more sequences, with W heads each (1, or H if all heads share entries).
     """
 
     mass: Tensor
-    """(N, T) float32: mean over a lane's query heads and the last `num_queries` queries."""
+    """(N, T) float32: mean over the query heads of a segment and the last `num_queries` queries."""
     num_queries: int
     first: Sequence[int]
-    """Of each lane, the place of the first new query in its sequence."""
+    """(N,): position of the first new query in the sequence of each segment."""
     num_new: int
-    """How many of the T rows, the last ones, were stored in this forward."""
+    """Number of entries that this forward stored; they are the last of the T."""
     each: Callable[[int], Tensor]
-    """(N, q, T) float32: mean over a lane's query heads, of each of the last q queries."""
+    """(N, q, T) float32: mean over the query heads of a segment, for each of the last q queries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """A number of rows that is known once there is a budget: a part of it, rounded down."""
+class BudgetFraction:
+    """A number of entries as a fraction of the budget, rounded down once the budget is known."""
 
     of_budget: float
     most: int | None = None
-    """Entries at most; None for no bound."""
+    """Upper bound in entries; None for no bound."""

@@ -1,4 +1,4 @@
-"""A person's own scorer."""
+"""A scorer made from a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,16 @@ from agentkv.policies.slots import Tracker
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A person's own score; PolicyError if what the function returns cannot rank the rows."""
+    """Scores entries with a given function.
+
+    `scores` raises PolicyError if the function returns a wrong shape or NaN.
+    """
 
     name: str
     function: Callable[[Entries], Tensor]
-    """Entries to (H, T) or (S, T), larger is better."""
+    """Maps entries to scores (H, T) or (S, T); larger is better."""
     window: int = 0
-    """How many of the last queries it wants from `Entries.attention`."""
+    """Number of last queries that `Entries.attention` covers."""
     comparable: bool = False
     tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = False
@@ -29,18 +32,18 @@ class Function:
     def __post_init__(self) -> None:
         require_count("window", self.window)
 
-    def scores(self, rows: Entries) -> Tensor:
-        found = self.function(rows)
-        num_rows = rows.positions.shape[1]
-        shapes = ((rows.num_heads, num_rows), tuple(rows.positions.shape))
+    def scores(self, entries: Entries) -> Tensor:
+        found = self.function(entries)
+        num_entries = entries.positions.shape[1]
+        shapes = ((entries.num_heads, num_entries), tuple(entries.positions.shape))
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         if what not in shapes:
             raise PolicyError(
                 f"scorer {self.name!r} returned {what}; it must be a tensor of shape "
-                f"{' or '.join(map(str, sorted(set(shapes))))}, a score for every row"
+                f"{' or '.join(map(str, sorted(set(shapes))))}, a score for every entry"
             )
         found = found.to(torch.float32)
-        if bool((found.isnan() & rows.there).any()):
-            raise PolicyError(f"scorer {self.name!r} returned NaN for rows that are there")
-        # -inf stands for "no row" from here on
+        if bool((found.isnan() & entries.there).any()):
+            raise PolicyError(f"scorer {self.name!r} returned NaN for an entry")
+        # -inf means "no entry" from here on
         return found.clamp_min(torch.finfo(torch.float32).min)

@@ -1,8 +1,8 @@
-"""How many rows may stay now: all, always the budget, or by the model's confidence.
+"""Gates decide how many entries may stay: all, a fixed budget, or by the model's confidence.
 
-And when rows go: `schedule` is "always" (whenever a layer is over its budget) or "prefill" (only
-after a forward of several tokens; what is decoded then grows, as in the papers that compress the
-prompt once). Ours are agents, whose every observation is such a forward.
+They also decide when eviction runs. `schedule` is "always" (whenever a layer exceeds its budget) or
+"prefill" (only after a forward of several tokens; the cache then grows while decoding, as in the
+papers that compress the prompt once). For an agent, every observation is such a forward.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from agentkv.policies.parameters import (
     require_numbers,
     require_one_of,
     require_part,
-    require_rows,
+    require_positive,
     require_share,
 )
 from agentkv_kernels.confidence import confidence as confidence_of
@@ -27,7 +27,7 @@ Schedule = Literal["always", "prefill"]
 
 @dataclass(frozen=True, slots=True)
 class Unbounded:
-    """Everything stays."""
+    """Keeps every entry."""
 
     needs_logits: ClassVar[bool] = False
     evicts: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class Unbounded:
 
     def fitted(self, budget: int | None) -> Self:
         if budget is not None:
-            raise PolicyError("this policy keeps every row; leave the budget out")
+            raise PolicyError("this policy keeps every entry; leave the budget out")
         return self
 
     def protecting(self, protected: int) -> Self:
@@ -52,19 +52,18 @@ class Unbounded:
     def is_due(self, num_new: int, step: int) -> bool:
         return False
 
-    def target(self, budget: int, num_rows: int) -> int:
-        raise AssertionError("without a budget there is nothing to go back to")
+    def target(self, budget: int, num_entries: int) -> int:
+        raise AssertionError("an unbounded gate has no target")
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same budget at every step."""
+    """Allows the same budget at every step."""
 
     slack: int = 0
     schedule: Schedule = "always"
     interval: int | None = None
-    """Entries go after every so many decoded tokens, and at no other time; None: by the
-    schedule."""
+    """Evict after every `interval` decoded tokens and at no other time; None: by `schedule`."""
     ceiling: int | None = None
     needs_logits: ClassVar[bool] = False
     evicts: ClassVar[bool] = True
@@ -74,7 +73,7 @@ class Fixed:
         require_one_of("schedule", self.schedule, ("always", "prefill"))
         if self.interval is None:
             return
-        require_rows("interval", self.interval)
+        require_positive("interval", self.interval)
         if self.schedule != "always":
             raise PolicyError(
                 f"interval={self.interval} evicts while decoding, schedule={self.schedule!r} never "
@@ -88,7 +87,7 @@ class Fixed:
     def fitted(self, budget: int | None) -> Self:
         if budget is None:
             raise PolicyError("this policy needs a budget: tokens per layer and KV head, or bytes")
-        return replace(self, ceiling=require_rows("budget", budget))
+        return replace(self, ceiling=require_positive("budget", budget))
 
     def protecting(self, protected: int) -> Self:
         return self
@@ -104,45 +103,45 @@ class Fixed:
             return num_new == 1 and step % self.interval == 0
         return self.schedule == "always" or num_new > 1
 
-    def target(self, budget: int, num_rows: int) -> int:
+    def target(self, budget: int, num_entries: int) -> int:
         return budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropping(Fixed):
-    """Over the budget a share of it goes at once, so that the next time is far off.
+    """Frees a fraction of the budget at each eviction, so that evictions are rare.
 
     Source: Scissorhands (arXiv 2305.17118), whose usual m is half of the budget.
     """
 
     drop: float = 0.5
-    """Share of the budget that eviction frees below it."""
+    """Fraction of the budget that eviction frees below the budget."""
     protected: int = 0
-    """Entries that never go, filled in by `protecting`; eviction stops there."""
+    """Protected entries and sinks per head, filled in by `protecting`; eviction stops there."""
 
     def __post_init__(self) -> None:
-        # slots make a new class, of which a bare super() knows nothing
+        # slots=True creates a new class, so a bare super() fails
         super(Dropping, self).__post_init__()
         require_part("drop", self.drop)
 
     def protecting(self, protected: int) -> Self:
         return replace(self, protected=protected)
 
-    def target(self, budget: int, num_rows: int) -> int:
+    def target(self, budget: int, num_entries: int) -> int:
         return max(budget - _whole(self.drop * budget), min(self.protected, budget))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trimming(Fixed):
-    """Over the budget only a share of the rows that may go stays, and no more than the budget.
+    """Keeps a fraction of the candidates at each eviction, and at most the budget.
 
     Source: ARKV, Algorithm 1: floor(alpha * (T - W)) of the past, W the protected window.
     """
 
     alpha: float = 0.75
-    """Share of the rows that may go that stays."""
+    """Fraction of the candidates that stays."""
     protected: int = 0
-    """Entries that never go, filled in by `protecting`; the window W."""
+    """Protected entries and sinks per head, filled in by `protecting`; the window W."""
 
     def __post_init__(self) -> None:
         super(Trimming, self).__post_init__()
@@ -151,21 +150,21 @@ class Trimming(Fixed):
     def protecting(self, protected: int) -> Self:
         return replace(self, protected=protected)
 
-    def target(self, budget: int, num_rows: int) -> int:
-        kept = _whole(self.alpha * max(0, num_rows - self.protected))
+    def target(self, budget: int, num_entries: int) -> int:
+        kept = _whole(self.alpha * max(0, num_entries - self.protected))
         return min(kept + self.protected, budget)
 
 
 @dataclass(frozen=True, slots=True)
 class Confident:
-    """Few rows while the model is sure of its next token, more while it is not.
+    """Allows fewer entries while the model is confident of its next token.
 
-    Before the first logits, and for anyone who never hands them over, the model counts as unsure.
-    So every forward ends at the loose budget, and if its logits are sure, what is left is ranked
-    anew, with masses and recency stretched over fewer rows, and cut to the tight one (our choice:
-    the cache is then bounded without logits; the paper ranks once).
+    The model counts as not confident before the first logits, and if the caller never passes any.
+    Every forward therefore ends at the loose budget. If its logits are confident, the remaining
+    entries are ranked again, with masses and recency rescaled over fewer entries, and cut to the
+    tight budget (our choice: the cache is then bounded without logits; the paper ranks once).
 
-    Source: CONF-KV (arXiv 2605.24786), whose formulas are lost; the form and the weights are ours.
+    Source: CONF-KV (arXiv 2605.24786), whose formulas are missing; form and weights are our choice.
     """
 
     threshold: float
@@ -185,7 +184,7 @@ class Confident:
             raise PolicyError(f"weights must be three shares that sum to 1; found {self.weights!r}")
         for name, value in (("tight", self.tight), ("loose", self.loose)):
             if value is not None:
-                require_rows(name, value)
+                require_positive(name, value)
         require_count("slack", self.slack)
         require_one_of("schedule", self.schedule, ("always", "prefill"))
 
@@ -205,7 +204,7 @@ class Confident:
         loose = self.loose if self.loose is not None else budget
         if loose is None:
             raise PolicyError("this policy needs a budget, or its own loose=")
-        loose = require_rows("budget", loose)
+        loose = require_positive("budget", loose)
         tight = max(1, loose // 2) if self.tight is None else self.tight
         if tight > loose:
             raise PolicyError(f"tight={tight} is more than the loose budget of {loose}")
@@ -223,7 +222,7 @@ class Confident:
     def is_due(self, num_new: int, step: int) -> bool:
         return self.schedule == "always" or num_new > 1
 
-    def target(self, budget: int, num_rows: int) -> int:
+    def target(self, budget: int, num_entries: int) -> int:
         return budget
 
 
@@ -231,17 +230,17 @@ def _sure(logits: Tensor) -> Tensor:
     return logits.new_ones(logits.shape[0])
 
 
-def _whole(rows: float) -> int:
+def _whole(entries: float) -> int:
     # 0.7 * 10 is a hair below 7
-    return int(rows + 1e-9)
+    return int(entries + 1e-9)
 
 
 def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
-    """How sure the model is of its next token, in [0, 1): (B,) float32 from raw logits (B, V).
+    """Return the confidence in the next token, (B,) float32 in [0, 1), from raw logits (B, V).
 
     c = w_H * (1 - H / ln V) + w_m * sigmoid(m) + w_p * p1, with H the entropy, m the gap between
     the two best log-probabilities and p1 the best probability. Sharper logits never lower it, and
-    adding a constant to all logits changes nothing. Temperature and truncation must come after.
+    adding a constant to all logits changes nothing. Apply temperature and truncation afterwards.
 
     Source: the three features are CONF-KV's; their combination is our choice.
     """

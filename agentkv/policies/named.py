@@ -1,18 +1,27 @@
-"""The published policies of one shape each, and the formats by themselves.
+"""Published policies, and the storage formats without eviction.
 
-What builds on SnapKV is in `windowed.py`, CONF-KV in `confident.py`. A parameter is explained where
-it first comes up; `registry.about` puts that together.
+Policies based on SnapKV are in `windowed.py`, CONF-KV in `confident.py`.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from agentkv.policies.allocators import EnergyAllocator, Shared, Uniform
-from agentkv.policies.entries import Portion
-from agentkv.policies.gates import Dropping, Fixed, Schedule, Trimming, Unbounded
+from agentkv.policies.entries import BudgetFraction
+from agentkv.policies.gates import Dropping, Fixed, Trimming, Unbounded
+from agentkv.policies.options import (
+    ErrorAlpha,
+    ErrorKernel,
+    ErrorPool,
+    ErrorWindow,
+    EvictionSchedule,
+    Help,
+    Interval,
+    Recent,
+    Slack,
+)
 from agentkv.policies.parameters import require_count, require_flag
 from agentkv.policies.policy import Policy
-from agentkv.policies.pool import Pool
 from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
 from agentkv.policies.scorers import (
     Age,
@@ -25,40 +34,29 @@ from agentkv.policies.selectors import TopK
 
 
 def full() -> Policy:
-    """Everything, in the model's dtype. The baseline."""
+    """Keeps all entries in the model's dtype: the baseline."""
     return Policy("full", Unbounded(), Shared(), Age(), TopK(), Dense())
 
 
-def window(*, slack: int = 0, schedule: Schedule = "always", interval: int | None = None) -> Policy:
-    """The newest `budget` rows.
-
-    Args:
-        slack: rows over the budget that are let be before eviction goes back to it (our choice: 0).
-        schedule: "always" evicts whenever a layer is over its budget, "prefill" only after a
-            forward of several tokens, so that what is decoded grows ("always" is our choice: an
-            agent's next observation comes; papers that look at a window of queries compress the
-            prompt alone, which is "prefill").
-        interval: evict after every so many decoded tokens and at no other time; None: by the
-            schedule.
-    """
+def window(
+    *, slack: Slack = 0, schedule: EvictionSchedule = "always", interval: Interval = None
+) -> Policy:
+    """Keeps the newest `budget` entries."""
     gate = Fixed(slack, schedule, interval)
     return Policy("window", gate, Shared(), Age(), TopK(), Dense())
 
 
 def streaming(
     *,
-    sinks: int = 4,
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    sinks: Annotated[int, Help("Entries kept from the start of the sequence (paper: 4).")] = 4,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """The first rows, on which models park attention, and the newest ones.
+    """Keeps the first entries, which act as attention sinks, and the newest ones.
 
-    Both are counted in the budget. Positions stay those seen (our choice; the paper counts
+    The budget includes both. Entries keep their original positions (our choice; the paper counts
     positions inside the cache).
-
-    Args:
-        sinks: rows kept from the start (paper: 4).
 
     Source: StreamingLLM (arXiv 2309.17453).
     """
@@ -69,45 +67,57 @@ def streaming(
 
 def h2o(
     *,
-    protected: int | None = None,
-    normalize: bool = False,
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    protected: Annotated[
+        int | None,
+        Help(
+            "Newest entries that are never dropped; None: half of the budget (the paper's split)."
+        ),
+    ] = None,
+    normalize: Annotated[
+        bool,
+        Help(
+            "Divide an entry's sum by the number of queries that could see it (our choice: "
+            "off, as in the paper; kvpress's ObservedAttention divides)."
+        ),
+    ] = False,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """The rows that drew most attention so far, and the newest ones.
-
-    Args:
-        protected: newest rows that never go; None: half of the budget (the paper's split).
-        normalize: divide a row's sum by the queries that could see it (our choice: off, as the
-            paper; on is what kvpress's ObservedAttention does).
+    """Keeps the entries that drew the most attention so far, and the newest ones.
 
     Source: H2O (arXiv 2306.14048).
     """
     gate = Fixed(slack, schedule, interval)
-    newest = Portion(0.5) if protected is None else protected
+    newest = BudgetFraction(0.5) if protected is None else protected
     scorer = HeavyHitters(require_flag("normalize", normalize))
     return Policy("h2o", gate, Uniform(), scorer, TopK(protected=newest), Dense())
 
 
 def scissorhands(
     *,
-    history: int = 400,
-    protected: int = 10,
-    drop: float = 0.5,
-    variant: Literal["count", "sum"] = "count",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    history: Annotated[
+        int, Help("Number of last queries that count (commonly quoted: 400).")
+    ] = 400,
+    protected: Annotated[
+        int, Help("Newest entries that are never dropped (commonly quoted: 10).")
+    ] = 10,
+    drop: Annotated[
+        float,
+        Help("Fraction of the budget that eviction frees below the budget (commonly quoted: 0.5)."),
+    ] = 0.5,
+    variant: Annotated[
+        Literal["count", "sum"],
+        Help(
+            '"count" ranks by the number of queries that gave an entry less than an even '
+            'share (the paper), "sum" by the sum of their weights (KVCache-Factory).'
+        ),
+    ] = "count",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """The rows that were seldom passed over lately, and the newest ones; drops in bulk.
-
-    Args:
-        history: queries that are remembered (commonly quoted: 400).
-        protected: newest rows that never go (commonly quoted: 10).
-        drop: share of the budget that eviction frees below it (commonly quoted: 0.5).
-        variant: "count" of the queries that gave a row less than an even share (the paper's), or
-            the "sum" of what they gave it (KVCache-Factory's).
+    """Keeps the newest entries and those that recent queries seldom passed over; drops in bulk.
 
     Source: Scissorhands (arXiv 2305.17118).
     """
@@ -119,34 +129,51 @@ def scissorhands(
 
 def arkv(
     *,
-    window: int = 32,
-    kernel: int = 5,
-    gamma: float = 263.81,
-    tau1: float = 7.774,
-    tau2: float = 5.407,
-    tau3: float = 5.528,
-    alpha: float = 0.75,
-    format: str = "fp8",
-    estimate: Literal["once", "every_trim"] = "once",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: Annotated[
+        int,
+        Help(
+            "Number of last queries that score the entries, and number of newest entries that "
+            "are never dropped (paper: 32)."
+        ),
+    ] = 32,
+    kernel: Annotated[
+        int,
+        Help(
+            "Width of the average pool along the entries, odd; 1 for none (5, as in its code; "
+            'the paper says "smoothed").'
+        ),
+    ] = 5,
+    gamma: Annotated[float, Help("Weight of the variance (paper: 263.81).")] = 263.81,
+    tau1: Annotated[
+        float,
+        Help("The entropy enters a layer's quality with the exponent 1 / tau1 (paper: 7.774)."),
+    ] = 7.774,
+    tau2: Annotated[
+        float, Help("The variance enters with the exponent 1 / tau2 (paper: 5.407).")
+    ] = 5.407,
+    tau3: Annotated[
+        float, Help("The kurtosis enters with the exponent 1 / tau3 (paper: 5.528).")
+    ] = 5.528,
+    alpha: Annotated[
+        float, Help("Fraction of the entries beyond the window that a trim keeps (paper: 0.75).")
+    ] = 0.75,
+    format: Annotated[
+        str, Help("Storage format of the lower-ranked entries: fp8 (paper), int8, int4 or nf4.")
+    ] = "fp8",
+    estimate: Annotated[
+        Literal["once", "every_trim"],
+        Help(
+            'When a layer\'s quality is estimated: "once" per sequence, at the end of its '
+            "prefill, before the first entry is dropped and the first token is decoded "
+            '(paper), or again at "every_trim", over the entries that each head then holds '
+            "(agentkv's first behavior)."
+        ),
+    ] = "once",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """What the last queries look at or disagree over; the best rows exact, the rest in 8 bits.
-
-    Args:
-        window: last queries that are asked, and newest rows that never go (paper: 32).
-        kernel: rows that are averaged together, odd; 1 for none (5, as in its code; the paper says
-            "smoothed").
-        gamma: weight of the variance (paper: 263.81).
-        tau1: entropy counts with 1 / tau1 in a layer's quality (paper: 7.774).
-        tau2: the variance, with 1 / tau2 (paper: 5.407).
-        tau3: the kurtosis, with 1 / tau3 (paper: 5.528).
-        alpha: share of the rows beyond the window that a trim leaves (paper: 0.75).
-        format: of the rows that are not worth the model's dtype: fp8 (paper), int8, int4 or nf4.
-        estimate: when a layer's quality is estimated: "once" for each sequence, at the end of its
-            prefill, before the first row goes and the first token is decoded (paper), or at
-            "every_trim" anew, over the rows that each head then holds (what agentkv did at first).
+    """Keeps entries by mean and variance of recent attention; quantizes the lower-ranked ones.
 
     Source: ARKV, Algorithm 1 (Lei and Ilager).
     """
@@ -158,22 +185,15 @@ def arkv(
 
 def edie(
     *,
-    window: int = 32,
-    alpha: float = 0.1,
-    kernel: int = 7,
-    pool: Pool = "avg",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: ErrorWindow = 32,
+    alpha: ErrorAlpha = 0.1,
+    kernel: ErrorKernel = 7,
+    pool: ErrorPool = "avg",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """The rows without which the output of the last queries would move most.
-
-    Args:
-        window: last queries that are asked, and newest rows that never go (paper: 32).
-        alpha: keeps a row that draws everything from being worth everything (paper: 0.1; 0.05 and
-            0.2 did as well).
-        kernel: rows that are pooled together, odd; 1 for none (paper: 7).
-        pool: "avg" (its appendix, our choice) or "max" (its main text).
+    """Keeps the entries whose removal would change the output of the last queries most.
 
     Source: EDIE (Task-Aware Dynamic KV Cache Eviction via Error-Driven Importance Estimation).
     """
@@ -184,26 +204,32 @@ def edie(
 
 def edie_tada(
     *,
-    window: int = 32,
-    alpha: float = 0.1,
-    kernel: int = 7,
-    pool: Pool = "avg",
-    least: int = 0,
-    decay: float | None = None,
-    key: str = "",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: ErrorWindow = 32,
+    alpha: ErrorAlpha = 0.1,
+    kernel: ErrorKernel = 7,
+    pool: ErrorPool = "avg",
+    least: Annotated[
+        int, Help("Entries per head that every layer keeps beyond the window (our choice: 0).")
+    ] = 0,
+    decay: Annotated[
+        float | None,
+        Help("Decay of a moving average over contexts; None: the plain mean of the paper."),
+    ] = None,
+    key: Annotated[
+        str,
+        Help(
+            "Name of the stream of contexts whose energies count, such as a site (our choice: "
+            "one stream for all)."
+        ),
+    ] = "",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """`edie` with rows for the layers that earlier contexts showed to need them.
+    """`edie` with a budget per layer in proportion to the energies of earlier contexts.
 
     Inside a layer the heads compete. A context is a forward of several tokens, every context counts
     (paper), and the first is shared out equally (our choice).
-
-    Args:
-        least: rows per head that a layer is sure of beyond the window (our choice: 0).
-        decay: of a moving average over contexts; None: the plain mean (the paper's).
-        key: which stream of contexts is learned from, such as a site (our choice: one for all).
 
     Source: EDIE with TADA (the same paper).
     """
@@ -219,32 +245,29 @@ def edie_tada(
     return replace(base, name="edie-tada", allocator=EnergyAllocator(least, decay, key))
 
 
-def int8(*, recent: int = 64) -> Policy:
-    """Everything, older rows in 8 bits: one scale per head, channel and block of 64 rows.
-
-    Args:
-        recent: newest rows that stay in the model's dtype (our choice: 64).
+def int8(*, recent: Recent = 64) -> Policy:
+    """Keeps all entries, older ones in 8-bit integers: a scale per head, channel and 64 entries.
 
     Source: the storage of CONF-KV (arXiv 2605.24786) without its eviction.
     """
     return _stored("int8", recent)
 
 
-def fp8(*, recent: int = 64) -> Policy:
-    """`int8` with bits that float: one scale per head and row.
+def fp8(*, recent: Recent = 64) -> Policy:
+    """`int8` in 8-bit floating point: one scale per head and entry.
 
     Source: the storage of ARKV without its eviction.
     """
     return _stored("fp8", recent)
 
 
-def int4(*, recent: int = 64) -> Policy:
-    """`int8` with 4 bits, evenly spaced: one scale per head, row and 32 channels."""
+def int4(*, recent: Recent = 64) -> Policy:
+    """`int8` with 4 evenly spaced bits: one scale per head, entry and 32 channels."""
     return _stored("int4", recent)
 
 
-def nf4(*, recent: int = 64) -> Policy:
-    """`int8` with 4 bits, spaced as a normal distribution: one scale per head, row and 32 channels.
+def nf4(*, recent: Recent = 64) -> Policy:
+    """`int8` with 4 normally spaced bits: one scale per head, entry and 32 channels.
 
     Source: NF4 of QLoRA (arXiv 2305.14314).
     """

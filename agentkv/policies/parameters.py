@@ -1,6 +1,6 @@
-"""What people may give as parameters: each check returns the value or says what it must be.
+"""Checks of parameters: each returns the value.
 
-All raise PolicyError, naming the parameter and what was found.
+All raise PolicyError with the name of the parameter, the value found and the values allowed.
 """
 
 import math
@@ -9,36 +9,36 @@ from collections.abc import Sequence
 from agentkv.policies.entries import PolicyError
 
 
-def require_rows(name: str, value: object) -> int:
-    """A number of rows that holds something."""
+def require_positive(name: str, value: object) -> int:
+    """Require a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PolicyError(f"{name} must be a whole number of tokens, at least 1; found {value!r}")
     return value
 
 
 def require_count(name: str, value: object) -> int:
-    """A number of rows, perhaps none."""
+    """Require a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PolicyError(f"{name} must be a whole number of rows, at least 0; found {value!r}")
+        raise PolicyError(f"{name} must be a whole number of entries, at least 0; found {value!r}")
     return value
 
 
 def require_odd(name: str, value: object) -> int:
-    """The width of a pooling kernel."""
+    """Require an odd kernel width."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value % 2 == 0:
         raise PolicyError(f"{name} must be an odd whole number, 1 for none; found {value!r}")
     return value
 
 
 def require_number(name: str, value: object) -> float:
-    """Any finite number."""
+    """Require a finite number."""
     if not _is_number(value):
         raise PolicyError(f"{name} must be a number; found {value!r}")
     return float(value)  # type: ignore[arg-type]
 
 
 def require_above(name: str, value: object, least: float) -> float:
-    """A finite number above `least`."""
+    """Require a finite number above `least`."""
     number = require_number(name, value)
     if number <= least:
         raise PolicyError(f"{name} must be more than {least:g}; found {value!r}")
@@ -46,7 +46,7 @@ def require_above(name: str, value: object, least: float) -> float:
 
 
 def require_at_least(name: str, value: object, least: float) -> float:
-    """A finite number, `least` or more."""
+    """Require a finite number of at least `least`."""
     number = require_number(name, value)
     if number < least:
         raise PolicyError(f"{name} must be at least {least:g}; found {value!r}")
@@ -54,35 +54,35 @@ def require_at_least(name: str, value: object, least: float) -> float:
 
 
 def require_share(name: str, value: object) -> float:
-    """A number from 0 to 1."""
+    """Require a number in [0, 1]."""
     if not _is_number(value) or not 0 <= value <= 1:  # type: ignore[operator]
         raise PolicyError(f"{name} must be in [0, 1]; found {value!r}")
     return float(value)  # type: ignore[arg-type]
 
 
 def require_part(name: str, value: object) -> float:
-    """A number from 0 to 1, 1 left out."""
+    """Require a number in [0, 1)."""
     if not _is_number(value) or not 0 <= value < 1:  # type: ignore[operator]
         raise PolicyError(f"{name} must be in [0, 1); found {value!r}")
     return float(value)  # type: ignore[arg-type]
 
 
 def require_one_of(name: str, value: object, known: Sequence[str]) -> str:
-    """One of the known words."""
+    """Require one of the known words."""
     if not isinstance(value, str) or value not in known:
         raise PolicyError(f"{name} must be one of {', '.join(known)}; found {value!r}")
     return value
 
 
 def require_flag(name: str, value: object) -> bool:
-    """True or false."""
+    """Require a bool."""
     if not isinstance(value, bool):
         raise PolicyError(f"{name} must be true or false; found {value!r}")
     return value
 
 
 def require_numbers(name: str, value: object, count: int) -> tuple[float, ...]:
-    """That many finite numbers, none below 0."""
+    """Require `count` finite numbers of at least 0."""
     given = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(given) != count or not all(_is_number(number) and number >= 0 for number in given):
         raise PolicyError(f"{name} must be {count} numbers, none below 0; found {value!r}")

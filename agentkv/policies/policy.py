@@ -1,4 +1,4 @@
-"""A policy: a value of five parts that go together."""
+"""A policy: five parts that fit together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,10 +10,12 @@ from agentkv.policies.slots import Allocator, Gate, Learner, Precision, Scorer, 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A value of five parts. Equal parts behave equally, whatever the name.
+    """An eviction policy: an immutable value of five parts.
+
+    Policies with equal parts behave equally; the name does not matter.
 
     Raises:
-        PolicyError: parts that make no sense together.
+        PolicyError: the parts do not fit together.
     """
 
     name: str
@@ -23,32 +25,32 @@ class Policy:
     selector: Selector
     precision: Precision
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What it was built with, defaults included; for result rows."""
+    """Parameters it was made with, defaults included; for result rows."""
 
     def __post_init__(self) -> None:
         if self.allocator.pools and not self.scorer.comparable:
             raise PolicyError(
                 f"policy {self.name!r}: {type(self.scorer).__name__} scores of different heads are "
-                f"in different units, and {type(self.allocator).__name__} makes rows of different "
-                "heads compete; take an allocator of the same budget for every head, or a scorer "
-                "whose scores compare"
+                f"in different units, and {type(self.allocator).__name__} makes entries of "
+                "different heads compete; take an allocator of the same budget for every head, or "
+                "a scorer whose scores compare"
             )
         if self.precision.by_rank and self.scorer.window == 0:
             raise PolicyError(
-                f"policy {self.name!r}: {type(self.precision).__name__} stores rows by what a "
+                f"policy {self.name!r}: {type(self.precision).__name__} stores entries by what a "
                 f"window of queries says, and {type(self.scorer).__name__} keeps no window; take a "
                 "scorer such as snapkv's or arkv's, or a precision that goes by age"
             )
         if self.precision.by_rank and not self.gate.evicts:
             raise PolicyError(
-                f"policy {self.name!r}: {type(self.precision).__name__} stores rows by rank when "
-                f"others go, and {type(self.gate).__name__} lets none go; take a gate with a "
-                "budget, or a precision that goes by age"
+                f"policy {self.name!r}: {type(self.precision).__name__} stores entries by "
+                f"rank when others go, and {type(self.gate).__name__} lets none go; take a gate "
+                "with a budget, or a precision that goes by age"
             )
         if self.allocator.learns and not isinstance(self.allocator, Learner):
             raise PolicyError(
-                f"policy {self.name!r}: {type(self.allocator).__name__} says that it learns and is "
-                "no Learner (agentkv.policies.slots)"
+                f"policy {self.name!r}: {type(self.allocator).__name__} has learns=True but "
+                "does not implement Learner (agentkv.policies.slots)"
             )
         if self.selector.needs_window and self.scorer.window == 0:
             raise PolicyError(
@@ -58,10 +60,10 @@ class Policy:
             )
 
     def fitted(self, budget: int | None) -> "Policy":
-        """This policy for a budget of rows per layer and KV head.
+        """Return this policy for a budget of entries per layer and KV head.
 
         Raises:
-            PolicyError: it needs a budget and got none, or its parts do not fit into it.
+            PolicyError: the policy needs a budget, or its parts do not fit into this one.
         """
         gate = self.gate.fitted(budget)
         precision = self.precision.fitted(gate.ceiling)

@@ -1,7 +1,7 @@
-"""Pools along the rows of a lane: a row is worth something beside one that is.
+"""Pools along the entries of a segment: neighbors of a high score score higher.
 
-Filled-up places at a lane's front hold zeros and scores are never negative, so that a lane is
-pooled beside a longer one as it is by itself.
+Padding at the front of a segment is zero and scores are never negative, so a segment has the same
+pooled scores alone and beside a longer one.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ Pool = Literal["max", "avg"]
 
 
 def pooled(scores: Tensor, kernel: int, pool: Pool) -> Tensor:
-    """(..., T) pooled along its last dimension, the length staying.
+    """Pool (..., T) along its last dimension; the shape stays.
 
     Args:
         kernel: odd; 1 changes nothing.
@@ -32,6 +32,6 @@ def pooled(scores: Tensor, kernel: int, pool: Pool) -> Tensor:
 
 
 def require_pool(kernel: object, pool: object) -> None:
-    """Raises PolicyError for a kernel or a kind of pool that there is not."""
+    """Check kernel and kind of pool. Raises PolicyError."""
     require_odd("kernel", kernel)
     require_one_of("pool", pool, ("max", "avg"))

@@ -1,7 +1,7 @@
-"""How kept rows are stored: as the model made them, by age, or by what attention says of them.
+"""Storage formats of the entries that stay: dense, by age, or by attention.
 
-Precision never changes which rows stay, and what is quantised once stays so: lost bits do not come
-back.
+Precision never changes which entries stay. A quantized entry stays quantized, because the lost bits
+cannot be restored.
 """
 
 import math
@@ -14,12 +14,12 @@ from torch import Tensor
 from agentkv.policies.parameters import require_above, require_count, require_one_of
 
 FORMATS = ("int8", "fp8", "int4", "nf4")
-"""What `agentkv_kernels.formats` can store rows in."""
+"""Quantized formats of `agentkv_kernels.formats`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """All rows in the model's own dtype."""
+    """Stores all entries in the model's dtype."""
 
     format: ClassVar[str | None] = None
     recent: ClassVar[int | None] = None
@@ -30,15 +30,15 @@ class Dense:
         return self
 
     def quality(self, attention: Tensor) -> float:
-        raise AssertionError("only asked where the score decides")
+        raise AssertionError("only a precision by rank has a quality")
 
     def num_dense(self, share: float, budget: int) -> int:
-        raise AssertionError("only asked where the score decides")
+        raise AssertionError("only a precision by rank has a quality")
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeOld:
-    """The newest rows in the model's dtype, older ones quantised, once, in blocks of 64.
+    """Stores the newest entries in the model's dtype; quantizes older ones once, in blocks of 64.
 
     Entries wait until a block of 64 is full, so up to recent + 63 are in the model's dtype.
 
@@ -62,40 +62,39 @@ class QuantizeOld:
         return replace(self, recent=256 if budget is None else min(256, budget // 2))
 
     def quality(self, attention: Tensor) -> float:
-        raise AssertionError("only asked where the score decides")
+        raise AssertionError("only a precision by rank has a quality")
 
     def num_dense(self, share: float, budget: int) -> int:
-        raise AssertionError("only asked where the score decides")
+        raise AssertionError("only a precision by rank has a quality")
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeByRank:
-    """The best rows of a layer in the model's dtype, the rest quantised; how many, the shape of
-    the layer's attention says.
+    """Stores the best entries of a layer densely and quantizes the rest, by the layer's attention.
 
-    p_k is the mass of key k, summed over all query heads and the last W queries, and normalised
-    over the keys before the window. quality = H**(1/tau1) * V**(1/tau2) * K**(1/tau3), with H the
+    p_k is the mass of key k, summed over all query heads and the last W queries and normalized over
+    the keys before the window. quality = H**(1/tau1) * V**(1/tau2) * K**(1/tau3), with H the
     entropy, V the variance over the keys and K the kurtosis (Pearson's) of p. A layer's share (the
-    paper's OQ ratio) is its quality over the best layer's; share * (B - W) of its rows stay
-    original, and the window's W besides.
+    paper's OQ ratio) is its quality divided by the best layer's. share * (B - W) of its entries and
+    the W entries of the window stay dense.
 
-    With estimate="once" a sequence has one quality per layer, for good, from its prefill:
+    With estimate="once" a sequence has one quality per layer, estimated from its prefill:
 
-    * Tokens: the prefill is all forwards before the first one of a single token. It may be cut into
-      any chunks. It ends earlier, with the first forward after which a row has to go, before that
-      row goes (our choice; the paper has no chunks). So every head still holds every token, and k
-      is a position of the sequence: 0 <= k < T - W after T tokens.
-    * Queries: those of the last W of these T tokens, or as many as there are.
-    * What is averaged: nothing but what the equations sum. One weight is a softmax over all T keys,
-      the window's included, of which those before the window are then summed and normalised.
+    * Tokens: the prefill is all forwards before the first one of a single token, in any chunks. It
+      ends earlier at the first forward after which an entry has to be dropped, before the drop (our
+      choice; the paper has no chunks). Every head therefore still holds every token, and k is a
+      position of the sequence: 0 <= k < T - W after T tokens.
+    * Queries: the last W of these T tokens, or all of them if there are fewer.
+    * Averages: none beyond the sums of the equations. One weight is a softmax over all T keys, the
+      window's included; those before the window are then summed and normalized.
     * A prefill of at most W tokens has no key before its window. The quality is then estimated when
-      a row first has to go, before it goes (our choice).
-    * A second turn changes nothing (our choice; the paper knows one prompt). A sequence that is
-      copied, saved or restored takes its qualities along.
+      the first entry has to be dropped, before the drop (our choice).
+    * A second turn changes nothing (our choice; the paper has one prompt). Copied, saved and
+      restored sequences keep their qualities.
 
-    With estimate="every_trim" the quality is estimated whenever rows have to go, over the rows that
-    are then held. Heads hold different rows after the first trim, and p_k sums over the k-th row of
-    each.
+    With estimate="every_trim" the quality is estimated at every eviction, over the entries held at
+    that time. Heads hold different entries after the first trim, and p_k sums over the k-th entry
+    of each head.
 
     Source: ARKV, equations 3 to 7 and Algorithm 1. The paper's equation 8 says share * B; its code
     takes entropy and moments of single weights. We follow Algorithm 1 and equations 3 to 7.
@@ -127,7 +126,7 @@ class QuantizeByRank:
 
     def quality(self, attention: Tensor) -> float:
         mass = attention.to(torch.float64).sum(dim=(0, 1, 2))  # (T,)
-        # a layer that looks nowhere, or everywhere alike, has a moment of 0; it still has a share
+        # without attention, or with uniform attention, a moment is 0; the layer still needs a share
         tiny = 1e-30
         p = mass / mass.sum().clamp_min(tiny)
         entropy = -torch.special.xlogy(p, p).sum()

@@ -1,12 +1,10 @@
-"""The policies that have a name, and what there is to say about them."""
+"""The named policies, their parameters and their descriptions."""
 
 import inspect
-import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import Tensor
 
@@ -15,6 +13,7 @@ from agentkv.policies.allocators import Shared, Uniform
 from agentkv.policies.entries import Entries, PolicyError
 from agentkv.policies.function import Function
 from agentkv.policies.gates import Fixed, Schedule
+from agentkv.policies.options import Help
 from agentkv.policies.parameters import require_flag
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
@@ -46,15 +45,14 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "nf4": named.nf4,
     }
 )
-"""From the plainest on; what builds on another comes after it."""
+"""Simplest first; a policy comes after the one it builds on."""
 
 
 def policy(name: str, **parameters: Any) -> Policy:
-    """The named policy with its own parameters.
+    """Make a named policy.
 
     Raises:
-        PolicyError: an unknown name, a parameter the policy does not have, or a value it cannot
-        take.
+        PolicyError: the name or a parameter is unknown, or a value is out of range.
     """
     make = _maker(name)
     known = parameters_of(name)
@@ -70,34 +68,43 @@ def policy(name: str, **parameters: Any) -> Policy:
 
 
 def parameters_of(name: str) -> dict[str, Any]:
-    """The parameters of a named policy and their defaults. Raises PolicyError."""
+    """Return the parameters of a named policy and their defaults. Raises PolicyError."""
     return {p.name: p.default for p in inspect.signature(_maker(name)).parameters.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What there is to say about a named policy."""
+    """The description of a named policy, for people."""
 
     summary: str
     """One sentence."""
     details: str
-    """More of them, perhaps none."""
+    """Further paragraphs; empty if there are none."""
     meanings: Mapping[str, str]
-    """Of every parameter, in order."""
+    """Help text by parameter, in the order of the signature."""
     source: str
-    """Paper and section; empty where there is none."""
+    """Paper and section; empty if there is none."""
 
 
 def about(name: str) -> About:
-    """What its docstring says, and for parameters it leaves out those of policies it names.
+    """Describe a named policy.
+
+    The help text of a parameter is the `Help` in its annotation; the rest is the docstring, one
+    paragraph each.
 
     Raises:
         PolicyError: an unknown name.
     """
-    own = _read(_maker(name))
-    # those about when to evict are the same everywhere, and explained there
-    meanings = {**_meanings("window"), **_meanings(name)}
-    return replace(own, meanings={key: meanings[key] for key in parameters_of(name)})
+    make = _maker(name)
+    summary, *paragraphs = (
+        " ".join(paragraph.split()) for paragraph in (inspect.getdoc(make) or "").split("\n\n")
+    )
+    sources = [text for text in paragraphs if text.startswith("Source: ")]
+    details = [text for text in paragraphs if text not in sources]
+    source = sources[0].removeprefix("Source: ").rstrip(".") if sources else ""
+    hints = get_type_hints(make, include_extras=True)
+    meanings = {key: _help_of(name, key, hints[key]) for key in parameters_of(name)}
+    return About(summary, "\n\n".join(details), meanings, source)
 
 
 def _maker(name: str) -> Callable[..., Policy]:
@@ -107,34 +114,11 @@ def _maker(name: str) -> Callable[..., Policy]:
     return make
 
 
-def _meanings(name: str) -> dict[str, str]:
-    own = _read(NAMED[name])
-    inherited: dict[str, str] = {}
-    for other in re.findall("`([^`]+)`", own.summary):
-        if other in NAMED:
-            inherited |= _meanings(other)
-    return {**inherited, **own.meanings}
-
-
-def _read(make: Callable[..., Policy]) -> About:
-    """A docstring of ours taken apart: summary, details, Args, Source."""
-    summary, *paragraphs = (inspect.getdoc(make) or "").split("\n\n")
-    meanings: dict[str, str] = {}
-    details, source, name = [], "", ""
-    for paragraph in paragraphs:
-        text = " ".join(paragraph.split())
-        if paragraph.startswith("Args:"):
-            for line in textwrap.dedent(paragraph.partition("\n")[2]).splitlines():
-                if line.startswith(" "):  # goes on with what a line above began
-                    meanings[name] += " " + line.strip()
-                else:
-                    name, _, meaning = line.partition(": ")
-                    meanings[name] = meaning
-        elif text.startswith("Source: "):
-            source = text.removeprefix("Source: ").rstrip(".")
-        else:
-            details.append(text)
-    return About(summary, "\n\n".join(details), meanings, source)
+def _help_of(name: str, parameter: str, annotation: Any) -> str:
+    for metadata in getattr(annotation, "__metadata__", ()):
+        if isinstance(metadata, Help):
+            return metadata.text
+    raise AssertionError(f"parameter {parameter!r} of policy {name!r} declares no Help")
 
 
 def scored(
@@ -149,22 +133,22 @@ def scored(
     comparable: bool = False,
     schedule: Schedule = "always",
 ) -> Policy:
-    """A policy of one's own: `function` says what rows are worth, and the best of them stay.
+    """Make a policy from a scoring function; the entries with the highest scores stay.
 
     Args:
-        name: what result rows call it.
-        function: rows of one layer and sequence to (H, T), larger is better.
-        window: how many of the last queries `Entries.attention` is to give.
-        protected: newest rows that never go.
-        sinks: first rows that never go.
-        slack: rows over the budget that are let be before eviction goes back to it.
-        shared: one set of rows for all heads of a layer, by the mean over the heads.
-        comparable: whether scores of different heads are in one unit, so that the policy may be
-            given an allocator whose heads compete.
+        name: the policy's name in result rows.
+        function: maps the entries of one layer and sequence to scores (H, T); larger is better.
+        window: number of last queries that `Entries.attention` covers.
+        protected: newest entries that are never dropped.
+        sinks: first entries that are never dropped.
+        slack: entries tolerated above the budget before eviction runs.
+        shared: whether all heads of a layer keep the same entries, by their mean score.
+        comparable: whether scores of different heads have the same unit, which an allocator with
+            competing heads requires.
         schedule: as in the policy `window`.
 
     Raises:
-        PolicyError: a value that cannot be.
+        PolicyError: a value is out of range.
     """
     if not isinstance(name, str) or not name:
         raise PolicyError(f"a policy needs a name; found {name!r}")

@@ -1,6 +1,6 @@
-"""Whole rows from shares, with sums that are exact.
+"""Rounding of shares to whole entries with exact sums.
 
-Shapes: S lanes.
+Shapes: S segments.
 """
 
 import bisect
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# shares are sums of products of floats: 10 may come as 9.999999999999998
+# float sums of products: 10 may become 9.999999999999998
 _CLOSE = 1e-9
 
 
 def rounded(wanted: Sequence[float], total: int) -> tuple[int, ...]:
-    """Whole numbers next to `wanted` that sum to `total`, which `wanted` does but for rounding.
+    """Round `wanted`, which sums to `total` up to float error, to whole numbers of this sum.
 
-    The largest remainders are rounded up; of equal ones the earlier.
+    The largest remainders are rounded up; at equal remainders the earlier one.
     """
     whole = [math.floor(share + _CLOSE) for share in wanted]
     missing = total - sum(whole)
@@ -29,10 +29,10 @@ def rounded(wanted: Sequence[float], total: int) -> tuple[int, ...]:
 
 
 def clamped(wanted: Sequence[float], total: float, least: int, most: int) -> list[float]:
-    """`wanted`, scaled so that they sum to `total` when none is below `least` or above `most`.
+    """Scale `wanted` to the sum `total` with every value from `least` to `most`.
 
-    Those that would be out of bounds stand at the bound, and the others are scaled by one factor.
-    What is right but for half a row is left as it is.
+    Values out of bounds move to the bound; one factor scales the others. A sum within half an entry
+    of `total` is left unchanged.
 
     Args:
         wanted: all above 0.
@@ -55,52 +55,53 @@ def clamped(wanted: Sequence[float], total: float, least: int, most: int) -> lis
 
 
 def evenly(there: Tensor, budget: int) -> Tensor:
-    """`budget` for every lane; what a lane does not have goes to those with more. (S,) int64.
+    """Return `budget` for every segment; larger ones take what smaller ones cannot. (S,) int64.
 
     Args:
-        there: (S,) int64, the most that each lane can take.
+        there: (S,) int64, the most that each segment can take.
     """
-    num_lanes = there.shape[0]
+    num_segments = there.shape[0]
     held, order = there.sort(stable=True)
-    lanes = torch.arange(num_lanes, device=there.device)
-    # a lane, from the poorest on, takes its part of what is left, or all it has
-    left = budget * num_lanes - (held.cumsum(0) - held)
-    part = left // (num_lanes - lanes)
+    segments = torch.arange(num_segments, device=there.device)
+    # in order of size, a segment takes an equal part of the rest, or all it has
+    left = budget * num_segments - (held.cumsum(0) - held)
+    part = left // (num_segments - segments)
     full = (held <= part).to(torch.int64).cumprod(0)
     num_full = full.sum()
-    rest = budget * num_lanes - (held * full).sum()
-    sharing = (num_lanes - num_full).clamp_min(1)
-    # the last ones, which have most, take what does not divide
-    share = rest // sharing + (lanes >= num_lanes - rest % sharing).to(torch.int64)
+    rest = budget * num_segments - (held * full).sum()
+    sharing = (num_segments - num_full).clamp_min(1)
+    # the last segments, which are largest, take the remainder
+    share = rest // sharing + (segments >= num_segments - rest % sharing).to(torch.int64)
     counts = torch.where(full > 0, held, share)
     return torch.empty_like(counts).scatter_(0, order, counts)
 
 
 def within(wanted: Tensor, there: Tensor) -> Tensor:
-    """`wanted`, none above what is there; what a lane cannot take goes to the others, each the same
-    until it has no more. (S,) float64, with the sum of `wanted` or, if that is less, of `there`.
+    """Limit `wanted` to the entries that exist and give the excess to the others in equal parts.
+
+    Returns (S,) float64 with the sum of `wanted` or, if that is smaller, of `there`.
 
     Args:
         wanted: (S,) float64.
-        there: (S,) int64, the most that each lane can take.
+        there: (S,) int64, the most that each segment can take.
     """
-    num_lanes = there.shape[0]
+    num_segments = there.shape[0]
     room, order = (there - wanted).sort(stable=True)
-    lanes = torch.arange(num_lanes, device=there.device)
-    # from the lane with the least room on (less than none, if it wants too much): all of it, or its
-    # part of what is left
-    part = (room - room.cumsum(0)) / (num_lanes - lanes)
+    segments = torch.arange(num_segments, device=there.device)
+    # in order of room (negative if a segment wants too much): take all of it, or an equal part of
+    # the rest
+    part = (room - room.cumsum(0)) / (num_segments - segments)
     full = (room <= part).to(torch.int64).cumprod(0)
-    share = -(room * full).sum() / (num_lanes - full.sum()).clamp_min(1)
+    share = -(room * full).sum() / (num_segments - full.sum()).clamp_min(1)
     lifted = torch.where(full > 0, room, share)
     return wanted + torch.empty_like(lifted).scatter_(0, order, lifted)
 
 
-def rounded_lanes(wanted: Tensor, total: Tensor) -> Tensor:
-    """As `rounded`, for (S,) float64 on any device."""
+def rounded_segments(wanted: Tensor, total: Tensor) -> Tensor:
+    """Round (S,) float64 as `rounded` does, on any device."""
     whole = (wanted + _CLOSE).floor()
     missing = total - whole.sum()
-    # equal remainders differ by float noise; the earlier lane is to have the row on every device
+    # equal remainders differ by float noise; the earlier segment must win on every device
     remainder = ((wanted - whole) * 1e6).round()
     order = remainder.argsort(descending=True, stable=True)
     up = torch.arange(wanted.shape[0], device=wanted.device) < missing

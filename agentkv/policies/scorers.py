@@ -1,8 +1,8 @@
-"""What rows are worth: pure functions of what a layer holds.
+"""Scorers: pure functions from the entries of a layer to scores.
 
-Filled-up places of a lane draw no attention and so add to nothing.
+Padding draws no attention and therefore adds nothing.
 
-Shapes: H key-value heads, G query heads of each, w queries, T rows, D head size; S lanes.
+Shapes: H key-value heads, G query heads of each, w queries, T entries, D head size; S segments.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from agentkv.policies.parameters import (
     require_at_least,
     require_number,
     require_one_of,
-    require_rows,
+    require_positive,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
 from agentkv.policies.slots import Tracker
@@ -26,7 +26,7 @@ from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Newer is better."""
+    """Scores newer entries higher."""
 
     window: ClassVar[int] = 0
     tracker: ClassVar[Tracker | None] = None
@@ -34,23 +34,23 @@ class Age:
     segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = True
 
-    def scores(self, rows: Entries) -> Tensor:
-        return rows.positions.to(torch.float32)
+    def scores(self, entries: Entries) -> Tensor:
+        return entries.positions.to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionAndRecency:
-    """A blend of how much attention a row has drawn lately and how new it is.
+    """Blends the recent attention mass of an entry with its recency.
 
-    score = mass_weight * mass + (1 - mass_weight) * recency, both stretched to [0, 1] over the rows
-    of a lane that may go (all equal: 0).
+    score = mass_weight * mass + (1 - mass_weight) * recency, both rescaled to [0, 1] over the
+    candidates of a segment (0 if all are equal).
 
-    Source: CONF-KV (arXiv 2605.24786); decay and mass_weight are lost there and ours here.
+    Source: CONF-KV (arXiv 2605.24786); decay and mass_weight are missing there: our choice.
     """
 
     mass_weight: float
     decay: float
-    """Of the moving average of the masses, per query."""
+    """Decay of the moving average of the masses, per query."""
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
     segmentwise: ClassVar[bool] = True
@@ -60,22 +60,22 @@ class AttentionAndRecency:
     def tracker(self) -> MovingMass:
         return MovingMass(self.decay)
 
-    def scores(self, rows: Entries) -> Tensor:
-        assert rows.tracked is not None, "the cache was not told to track masses"
-        recency = _stretched(rows.positions.to(torch.float32), rows)
-        return torch.lerp(recency, _stretched(rows.tracked[..., 0], rows), self.mass_weight)
+    def scores(self, entries: Entries) -> Tensor:
+        assert entries.tracked is not None, "the cache was not told to track masses"
+        recency = _stretched(entries.positions.to(torch.float32), entries)
+        return torch.lerp(recency, _stretched(entries.tracked[..., 0], entries), self.mass_weight)
 
 
 @dataclass(frozen=True, slots=True)
 class HeavyHitters:
-    """All the attention a row ever drew, mean over a lane's query heads.
+    """Sums all attention that an entry drew, averaged over the query heads of a segment.
 
     Source: H2O (arXiv 2306.14048). The mean over a group ranks as its sum does (our choice; the
     paper's models have no groups).
     """
 
     normalize: bool = False
-    """Divide by the number of queries that could see the row (kvpress's ObservedAttention)."""
+    """Divide by the number of queries that could see the entry (kvpress's ObservedAttention)."""
     window: ClassVar[int] = 0
     by_age: ClassVar[bool] = False
     segmentwise: ClassVar[bool] = True
@@ -83,21 +83,22 @@ class HeavyHitters:
 
     @property
     def tracker(self) -> SummedMass:
-        # positions may have gaps where a batch was padded, so that they do not tell who saw a row
+        # padded batches leave gaps in positions, so positions do not count the queries
         return SummedMass(counts=self.normalize)
 
-    def scores(self, rows: Entries) -> Tensor:
-        assert rows.tracked is not None, "the cache was not told to track masses"
-        mass = rows.tracked[..., 0]
-        return mass / rows.tracked[..., 1] if self.normalize else mass
+    def scores(self, entries: Entries) -> Tensor:
+        assert entries.tracked is not None, "the cache was not told to track masses"
+        mass = entries.tracked[..., 0]
+        return mass / entries.tracked[..., 1] if self.normalize else mass
 
 
 @dataclass(frozen=True, slots=True)
 class Unimportance:
-    """How seldom a row was passed over of late.
+    """Scores entries by how seldom recent queries passed them over.
 
-    "count": minus the number of the last `history` queries whose weight, mean over a lane's query
-    heads, was below 1 / (rows they could see). "sum": the attention drawn from about as many.
+    "count" is minus the number of the last `history` queries whose weight, averaged over the query
+    heads of a segment, was below 1 / (entries they could see). "sum" is the attention from about
+    as many queries.
 
     Source: Scissorhands (arXiv 2305.17118); "sum" after KVCache-Factory's selector. Averaging over
     the group first is our choice.
@@ -110,31 +111,31 @@ class Unimportance:
     segmentwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_rows("history", self.history)
+        require_positive("history", self.history)
         require_one_of("variant", self.variant, ("count", "sum"))
 
     @property
     def comparable(self) -> bool:
-        # an even share is a larger one in a lane of fewer rows
+        # an even share is a larger one in a segment of fewer entries
         return self.variant == "sum"
 
     @property
     def tracker(self) -> Tracker:
         return Shortfalls(self.history) if self.variant == "count" else SummedMass(self.history)
 
-    def scores(self, rows: Entries) -> Tensor:
-        assert rows.tracked is not None, "the cache was not told to track shortfalls"
+    def scores(self, entries: Entries) -> Tensor:
+        assert entries.tracked is not None, "the cache was not told to track shortfalls"
         if self.variant == "sum":
-            return rows.tracked[..., 0]
-        return -Shortfalls(self.history).counts(rows.tracked)
+            return entries.tracked[..., 0]
+        return -Shortfalls(self.history).counts(entries.tracked)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowMean:
-    """What the last queries look at, pooled so that the neighbours of a looked-at row stay too.
+    """Averages the attention of the last queries and pools it along the entries.
 
-    Mean over the window's queries and the group's heads, then a pool along the rows before the
-    window (our choice of order). The window's own rows score 0; protect them.
+    Mean over the window's queries and the group's heads, then a pool along the entries before the
+    window (our choice of order). The window's own entries score 0; protect them.
 
     Source: SnapKV (arXiv 2404.14469).
     """
@@ -148,20 +149,20 @@ class WindowMean:
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_rows("window", self.window)
+        require_positive("window", self.window)
         require_pool(self.kernel, self.pool)
 
-    def scores(self, rows: Entries) -> Tensor:
-        weights = rows.attention().mean(dim=(1, 2))  # (H, T)
-        return _whole(pooled(_past(weights, self.window), self.kernel, self.pool), rows)
+    def scores(self, entries: Entries) -> Tensor:
+        weights = entries.attention().mean(dim=(1, 2))  # (H, T)
+        return _whole(pooled(_past(weights, self.window), self.kernel, self.pool), entries)
 
 
 @dataclass(frozen=True, slots=True)
 class MeanAndVariance:
-    """What the last queries look at, and how much they disagree over it, smoothed.
+    """Adds mean and variance of the attention of the last queries, smoothed along the entries.
 
     mean + gamma * variance, each over the window's queries and the group's heads, then an average
-    pool along the rows before the window. The window's own rows score 0; protect them.
+    pool along the entries before the window. The window's own entries score 0; protect them.
 
     Source: ARKV, equation 9 with Algorithm 1's variance; the pool is its code's. The variance is
     that of the population (our choice), so that one query has none.
@@ -176,24 +177,24 @@ class MeanAndVariance:
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_rows("window", self.window)
+        require_positive("window", self.window)
         require_number("gamma", self.gamma)
         require_pool(self.kernel, "avg")
 
-    def scores(self, rows: Entries) -> Tensor:
-        variance, mean = torch.var_mean(rows.attention(), dim=(1, 2), correction=0)  # (H, T)
+    def scores(self, entries: Entries) -> Tensor:
+        variance, mean = torch.var_mean(entries.attention(), dim=(1, 2), correction=0)  # (H, T)
         past = _past(mean + self.gamma * variance, self.window)
-        return _whole(pooled(past, self.kernel, "avg"), rows)
+        return _whole(pooled(past, self.kernel, "avg"), entries)
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalError:
-    """How far the output of the last queries would move if the row went.
+    """Scores entries by the change of the last queries' output if the entry is dropped.
 
     sum over the group's heads and the window's queries j of c_j * `removal_errors`, then a pool
-    along the rows before the window. c_j, the weight of a query, is the most it gives to any row
-    that is neither among the first w nor the last 2w; 1 where no such row is (our choice). The
-    window's own rows score 0; protect them.
+    along the entries before the window. c_j, the weight of a query, is the most it gives to any
+    entry that is neither among the first w nor the last 2w; 1 if no such entry exists (our choice).
+    The window's own entries score 0; protect them.
 
     Source: EDIE, equations 9 to 11. The average pool is its appendix's; the main text has "max".
     """
@@ -208,26 +209,26 @@ class RemovalError:
     comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_rows("window", self.window)
+        require_positive("window", self.window)
         require_pool(self.kernel, self.pool)
         require_at_least("alpha", self.alpha, 0)
 
-    def scores(self, rows: Entries) -> Tensor:
-        importance = _past(self.unpooled(rows), self.window)
-        return _whole(pooled(importance, self.kernel, self.pool), rows)
+    def scores(self, entries: Entries) -> Tensor:
+        importance = _past(self.unpooled(entries), self.window)
+        return _whole(pooled(importance, self.kernel, self.pool), entries)
 
-    def unpooled(self, rows: Entries) -> Tensor:
-        """Equation 11 itself: (H, T) float32, zeros for the window's rows."""
-        attention, values = rows.attention(), rows.keys_values()[1]
-        if rows.positions.shape[0] > 1:
-            values = values.masked_fill(~rows.there[..., None], 0.0)
+    def unpooled(self, entries: Entries) -> Tensor:
+        """Return equation 11, (H, T) float32, zero for the window's entries."""
+        attention, values = entries.attention(), entries.keys_values()[1]
+        if entries.positions.shape[0] > 1:
+            values = values.masked_fill(~entries.there[..., None], 0.0)
         errors = removal_errors(attention, values, self.alpha)
-        weighted = _past(errors * self._query_weights(attention, rows)[..., None], self.window)
-        return _whole(weighted.sum(dim=(1, 2)), rows)
+        weighted = _past(errors * self._query_weights(attention, entries)[..., None], self.window)
+        return _whole(weighted.sum(dim=(1, 2)), entries)
 
-    def _query_weights(self, attention: Tensor, rows: Entries) -> Tensor:
+    def _query_weights(self, attention: Tensor, entries: Entries) -> Tensor:
         """(H, G, w)."""
-        there = rows.there
+        there = entries.there
         is_middle = there & (there.cumsum(dim=1) > self.window)  # (S, T)
         is_middle[:, max(0, there.shape[1] - 2 * self.window) :] = False
         most = attention.masked_fill(~is_middle[:, None, None], 0.0).amax(dim=-1)
@@ -235,15 +236,15 @@ class RemovalError:
 
 
 def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
-    """Bounds on how far each query's output moves, in L1, if a row goes: (H, G, w, T).
+    """Return bounds on the L1 change of each query's output if an entry is dropped, (H, G, w, T).
 
-    a / (1 + alpha - a) * (||v||_1 + ||o||_1), where the output o is the head's, before the
-    projection; exact would be a / (1 - a) * ||v - o||_1.
+    a / (1 + alpha - a) * (||v||_1 + ||o||_1), where o is the head's output before the
+    projection; the exact change is a / (1 - a) * ||v - o||_1.
 
     Args:
         attention: a, (H, G, w, T) float32.
         values: v, (H, T, D) float32.
-        alpha: keeps a row that draws everything from being worth everything.
+        alpha: bounds the score of an entry that draws all attention.
 
     Source: EDIE, equations 7 to 9.
     """
@@ -258,19 +259,19 @@ def _past(x: Tensor, window: int) -> Tensor:
     return x[..., : max(0, x.shape[-1] - window)]
 
 
-def _whole(past: Tensor, rows: Entries) -> Tensor:
-    """(H, T), zeros for the window's rows."""
-    return functional.pad(past, (0, rows.positions.shape[1] - past.shape[1]))
+def _whole(past: Tensor, entries: Entries) -> Tensor:
+    """Pad with zeros for the window's entries, (H, T)."""
+    return functional.pad(past, (0, entries.positions.shape[1] - past.shape[1]))
 
 
-def _stretched(x: Tensor, rows: Entries) -> Tensor:
-    """(S, T): 0 at the least and 1 at the most of a lane's candidates."""
-    if not rows.is_padded or x.shape[0] == 1:
-        # without filled-up places the candidates of a lane lie in one run
-        run = x[:, rows.sinks : x.shape[1] - rows.protected]
+def _stretched(x: Tensor, entries: Entries) -> Tensor:
+    """Rescale (S, T) to 0 at the minimum and 1 at the maximum of a segment's candidates."""
+    if not entries.is_padded or x.shape[0] == 1:
+        # without padding the candidates of a segment are contiguous
+        run = x[:, entries.sinks : x.shape[1] - entries.protected]
         low, high = run.aminmax(dim=1, keepdim=True)
     else:
-        may_go = rows.candidates
+        may_go = entries.candidates
         low = x.masked_fill(~may_go, torch.inf).amin(dim=1, keepdim=True)
         high = x.masked_fill(~may_go, -torch.inf).amax(dim=1, keepdim=True)
     # all equal gives 0 / tiny = 0

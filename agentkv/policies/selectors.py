@@ -1,9 +1,10 @@
-"""Which rows a budget keeps.
+"""Selectors choose the entries that stay within a budget.
 
-Entries that never go are no candidates: a lane's first `sinks` and newest `protected`. Of the
-others each lane keeps as many as its allocator grants it; at equal scores the newer row stays.
+The first `sinks` and the newest `protected` entries of a segment always stay. The others are
+candidates: each segment keeps the number that the allocator grants it, and at equal scores the
+newer entry stays.
 
-Shapes: H key-value heads, G query heads of each, w queries; S lanes of T rows, C of them the
+Shapes: H key-value heads, G query heads of each, w queries; S segments of T entries, C of them the
 columns in which candidates can be.
 """
 
@@ -13,8 +14,8 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from agentkv.policies.entries import Drop, DropOne, Entries, PolicyError, Verdict
-from agentkv.policies.entries import Portion as Portion
+from agentkv.policies.entries import BudgetFraction as BudgetFraction
+from agentkv.policies.entries import Drop, DropOne, Entries, PolicyError, Selection
 from agentkv.policies.parameters import (
     require_at_least,
     require_count,
@@ -28,10 +29,10 @@ from agentkv.policies.slots import Allocator
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The best-scored rows."""
+    """Keeps the entries with the highest scores."""
 
     sinks: int = 0
-    protected: int | Portion = 0
+    protected: int | BudgetFraction = 0
     norms: ClassVar[None] = None
     needs_window: ClassVar[bool] = False
 
@@ -42,40 +43,40 @@ class TopK:
         return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))
 
     def select(
-        self, rows: Entries, scores: Tensor | None, budget: int, allocator: Allocator
-    ) -> Verdict:
-        first, stop = _between(self.sinks, self.protected, rows)
-        num_lanes, num_rows = rows.positions.shape
+        self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
+    ) -> Selection:
+        first, stop = _between(self.sinks, self.protected, entries)
+        num_segments, num_entries = entries.positions.shape
         if scores is None:
-            return Drop(first, first + num_rows - budget)
-        is_alike = num_lanes == 1 or not (rows.is_padded or allocator.pools)
-        if is_alike and num_rows == budget + 1:
-            # argmin answers with the first, that is the oldest, of equals
+            return Drop(first, first + num_entries - budget)
+        is_alike = num_segments == 1 or not (entries.is_padded or allocator.pools)
+        if is_alike and num_entries == budget + 1:
+            # of equal scores argmin returns the first, which is the oldest
             return DropOne(scores[:, first:stop].argmin(dim=1).add_(first))
-        candidates = _candidates(rows, scores)
-        counts = _counts(candidates, rows, budget, allocator)
-        return _verdict(rows, candidates, _top(candidates, counts))
+        candidates = _candidates(entries, scores)
+        counts = _counts(candidates, entries, budget, allocator)
+        return _selection(entries, candidates, _top(candidates, counts))
 
 
 @dataclass(frozen=True, slots=True)
 class TwoStage:
-    """A first part of each lane's rows by score, the rest by score times how large the row's value
-    is after the output projection.
+    """Keeps a first part by score, and the rest by score times the norm of the projected value.
 
-    The first part is `first_stage` of the candidates a lane keeps, rounded down. Entries of the
-    second are ranked by (score + epsilon) * norm.
+    The first part is `first_stage` of the candidates that a segment keeps, rounded down. The second
+    stage ranks entries by (score + epsilon) * norm, with the value's norm after the output
+    projection.
 
     Source: CriticalKV (arXiv 2502.03805), algorithms 1 and 2. Its algorithm 2 multiplies the
     un-pooled weights; the pooled ones and epsilon are kvpress's, and our default.
     """
 
     sinks: int = 0
-    protected: int | Portion = 0
+    protected: int | BudgetFraction = 0
     first_stage: float = 0.25
     epsilon: float = 1e-4
     pooled: bool = True
-    """Whether the second stage reads the scorer's own scores; else the bare mean of
-    `Entries.attention`, which needs a scorer with a window."""
+    """Whether the second stage reads the scorer's scores; otherwise it reads the mean of
+    `Entries.attention`, which requires a scorer with a window."""
     gqa: Literal["mean_norm", "product_then_mean"] = "mean_norm"
     """Where the group is averaged: the norms, before the product (kvpress), or the product of each
     query head's own weight and norm, from `Entries.attention` (the paper, read closely)."""
@@ -103,101 +104,105 @@ class TwoStage:
         return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))
 
     def select(
-        self, rows: Entries, scores: Tensor | None, budget: int, allocator: Allocator
-    ) -> Verdict:
-        first, stop = _between(self.sinks, self.protected, rows)
+        self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
+    ) -> Selection:
+        first, stop = _between(self.sinks, self.protected, entries)
         if scores is None:
-            return Drop(first, first + rows.positions.shape[1] - budget)
-        candidates = _candidates(rows, scores)
-        counts = _counts(candidates, rows, budget, allocator)
+            return Drop(first, first + entries.positions.shape[1] - budget)
+        candidates = _candidates(entries, scores)
+        counts = _counts(candidates, entries, budget, allocator)
         secured = _top(candidates, (counts.double() * self.first_stage).long())
-        products = self._products(rows, scores)[:, :stop]
+        products = self._products(entries, scores)[:, :stop]
         products = products.masked_fill(candidates.isneginf(), -torch.inf)
         kept = _top(products.masked_fill_(secured, torch.inf), counts)
-        return _verdict(rows, candidates, kept)
+        return _selection(entries, candidates, kept)
 
-    def _products(self, rows: Entries, scores: Tensor) -> Tensor:
-        """(S, T)."""
-        norms = rows.norms
+    def _products(self, entries: Entries, scores: Tensor) -> Tensor:
+        """Return score times norm, (S, T)."""
+        norms = entries.norms
         assert norms is not None, "the cache was not told to keep norms"
         if self.gqa == "mean_norm":
-            weights = scores if self.pooled else _per_lane(rows.attention().mean(dim=(1, 2)), rows)
-            return (weights + self.epsilon) * _per_lane(norms.mean(dim=2), rows)
-        weights = rows.attention().mean(dim=2)  # (H, G, T)
+            weights = (
+                scores
+                if self.pooled
+                else _per_segment(entries.attention().mean(dim=(1, 2)), entries)
+            )
+            return (weights + self.epsilon) * _per_segment(norms.mean(dim=2), entries)
+        weights = entries.attention().mean(dim=2)  # (H, G, T)
         if self.pooled:
-            # never across the edge of what is protected; those rows' own products do not matter
-            _, stop = _between(self.sinks, self.protected, rows)
+            # the pool stops at the protected entries, whose own products are not used
+            _, stop = _between(self.sinks, self.protected, entries)
             weights = weights.clone()
             weights[..., :stop] = pooled(weights[..., :stop], self.kernel, self.pool)
-        return _per_lane(((weights + self.epsilon) * norms.mT).mean(dim=1), rows)
+        return _per_segment(((weights + self.epsilon) * norms.mT).mean(dim=1), entries)
 
 
-def _require(sinks: int, protected: int | Portion) -> None:
+def _require(sinks: int, protected: int | BudgetFraction) -> None:
     require_count("sinks", sinks)
-    if isinstance(protected, Portion):
+    if isinstance(protected, BudgetFraction):
         require_share("the protected part of the budget", protected.of_budget)
         if protected.most is not None:
-            require_count("the most rows a protected part may have", protected.most)
+            require_count("the most entries a protected part may have", protected.most)
     else:
         require_count("protected", protected)
 
 
-def _resolved(sinks: int, protected: int | Portion, budget: int, tight: int) -> int:
-    """Protected rows of a largest and a smallest budget. Raises PolicyError if they do not fit."""
-    if isinstance(protected, Portion):
-        rows = int(protected.of_budget * budget)
+def _resolved(sinks: int, protected: int | BudgetFraction, budget: int, tight: int) -> int:
+    """Resolve `protected` for a largest and a smallest budget. Raises PolicyError on overflow."""
+    if isinstance(protected, BudgetFraction):
+        entries = int(protected.of_budget * budget)
         most = tight - sinks if protected.most is None else min(protected.most, tight - sinks)
-        protected = max(0, min(rows, most))
+        protected = max(0, min(entries, most))
     if sinks + protected > tight:
         raise PolicyError(
-            f"{sinks} sinks and {protected} protected rows do not fit into the smallest budget of "
-            f"{tight} rows"
+            f"{sinks} sinks and {protected} protected entries do not fit into the smallest "
+            f"budget of {tight} entries"
         )
     return protected
 
 
-def _between(sinks: int, protected: int | Portion, rows: Entries) -> tuple[int, int]:
-    """The columns between which a lane that is not padded has its candidates."""
-    assert (sinks, protected) == (rows.sinks, rows.protected), (
-        f"rows were shown with {rows.sinks} sinks and {rows.protected} protected, "
+def _between(sinks: int, protected: int | BudgetFraction, entries: Entries) -> tuple[int, int]:
+    """Return the column range of the candidates in a segment without padding."""
+    assert (sinks, protected) == (entries.sinks, entries.protected), (
+        f"entries were passed with {entries.sinks} sinks and {entries.protected} protected, "
         f"their selector has {sinks} and {protected}"
     )
-    return rows.sinks, rows.positions.shape[1] - rows.protected
+    return entries.sinks, entries.positions.shape[1] - entries.protected
 
 
-def _candidates(rows: Entries, scores: Tensor) -> Tensor:
-    """(S, C) scores, -inf where no candidate is; C leaves the protected columns out."""
-    stop = rows.positions.shape[1] - rows.protected
-    return scores[:, :stop].masked_fill(~rows.candidates[:, :stop], -torch.inf)
+def _candidates(entries: Entries, scores: Tensor) -> Tensor:
+    """Return scores (S, C), -inf except for candidates; C excludes the protected columns."""
+    stop = entries.positions.shape[1] - entries.protected
+    return scores[:, :stop].masked_fill(~entries.candidates[:, :stop], -torch.inf)
 
 
-def _counts(candidates: Tensor, rows: Entries, budget: int, allocator: Allocator) -> Tensor:
-    """(S,) int64: how many candidates each lane keeps."""
-    budget -= rows.sinks + rows.protected
-    num_lanes = candidates.shape[0]
-    if num_lanes == rows.num_units:
-        return torch.full((num_lanes,), budget, device=candidates.device)
-    units = candidates.chunk(rows.num_units)
+def _counts(candidates: Tensor, entries: Entries, budget: int, allocator: Allocator) -> Tensor:
+    """Return the number of candidates that each segment keeps, (S,) int64."""
+    budget -= entries.sinks + entries.protected
+    num_segments = candidates.shape[0]
+    if num_segments == entries.num_units:
+        return torch.full((num_segments,), budget, device=candidates.device)
+    units = candidates.chunk(entries.num_units)
     return torch.cat([allocator.heads(of_unit, budget) for of_unit in units])
 
 
 def _top(candidates: Tensor, counts: Tensor) -> Tensor:
-    """(S, C) bool: the `counts` (S,) best of each lane."""
-    # stable and ascending, so that of equals the older ones come first, and go
+    """Mark the `counts` (S,) best candidates of each segment, (S, C) bool."""
+    # stable and ascending: of equal scores the older entries come first and are dropped
     order = torch.argsort(candidates, dim=1, stable=True)
     places = torch.arange(order.shape[1], device=order.device)
     stays = places >= order.shape[1] - counts[:, None]
     return torch.empty_like(stays).scatter_(1, order, stays)
 
 
-def _verdict(rows: Entries, candidates: Tensor, kept: Tensor) -> Tensor:
-    """(S, T) bool: the kept ones of the candidates, and the rows that never go."""
-    verdict = rows.there
-    verdict[:, : kept.shape[1]] &= kept | candidates.isneginf()
-    return verdict
+def _selection(entries: Entries, candidates: Tensor, kept: Tensor) -> Tensor:
+    """Mark the kept candidates, protected entries and sinks, (S, T) bool."""
+    selection = entries.there
+    selection[:, : kept.shape[1]] &= kept | candidates.isneginf()
+    return selection
 
 
-def _per_lane(x: Tensor, rows: Entries) -> Tensor:
-    """(H, T) to (S, T): the mean over the heads where they share their rows."""
-    num_lanes = rows.positions.shape[0]
-    return x if num_lanes == x.shape[0] else x.view(num_lanes, -1, x.shape[1]).mean(dim=1)
+def _per_segment(x: Tensor, entries: Entries) -> Tensor:
+    """Average (H, T) to (S, T) over heads that share their entries."""
+    num_segments = entries.positions.shape[0]
+    return x if num_segments == x.shape[0] else x.view(num_segments, -1, x.shape[1]).mean(dim=1)

@@ -1,12 +1,12 @@
-"""The five slots of a policy, as protocols: any value that answers like this fits.
+"""The five slots of a policy, as protocols.
 
-    Gate        how many rows a layer may hold now, and whether now is the time to drop some
-    Allocator   how that is shared out over layers, and inside a layer over heads
-    Scorer      what each row is worth
-    Selector    which rows that keeps
-    Precision   how kept rows are stored
+    Gate        decides how many entries a layer may hold now, and when eviction runs
+    Allocator   divides this budget among layers, and inside a layer among heads
+    Scorer      gives each entry a score
+    Selector    chooses the entries that stay
+    Precision   chooses the storage format of the entries that stay
 
-Shapes: as in `rows`.
+Shapes: see `agentkv.policies.entries`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,100 +15,106 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from agentkv.policies.entries import Entries, Portion, Seen, Verdict
+from agentkv.policies.entries import AttentionUpdate, BudgetFraction, Entries, Selection
 from agentkv_kernels.ema import Ema
 
 
 class Tracker(Protocol):
-    """A statistic that rows carry along from forward to forward."""
+    """A statistic per entry that every forward updates."""
 
     @property
     def size(self) -> int:
-        """Numbers per row."""
+        """Number of values per entry."""
         ...
 
     @property
     def dtype(self) -> torch.dtype: ...
 
     def num_queries(self, num_new: int) -> int:
-        """Over how many of the new queries `Seen.mass` is to average."""
+        """Return the number of new queries that `AttentionUpdate.mass` averages over."""
         ...
 
     @property
     def ema(self) -> Ema | None:
-        """What `update` does with the first number of each row after a single query, where that is
-        all it does; None: something else."""
+        """The rule by which `update` changes the first number of each entry after a single query;
+        None: another rule."""
         ...
 
-    def update(self, column: Tensor, seen: Seen) -> None:
-        """Take in what was seen. Mutates `column` (N, T, n), in which new rows hold zeros."""
+    def update(self, column: Tensor, seen: AttentionUpdate) -> None:
+        """Add the attention of one forward. Mutates `column` (N, T, n), zero for new entries."""
         ...
 
 
 class Gate(Protocol):
-    """How many rows a layer may hold on average, given how sure the model is."""
+    """Decides how many entries a layer may hold on average, given the model's confidence."""
 
     @property
     def needs_logits(self) -> bool: ...
 
     @property
     def evicts(self) -> bool:
-        """Whether rows ever go."""
+        """Whether eviction ever drops entries."""
         ...
 
     @property
     def slack(self) -> int:
-        """Entries over the budget that are let be before eviction goes back to it."""
+        """Entries tolerated above the budget before eviction runs."""
         ...
 
     @property
     def bounded(self) -> bool:
-        """Whether a layer never holds more than ceiling + slack rows between forwards."""
+        """Whether a layer never holds more than ceiling + slack entries between forwards."""
         ...
 
     @property
     def ceiling(self) -> int | None:
-        """The most the gate ever allows; None if it has no bound or was not fitted to a budget."""
+        """The largest budget of this gate; None if it has no bound or is not fitted to a budget."""
         ...
 
     def fitted(self, budget: int | None) -> Self:
-        """This gate with everything that depends on the budget filled in. Raises PolicyError."""
+        """Return this gate with all budget-dependent values filled in. Raises PolicyError."""
         ...
 
     def protecting(self, protected: int) -> Self:
-        """This gate, told how many rows of every head are kept whatever their score."""
+        """Return this gate for a number of entries per head that are never dropped."""
         ...
 
     def confidence(self, logits: Tensor) -> Tensor:
-        """(B,) how sure the model is, from raw logits (B, V)."""
+        """Return the model's confidence (B,) from raw logits (B, V)."""
         ...
 
     def budget(self, confidence: float) -> int | None:
-        """Entries allowed now; None for any number."""
+        """Return the number of entries allowed now; None if unlimited."""
         ...
 
     def is_due(self, num_new: int, step: int) -> bool:
-        """Whether rows may go after a forward of `num_new` tokens; `step` counts the forwards of a
-        single token, this one included."""
+        """Return whether eviction may run after a forward of `num_new` tokens.
+
+        Args:
+            step: forwards of a single token so far, this one included.
+        """
         ...
 
-    def target(self, budget: int, num_rows: int) -> int:
-        """Entries per head that eviction leaves of `num_rows`, which are more than `budget` allows;
-        at most `budget`."""
+    def target(self, budget: int, num_entries: int) -> int:
+        """Return the entries per head that eviction keeps, at most `budget`.
+
+        Args:
+            num_entries: entries held, more than `budget`.
+        """
         ...
 
 
 class Allocator(Protocol):
-    """Shares a budget out over layers and heads."""
+    """Divides a budget among layers and heads."""
 
     @property
     def shared(self) -> bool:
-        """Whether all heads of a layer keep the same rows."""
+        """Whether all heads of a layer keep the same entries."""
         ...
 
     @property
     def pools(self) -> bool:
-        """Whether rows of different heads compete, so that their scores must be in one unit."""
+        """Whether entries of different heads compete, which requires comparable scores."""
         ...
 
     @property
@@ -117,60 +123,62 @@ class Allocator(Protocol):
         ...
 
     def fitted(self, protected: int) -> Self:
-        """This allocator, told how many rows of every head are kept whatever their score."""
+        """Return this allocator for a number of entries per head that are never dropped."""
         ...
 
     def layers(self, budget: int, num_layers: int, num_seen: int) -> tuple[int, ...]:
-        """Entries per head in each layer; they sum to budget * num_layers, or to less
+        """Return the entries per head of each layer. They sum to budget * num_layers, or to less
         (`Linear`)."""
         ...
 
     def heads(self, scores: Tensor, budget: int) -> Tensor:
-        """How many candidates each lane keeps, (S,) int64.
+        """Return the number of candidates that each segment keeps, (S,) int64.
 
         Args:
-            scores: (S, C) float32 of the rows that may go; -inf where there is none.
-            budget: candidates a lane keeps on average; the answer sums to S * budget, or to all
-                there are if they are fewer. No lane is given more than it has.
+            scores: (S, C) float32 of the entries that may be dropped; -inf where there is none.
+            budget: average candidates per segment. The counts sum to S * budget, or to the number
+                of candidates if that is smaller. No count exceeds its segment's candidates.
         """
         ...
 
 
 EnergyState = Mapping[str, tuple[int, tuple[float, ...]]]
-"""Per stream of contexts: how many there were, and what they showed of every layer."""
+"""Number of contexts and mean energy of every layer, by stream of contexts."""
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """What an allocator does besides if what it is told of earlier contexts moves its shares."""
+    """An allocator whose shares depend on earlier contexts."""
 
     def update(self, energies: Sequence[float]) -> None:
-        """Take in one context: per layer, the sum of its scores before any pool, times how far its
-        attention turned the residual stream (1 - cosine of the stream before and after). Mutates
-        what is remembered.
+        """Add the energies of one context. Mutates the state.
+
+        Args:
+            energies: per layer, the sum of its scores before any pool, times the residual shift of
+                its attention (1 - cosine of the residual stream before and after).
         """
         ...
 
     @property
     def state(self) -> EnergyState:
-        """All that was learned, a copy."""
+        """A copy of the state."""
         ...
 
-    def load_state(self, remembered: EnergyState) -> None:
-        """Know this and nothing else. Mutates. Raises PolicyError."""
+    def load_state(self, state: EnergyState) -> None:
+        """Replace the state. Raises PolicyError."""
         ...
 
-    def with_state(self, remembered: EnergyState) -> Self:
-        """This allocator with a memory of its own, which is this."""
+    def with_state(self, state: EnergyState) -> Self:
+        """Return this allocator with a state of its own, equal to `state`."""
         ...
 
 
 class Scorer(Protocol):
-    """What each row is worth."""
+    """Gives each entry a score."""
 
     @property
     def window(self) -> int:
-        """How many of the last queries it looks back through (`Entries.attention`); 0 for none."""
+        """Number of last queries whose attention it reads (`Entries.attention`); 0 for none."""
         ...
 
     @property
@@ -178,116 +186,116 @@ class Scorer(Protocol):
 
     @property
     def by_age(self) -> bool:
-        """Whether newer always means better, so that nothing needs to be scored."""
+        """Whether newer entries always score higher, so that no scores are needed."""
         ...
 
     @property
     def comparable(self) -> bool:
-        """Whether scores of different heads of a layer are in one unit."""
+        """Whether scores of different heads of a layer have the same unit."""
         ...
 
     @property
     def segmentwise(self) -> bool:
-        """Whether a lane's scores, or a head's, depend on nothing but its own rows, so that those
-        of several layers and sequences can be worked out at once."""
+        """Whether the scores of a segment or head depend on its own entries alone, so that several
+        layers and sequences can be scored in one call."""
         ...
 
-    def scores(self, rows: Entries) -> Tensor:
-        """(H, T) or (S, T) float32, larger is better; what stands at filled-up places is ignored.
+    def scores(self, entries: Entries) -> Tensor:
+        """Return scores (H, T) or (S, T) float32; larger is better, and padding is ignored.
 
-        Where heads share their rows, the mean over a lane's heads is used.
+        If heads share entries, the cache uses the mean over the heads of a segment.
         """
         ...
 
 
 @runtime_checkable
 class Unpooled(Protocol):
-    """What a scorer that pools can say besides."""
+    """A scorer that also gives its scores before the pool."""
 
-    def unpooled(self, rows: Entries) -> Tensor:
-        """What each row is worth by itself: as `Scorer.scores`, before the pool."""
+    def unpooled(self, entries: Entries) -> Tensor:
+        """Return scores as `Scorer.scores` does, without the pool."""
         ...
 
 
 class Selector(Protocol):
-    """Which rows a budget keeps."""
+    """Chooses the entries that stay within a budget."""
 
     @property
-    def protected(self) -> int | Portion:
-        """Newest rows of every lane that never go; always an int once `fitted`."""
+    def protected(self) -> int | BudgetFraction:
+        """Newest entries of every segment, never dropped; always an int once `fitted`."""
         ...
 
     @property
     def sinks(self) -> int:
-        """First rows of every lane that never go."""
+        """First entries of every segment, never dropped."""
         ...
 
     @property
     def norms(self) -> Literal["mean", "each"] | None:
-        """Whether it reads `Entries.norms`, and for which query heads."""
+        """Which `Entries.norms` it reads: the mean over query heads, each head's, or none."""
         ...
 
     @property
     def needs_window(self) -> bool:
-        """Whether it reads `Entries.attention` itself, so that the scorer has to keep a window."""
+        """Whether it reads `Entries.attention`, which requires a scorer with a window."""
         ...
 
     def fitted(self, budget: int, tight: int) -> Self:
-        """This selector for a largest and a smallest budget. Raises PolicyError."""
+        """Return this selector for a largest and a smallest budget. Raises PolicyError."""
         ...
 
     def select(
-        self, rows: Entries, scores: Tensor | None, budget: int, allocator: Allocator
-    ) -> Verdict:
-        """Which rows stay; S * budget of them, fewer than there are.
+        self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
+    ) -> Selection:
+        """Choose S * budget entries to keep, fewer than there are.
 
         Args:
-            scores: (S, T) float32; None where newer always means better.
-            budget: rows a lane keeps on average, those that never go included.
+            scores: (S, T) float32; None if the scorer is `by_age`.
+            budget: average entries per segment, protected entries and sinks included.
         """
         ...
 
 
 class Precision(Protocol):
-    """How kept rows are stored."""
+    """Chooses the storage format of the entries that stay."""
 
     @property
     def format(self) -> str | None:
-        """Of the rows that are not kept in the model's dtype (`agentkv_kernels.formats`)."""
+        """Format of the quantized entries (`agentkv_kernels.formats`); None: all stay dense."""
         ...
 
     @property
     def recent(self) -> int | None:
-        """Newest rows that stay in the model's dtype while older ones are quantised, in blocks of
-        64; None: age decides nothing."""
+        """Newest entries that stay dense while older ones are quantized in blocks of 64; None: the
+        format does not depend on age."""
         ...
 
     @property
     def by_rank(self) -> bool:
-        """Whether the score decides: see `quality` and `num_dense`."""
+        """Whether the format depends on the score: see `quality` and `num_dense`."""
         ...
 
     @property
     def estimates_once(self) -> bool:
-        """Whether `quality` is asked once for each sequence and layer, after the prefill, and not
-        whenever rows go."""
+        """Whether `quality` is evaluated once per sequence and layer, after the prefill, rather
+        than at every eviction."""
         ...
 
     def fitted(self, budget: int | None) -> Self: ...
 
     def quality(self, attention: Tensor) -> float:
-        """How much of a layer's budget deserves the model's dtype, in the layer's own unit.
+        """Return a layer's need for dense entries, in arbitrary units.
 
         Args:
-            attention: as `Entries.attention`, with the window's own rows left out.
+            attention: as `Entries.attention`, without the window's own entries.
         """
         ...
 
     def num_dense(self, share: float, budget: int) -> int:
-        """Entries per head that keep the model's dtype, those that never go not counted.
+        """Return the entries per head that stay dense, protected entries and sinks not counted.
 
         Args:
             share: the layer's quality over the best layer's, in (0, 1].
-            budget: the layer's rows per head, those that never go included.
+            budget: the layer's entries per head, protected entries and sinks included.
         """
         ...

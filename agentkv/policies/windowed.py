@@ -1,40 +1,43 @@
-"""SnapKV, which scores rows with a window of the last queries, and what was built on it.
+"""SnapKV, which scores entries by the attention of the last queries, and policies based on it.
 
-All protect the window, which is counted in the budget. `snapkv` explains the window's parameters.
+All of them protect the window; the budget includes it.
 """
 
 from dataclasses import replace
-from typing import Literal
 
 from agentkv.policies.allocators import Adaptive, Pyramid, Uniform
-from agentkv.policies.gates import Fixed, Schedule
+from agentkv.policies.gates import Fixed
+from agentkv.policies.options import (
+    Beta,
+    Epsilon,
+    EvictionSchedule,
+    FirstStage,
+    Floor,
+    Grouping,
+    Interval,
+    Kernel,
+    Pooled,
+    PoolKind,
+    QueryWindow,
+    SafeguardKind,
+    Slack,
+)
 from agentkv.policies.policy import Policy
-from agentkv.policies.pool import Pool
 from agentkv.policies.precision import Dense
 from agentkv.policies.scorers import WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
-Safeguard = Literal["mix", "guarantee"]
-Grouping = Literal["mean_norm", "product_then_mean"]
-
 
 def snapkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """The rows that the last queries look at, and their neighbours.
-
-    Args:
-        window: last queries that are asked, and newest rows that never go (32, as in Ada-KV's,
-            EDIE's and CriticalKV's experiments; kvpress: 64).
-        kernel: rows that are pooled together, odd; 1 for none (7, as in those experiments; SnapKV's
-            own code and kvpress: 5).
-        pool: "max" (as in those experiments) or "avg" (SnapKV's own code and kvpress).
+    """Keeps the entries that the last queries attend to, and their neighbors.
 
     Source: SnapKV (arXiv 2404.14469).
     """
@@ -45,19 +48,15 @@ def snapkv(
 
 def pyramidkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    beta: float = 20,
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    beta: Beta = 20,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """`snapkv` with many rows in shallow layers and few in deep ones.
-
-    Args:
-        beta: the last layer gets 1 / beta of the average layer's rows beyond the window (paper:
-            20); 1 is `snapkv`.
+    """`snapkv` with many entries in shallow layers and few in deep ones.
 
     Source: PyramidKV (arXiv 2406.02069).
     """
@@ -68,22 +67,16 @@ def pyramidkv(
 
 def ada_snapkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    floor: float = 0.2,
-    safeguard: Safeguard = "mix",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    floor: Floor = 0.2,
+    safeguard: SafeguardKind = "mix",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """`snapkv` whose heads compete for the rows of their layer.
-
-    Args:
-        floor: how much of an equal share every head is sure of (our choice: 0.2, as in Ada-KV's
-            scripts and kvpress; the paper's tables: 0.5).
-        safeguard: "mix" gives every head `floor` of an equal share and (1 - floor) of what it won
-            (the paper's); "guarantee" makes it sure of int(floor * budget) rows (kvpress's).
+    """`snapkv` with heads that compete for the entries of their layer.
 
     Source: Ada-KV (arXiv 2407.11550).
     """
@@ -95,15 +88,15 @@ def ada_snapkv(
 
 def ada_pyramidkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    floor: float = 0.2,
-    safeguard: Safeguard = "mix",
-    beta: float = 20,
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    floor: Floor = 0.2,
+    safeguard: SafeguardKind = "mix",
+    beta: Beta = 20,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
     """`ada-snapkv` with the layers of `pyramidkv`.
 
@@ -118,27 +111,18 @@ def ada_pyramidkv(
 
 def critical_snapkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    first_stage: float = 0.25,
-    epsilon: float = 1e-4,
-    pooled: bool = True,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    first_stage: FirstStage = 0.25,
+    epsilon: Epsilon = 1e-4,
+    pooled: Pooled = True,
     gqa: Grouping = "mean_norm",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
-    """`snapkv` that also asks how much a row's value can move the output.
-
-    Args:
-        first_stage: share of the rows beyond the window that the score alone picks; the rest goes
-            by score times the norm of the projected value (paper: 0.25; kvpress: 0.5).
-        epsilon: added to the score before the norm (0.0001, kvpress's; the paper has none).
-        pooled: whether the second stage takes the pooled score too (our choice, as kvpress; the
-            text says the raw one).
-        gqa: "mean_norm" multiplies the group's mean score by its mean norm (our choice, as
-            kvpress); "product_then_mean" does so head by head.
+    """`snapkv` that also weights entries by the norm of their projected value.
 
     Source: CriticalKV (arXiv 2502.03805).
     """
@@ -151,17 +135,17 @@ def critical_snapkv(
 
 def critical_pyramidkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    first_stage: float = 0.25,
-    epsilon: float = 1e-4,
-    pooled: bool = True,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    first_stage: FirstStage = 0.25,
+    epsilon: Epsilon = 1e-4,
+    pooled: Pooled = True,
     gqa: Grouping = "mean_norm",
-    beta: float = 20,
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    beta: Beta = 20,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
     """`critical-snapkv` with the layers of `pyramidkv`.
 
@@ -176,22 +160,22 @@ def critical_pyramidkv(
 
 def critical_ada_snapkv(
     *,
-    window: int = 32,
-    kernel: int = 7,
-    pool: Pool = "max",
-    first_stage: float = 0.25,
-    epsilon: float = 1e-4,
-    pooled: bool = True,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    first_stage: FirstStage = 0.25,
+    epsilon: Epsilon = 1e-4,
+    pooled: Pooled = True,
     gqa: Grouping = "mean_norm",
-    floor: float = 0.2,
-    safeguard: Safeguard = "mix",
-    slack: int = 0,
-    schedule: Schedule = "always",
-    interval: int | None = None,
+    floor: Floor = 0.2,
+    safeguard: SafeguardKind = "mix",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
 ) -> Policy:
     """`critical-snapkv` with the competing heads of `ada-snapkv`.
 
-    The score alone shares rows out over the heads; then each head goes through its two stages.
+    The score alone divides the entries among heads; each head then selects in two stages.
 
     Source: CriticalKV (arXiv 2502.03805).
     """

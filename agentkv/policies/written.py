@@ -1,4 +1,4 @@
-"""Policies as text, in which a value can be told from another one, and a named one made again."""
+"""Policies as text: compares a saved policy with a present one and rebuilds named ones."""
 
 import dataclasses
 import functools
@@ -18,19 +18,19 @@ PARTS = ("gate", "allocator", "scorer", "selector", "precision")
 
 
 class Written(BaseModel):
-    """A policy written down."""
+    """The serialized form of a policy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str
     parameters: dict[str, JsonValue] | None
-    """With which `agentkv.policy(name)` makes it again; None: it was not made so."""
+    """Parameters for `agentkv.policy(name)`; None: the policy was not made by name."""
     parts: dict[str, str]
-    """What each of its five parts is, with everything that its behaviour depends on."""
+    """Each of the five parts with everything that its behavior depends on."""
 
 
 def written(policy: Policy) -> str:
-    """As JSON. What an allocator has learned is not part of it."""
+    """Return the policy as JSON, without the state of its allocator."""
     parts = {part: _text(getattr(policy, part)) for part in PARTS}
     parameters: Any = None
     if policy.name in NAMED:
@@ -41,19 +41,19 @@ def written(policy: Policy) -> str:
             parameters = None
         else:
             if any(getattr(again, part) != getattr(policy, part) for part in PARTS):
-                parameters = None  # it was changed since
+                parameters = None  # a part was replaced afterwards
     return Written(name=policy.name, parameters=parameters, parts=parts).model_dump_json()
 
 
 def read(text: str, given: Policy | None) -> Policy:
-    """The policy that was written down.
+    """Rebuild or check a serialized policy.
 
     Args:
-        given: it must be of the same parts, and is the answer then. None: make it again.
+        given: returned if it has the same parts; None: rebuild the policy by name.
 
     Raises:
-        PolicyError: the text is none of ours, the policy given is another one, or it can only be
-            given.
+        PolicyError: the text is not a policy, `given` differs from it, or the policy has no name
+            to rebuild it from.
     """
     try:
         found = Written.model_validate_json(text)
@@ -63,8 +63,8 @@ def read(text: str, given: Policy | None) -> Policy:
     if policy is None:
         if found.parameters is None:
             raise PolicyError(
-                f"the policy {found.name!r} was put together by hand and cannot be made from its "
-                "name; put it together again and pass it as policy="
+                f"the policy {found.name!r} was assembled from parts and cannot be rebuilt from "
+                "its name; assemble it again and pass it as policy="
             )
         policy = _named(found.name, found.parameters)
     for part in PARTS:
@@ -88,14 +88,14 @@ def _tuples(value: Any) -> Any:
 
 
 def _text(part: object) -> str:
-    """As `repr`, but the same in every process: a function by its name, without its address."""
+    """Return a `repr` that is the same in every process: functions by name, without addresses."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        said = [
+        fields = [
             f"{field.name}={_text(getattr(part, field.name))}"
             for field in dataclasses.fields(part)
             if field.repr
         ]
-        return f"{type(part).__qualname__}({', '.join(said)})"
+        return f"{type(part).__qualname__}({', '.join(fields)})"
     if isinstance(part, functools.partial):
         return f"partial({_text(part.func)}, {part.args!r}, {part.keywords!r})"
     name = getattr(part, "__qualname__", None)

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentkv.policies.entries import Drop, Entries, Seen
+from agentkv.policies.entries import AttentionUpdate, Drop, Entries
 
 with warnings.catch_warnings():
     # its command line imports a module that Python deprecates
@@ -143,7 +143,7 @@ def _rows_of(layer, row, policy):
     tracked = None
     if (tracker := policy.scorer.tracker) is not None:
         num_queries = tracker.num_queries(length)
-        seen = Seen(
+        seen = AttentionUpdate(
             mass=by_lane[:, length - num_queries :].mean(1),
             num_queries=num_queries,
             first=0,

@@ -12,7 +12,7 @@ from torch import Tensor
 from agentkv.cache.eviction.view import View
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.storage.backend import Backend, Eviction
-from agentkv.policies.entries import Entries, Verdict
+from agentkv.policies.entries import Entries, Selection
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import Unpooled
 
@@ -122,7 +122,7 @@ def _decide(
     sequence: int,
     num_entries: int,
     shown: _Shown,
-) -> Verdict:
+) -> Selection:
     """Return the verdict on one sequence in some layers, in storage order."""
     selector, scorer, first = policy.selector, policy.scorer, layers[0]
     # eviction by age drops the same entries of all layers with equally many

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv.policies.entries import Drop, DropOne, Verdict
+from agentkv.policies.entries import Drop, DropOne, Selection
 from agentkv.policies.policy import Policy
 
 
@@ -29,7 +29,7 @@ class Ranks:
         """Sequences that dropped entries in this forward."""
         return tuple(self._scores)
 
-    def note(self, sequence: int, scores: Tensor, verdict: Verdict, quality: float) -> None:
+    def note(self, sequence: int, scores: Tensor, verdict: Selection, quality: float) -> None:
         """Remember the scores of the entries that stay.
 
         Args:

@@ -14,7 +14,7 @@ from torch import Tensor
 from agentkv.cache.geometry import Attention
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Which
-from agentkv.policies.entries import Drop, DropOne, Entries, Verdict
+from agentkv.policies.entries import Drop, DropOne, Entries, Selection
 from agentkv_kernels.attention import weights
 
 
@@ -102,7 +102,7 @@ class View:
             is_padded=len(self._lengths) > 1,
         )
 
-    def in_storage_order(self, verdict: Verdict) -> Verdict:
+    def in_storage_order(self, verdict: Selection) -> Selection:
         """Return a verdict on entries in order of position as one in storage order."""
         if self._orders is None:
             return verdict

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
 from agentkv.cache.storage.table import Run, Table, Which
-from agentkv.policies.entries import Drop, DropOne, Verdict
+from agentkv.policies.entries import Drop, DropOne, Selection
 from agentkv_kernels.attention import attend, weights
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
@@ -45,7 +45,7 @@ class Eviction:
 
     storages: Sequence[LayerStorage]
     sequence: int
-    verdict: Verdict
+    verdict: Selection
     """In storage order; its segments are those of the first storage, then those of the next."""
 
 
@@ -82,7 +82,7 @@ class Backend:
         at_once = columns is None and storage.dense.is_even
         for field, x in ((KEYS, keys), (VALUES, values)) if at_once else ():
             newest = storage.dense.view(field, None)[:, :, -num_new:]
-            newest.unflatten(0, (storage.batch, per)).flatten(1, 2).copy_(x)
+            newest.view(storage.batch, per, *newest.shape[1:]).flatten(1, 2).copy_(x)
         for segment, start in enumerate(before):
             pick = None if columns is None else columns[segment // per]
             if not at_once:
@@ -223,7 +223,7 @@ class Backend:
     def drop(self, evictions: Iterable[Eviction]) -> None:
         """Drop entries of some sequences and layers as the verdicts say, and return their
         memory."""
-        verdicts: dict[LayerStorage, list[Verdict | None]] = {}
+        verdicts: dict[LayerStorage, list[Selection | None]] = {}
         for eviction in evictions:
             for storage, verdict in _by_storage(eviction):
                 verdicts.setdefault(storage, [None] * storage.batch)[eviction.sequence] = verdict
@@ -421,10 +421,11 @@ def by_segment(storage: LayerStorage, x: Tensor) -> Tensor:
 def of_segment(storage: LayerStorage, x: Tensor, segment: int) -> Tensor:
     """Return the part (w, ...) of x (B, S * w, ...) that belongs to a segment, a view."""
     sequence, i = divmod(segment, storage.layout.segments_per_sequence)
-    return x[sequence].unflatten(0, (storage.layout.segments_per_sequence, -1))[i]
+    width = x.shape[1] // storage.layout.segments_per_sequence
+    return x[sequence, i * width : (i + 1) * width]
 
 
-def single_entries(verdict: Verdict, num_segments: int) -> list[int] | None:
+def single_entries(verdict: Selection, num_segments: int) -> list[int] | None:
     """Return the entry to drop per segment if the verdict drops exactly one of each; else None."""
     if isinstance(verdict, DropOne):
         entries: list[int] = verdict.entries.tolist()
@@ -449,7 +450,7 @@ def hand_out_mass(storage: LayerStorage, mass: Tensor, observer: MassObserver) -
         observer.observe(segment, own, 1, lambda count, own=own: own[:, None])  # type: ignore[misc]
 
 
-def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Verdict]]:
+def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Selection]]:
     verdict, per = eviction.verdict, eviction.storages[0].layout.segments_per_sequence
     for i, storage in enumerate(eviction.storages):
         own = slice(i * per, (i + 1) * per)
@@ -461,7 +462,7 @@ def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Verdict]]:
             yield storage, verdict
 
 
-def _dropped(verdict: Verdict | None, segment: int, count: int) -> Run | Tensor:
+def _dropped(verdict: Selection | None, segment: int, count: int) -> Run | Tensor:
     """Return the entries that a segment drops, as one run if they are one, else as numbers (n,).
 
     Args:

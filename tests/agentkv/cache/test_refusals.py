@@ -67,11 +67,11 @@ def test_an_unsupported_family_is_refused_by_name():
     [
         ({"policy": "wndow", "budget": 9}, "unknown policy 'wndow'; known: "),
         ({"policy": "window"}, "needs a budget"),
-        ({"policy": "full", "budget": 9}, "keeps every row"),
+        ({"policy": "full", "budget": 9}, "keeps every entry"),
         ({"policy": "window", "budget": 0}, "at least 1"),
         ({"policy": "window", "budget": "64 parsecs"}, "neither a number of tokens"),
         ({"policy": "window", "budget": "1KB"}, "is too small"),
-        ({"policy": "full", "budget": "1MB"}, "keeps every row"),
+        ({"policy": "full", "budget": "1MB"}, "keeps every entry"),
         ({"policy": "streaming", "budget": 3}, "4 sinks"),
         ({"policy": "window", "budget": 9, "prefill": "some"}, "prefill must be"),
         ({"policy": "window", "budget": 9, "chunk": 0}, "chunk must be"),

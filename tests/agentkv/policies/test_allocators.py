@@ -14,8 +14,8 @@ ABSENT = -math.inf
 
 
 @st.composite
-def lanes(draw, alike=False):
-    """Scores of a few lanes, with ties; some padded at the front unless `alike`."""
+def segments(draw, alike=False):
+    """Scores of a few segments, with ties; some padded at the front unless `alike`."""
     num_segments, num_candidates = draw(st.integers(1, 5)), draw(st.integers(1, 12))
     score = st.integers(0, 6).map(lambda x: x / 4)
     lists = []
@@ -27,11 +27,11 @@ def lanes(draw, alike=False):
 
 
 def there(scores):
-    return [sum(score > ABSENT for score in lane) for lane in scores]
+    return [sum(score > ABSENT for score in segment) for segment in scores]
 
 
 def one_by_one(scores, budget):
-    """Entries handed out in turns, poorest lane first, until the budget or the rows are used up."""
+    """Hand out entries in turns, smallest segment first, until budget or entries run out."""
     have = there(scores)
     counts = [0] * len(have)
     for _ in range(min(budget * len(have), sum(have))):
@@ -41,19 +41,19 @@ def one_by_one(scores, budget):
 
 
 def won(scores, budget, sure=0):
-    """Counts of the best rows over all lanes, each lane's best `sure` first; newer wins ties."""
-    rows = [(score, j, i) for i, lane in enumerate(scores) for j, score in enumerate(lane)]
-    rows = sorted(row for row in rows if row[0] > ABSENT)[::-1]
+    """Count the best entries of all segments, the best `sure` of each first; newer wins ties."""
+    entries = [(score, j, i) for i, segment in enumerate(scores) for j, score in enumerate(segment)]
+    entries = sorted(entry for entry in entries if entry[0] > ABSENT)[::-1]
     chosen = []
     for i in range(len(scores)):
-        chosen += [row for row in rows if row[2] == i][:sure]
-    rest = [row for row in rows if row not in chosen]
+        chosen += [entry for entry in entries if entry[2] == i][:sure]
+    rest = [entry for entry in entries if entry not in chosen]
     chosen += rest[: max(0, budget * len(scores) - len(chosen))]
-    return [sum(row[2] == i for row in chosen) for i in range(len(scores))]
+    return [sum(entry[2] == i for entry in chosen) for i in range(len(scores))]
 
 
 def lifted(wanted, have):
-    """Fractions: what a lane wants and does not have is given to the others, each the same."""
+    """Fractions: what a segment wants and does not have is given to the others, each the same."""
     out, open_lanes = list(wanted), set(range(len(wanted)))
     while any(out[i] > have[i] for i in open_lanes):
         over = {i for i in open_lanes if out[i] >= have[i]}
@@ -73,7 +73,7 @@ def heads(allocator, scores, budget):
 
 
 @settings(deadline=None, max_examples=200)
-@given(lanes(), st.integers(0, 12))
+@given(segments(), st.integers(0, 12))
 def test_uniform_heads_get_the_same_until_one_has_no_more(scores, budget):
     assert sorted(heads(Uniform(), scores, budget)) == sorted(one_by_one(scores, budget))
     assert all(
@@ -84,7 +84,7 @@ def test_uniform_heads_get_the_same_until_one_has_no_more(scores, budget):
 
 
 @settings(deadline=None, max_examples=200)
-@given(lanes(), st.integers(0, 12))
+@given(segments(), st.integers(0, 12))
 def test_without_a_floor_the_best_rows_of_all_heads_say_who_gets_what(scores, budget):
     expected = won(scores, budget)
     assert heads(Adaptive(floor=0.0), scores, budget) == expected
@@ -93,7 +93,7 @@ def test_without_a_floor_the_best_rows_of_all_heads_say_who_gets_what(scores, bu
 
 
 @settings(deadline=None, max_examples=200)
-@given(lanes(), st.integers(0, 12), st.integers(0, 20))
+@given(segments(), st.integers(0, 12), st.integers(0, 20))
 def test_a_mix_is_within_a_row_of_its_formula_and_its_sum_is_exact(scores, budget, twentieths):
     floor = Fraction(twentieths, 20)
     found = heads(Adaptive(floor=twentieths / 20), scores, budget)
@@ -109,14 +109,14 @@ def test_a_mix_is_within_a_row_of_its_formula_and_its_sum_is_exact(scores, budge
 
 
 def test_a_head_that_has_less_than_an_equal_share_is_still_sure_of_the_papers_floor():
-    # the poor head has 21 of 22; of the best 44 rows 19 are its own: 0.8 * 19 + 0.2 * 22 = 19.6
+    # the poor head has 21 of 22; of the best 44 entries 19 are its own: 0.8 * 19 + 0.2 * 22 = 19.6
     scores = torch.full((2, 25), 2.0)
     scores[0] = torch.tensor([ABSENT] * 4 + [1.0] * 2 + [3.0] * 19)
     assert heads(Adaptive(floor=0.2), scores.tolist(), 22) == [20, 24]
 
 
 @settings(deadline=None, max_examples=200)
-@given(lanes(), st.integers(0, 12), st.integers(0, 4), st.floats(0, 1))
+@given(segments(), st.integers(0, 12), st.integers(0, 4), st.floats(0, 1))
 def test_a_guarantee_secures_each_heads_best_and_the_rest_compete(scores, budget, kept, floor):
     allocator = Adaptive(floor=floor, safeguard="guarantee").fitted(kept)
     sure = max(0, int(floor * (budget + kept)) - kept)
@@ -124,7 +124,7 @@ def test_a_guarantee_secures_each_heads_best_and_the_rest_compete(scores, budget
 
 
 @settings(deadline=None, max_examples=50)
-@given(lanes(), st.integers(0, 12))
+@given(segments(), st.integers(0, 12))
 def test_a_floor_of_one_is_uniform_whichever_safeguard(scores, budget):
     uniform = heads(Uniform(), scores, budget)
     assert heads(Adaptive(floor=1.0), scores, budget) == uniform
@@ -133,11 +133,11 @@ def test_a_floor_of_one_is_uniform_whichever_safeguard(scores, budget):
 
 
 @settings(deadline=None, max_examples=100)
-@given(lanes(alike=True), st.integers(0, 12))
+@given(segments(alike=True), st.integers(0, 12))
 def test_competing_heads_never_keep_less_mass_than_uniform_ones(scores, budget):
     def mass(counts):
         pairs = zip(scores, counts, strict=True)
-        return sum(sum(sorted(lane, reverse=True)[:count]) for lane, count in pairs)
+        return sum(sum(sorted(segment, reverse=True)[:count]) for segment, count in pairs)
 
     assert mass(heads(Adaptive(floor=0.0), scores, budget)) >= mass(
         heads(Uniform(), scores, budget)
@@ -145,7 +145,7 @@ def test_competing_heads_never_keep_less_mass_than_uniform_ones(scores, budget):
 
 
 def test_heads_of_kvpresss_example_keep_its_total_and_its_guarantee():
-    # T = 96 and ratio 0.6 keep 38 rows of each of 2 heads, of which the window has 8
+    # T = 96 and ratio 0.6 keep 38 entries of each of 2 heads, of which the window has 8
     scores = torch.rand(2, 88, generator=torch.Generator().manual_seed(0))
     scores[0] += 5
     counts = Adaptive(floor=0.2, safeguard="guarantee").fitted(8).heads(scores, 30)
@@ -244,7 +244,7 @@ def test_adaptive_heads_take_their_layers_from_another_allocator():
         (lambda: Pyramid(beta=0.5), "beta must be at least 1; found 0.5"),
         (lambda: Adaptive(floor=1.5), r"floor must be in \[0, 1\]; found 1.5"),
         (lambda: Adaptive(safeguard="none"), "safeguard must be one of mix, guarantee"),
-        (lambda: Adaptive(over=Linear()), "Linear keeps one set of rows for all heads"),
+        (lambda: Adaptive(over=Linear()), "Linear keeps one set of entries for all heads"),
     ],
 )
 def test_what_an_allocator_cannot_do_is_refused(make, message):

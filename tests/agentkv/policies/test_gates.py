@@ -1,4 +1,4 @@
-"""Gates: what they let a layer hold, when rows go, and how far down eviction goes."""
+"""Gates: what they let a layer hold, when entries go, and how far down eviction goes."""
 
 import math
 from fractions import Fraction
@@ -40,12 +40,12 @@ def test_the_schedule_says_after_which_forwards_rows_may_go(gate, due):
 
 def test_every_tenth_token_gives_the_saw_teeth_of_kvpress():
     gate = Fixed(interval=10).fitted(40)
-    num_rows, lengths = 96, []
+    num_entries, lengths = 96, []
     for step in range(1, 21):
-        num_rows += 1
-        if gate.is_due(1, step) and num_rows > gate.budget(0.0):
-            num_rows = gate.target(gate.budget(0.0), num_rows)
-        lengths.append(num_rows)
+        num_entries += 1
+        if gate.is_due(1, step) and num_entries > gate.budget(0.0):
+            num_entries = gate.target(gate.budget(0.0), num_entries)
+        lengths.append(num_entries)
     assert lengths == [*range(97, 106), 40, *range(41, 50), 40]
 
 
@@ -55,7 +55,7 @@ def test_a_fixed_gate_goes_back_to_its_budget_and_needs_one():
     assert gate.target(40, 45) == gate.target(40, 4000) == 40
     with pytest.raises(ValueError, match="needs a budget"):
         Fixed().fitted(None)
-    with pytest.raises(ValueError, match="keeps every row"):
+    with pytest.raises(ValueError, match="keeps every entry"):
         Unbounded().fitted(40)
     assert Unbounded().fitted(None).budget(0.5) is None
 
@@ -65,17 +65,17 @@ def test_a_fixed_gate_goes_back_to_its_budget_and_needs_one():
 def test_bulk_eviction_stays_between_the_protected_rows_and_the_budget(data):
     budget = data.draw(st.integers(1, 600))
     protected = data.draw(st.integers(0, budget))
-    num_rows = data.draw(st.integers(budget + 1, 5000))
+    num_entries = data.draw(st.integers(budget + 1, 5000))
     hundredths = data.draw(st.integers(0, 99))
     dropping = Dropping(drop=hundredths / 100).fitted(budget).protecting(protected)
     trimming = Trimming(alpha=hundredths / 100).fitted(budget).protecting(protected)
     share = Fraction(hundredths, 100)
     left = budget - math.floor(share * budget)
-    assert dropping.target(budget, num_rows) == max(left, protected)
-    kept = min(math.floor(share * (num_rows - protected)), budget - protected)
-    assert trimming.target(budget, num_rows) == kept + protected
-    # a layer that got fewer rows than are protected anywhere keeps what it got
-    assert dropping.target(1, num_rows) == trimming.target(1, num_rows) == 1 or not protected
+    assert dropping.target(budget, num_entries) == max(left, protected)
+    kept = min(math.floor(share * (num_entries - protected)), budget - protected)
+    assert trimming.target(budget, num_entries) == kept + protected
+    # a layer that got fewer entries than are protected anywhere keeps what it got
+    assert dropping.target(1, num_entries) == trimming.target(1, num_entries) == 1 or not protected
 
 
 def test_after_a_trim_three_quarters_of_the_past_and_the_window_are_left():
@@ -95,7 +95,7 @@ def test_a_policy_tells_its_gate_what_its_selector_protects():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Fixed(slack=-1), "slack must be a whole number of rows, at least 0; found -1"),
+        (lambda: Fixed(slack=-1), "slack must be a whole number of entries, at least 0; found -1"),
         (lambda: Fixed(schedule="often"), "schedule must be one of always, prefill; found 'often'"),
         (lambda: Fixed(interval=0), "interval must be a whole number of tokens, at least 1"),
         (lambda: Fixed(schedule="prefill", interval=4), "give one of the two"),
@@ -132,7 +132,7 @@ def test_a_policys_own_budgets_need_no_other_and_bear_no_contradiction():
         own.fitted(200)
     with pytest.raises(ValueError, match="tight=50 is more than the loose budget of 40"):
         agentkv.policy("conf-kv", tight=50).fitted(40)
-    with pytest.raises(ValueError, match="30 protected rows do not fit"):
+    with pytest.raises(ValueError, match="30 protected entries do not fit"):
         agentkv.policy("conf-kv", protected=30).fitted(40)
 
 

@@ -51,7 +51,7 @@ def test_measured_layers_fill_up_like_water_between_floor_and_cap(
         return
     least = min(budget, protected + extra)
     assert all(least <= n <= num_seen for n in layers)
-    # of two layers between the bounds each has rows in proportion, but for one of rounding
+    # of two layers between the bounds each has entries in proportion, but for one of rounding
     inside = [(n, e) for n, e in zip(layers, energies, strict=True) if least < n < num_seen]
     for n, e in inside:
         for m, f in inside:
@@ -64,7 +64,7 @@ def test_measured_layers_fill_up_like_water_between_floor_and_cap(
 def test_layers_at_a_bound_leave_the_others_their_proportion():
     measured = EnergyAllocator()
     measured.update([1.0, 2.0, 3.0, 6.0])
-    # 400 rows as 33, 67, 100, 200; the last can use 150, the others have 250 as 1 : 2 : 3
+    # 400 entries as 33, 67, 100, 200; the last can use 150, the others have 250 as 1 : 2 : 3
     assert measured.layers(100, 4, 150) == (42, 83, 125, 150)
     # the first needs 70; 330 as 2 : 3 : 6, of which the second would have 60 and needs 70 too
     assert measured.fitted(70).layers(100, 4, 1000) == (70, 70, 87, 173)
@@ -107,18 +107,18 @@ def test_a_broken_memory_is_refused_and_changes_nothing(remembered):
 def test_what_another_model_showed_is_refused():
     measured = EnergyAllocator(key="shop")
     measured.update([1.0, 3.0])
-    with pytest.raises(ValueError, match="'shop' is of a model with 2 layers, this one has 3"):
+    with pytest.raises(ValueError, match="'shop' belong to a model with 2 layers; this one has 3"):
         measured.layers(100, 3, 1000)
-    with pytest.raises(ValueError, match="give it another key"):
+    with pytest.raises(ValueError, match="give another key"):
         measured.update([1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EnergyAllocator(least=-1), "least must be a whole number of rows"),
+        (lambda: EnergyAllocator(least=-1), "least must be a whole number of entries"),
         (lambda: EnergyAllocator(decay=1.0), r"decay must be in \[0, 1\)"),
-        (lambda: EnergyAllocator(key=3), "key must be a word"),
+        (lambda: EnergyAllocator(key=3), "key must be the name of a stream"),
     ],
 )
 def test_what_it_cannot_be_is_refused(make, message):

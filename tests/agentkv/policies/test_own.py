@@ -61,7 +61,7 @@ def test_the_rows_it_keeps_are_those_that_transformers_attention_says(told, inpu
     )
     seen = plain(input_ids, output_attentions=True).attentions
     for layer, attention in enumerate(seen):
-        # 4 query heads in groups of 2; the last 16 queries, and what they give the rows before them
+        # 4 query heads in groups of 2; attention of the last 16 queries to the entries before them
         most = attention[0].view(2, 2, PROMPT, PROMPT)[:, :, -16:, :-16].amax(dim=(1, 2))
         newest = set(range(PROMPT - 16, PROMPT))
         for head, scores in enumerate(most):

@@ -1,4 +1,4 @@
-"""Precisions: which rows keep the model's dtype."""
+"""Precisions: which entries keep the model's dtype."""
 
 import math
 
@@ -31,20 +31,20 @@ def test_what_is_stored_by_age_or_by_rank_has_any_format(format):
 
 def plain_quality(attention, taus):
     """Loops over plain floats, from the equations."""
-    num_rows = attention.shape[-1]
-    masses = [math.fsum(attention[..., k].double().flatten().tolist()) for k in range(num_rows)]
+    num_entries = attention.shape[-1]
+    masses = [math.fsum(attention[..., k].double().flatten().tolist()) for k in range(num_entries)]
     p = [mass / math.fsum(masses) for mass in masses]
-    mean = math.fsum(p) / num_rows
+    mean = math.fsum(p) / num_entries
     entropy = -math.fsum(x * math.log(x) for x in p if x)
-    variance = math.fsum((x - mean) ** 2 for x in p) / num_rows
-    kurtosis = math.fsum((x - mean) ** 4 for x in p) / num_rows / variance**2
+    variance = math.fsum((x - mean) ** 2 for x in p) / num_entries
+    kurtosis = math.fsum((x - mean) ** 4 for x in p) / num_entries / variance**2
     return entropy ** (1 / taus[0]) * variance ** (1 / taus[1]) * kurtosis ** (1 / taus[2])
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10**6), st.integers(2, 60), st.floats(0.1, 8.0))
-def test_a_layers_quality_is_its_formula(seed, num_rows, sharpness):
-    draws = torch.randn(2, 3, 4, num_rows, generator=torch.Generator().manual_seed(seed))
+def test_a_layers_quality_is_its_formula(seed, num_entries, sharpness):
+    draws = torch.randn(2, 3, 4, num_entries, generator=torch.Generator().manual_seed(seed))
     attention = (draws * sharpness).softmax(-1) * 0.7  # the window's own share is left out
     found = QuantizeByRank(4, *TAUS).quality(attention)
     assert found == pytest.approx(plain_quality(attention, TAUS), rel=1e-6)
@@ -55,7 +55,7 @@ def test_a_layers_quality_is_its_formula(seed, num_rows, sharpness):
     "attention",
     [torch.full((2, 2, 3, 8), 0.1), torch.zeros(2, 2, 3, 8), torch.zeros(2, 2, 3, 0)]
     + [torch.eye(8)[None, None, :1]],
-    ids=["even", "nothing", "no rows", "one row"],
+    ids=["even", "nothing", "no entries", "one entry"],
 )
 def test_a_layer_without_a_shape_still_has_a_quality_above_nothing(attention):
     quality = QuantizeByRank(4, *TAUS).quality(attention)
@@ -70,7 +70,7 @@ def test_the_best_layer_keeps_everything_exact_and_others_their_share():
     assert ranked.num_dense(0.5, 512) == 240
     assert ranked.num_dense(0.3, 512) == round(0.3 * 480)
     assert ranked.num_dense(1.0, 20) == 0
-    # at a trim 0.75 * (B + 1 - W) rows of the past stay: from that share on nothing is quantized
+    # at a trim 0.75 * (B + 1 - W) entries of the past stay: from that share on nothing is quantized
     left = agentkv.policy("arkv").fitted(512).gate.target(512, 513) - 32
     assert ranked.num_dense(0.75, 512) == left == 360
 
@@ -78,7 +78,7 @@ def test_the_best_layer_keeps_everything_exact_and_others_their_share():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: QuantizeOld(-1), "recent must be a whole number of rows, at least 0; found -1"),
+        (lambda: QuantizeOld(-1), "recent must be a whole number of entries, at least 0; found -1"),
         (lambda: QuantizeOld(1.5), "recent must be"),
         (
             lambda: QuantizeOld(1, "int2"),

@@ -1,6 +1,5 @@
 """The named policies: what they are made of, what they accept, what is said of them."""
 
-import inspect
 from dataclasses import replace
 
 import pytest
@@ -120,9 +119,6 @@ def test_every_parameter_is_explained_and_reported(name):
     assert list(said.meanings) == list(known)
     assert all(meaning.endswith(".") for meaning in said.meanings.values()), said.meanings
     assert said.summary.endswith(".") and len(said.summary) <= 100
-    # what the docstring explains itself is what is told, word for word
-    own = " ".join(inspect.getdoc(NAMED[name]).split())
-    assert all(f"{key}: {said.meanings[key]}" in own for key in known if f" {key}: " in own)
 
 
 @pytest.mark.parametrize("name", EVICTING)
@@ -135,7 +131,7 @@ def test_whatever_evicts_can_do_so_after_prompts_alone(name):
         assert agentkv.policy(name, interval=2).gate.is_due(1, 2)
 
 
-def test_parameters_that_two_policies_share_mean_the_inherited_thing():
+def test_a_parameter_has_the_help_of_its_own_policy():
     assert "an eighth of loose" in about("conf-kv-l").meanings["protected"]
     assert "half of the budget" in about("h2o").meanings["protected"]
     assert about("nf4").meanings["recent"] == about("int8").meanings["recent"]
@@ -172,7 +168,7 @@ def test_a_window_is_scored_with_and_protected():
         if "window" in parameters_of(name):
             made = agentkv.policy(name, window=16).fitted(64)
             assert made.scorer.window == made.selector.protected == 16
-            with pytest.raises(ValueError, match="16 protected rows do not fit"):
+            with pytest.raises(ValueError, match="16 protected entries do not fit"):
                 agentkv.policy(name, window=16).fitted(15)
 
 
@@ -196,8 +192,13 @@ def test_policies_that_build_on_another_are_that_one_at_the_ends_of_their_parame
 @pytest.mark.parametrize(
     ("base", "part", "other", "message"),
     [
-        ("conf-kv", "allocator", "ada-snapkv", "AttentionAndRecency .* Adaptive makes rows"),
-        ("conf-kv-int8", "allocator", "edie-tada", "EnergyAllocator makes rows of different heads"),
+        ("conf-kv", "allocator", "ada-snapkv", "AttentionAndRecency .* Adaptive makes entries"),
+        (
+            "conf-kv-int8",
+            "allocator",
+            "edie-tada",
+            "EnergyAllocator makes entries of different heads",
+        ),
         ("scissorhands", "allocator", "ada-pyramidkv", "Unimportance scores of different heads"),
         ("ada-snapkv", "scorer", "conf-kv", "different units"),
         ("h2o", "precision", "arkv", "HeavyHitters keeps no window"),
@@ -229,8 +230,8 @@ def test_any_part_may_come_from_any_policy_or_is_refused_in_words(base, part):
             assert len(str(error)) > 20
 
 
-def newest(rows):
-    return rows.positions.to(torch.float32)
+def newest(entries):
+    return entries.positions.to(torch.float32)
 
 
 def test_a_function_makes_a_policy_of_ones_own():

@@ -1,4 +1,4 @@
-"""What rows are worth, against the papers' formulas in plain loops over float64."""
+"""What entries are worth, against the papers' formulas in plain loops over float64."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def pool_in_loops(scores, kernel, pool):
 
 
 def past_in_loops(head, scorer):
-    """What each row before the window is worth before any pool."""
+    """What each entry before the window is worth before any pool."""
     num_past = max(0, head.num_entries - scorer.window)
     queries = [query for of_head in head.weights for query in of_head]
     if isinstance(scorer, RemovalError):
@@ -69,26 +69,26 @@ def edie_in_loops(head, query, i, scorer):
 
 
 @pytest.mark.parametrize("scorer", WINDOWED, ids=str)
-@pytest.mark.parametrize("num_rows", [3, 5, 11, 12, 13, 30])
+@pytest.mark.parametrize("num_entries", [3, 5, 11, 12, 13, 30])
 @pytest.mark.parametrize("num_queries", [1, 4])
-def test_a_window_scores_as_its_formula_says(scorer, num_rows, num_queries):
-    num_queries = min(num_queries, num_rows)
-    heads = [random_head(seed, num_rows=num_rows, num_queries=num_queries) for seed in (1, 2)]
+def test_a_window_scores_as_its_formula_says(scorer, num_entries, num_queries):
+    num_queries = min(num_queries, num_entries)
+    heads = [random_head(seed, num_entries=num_entries, num_queries=num_queries) for seed in (1, 2)]
     found = scorer.scores(shown(heads))
     assert found.dtype == torch.float32
     pool = "avg" if isinstance(scorer, MeanAndVariance) else scorer.pool
     for head, scores in zip(heads, found, strict=True):
         expected = pool_in_loops(past_in_loops(head, scorer), scorer.kernel, pool)
-        expected += [0.0] * min(scorer.window, num_rows)
+        expected += [0.0] * min(scorer.window, num_entries)
         assert scores.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
 @pytest.mark.parametrize("scorer", WINDOWED, ids=str)
 def test_what_the_window_itself_draws_leaks_into_no_pool(scorer):
-    rows = shown([random_head(5)])
-    values, attention = rows.keys_values()[1].clone(), rows.attention().clone()
+    entries = shown([random_head(5)])
+    values, attention = entries.keys_values()[1].clone(), entries.attention().clone()
     values[:, -4:] = 0.0  # so that no output changes with what the window draws
-    quiet = dataclasses.replace(rows, keys_values=lambda: (values, values))
+    quiet = dataclasses.replace(entries, keys_values=lambda: (values, values))
     attention[..., -4:] *= 1.7
     loud = dataclasses.replace(quiet, attention=lambda: attention)
     torch.testing.assert_close(scorer.scores(loud), scorer.scores(quiet))
@@ -97,14 +97,14 @@ def test_what_the_window_itself_draws_leaks_into_no_pool(scorer):
 @pytest.mark.parametrize("scorer", [Age(), *WINDOWED, *TRACKING], ids=str)
 @pytest.mark.parametrize("shorter", [5, 13, 19])
 def test_a_lane_scores_the_same_alone_and_beside_a_longer_one(scorer, shorter):
-    heads = [random_head(7, num_rows=shorter), random_head(8, num_rows=22)]
+    heads = [random_head(7, num_entries=shorter), random_head(8, num_entries=22)]
     tracked = [[[float(i * i % 7), i + 1.0] for i in range(head.num_entries)] for head in heads]
     together = scorer.scores(shown(heads, tracked=tracked, sinks=1, protected=2, num_seen=80))
     for i, head in enumerate(heads):
         alone = scorer.scores(
             shown([head], tracked=[tracked[i]], sinks=1, protected=2, num_seen=80)
         )
-        # rows outside the candidates are worth what they like
+        # entries outside the candidates are worth what they like
         kept = slice(1, head.num_entries - 2)
         torch.testing.assert_close(
             together[i, -head.num_entries :][kept], alone[0, kept], rtol=1e-5, atol=1e-7
@@ -114,8 +114,8 @@ def test_a_lane_scores_the_same_alone_and_beside_a_longer_one(scorer, shorter):
 def test_the_bound_is_never_below_the_error_of_really_removing_a_row():
     for seed in range(5):
         head = random_head(seed, sharpness=3.0)
-        rows = shown([head])
-        bounds = removal_errors(rows.attention(), rows.keys_values()[1], alpha=0.0)[0]
+        entries = shown([head])
+        bounds = removal_errors(entries.attention(), entries.keys_values()[1], alpha=0.0)[0]
         for g, of_head in enumerate(head.weights):
             for j, query in enumerate(of_head):
                 for i in range(head.num_entries):
@@ -136,34 +136,34 @@ def test_a_row_that_draws_everything_has_a_finite_score():
 
 def test_the_score_blends_both_after_stretching_each_over_the_candidates():
     scorer = AttentionAndRecency(mass_weight=0.25, decay=0.9)
-    rows = dataclasses.replace(
-        shown([random_head(0, num_rows=4)]),
+    entries = dataclasses.replace(
+        shown([random_head(0, num_entries=4)]),
         positions=torch.tensor([[10, 20, 30, 110]]),
         tracked=torch.tensor([[0.2, 0.6, 0.4, 0.2]])[..., None],
     )
     expected = [0.0, 0.25 + 0.75 * 0.1, 0.125 + 0.75 * 0.2, 0.75]
-    assert scorer.scores(rows)[0].tolist() == pytest.approx(expected)
-    middle = dataclasses.replace(rows, sinks=1, protected=1)
+    assert scorer.scores(entries)[0].tolist() == pytest.approx(expected)
+    middle = dataclasses.replace(entries, sinks=1, protected=1)
     assert scorer.scores(middle)[0, 1:3].tolist() == pytest.approx([0.25, 0.75])
-    lone = dataclasses.replace(rows, sinks=1, protected=2)
+    lone = dataclasses.replace(entries, sinks=1, protected=2)
     assert scorer.scores(lone)[0, 1] == 0.0
 
 
 def test_heavy_hitters_count_all_attention_or_its_mean_over_who_could_see_the_row():
-    head = random_head(3, num_rows=6)
+    head = random_head(3, num_entries=6)
     masses, counts = [5.0, 0.5, 2.0, 1.0, 0.25, 1.0], [9, 7, 4, 3, 2, 1]
-    rows = shown([head], tracked=[list(zip(masses, counts, strict=True))])
-    assert HeavyHitters().scores(rows)[0].tolist() == masses
+    entries = shown([head], tracked=[list(zip(masses, counts, strict=True))])
+    assert HeavyHitters().scores(entries)[0].tolist() == masses
     expected = [mass / count for mass, count in zip(masses, counts, strict=True)]
-    assert HeavyHitters(normalize=True).scores(rows)[0].tolist() == pytest.approx(expected)
+    assert HeavyHitters(normalize=True).scores(entries)[0].tolist() == pytest.approx(expected)
 
 
 def test_a_row_passed_over_more_often_is_worth_less():
-    rows = dataclasses.replace(
-        shown([random_head(3, num_rows=4)]),
+    entries = dataclasses.replace(
+        shown([random_head(3, num_entries=4)]),
         tracked=torch.tensor([[[0, 0], [255, 1], [16, 0], [170, 3]]], dtype=torch.uint8),
     )
-    assert Unimportance(history=10).scores(rows)[0].tolist() == [0.0, -9.0, -1.0, -6.0]
+    assert Unimportance(history=10).scores(entries)[0].tolist() == [0.0, -9.0, -1.0, -6.0]
 
 
 @pytest.mark.parametrize("pool", ["avg", "max"])
@@ -176,12 +176,12 @@ def test_a_pool_keeps_shapes_and_takes_any_number_of_leading_ones(pool):
 
 
 def test_a_persons_own_score_is_taken_as_it_is():
-    rows = shown([random_head(1), random_head(2)])
-    mine = Function("mine", lambda rows: rows.keys_values()[1].norm(dim=-1).half())
-    expected = rows.keys_values()[1].norm(dim=-1).half().float()
-    assert torch.equal(mine.scores(rows), expected)
-    never = Function("never", lambda rows: torch.full(rows.positions.shape, -torch.inf))
-    assert never.scores(rows).isfinite().all()
+    entries = shown([random_head(1), random_head(2)])
+    mine = Function("mine", lambda entries: entries.keys_values()[1].norm(dim=-1).half())
+    expected = entries.keys_values()[1].norm(dim=-1).half().float()
+    assert torch.equal(mine.scores(entries), expected)
+    never = Function("never", lambda entries: torch.full(entries.positions.shape, -torch.inf))
+    assert never.scores(entries).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,15 @@ def test_a_persons_own_score_is_taken_as_it_is():
     ],
 )
 def test_a_persons_own_score_that_ranks_nothing_is_refused(returned, message):
-    rows = shown([random_head(1), random_head(2)], is_shared=True)
+    entries = shown([random_head(1), random_head(2)], is_shared=True)
     with pytest.raises(PolicyError, match=message):
-        Function("mine", lambda rows: returned).scores(rows)
+        Function("mine", lambda entries: returned).scores(entries)
 
 
 def test_nan_where_there_is_no_row_does_no_harm():
-    rows = shown([random_head(1), random_head(2, num_rows=12)])
-    found = Function("mine", lambda rows: rows.keys_values()[1].sum(dim=-1)).scores(rows)
-    assert found[rows.there].isfinite().all()
+    entries = shown([random_head(1), random_head(2, num_entries=12)])
+    found = Function("mine", lambda entries: entries.keys_values()[1].sum(dim=-1)).scores(entries)
+    assert found[entries.there].isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which rows stay, against sorting in plain loops, and what the papers promise of them."""
+"""Which entries stay, against sorting in plain loops, and what the papers promise of them."""
 
 import dataclasses
 import itertools
@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
 from agentkv.policies.entries import Drop, DropOne, PolicyError
 from agentkv.policies.scorers import AttentionAndRecency, WindowMean
-from agentkv.policies.selectors import Portion, TopK, TwoStage
+from agentkv.policies.selectors import BudgetFraction, TopK, TwoStage
 from tests.agentkv.policies.shown import filled, kept_of, random_head, shown
 
 
 def shown_lanes(lengths, *, sinks, protected, num_queries=4, **rest):
     heads = [
-        random_head(i, num_rows=count, num_queries=num_queries) for i, count in enumerate(lengths)
+        random_head(i, num_entries=count, num_queries=num_queries)
+        for i, count in enumerate(lengths)
     ]
     return heads, shown(heads, sinks=sinks, protected=protected, **rest)
 
@@ -30,28 +31,28 @@ def best_in_loops(scores, candidates, count):
 
 
 def test_where_newer_is_better_one_run_goes():
-    _, rows = shown_lanes([10], sinks=2, protected=0)
-    assert TopK(sinks=2).select(rows, None, 6, Uniform()) == Drop(2, 6)
-    assert TwoStage(sinks=2).select(rows, None, 6, Uniform()) == Drop(2, 6)
+    _, entries = shown_lanes([10], sinks=2, protected=0)
+    assert TopK(sinks=2).select(entries, None, 6, Uniform()) == Drop(2, 6)
+    assert TwoStage(sinks=2).select(entries, None, 6, Uniform()) == Drop(2, 6)
 
 
 @pytest.mark.parametrize("budget", [4, 7, 9])
 def test_the_best_scored_and_the_protected_stay(budget):
-    _, rows = shown_lanes([10], sinks=0, protected=3)
+    _, entries = shown_lanes([10], sinks=0, protected=3)
     scores = [0.9, 0.1, 0.5, 0.3, 0.7, 0.2, 0.8, 0.0, 0.0, 0.0]
-    verdict = TopK(protected=3).select(rows, torch.tensor([scores]), budget, Shared())
+    selection = TopK(protected=3).select(entries, torch.tensor([scores]), budget, Shared())
     by_score = sorted(range(7), key=lambda i: -scores[i])[: budget - 3]
-    assert kept_of(verdict, [10]) == [sorted(by_score) + [7, 8, 9]]
-    assert isinstance(verdict, DropOne) == (budget == 9)
+    assert kept_of(selection, [10]) == [sorted(by_score) + [7, 8, 9]]
+    assert isinstance(selection, DropOne) == (budget == 9)
 
 
 @pytest.mark.parametrize("num_segments", [1, 3])
 @pytest.mark.parametrize("budget", [5, 9])
 def test_of_equals_the_newer_stays(budget, num_segments):
-    _, rows = shown_lanes([10] * num_segments, sinks=1, protected=2)
+    _, entries = shown_lanes([10] * num_segments, sinks=1, protected=2)
     scores = torch.full((num_segments, 10), 0.5)
-    verdict = TopK(sinks=1, protected=2).select(rows, scores, budget, Uniform())
-    assert kept_of(verdict, [10] * num_segments) == [[0, *range(11 - budget, 10)]] * num_segments
+    selection = TopK(sinks=1, protected=2).select(entries, scores, budget, Uniform())
+    assert kept_of(selection, [10] * num_segments) == [[0, *range(11 - budget, 10)]] * num_segments
 
 
 @settings(deadline=None, max_examples=80)
@@ -66,32 +67,32 @@ def test_every_lane_keeps_its_best_and_the_total_is_the_budget(data):
     allocator = data.draw(st.sampled_from([Uniform(), Adaptive(floor=0.0), Adaptive(floor=0.5)]))
     draw = random.Random(data.draw(st.integers(0, 10**6)))
     scores = [[draw.choice([0.0, 0.1, 0.5, 0.9]) for _ in range(count)] for count in lengths]
-    _, rows = shown_lanes(lengths, sinks=sinks, protected=protected, num_queries=1)
-    verdict = TopK(sinks, protected).select(rows, filled(scores, math.nan), budget, allocator)
-    kept = kept_of(verdict, lengths)
+    _, entries = shown_lanes(lengths, sinks=sinks, protected=protected, num_queries=1)
+    selection = TopK(sinks, protected).select(entries, filled(scores, math.nan), budget, allocator)
+    kept = kept_of(selection, lengths)
     assert sum(map(len, kept)) == budget * len(lengths)
-    for lane, of_lane, count in zip(kept, scores, lengths, strict=True):
+    for segment, of_lane, count in zip(kept, scores, lengths, strict=True):
         candidates = range(sinks, count - protected)
-        best = best_in_loops(of_lane, candidates, len(lane) - fixed)
-        assert lane == sorted([*range(sinks), *best, *range(count - protected, count)])
+        best = best_in_loops(of_lane, candidates, len(segment) - fixed)
+        assert segment == sorted([*range(sinks), *best, *range(count - protected, count)])
 
 
 def test_a_lane_of_few_rows_leaves_what_it_has_no_use_for_to_the_others():
     lengths = [4, 12, 12]
-    _, rows = shown_lanes(lengths, sinks=0, protected=2)
+    _, entries = shown_lanes(lengths, sinks=0, protected=2)
     scores = filled([[float(i) for i in range(count)] for count in lengths], math.nan)
-    kept = kept_of(TopK(protected=2).select(rows, scores, 8, Uniform()), lengths)
-    assert [len(lane) for lane in kept] == [4, 10, 10]
+    kept = kept_of(TopK(protected=2).select(entries, scores, 8, Uniform()), lengths)
+    assert [len(segment) for segment in kept] == [4, 10, 10]
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(6, 17))
 def test_heads_that_compete_keep_no_less_than_heads_with_equal_budgets(seed, budget):
     heads = [random_head(seed + i, sharpness=3.0) for i in range(3)]
-    rows = shown(heads, protected=4)
-    scores = WindowMean(window=4, kernel=3, pool="max").scores(rows)
+    entries = shown(heads, protected=4)
+    scores = WindowMean(window=4, kernel=3, pool="max").scores(entries)
     mass = [
-        float(scores[TopK(protected=4).select(rows, scores, budget, allocator)].sum())
+        float(scores[TopK(protected=4).select(entries, scores, budget, allocator)].sum())
         for allocator in (Uniform(), Adaptive(floor=0.0))
     ]
     assert mass[1] >= mass[0] - 1e-6
@@ -99,10 +100,10 @@ def test_heads_that_compete_keep_no_less_than_heads_with_equal_budgets(seed, bud
 
 @pytest.mark.parametrize("budget", [5, 12, 19])
 def test_recency_alone_is_a_sliding_window_with_protected_rows(budget):
-    rows = shown([random_head(1)], protected=3, tracked=[[1.0] + [0.1] * 19])
-    scores = AttentionAndRecency(mass_weight=0.0, decay=0.9).scores(rows)
-    verdict = TopK(protected=3).select(rows, scores, budget, Shared())
-    assert kept_of(verdict, [20]) == [list(range(20 - budget, 20))]
+    entries = shown([random_head(1)], protected=3, tracked=[[1.0] + [0.1] * 19])
+    scores = AttentionAndRecency(mass_weight=0.0, decay=0.9).scores(entries)
+    selection = TopK(protected=3).select(entries, scores, budget, Shared())
+    assert kept_of(selection, [20]) == [list(range(20 - budget, 20))]
 
 
 def products_in_loops(head, norms, scores, selector, stop):
@@ -138,9 +139,9 @@ def test_a_first_part_goes_by_score_and_the_rest_by_its_product_with_the_norm(
     selector = TwoStage(1, 4, first_stage, 0.05, pooled=is_pooled, gqa=gqa, kernel=3)
     draw = random.Random(9)
     norms = [[[draw.random() * 5, draw.random()] for _ in range(n)] for n in lengths]
-    heads, rows = shown_lanes(lengths, sinks=1, protected=4, norms=norms)
-    scores = WindowMean(window=4, kernel=3, pool="max").scores(rows)
-    kept = kept_of(selector.select(rows, scores, 11, Adaptive()), lengths)
+    heads, entries = shown_lanes(lengths, sinks=1, protected=4, norms=norms)
+    scores = WindowMean(window=4, kernel=3, pool="max").scores(entries)
+    kept = kept_of(selector.select(entries, scores, 11, Adaptive()), lengths)
     assert sum(map(len, kept)) == 11 * len(lengths)
     for h, head in enumerate(heads):
         of_lane = scores[h, -head.num_entries :].tolist()
@@ -154,15 +155,15 @@ def test_a_first_part_goes_by_score_and_the_rest_by_its_product_with_the_norm(
 
 @pytest.mark.parametrize("gqa", ["mean_norm", "product_then_mean"])
 def test_heads_that_share_their_rows_average_their_products(gqa):
-    heads = [random_head(seed, num_rows=15) for seed in (1, 2)]
+    heads = [random_head(seed, num_entries=15) for seed in (1, 2)]
     draw = random.Random(4)
     norms = [[[draw.random(), draw.random()] for _ in range(15)] for _ in heads]
-    rows = shown(heads, protected=4, norms=norms, is_shared=True)
+    entries = shown(heads, protected=4, norms=norms, is_shared=True)
     selector = TwoStage(0, 4, 0.0, 0.0, pooled=False, gqa=gqa)
     scores = torch.zeros(1, 15)
     if gqa == "mean_norm":
         # shared, weights and norms are each a mean over the heads
-        bare = rows.attention().mean(dim=(0, 1, 2)).tolist()
+        bare = entries.attention().mean(dim=(0, 1, 2)).tolist()
         sizes = [sum(map(sum, of_row)) / 4 for of_row in zip(*norms, strict=True)]
         products = [a * b for a, b in zip(bare, sizes, strict=True)]
     else:
@@ -171,7 +172,7 @@ def test_heads_that_share_their_rows_average_their_products(gqa):
             for head, of_head in zip(heads, norms, strict=True)
         ]
         products = [sum(column) / 2 for column in zip(*each, strict=True)]
-    kept = kept_of(selector.select(rows, scores, 9, Shared()), [15])
+    kept = kept_of(selector.select(entries, scores, 9, Shared()), [15])
     assert kept == [sorted([*best_in_loops(products, range(11), 5), *range(11, 15)])]
 
 
@@ -179,41 +180,41 @@ def test_heads_that_share_their_rows_average_their_products(gqa):
 def test_a_first_stage_of_everything_is_the_plain_best(allocator):
     lengths = [18, 20]
     norms = [[[float(i % 5)] for i in range(count)] for count in lengths]
-    _, rows = shown_lanes(lengths, sinks=2, protected=4, norms=norms)
-    scores = WindowMean(window=4, kernel=5, pool="avg").scores(rows)
-    two = TwoStage(2, 4, first_stage=1.0).select(rows, scores, 10, allocator)
-    assert torch.equal(two, TopK(2, 4).select(rows, scores, 10, allocator))
+    _, entries = shown_lanes(lengths, sinks=2, protected=4, norms=norms)
+    scores = WindowMean(window=4, kernel=5, pool="avg").scores(entries)
+    two = TwoStage(2, 4, first_stage=1.0).select(entries, scores, 10, allocator)
+    assert torch.equal(two, TopK(2, 4).select(entries, scores, 10, allocator))
 
 
 def test_protected_rows_stay_however_small_their_values():
     norms = [[[100.0]] * 16 + [[0.0]] * 4]
-    _, rows = shown_lanes([20], sinks=0, protected=4, norms=norms)
-    scores = WindowMean(window=4, kernel=3, pool="max").scores(rows)
-    kept = kept_of(TwoStage(0, 4, first_stage=0.0).select(rows, scores, 6, Uniform()), [20])
+    _, entries = shown_lanes([20], sinks=0, protected=4, norms=norms)
+    scores = WindowMean(window=4, kernel=3, pool="max").scores(entries)
+    kept = kept_of(TwoStage(0, 4, first_stage=0.0).select(entries, scores, 6, Uniform()), [20])
     assert kept[0][-4:] == [16, 17, 18, 19]
 
 
-def test_what_protected_rows_draw_is_not_pooled_into_their_neighbours():
+def test_what_protected_rows_draw_is_not_pooled_into_their_neighbors():
     norms = [[[1.0, 1.0]] * 20]
-    _, rows = shown_lanes([20], sinks=0, protected=4, norms=norms)
+    _, entries = shown_lanes([20], sinks=0, protected=4, norms=norms)
     attention = torch.full((1, 2, 4, 20), 0.01)
     attention[..., 2], attention[..., 16] = 0.1, 0.66
-    rows = dataclasses.replace(rows, attention=lambda: attention)
+    entries = dataclasses.replace(entries, attention=lambda: attention)
     selector = TwoStage(0, 4, 0.0, gqa="product_then_mean", kernel=3)
-    kept = kept_of(selector.select(rows, torch.zeros(1, 20), 7, Uniform()), [20])
+    kept = kept_of(selector.select(entries, torch.zeros(1, 20), 7, Uniform()), [20])
     assert kept == [[1, 2, 3, 16, 17, 18, 19]]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
-    head = random_head(seed, num_rows=12, num_queries=1, group=1, sharpness=3.0)
+    head = random_head(seed, num_entries=12, num_queries=1, group=1, sharpness=3.0)
     draw = random.Random(seed)
     out = [[draw.gauss(0, 1) for _ in range(6)] for _ in range(5)]
     projected = [
-        [sum(v * row[d] for v, row in zip(value, out, strict=True)) for d in range(6)]
+        [sum(v * entry[d] for v, entry in zip(value, out, strict=True)) for d in range(6)]
         for value in head.values
     ]
-    norms = [sum(map(abs, row)) for row in projected]
+    norms = [sum(map(abs, entry)) for entry in projected]
     weights = head.weights[0][0]
 
     def theta(kept):
@@ -226,13 +227,13 @@ def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
         shares = [weights[i] / mass if i in kept else 0.0 for i in range(12)]
         changes = [a - b for a, b in zip(weights, shares, strict=True)]
         return sum(
-            abs(sum(change * row[d] for change, row in zip(changes, projected, strict=True)))
+            abs(sum(change * entry[d] for change, entry in zip(changes, projected, strict=True)))
             for d in range(6)
         )
 
-    rows = shown([head], norms=[[[norm] for norm in norms]])
+    entries = shown([head], norms=[[[norm] for norm in norms]])
     selector = TwoStage(first_stage=0.5, epsilon=0.0, pooled=False)
-    [kept] = kept_of(selector.select(rows, torch.tensor([weights]), 6, Shared()), [12])
+    [kept] = kept_of(selector.select(entries, torch.tensor([weights]), 6, Shared()), [12])
     assert moved(kept) <= theta(kept) + 1e-9
     secured = best_in_loops(weights, range(12), 3)
     sigma = sum(weights[i] for i in secured)
@@ -245,12 +246,12 @@ def test_the_second_stage_has_the_least_bound_and_the_bound_holds(seed):
 @pytest.mark.parametrize(
     ("protected", "sinks", "budget", "tight", "expected"),
     [
-        (Portion(0.125, most=64), 0, 512, 256, 64),
-        (Portion(0.125, most=64), 0, 100, 50, 12),
-        (Portion(0.5), 0, 33, 33, 16),
-        (Portion(0.5), 4, 32, 8, 4),
-        (Portion(0.125, most=64), 0, 512, 30, 30),
-        (Portion(0.5), 0, 1, 1, 0),
+        (BudgetFraction(0.125, most=64), 0, 512, 256, 64),
+        (BudgetFraction(0.125, most=64), 0, 100, 50, 12),
+        (BudgetFraction(0.5), 0, 33, 33, 16),
+        (BudgetFraction(0.5), 4, 32, 8, 4),
+        (BudgetFraction(0.125, most=64), 0, 512, 30, 30),
+        (BudgetFraction(0.5), 0, 1, 1, 0),
         (7, 3, 100, 10, 7),
     ],
 )
@@ -261,9 +262,9 @@ def test_a_portion_becomes_rows_with_the_budget(kind, protected, sinks, budget, 
 
 
 @pytest.mark.parametrize("kind", [TopK, TwoStage])
-@pytest.mark.parametrize(("sinks", "protected"), [(0, 30), (5, 16), (21, Portion(0.5))])
+@pytest.mark.parametrize(("sinks", "protected"), [(0, 30), (5, 16), (21, BudgetFraction(0.5))])
 def test_rows_that_never_go_and_do_not_fit_are_refused(kind, sinks, protected):
-    with pytest.raises(PolicyError, match="do not fit into the smallest budget of 20 rows"):
+    with pytest.raises(PolicyError, match="do not fit into the smallest budget of 20 entries"):
         kind(sinks=sinks, protected=protected).fitted(40, 20)
 
 
@@ -272,8 +273,8 @@ def test_rows_that_never_go_and_do_not_fit_are_refused(kind, sinks, protected):
     [
         (lambda: TopK(sinks=-1), "sinks must be"),
         (lambda: TopK(protected=True), "protected must be"),
-        (lambda: TopK(protected=Portion(1.5)), "protected part of the budget must be in"),
-        (lambda: TwoStage(protected=Portion(0.5, most=-1)), "most rows"),
+        (lambda: TopK(protected=BudgetFraction(1.5)), "protected part of the budget must be in"),
+        (lambda: TwoStage(protected=BudgetFraction(0.5, most=-1)), "most entries"),
         (lambda: TwoStage(first_stage=2), "first_stage must be in"),
         (lambda: TwoStage(epsilon=-1.0), "epsilon must be at least 0"),
         (lambda: TwoStage(gqa="sum"), "gqa must be one of"),

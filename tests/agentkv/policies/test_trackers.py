@@ -1,4 +1,4 @@
-"""What rows carry along, against the whole history of attention in plain loops."""
+"""What entries carry along, against the whole history of attention in plain loops."""
 
 import random
 
@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv.policies.entries import PolicyError, Seen
+from agentkv.policies.entries import AttentionUpdate, PolicyError
 from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
 
 
 def history_of(seed, num_tokens):
-    """[query][row] mean weights, each row of them as long as what the query could see."""
+    """[query][entry] mean weights, each entry of them as long as what the query could see."""
     draw = random.Random(seed)
     out = []
     for t in range(num_tokens):
@@ -38,7 +38,7 @@ def seen_of(history, first, num_new, num_queries):
     for i in range(num_new):
         query = history[first + i]
         weights[0, i, : len(query)] = torch.tensor(query)
-    return Seen(
+    return AttentionUpdate(
         mass=weights[:, num_new - num_queries :].mean(dim=1),
         num_queries=num_queries,
         first=[first],
@@ -68,9 +68,9 @@ def test_what_stays_after_an_eviction_keeps_its_shortfalls():
     column = follow(tracker, weights, [5, 1, 1, 8, 1, 1, 1, 1, 1])
     kept = [0, 3, 4, 11, 19]
     column = torch.cat([column[:, kept], column.new_zeros(1, 1, tracker.size)], dim=1)
-    # the next query sees six rows, so that an even share is a sixth
+    # the next query sees six entries, so that an even share is a sixth
     given_ = torch.tensor([[0.3, 0.1, 0.2, 0.05, 0.05, 0.3]])
-    seen = Seen(given_, 1, [20], 1, lambda count: given_[:, None])
+    seen = AttentionUpdate(given_, 1, [20], 1, lambda count: given_[:, None])
     tracker.update(column, seen)
     recent = weights[-11:]
     expected = [sum(len(query) > i and query[i] < 1 / len(query) for query in recent) for i in kept]
@@ -148,10 +148,11 @@ def test_lanes_at_different_places_are_as_each_by_itself():
     given_ = torch.rand(2, 1, 9, generator=torch.Generator().manual_seed(0)) / 4
     for step in range(10):
         firsts = [9 + step, 14 + step]
-        tracker.update(together, Seen(given_[:, 0], 1, firsts, 1, lambda count: given_))
-        for lane, column in enumerate(alone):
-            own = given_[lane, None]
+        tracker.update(together, AttentionUpdate(given_[:, 0], 1, firsts, 1, lambda count: given_))
+        for segment, column in enumerate(alone):
+            own = given_[segment, None]
             tracker.update(
-                column, Seen(own[:, 0], 1, [firsts[lane]], 1, lambda count, own=own: own)
+                column,
+                AttentionUpdate(own[:, 0], 1, [firsts[segment]], 1, lambda count, own=own: own),
             )
         assert torch.equal(together, torch.cat(alone))
