@@ -17,7 +17,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
 from tests.kernels import cache_checks  # noqa: E402
-from tests.kernels.lane_checks import CHECKS, ON_A_DEVICE  # noqa: E402
+from tests.kernels.segment_checks import CHECKS, ON_A_DEVICE  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,8 +40,8 @@ def interpreted(module):
 
 
 @pytest.fixture(scope="module")
-def of_lanes():
-    return interpreted("lane_checks")
+def of_segments():
+    return interpreted("segment_checks")
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def of_caches():
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_kernels_do_what_the_reference_does(of_lanes, name):
-    assert of_lanes[name] is None, of_lanes[name]
+def test_the_kernels_do_what_the_reference_does(of_segments, name):
+    assert of_segments[name] is None, of_segments[name]
 
 
 @pytest.mark.parametrize("name", cache_checks.CHECKS)
@@ -62,6 +62,24 @@ def test_a_cache_steps_through_the_kernels_as_in_plain_torch(of_caches, name):
 @pytest.mark.parametrize("name", cache_checks.CHECKS)
 def test_a_cache_keeps_host_and_device_apart(of_caches, name):
     assert of_caches[f"{name}, apart"] is None, of_caches[f"{name}, apart"]
+
+
+def test_the_backend_does_what_plain_torch_does():
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    tests = "tests/agentkv/cache/storage/test_backends.py"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "triton",
+        tests,
+    ]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0 and "passed" in run.stdout, run.stdout + run.stderr
 
 
 @pytest.mark.gpu

@@ -49,6 +49,7 @@ class LayerStorage(Addressed):
         "metadata",
         "num_segments",
         "queries",
+        "relative_positions",
         "scales",
     )
 
@@ -69,6 +70,8 @@ class LayerStorage(Addressed):
         """Latest queries; None for a policy that reads none."""
         if layout.query_window:
             self.queries = QueryWindow(layout, batch, device=device, meter=meter)
+        self.relative_positions: tuple[list[int], Tensor] | None = None
+        """What `TritonBackend` uploaded last: each segment's position relative to the first one."""
         self._describe()
 
     def _describe(self) -> None:
@@ -188,6 +191,7 @@ class LayerStorage(Addressed):
         copy.codes = None if self.codes is None else self.codes.take(segments)
         copy.scales = None if self.scales is None else self.scales.take(segments)
         copy.queries = None if self.queries is None else self.queries.take(sequences)
+        copy.relative_positions = None
         copy._describe()
         return copy
 

@@ -8,7 +8,6 @@ Shapes as in `backend`.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -161,14 +160,14 @@ def stored_in(storage: LayerStorage) -> StoredEntries:
 
 def _relative_positions(storage: LayerStorage, first: Sequence[int]) -> Tensor:
     """Return (N,) int32: each segment's next position relative to the first sequence's."""
-    behind = tuple(position - first[0] for position in first)
-    return _uploaded(behind, storage.layout.segments_per_sequence, storage.device)
-
-
-@lru_cache(maxsize=64)  # sequences of a batch advance together, so steps ask for the same numbers
-def _uploaded(behind: tuple[int, ...], per: int, device: torch.device) -> Tensor:
-    numbers = [number for number in behind for _ in range(per)]
-    return upload(numbers, dtype=torch.int32, device=device)
+    per = storage.layout.segments_per_sequence
+    relative = [position - first[0] for position in first for _ in range(per)]
+    known = storage.relative_positions
+    # sequences of a batch advance together, so that steps ask for the same numbers
+    if known is None or known[0] != relative:
+        on_device = upload(relative, dtype=torch.int32, device=storage.device)
+        known = storage.relative_positions = relative, on_device
+    return known[1]
 
 
 def _by_table(storage: LayerStorage, runs: Sequence[Dropped]) -> list[tuple[Table, list[Dropped]]]:

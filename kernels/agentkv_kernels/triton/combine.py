@@ -187,7 +187,7 @@ def combine(
     if with_mass:
         mass = torch.empty_like(stored.positions, dtype=torch.float32)
     num_parts = heads
-    if mass is not None or tracked is not None:
+    if mass is not None or ema is not None:
         num_parts += triton.cdiv(stored.layout.max_count, ROWS)
     per_sequence = 1 if sinks is None else sinks.shape[0] // num_q_heads
     extents = stored.layout.extents
@@ -221,7 +221,7 @@ def combine(
         SINKS=sinks is not None,
         CODED=coded is not None,
         WRITES_MASS=mass is not None,
-        UPDATES=tracked is not None,
+        UPDATES=ema is not None,
         STARTS_AT_MASS=ema is not None and ema.starts_at_mass,
     )
     return SegmentAttention(output, mass)

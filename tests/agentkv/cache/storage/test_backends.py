@@ -26,7 +26,9 @@ from tests.agentkv.cache.policies_under_test import CASES
 from tests.agentkv.cache.storage.by_hand import DIM, TORCH, contents, drop, layout, storage_for
 
 HEADS, GROUP = 2, 3
-HAS_TRITON = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HAS_TRITON = torch.cuda.is_available() or IS_INTERPRETED
+EXAMPLES = 4 if IS_INTERPRETED else 30
 NAMES = ["numba", *(["triton"] if HAS_TRITON else [])]
 
 
@@ -146,7 +148,7 @@ ragged = st.lists(st.integers(1, 150), min_size=1, max_size=4)
 
 
 @pytest.mark.parametrize("backend_name", NAMES)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(
     counts=ragged,
     per=st.sampled_from([1, 2]),
@@ -188,9 +190,9 @@ def test_segments_of_any_lengths_are_attended_as_in_plain_torch(
 
 
 @pytest.mark.parametrize("backend_name", NAMES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * EXAMPLES)
 @given(
-    counts=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    counts=st.lists(st.integers(1, 100 if IS_INTERPRETED else 300), min_size=1, max_size=4),
     per=st.sampled_from([1, 2]),
     recent=st.integers(0, 70),
     size=st.integers(0, 2),

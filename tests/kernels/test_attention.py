@@ -1,16 +1,15 @@
-"""Attention over mixed-precision rows, judged by loops in float64."""
+"""Attention over mixed-precision entries, judged by loops in float64."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from agentkv_kernels.ops import Dense, Quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv_kernels import ops, reference
-from agentkv_kernels.formats import FORMATS
+from agentkv_kernels import attention
+from agentkv_kernels.entries import Dense, Quantized
+from agentkv_kernels.formats import FORMATS, format_of
 
 
 def by_hand(q, stored, scale, q_positions, window, sinks):
@@ -23,8 +22,6 @@ def by_hand(q, stored, scale, q_positions, window, sinks):
     for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
         logits = {}
         for t, place in enumerate(positions[b].tolist()):
-            if place < 0:
-                continue
             if q_positions is not None:
                 back = int(q_positions[b, i]) - place
                 if back < 0 or (window is not None and back >= window):
@@ -51,8 +48,8 @@ def coded(format, keys, values, positions):
     ids = (torch.arange(keys.shape[2]) // 64).int()
     fields, decoded = [], []
     for x in (keys, values):
-        each = [format.encode(rows) for rows in x]
-        decoded.append(torch.stack([format.decode(*row, ids) for row in each]))
+        each = [format.encode(entries) for entries in x]
+        decoded.append(torch.stack([format.decode(*entry, ids) for entry in each]))
         fields.append([torch.stack(field) for field in zip(*each, strict=True)])
     (keys, key_scales), (values, value_scales) = fields
     block_ids = ids.repeat(len(positions), 1) if format.by_block else None
@@ -60,39 +57,27 @@ def coded(format, keys, values, positions):
     return part, decoded
 
 
-def rows_of(seed, *, batch, heads, num_rows, head_dim, num_coded, name="int8"):
-    """Parts holding rows at ascending positions with holes, the first `num_coded` in a format; and
-    the keys, values and positions they hold."""
+def rows_of(seed, *, batch, heads, num_entries, head_dim, num_coded, name="int8"):
+    """Parts holding entries at ascending positions with holes, the first `num_coded` in a format;
+    and the keys, values and positions they hold."""
     torch.manual_seed(seed)
-    keys, values = torch.randn(2, batch, heads, num_rows, head_dim).mul(2)
-    places = torch.stack([torch.randperm(2 * num_rows)[:num_rows].sort()[0] for _ in range(batch)])
+    keys, values = torch.randn(2, batch, heads, num_entries, head_dim).mul(2)
+    places = torch.stack(
+        [torch.randperm(2 * num_entries)[:num_entries].sort()[0] for _ in range(batch)]
+    )
     parts = []
     if num_coded:
         first = (x[:, :, :num_coded] for x in (keys, values))
-        part, decoded = coded(ops.format_of(name), *first, places[:, :num_coded])
+        part, decoded = coded(format_of(name), *first, places[:, :num_coded])
         keys[:, :, :num_coded], values[:, :, :num_coded] = decoded
         parts.append(part)
-    if num_coded < num_rows:
+    if num_coded < num_entries:
         rest = (x[:, :, num_coded:] for x in (keys, values))
         parts.append(Dense(*rest, places[:, num_coded:]))
     return parts, (keys, values, places)
 
 
-def poisoned(part, absent):
-    """The part with rows that are not there, full of what must never be read."""
-    changes = {"positions": part.positions.masked_fill(absent, -1), "is_padded": True}
-    fields = ["keys", "values"]
-    if isinstance(part, Quantized) and not part.format.by_block:
-        fields += ["key_scales", "value_scales"]
-    for field in fields:
-        x = getattr(part, field)
-        # of uint8 codes 127 is NaN in e4m3, of exponents the largest
-        poison = math.nan if x.is_floating_point() else 127
-        changes[field] = x.masked_fill(absent[:, None, :, None], poison)
-    return replace(part, **changes)
-
-
-# batch, KV heads, group, queries, rows, head size, coded rows, window, sinks
+# batch, KV heads, group, queries, entries, head size, coded entries, window, sinks
 SHAPES = [
     (1, 1, 1, 1, 1, 8, 0, None, False),
     (1, 2, 2, 1, 65, 16, 64, None, False),
@@ -103,24 +88,24 @@ SHAPES = [
     (2, 2, 4, 11, 81, 16, 33, 20, True),
 ]
 CALLS = {
-    "blocks of 7": lambda *a, **kw: reference.attend(*a, block=7, q_block=3, **kw),
-    "blocks of 64": lambda *a, **kw: reference.attend(*a, block=64, q_block=64, **kw),
-    "at once": reference.attend_at_once,
-    "public": ops.attend,
+    "blocks of 7": lambda *a, **kw: attention.attend_in_blocks(*a, block=7, q_block=3, **kw),
+    "blocks of 64": lambda *a, **kw: attention.attend_in_blocks(*a, block=64, q_block=64, **kw),
+    "at once": attention.attend_at_once,
+    "public": attention.attend,
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s)))
 def test_attention_mass_and_weights_are_those_of_loops_in_float64(shape):
-    batch, heads, group, num_q, num_rows, head_dim, num_coded, window, with_sinks = shape
+    batch, heads, group, num_q, num_entries, head_dim, num_coded, window, with_sinks = shape
     parts, stored = rows_of(
-        1, batch=batch, heads=heads, num_rows=num_rows, head_dim=head_dim, num_coded=num_coded
+        1, batch=batch, heads=heads, num_entries=num_entries, head_dim=head_dim, num_coded=num_coded
     )
     q = torch.randn(batch, heads * group, num_q, head_dim)
     sinks = torch.randn(heads * group) if with_sinks else None
     q_positions = None
     if num_q > 1:
-        # the last query stands just after the last row, so every query sees some row
+        # the last query stands just after the last entry, so every query sees some entry
         last = stored[2].amax(dim=1)
         q_positions = last[:, None] + 1 - torch.arange(num_q - 1, -1, -1).mul(3).div(4).int()
     out, weights = by_hand(q, stored, 0.3, q_positions, window, sinks)
@@ -131,74 +116,67 @@ def test_attention_mass_and_weights_are_those_of_loops_in_float64(shape):
         mass = mass_of(weights, heads, min(4, num_q))
         torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
     for block in (7, 4096):
-        found = reference.weights(q, parts, block=block, **seen)
-        assert found.shape == (batch, heads, group, num_q, num_rows)
+        found = attention.weights(q, parts, block=block, **seen)
+        assert found.shape == (batch, heads, group, num_q, num_entries)
         torch.testing.assert_close(found.flatten(1, 2).double(), weights, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("num_q", [1, 4])
-def test_rows_of_every_format_are_attended_and_absent_ones_are_never_read(name, num_q):
-    parts, stored = rows_of(3, batch=2, heads=2, num_rows=90, head_dim=34, num_coded=70, name=name)
-    absent = torch.zeros(2, 90, dtype=torch.bool)
-    absent[0, :5] = absent[1, 50:70] = absent[1, 85:] = True
-    padded = [poisoned(parts[0], absent[:, :70]), poisoned(parts[1], absent[:, 70:])]
+def test_rows_of_every_format_are_attended(name, num_q):
+    parts, stored = rows_of(
+        3, batch=2, heads=2, num_entries=90, head_dim=34, num_coded=70, name=name
+    )
     keys, values, places = stored
     q = torch.randn(2, 6, num_q, 34)
     q_positions = places.amax(dim=1)[:, None] - torch.arange(num_q).flip(0)
-    for those, positions in ((parts, places), (padded, places.masked_fill(absent, -1))):
-        for window, sinks in ((None, None), (60, torch.randn(6))):
-            seen = {"scale": 0.2, "q_positions": q_positions, "window": window, "sinks": sinks}
-            out, weights = by_hand(q, (keys, values, positions), **seen)
-            for how, call in CALLS.items():
-                if those is padded and how == "at once":
-                    continue  # it takes no padding
-                done = call(q, those, num_mass_queries=2, **seen)
-                torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
-                mass = mass_of(weights, 2, min(2, num_q))
-                torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
-            for block in (13, 4096):
-                found = reference.weights(q, those, block=block, **seen).flatten(1, 2)
-                torch.testing.assert_close(found.double(), weights, atol=1e-6, rtol=1e-5)
+    for window, sinks in ((None, None), (60, torch.randn(6))):
+        seen = {"scale": 0.2, "q_positions": q_positions, "window": window, "sinks": sinks}
+        out, weights = by_hand(q, (keys, values, places), **seen)
+        for call in CALLS.values():
+            done = call(q, parts, num_mass_queries=2, **seen)
+            torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
+            mass = mass_of(weights, 2, min(2, num_q))
+            torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
+        for block in (13, 4096):
+            found = attention.weights(q, parts, block=block, **seen).flatten(1, 2)
+            torch.testing.assert_close(found.double(), weights, atol=1e-6, rtol=1e-5)
 
 
 @settings(deadline=None, max_examples=40)
 @given(
     name=st.sampled_from(list(FORMATS)),
     sizes=st.tuples(*(st.integers(1, n) for n in (2, 2, 2, 3))),
-    num_rows=st.integers(1, 24),
+    num_entries=st.integers(1, 24),
     share=st.floats(0, 1),
     window=st.none() | st.integers(1, 30),
     with_sinks=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_weights_agree_with_attention_and_loops_whatever_can_be_seen(
-    name, sizes, num_rows, share, window, with_sinks, seed
+    name, sizes, num_entries, share, window, with_sinks, seed
 ):
     batch, heads, group, num_q = sizes
-    num_coded = int(share * num_rows)
+    num_coded = int(share * num_entries)
     parts, (keys, values, places) = rows_of(
         seed,
         batch=batch,
         heads=heads,
-        num_rows=num_rows,
+        num_entries=num_entries,
         head_dim=4,
         num_coded=num_coded,
         name=name,
     )
-    absent = torch.rand(batch, num_rows) < 0.3
-    cuts = absent.split([part.num_entries for part in parts], dim=1)
-    parts = [poisoned(part, cut) for part, cut in zip(parts, cuts, strict=True)]
     q = torch.randn(batch, heads * group, num_q, 4)
-    # some queries stand before every row and see nothing
-    q_positions = torch.randint(-1, 2 * num_rows + 1, (batch, num_q))
+    # some queries stand before every entry and see nothing
+    q_positions = torch.randint(-1, 2 * num_entries + 1, (batch, num_q))
     sinks = torch.randn(heads * group) if with_sinks else None
     seen = {"scale": 0.4, "q_positions": q_positions, "window": window, "sinks": sinks}
-    out, expected = by_hand(q, (keys, values, places.masked_fill(absent, -1)), **seen)
-    weights = ops.weights(q, parts, **seen).flatten(1, 2)
+    out, expected = by_hand(q, (keys, values, places), **seen)
+    weights = attention.weights(q, parts, **seen).flatten(1, 2)
     torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-5)
     assert (weights[expected == 0] == 0).all()
-    done = ops.attend(q, parts, num_mass_queries=num_q, **seen)
+    done = attention.attend_in_blocks(q, parts, num_mass_queries=num_q, **seen)
     torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
     mass = mass_of(weights, heads, num_q)
     torch.testing.assert_close(done.mass, mass, atol=1e-6, rtol=1e-5)
@@ -208,20 +186,22 @@ def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_mass():
     keys, values = torch.randn(2, 1, 1, 4, 8)
     part = Dense(keys, values, torch.tensor([[3, 4, 5, 6]]))
     q, q_positions = torch.randn(1, 1, 2, 8), torch.tensor([[2, 6]])
-    done = reference.attend(q, [part], scale=1.0, q_positions=q_positions, num_mass_queries=2)
+    done = attention.attend_in_blocks(
+        q, [part], scale=1.0, q_positions=q_positions, num_mass_queries=2
+    )
     assert (done.output[0, 0, 0] == 0).all()
     torch.testing.assert_close(done.mass.sum(), torch.tensor(0.5))
-    weights = ops.weights(q, [part], scale=1.0, q_positions=q_positions)
+    weights = attention.weights(q, [part], scale=1.0, q_positions=q_positions)
     torch.testing.assert_close(weights.sum(dim=-1).flatten(), torch.tensor([0.0, 1.0]))
 
 
 @pytest.mark.parametrize("with_sinks", [False, True])
 def test_masses_of_a_head_sum_to_one_less_the_share_of_the_sink(with_sinks):
-    parts, _ = rows_of(5, batch=1, heads=2, num_rows=100, head_dim=16, num_coded=64)
+    parts, _ = rows_of(5, batch=1, heads=2, num_entries=100, head_dim=16, num_coded=64)
     q = torch.randn(1, 4, 1, 16)
     sinks = torch.full((4,), 2.0) if with_sinks else None
-    masses = ops.attend(q, parts, scale=0.2, sinks=sinks, num_mass_queries=1).mass.sum(dim=-1)
-    weights = ops.weights(q, parts, scale=0.2, sinks=sinks).sum(dim=-1)
+    masses = attention.attend(q, parts, scale=0.2, sinks=sinks, num_mass_queries=1).mass.sum(dim=-1)
+    weights = attention.weights(q, parts, scale=0.2, sinks=sinks).sum(dim=-1)
     for total in (masses, weights):
         if with_sinks:
             assert (total < 0.999).all()
@@ -233,19 +213,19 @@ def test_half_precision_rows_are_attended_in_their_dtype():
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
     positions = torch.arange(50)[None]
     q = torch.randn(1, 4, 1, 16, dtype=torch.bfloat16)
-    done = ops.attend(q, [Dense(keys, values, positions)], scale=0.25, num_mass_queries=1)
+    done = attention.attend(q, [Dense(keys, values, positions)], scale=0.25, num_mass_queries=1)
     assert done.output.dtype == torch.bfloat16 and done.mass.dtype == torch.float32
     out, _ = by_hand(q, (keys, values, positions), 0.25, None, None, None)
     torch.testing.assert_close(done.output.double(), out, atol=2e-2, rtol=2e-2)
 
 
 def test_weights_of_half_precision_rows_are_exact_to_float32():
-    """In bfloat16 many rows would tie, and a tie decides which one goes."""
+    """In bfloat16 many entries would tie, and a tie decides which one goes."""
     torch.manual_seed(4)
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
     positions = torch.arange(50)[None]
     q, sinks = torch.randn(1, 4, 3, 16, dtype=torch.bfloat16), torch.randn(4).bfloat16()
-    weights = ops.weights(q, [Dense(keys, values, positions)], scale=0.3, sinks=sinks)
+    weights = attention.weights(q, [Dense(keys, values, positions)], scale=0.3, sinks=sinks)
     assert weights.dtype == torch.float32
     _, expected = by_hand(q, (keys, values, positions), 0.3, None, None, sinks)
     torch.testing.assert_close(weights.flatten(1, 2).double(), expected, atol=1e-7, rtol=1e-5)
@@ -253,8 +233,8 @@ def test_weights_of_half_precision_rows_are_exact_to_float32():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_coded_part_is_read_through_the_scale_of_each_row(name):
-    """Entries were dropped after they were encoded, so a block's rows are fewer than 64."""
-    format = ops.format_of(name)
+    """Entries were dropped after they were encoded, so a block's entries are fewer than 64."""
+    format = format_of(name)
     torch.manual_seed(0)
     x, y = torch.randn(2, 2, 2, 128, 4)
     x[:, :, 64:] *= 100
@@ -274,9 +254,10 @@ def test_a_coded_part_is_read_through_the_scale_of_each_row(name):
         part.positions[:, order],
     )
     for dtype in (torch.float32, torch.bfloat16):
-        found = part.rows(5, 30, dtype)
+        piece = part.slice(5, 30)
+        found = piece.decode(dtype)
         assert torch.equal(found[0], keys[:, :, order][:, :, 5:30].to(dtype))
         assert torch.equal(found[1], values[:, :, order][:, :, 5:30].to(dtype))
-        assert torch.equal(found[2], part.positions[:, 5:30])
-        assert torch.equal(part.whole(dtype)[0], keys[:, :, order].to(dtype))
-    assert torch.equal(part.some_keys(5, 30), keys[:, :, order][:, :, 5:30])
+        assert torch.equal(piece.positions, part.positions[:, 5:30])
+        assert torch.equal(part.decode(dtype)[0], keys[:, :, order].to(dtype))
+    assert torch.equal(part.slice(5, 30).decode_keys(), keys[:, :, order][:, :, 5:30])
