@@ -23,7 +23,7 @@ from agentkv_tasks.bench.stream import of_world
 
 LAYERS = 6
 
-Entries = list[dict[str, Any]]
+Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,14 @@ def template() -> PlainTemplate:
     return PlainTemplate(AutoTokenizer.from_pretrained(NANO).backend_tokenizer)
 
 
-Measure = Callable[..., tuple[Entries, str]]
+Measure = Callable[..., tuple[Rows, str]]
 
 
 @pytest.fixture
 def measure(text: Path, tmp_path: Path) -> Measure:
     """Policies, and what differs from 100 tokens after 20 -> the file's rows, what was said."""
 
-    def run(*policies: object, **changes: Any) -> tuple[Entries, str]:
+    def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
         values: dict[str, Any] = {"num_tokens": 100, "num_prompt": 20, "num_parts": 3, **changes}
         settings = read_settings(model="nano", policies=policies, budget=values.pop("budget", 64))
         out = tmp_path / "rows" / "states.jsonl"
@@ -57,7 +57,7 @@ def measure(text: Path, tmp_path: Path) -> Measure:
     return run
 
 
-def whole(rows: Entries) -> dict[str, Any]:
+def whole(rows: Rows) -> dict[str, Any]:
     return {row["label"]: row for row in rows if row["is_whole"]}
 
 
@@ -69,9 +69,9 @@ def test_shares_are_what_arithmetic_says(measure: Measure) -> None:
     kept = sum(min(64, count) / count for count in seen) / 100
     assert found["window"]["original"] == pytest.approx(kept, abs=1e-12)
     assert found["window"]["evicted"] == pytest.approx(1 - kept, abs=1e-12)
-    # a block of 64 is quantized as soon as 16 + 64 rows are there
-    quantized = sum(64 / count for count in seen if count >= 80) / 100
-    assert found["int8"]["quantized"] == pytest.approx(quantized, abs=1e-12)
+    # a block of 64 is quantised as soon as 16 + 64 rows are there
+    quantised = sum(64 / count for count in seen if count >= 80) / 100
+    assert found["int8"]["quantised"] == pytest.approx(quantised, abs=1e-12)
     assert [layer["layer"] for layer in found["int8"]["layers"]] == list(range(LAYERS))
     assert found["window"]["evictions"] == 120 - 64
 
@@ -141,7 +141,7 @@ def test_parts_are_rows_of_their_own_and_make_up_the_whole(measure: Measure) -> 
         parts = [row for row in rows if row["label"] == label and not row["is_whole"]]
         assert [part["first"] for part in parts] == [20, 53, 86]
         assert sum(part["num_steps"] for part in parts) == total["num_steps"] == 100
-        for name in ("original", "quantized", "evicted", "mean_bytes"):
+        for name in ("original", "quantised", "evicted", "mean_bytes"):
             mean = sum(part[name] * part["num_steps"] for part in parts) / 100
             assert total[name] == pytest.approx(mean, rel=1e-3, abs=1e-9)
         assert all(part["lives"] is None for part in parts)
@@ -158,7 +158,7 @@ def test_rows_carry_all_parameters_and_tables_fit_80_columns(
     assert found["arkv"]["policy_parameters"]["gamma"] == 263.81
     assert found["arkv"]["policy_parameters"]["budget"] == 96
     assert found["arkv-evict"]["policy_parameters"]["precision"]["of"] == "snapkv"
-    assert found["arkv-evict"]["quantized"] == 0 < found["arkv"]["quantized"]
+    assert found["arkv-evict"]["quantised"] == 0 < found["arkv"]["quantised"]
     # precision drops no rows
     assert found["arkv"]["evicted"] == pytest.approx(found["arkv-evict"]["evicted"], abs=1e-12)
     lines = said.splitlines()

@@ -17,7 +17,7 @@ from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
 from agentkv_tasks.bench.speed.clock import percentile
 from agentkv_tasks.bench.speed.contenders import Ours, Transformers
 from agentkv_tasks.bench.speed.shapes import MOST_BYTES, MOST_OF_GPU, SHAPES, build, scale, twin
-from agentkv_tasks.bench.speed.split import Asking, Stopwatch
+from agentkv_tasks.bench.speed.split import FrameCost, Stopwatch
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """Of the tiny shape."""
@@ -122,9 +122,9 @@ def test_time_is_charged_to_the_innermost_and_sums_to_the_whole() -> None:
     assert not watch._names
 
 
-def test_asking_is_taken_off_once_for_every_call_that_was_watched() -> None:
-    asking = Asking(inside=1000.0, outside=100.0)
-    plain, mended = Stopwatch(lambda: None), Stopwatch(lambda: None, asking)
+def test_the_cost_of_a_frame_is_subtracted_once_per_frame() -> None:
+    cost = FrameCost(inside=1000.0, outside=100.0)
+    plain, mended = Stopwatch(lambda: None), Stopwatch(lambda: None, cost)
     for watch in (plain, mended):
         inner = watch.wrapped(lambda: None, "inner")
         watch.wrapped(lambda inner=inner: [inner() for _ in range(3)], "outer")()  # type: ignore[misc]
@@ -134,10 +134,10 @@ def test_asking_is_taken_off_once_for_every_call_that_was_watched() -> None:
     assert mended._costs == {"outer": 1300.0, "inner": 3000.0}
 
 
-def test_asking_costs_something_and_less_than_a_millisecond() -> None:
-    asking = Asking.here(lambda: None)
-    assert 0.0 < asking.inside < 1e-3
-    assert 0.0 < asking.outside < 1e-3
+def test_a_frame_costs_something_and_less_than_a_millisecond() -> None:
+    cost = FrameCost.measure(lambda: None)
+    assert 0.0 < cost.inside < 1e-3
+    assert 0.0 < cost.outside < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-import agentkv.cache.forward as forward_module
-import agentkv.cache.step as step_module
 import pytest
-from agentkv.cache.forward import ForwardCache
-from transformers import Cache as TransformersCache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-import agentkv.cache.eviction.evict as evict_module
-import agentkv.cache.layer as layer_module
-from agentkv.cache.cache import Cache
-from agentkv.cache.eviction.layer_policy import LayerPolicy
-from agentkv.cache.layer import CacheLayer
-from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv_kernels import ops
 from agentkv_tasks.bench.speed import ready as ready_module
 from agentkv_tasks.bench.speed import shapes as shapes_module
 from agentkv_tasks.bench.speed.shapes import SHAPES
@@ -53,7 +41,7 @@ def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> No
             assert (row["attention"], row["ratio"]) == ("sdpa", 1.0)
         else:
             assert row["checked"]["attention"] < 1e-5
-            assert row["attention"] in ("numba", "reference")
+            assert row["attention"] in ("numba", "torch")
             assert row["peak_bytes"] >= row["live_bytes"] > 0
     lines = said.rstrip().splitlines()
     assert max(map(len, lines[:-2])) <= 80 and "…" not in "".join(lines)
@@ -73,7 +61,7 @@ def test_a_static_cache_is_timed_with_room_for_what_is_read(measure: Measure) ->
         counters = 8 * LAYERS  # each layer counts what it has read
         assert row["live_bytes"] == 2 * LAYERS * 2 * HEADS * DIM * FLOAT * room + counters
         assert row["kept_rows"] == seen and row["checked"]["logits"] < 1e-4
-        assert row["attention"] == "sdpa" and row["split_parts_ms"]["append"] > 0
+        assert row["attention"] == "sdpa" and row["split_parts_ms"]["attention"] > 0
     assert "static" in said
 
 
@@ -105,35 +93,16 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
 ) -> None:
     rows, said = measure("int8", "nf4", against=("quantized", "kvpress"), num_split_rounds=0)
     found = {row["label"]: row for row in rows}
-    assert 0 < found["int8"]["checked"]["quantized"] < 0.03
-    assert 0.03 < found["nf4"]["checked"]["quantized"] < 0.25
+    assert 0 < found["int8"]["checked"]["quantised"] < 0.03
+    assert 0.03 < found["nf4"]["checked"]["quantised"] < 0.25
     assert not found["int8"]["split_ms"] and found["int8"]["keeping_share"] is None
     for name in ("quantized-fp8", "quantized-quanto", "quantized-hqq", "kvpress"):
         assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
 
 
-def test_a_cache_is_asked_for_its_parts_and_left_as_it_was(measure: Measure) -> None:
-    def watched() -> list[Any]:
-        names = {
-            layer_module: ("attend",),
-            step_module: ("attend_lanes",),
-            evict_module: ("_scores",),
-            forward_module: ("evict",),
-            ops: ("chosen",),
-            CacheLayer: ("attend",),
-            ForwardCache: ("update", "attend", "finish", "check_input", "note_ids"),
-            Cache: ("apply_gate",),
-            LayerPolicy: ("store_by_rank",),
-            LayerStorage: ("append", "apply", "drop", "drop_before", "quantize", "quantize_to"),
-            TransformersCache: ("update",),
-        }
-        return [vars(owner)[name] for owner, some in names.items() for name in some]
-
-    before, sdpa = watched(), ALL_ATTENTION_FUNCTIONS["sdpa"]
+def test_every_step_has_its_parts(measure: Measure) -> None:
     rows, _ = measure("h2o", "conf-kv")
-    assert all(a is b for a, b in zip(before, watched(), strict=True))
-    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa
-    parts = {row["label"]: set(row["split_parts_ms"]) for row in rows}
-    assert parts["transformers"] == {"attention", "append", "model"}
-    assert {"scores", "gate", "entry"} <= parts["h2o"] and parts["h2o"] & {"keep", "drop"}
-    assert "gate" in parts["conf-kv"]
+    for row in rows:
+        parts = row["split_parts_ms"]
+        assert parts["attention"] > 0 and parts["model"] > 0 and parts["bookkeeping"] > 0
+        assert ("compaction" in parts) == (row["label"] != "transformers")

@@ -3,13 +3,12 @@
 import copy
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from agentkv.cache.coded import KEYS, CodedRows
 from click.testing import Result
 from rich.progress import Progress
 from torch import Tensor
@@ -18,8 +17,12 @@ from transformers.cache_utils import StaticLayer
 
 import agentkv
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.backend import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.numba_backend import NumbaBackend
 from agentkv.config import read_settings
+from agentkv_kernels.formats import Int8
+from agentkv_kernels.layout import VALUES
 from agentkv_tasks.bench.speed.contenders import Ours
 from agentkv_tasks.bench.speed.judge import Judge
 from agentkv_tasks.bench.speed.ready import (
@@ -60,44 +63,40 @@ def test_nothing_is_timed_where_attention_is_wrong(
 def test_nothing_is_timed_where_a_kernel_goes_wrong_with_many_rows(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = CacheLayer.attend
+    inner = NumbaBackend.append_attend
 
-    def forgets(store: CacheLayer, q: Tensor, *args: Any) -> Tensor:
-        is_long = store.storage is not None and max(store.storage.counts) > 300
-        return inner(store, q, *args) * (0.9 if is_long and q.shape[2] == 1 else 1.0)
+    def forgets(backend: NumbaBackend, storage: LayerStorage, *args: Any, **how: Any) -> Tensor:
+        is_long = max(storage.counts) > 300
+        return inner(backend, storage, *args, **how) * (0.9 if is_long else 1.0)
 
-    monkeypatch.setattr(CacheLayer, "attend", forgets)
+    monkeypatch.setattr(NumbaBackend, "append_attend", forgets)
     _refused(measure, "full", lengths=(400,), message="after 40[01] tokens its attention is 0.1 ")
 
 
 def test_nothing_is_timed_where_other_rows_stay_than_the_cache_says(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = LayerStorage.apply
+    inner = NumbaBackend.drop
 
-    def one_off(lanes: LayerStorage, verdicts: Any) -> None:
-        inner(lanes, verdicts)
-        if any(verdict is not None for verdict in verdicts):
-            values = lanes._dense.rows(1, 0)
+    def one_off(backend: NumbaBackend, evictions: Sequence[Eviction]) -> None:
+        inner(backend, evictions)
+        for eviction in evictions:
+            values = eviction.storages[0].dense.entries(VALUES, 0)
             values.copy_(values.roll(1, dims=1))
 
-    monkeypatch.setattr(LayerStorage, "apply", one_off)
+    monkeypatch.setattr(NumbaBackend, "drop", one_off)
     _refused(measure, "full", "window", message="window is wrong: .* hides the same rows")
 
 
 def test_nothing_is_timed_where_quantised_rows_are_not_what_they_were(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = CodedRows.append
+    inner = Int8.encode
 
-    def larger(coded: CodedRows, counts: Any, rows: Any) -> None:
-        def scaled(field: int, lane: int) -> tuple[Tensor, bool]:
-            found, is_copy = rows(field, lane)
-            return (1.1 * found, True) if field == KEYS else (found, is_copy)
+    def larger(form: Int8, x: Tensor) -> tuple[Tensor, Tensor]:
+        return inner(form, 1.1 * x)
 
-        inner(coded, counts, scaled)
-
-    monkeypatch.setattr(CodedRows, "append", larger)
+    monkeypatch.setattr(Int8, "encode", larger)
     _refused(measure, "int8", message="rows in int8 are 0.1 of their norm .* at most 0.03")
 
 
@@ -149,7 +148,7 @@ def test_a_policy_of_ones_own_is_checked_like_any(plain: Any) -> None:
     ids = torch.randint(256, (2, 120), generator=torch.Generator().manual_seed(4))
     policy = agentkv.scored("oldest", lambda rows: -rows.positions.float().expand(HEADS, -1))
     found = check_path(Ours("oldest", {}, policy, ours, 32, 48), plain, ids, 48)
-    assert 0 < found["logits"] < 1e-4 and found["quantized"] == 0
+    assert 0 < found["logits"] < 1e-4 and found["quantised"] == 0
 
 
 def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
@@ -170,7 +169,7 @@ def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
         (ours,) = make_ours(settings, settings.policies, plain)
         found = check_path(ours, plain, random_ids(plain, 1, 208), 64)
     # rows of the last layers are not what they were in the judge's, quantized or not
-    assert QUANTISED["int8"] < found["quantized"] < QUANTISED["int8"] + ROWS[torch.bfloat16]
+    assert QUANTISED["int8"] < found["quantised"] < QUANTISED["int8"] + ROWS[torch.bfloat16]
 
 
 def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:
