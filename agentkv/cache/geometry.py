@@ -1,4 +1,4 @@
-"""What a cache must know of a model: shapes of its attention, and its output projections."""
+"""Shapes of a model's attention, and its output projections."""
 
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What the attention module of a layer brings to a forward."""
+    """Parameters that the attention module of a layer brings to a forward."""
 
     scale: float
     """Factor on the logits before the softmax."""

@@ -55,7 +55,7 @@ class CacheLayer(Addressed):
 
     @property
     def is_filled(self) -> bool:
-        """Whether storage has begun."""
+        """True once storage has begun."""
         return self._storage is not None
 
     @property

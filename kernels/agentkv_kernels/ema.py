@@ -13,4 +13,4 @@ class Ema:
     keep: float
     gain: float
     starts_at_mass: bool
-    """Whether a new entry takes its first mass unweighted."""
+    """True if a new entry takes its first mass unweighted."""

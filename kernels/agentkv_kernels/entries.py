@@ -53,7 +53,7 @@ class Quantized:
     key_scales: Tensor
     """(B, H, N, S) if the format has scales per block, else (B, H, T, S)."""
     value_scales: Tensor
-    """As `key_scales`."""
+    """Same shape as `key_scales`."""
     block_ids: Tensor | None
     """(B, T) int32: the block whose scales an entry has; None if each entry has its own."""
     positions: Tensor

@@ -1,10 +1,10 @@
-"""How rows are kept in 8 or 4 bits: int8 in blocks of rows, fp8, int4 and nf4 row by row.
+"""Formats of 8 and 4 bits: int8 with scales per block of entries; fp8, int4 and nf4 per entry.
 
-All four round once, when a row is stored. Encoding what was decoded gives the same codes and
-scales, and a gather of stored rows changes no number in them.
+Every format rounds once, when an entry is stored. Encoding decoded entries yields the same codes
+and scales, and gathering stored entries changes no number.
 
-Shapes: H key-value heads, T rows, D head size; C codes and S scales per row and head; N blocks of
-rows that share their scales.
+Shapes: H key-value heads, T entries, D head size; C codes and S scales per entry and head; N blocks
+of entries that share scales.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK = 64
-"""Rows per block when it is made (our choice; the exponents then cost 1/64 of the codes)."""
+"""Entries of a full block (our choice: exponents then cost 1/64 of the codes)."""
 
 GROUP = 32
-"""Channels of a row that share one 4-bit scale (our choice)."""
+"""Channels of an entry that share one 4-bit scale (our choice)."""
 
 MIN_EXPONENT, MAX_EXPONENT = -126, 127
-"""What a normal float32 can hold; zeros get the smallest."""
+"""Exponents of normal float32 numbers; zeros get the smallest."""
 
 
 class Format(Protocol):
-    """A way to keep rows in fewer bits, for keys or values alike."""
+    """A way to store keys or values in fewer bits."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def by_block(self) -> bool:
-        """Whether scales belong to blocks of 64 rows, found by block id; else each row has its
-        own."""
+        """True if blocks of 64 entries share scales; False if each entry has its own."""
         ...
 
     @property
@@ -48,40 +47,43 @@ class Format(Protocol):
     def scale_dtype(self) -> torch.dtype: ...
 
     def code_size(self, head_dim: int) -> int:
-        """C: codes per row and head. Raises ValueError for a head size it cannot store."""
+        """Return C, the codes per entry and head. Raises ValueError for an unsupported head
+        size."""
         ...
 
     def scale_size(self, head_dim: int) -> int:
-        """S: scales per head, and per block or row."""
+        """Return S, the scales per head and per block or entry."""
         ...
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Codes (H, T, C) and scales of rows `x` (H, T, D), any float dtype, |x| <= 2**127.
+        """Return codes (H, T, C) and scales of entries `x` (H, T, D), any float dtype, |x| <=
+        2**127.
 
-        Scales are (H, ceil(T / 64), S) if `by_block`, row t being of block t // 64; else (H, T, S).
+        Scales are (H, ceil(T / 64), S) if `by_block`, with entry t in block t // 64; else (H, T,
+        S).
         """
         ...
 
     def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
-        """Rows (..., H, T, D) float32.
+        """Return entries (..., H, T, D) float32.
 
         Args:
             codes: (..., H, T, C).
             scales: (..., H, N, S) if `by_block`, else (..., H, T, S).
-            block_ids: (..., T) int32, whose scale each row has, 0 <= id < N even for rows that are
-                not there; not looked at, and may be None, where each row has its own.
+            block_ids: (..., T) int32, the block of each entry, 0 <= id < N; ignored, and may be
+                None, where each entry has its own scales.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Int8:
-    """Integers -127..127 times a power of two that each block of 64 rows has per head and channel.
+    """Integers -127..127 times a power of two per block of 64 entries, head and channel.
 
-    D bytes per row and head, and D for every block: D + D / 64. The exponent is the smallest e with
-    max |x| <= 127 * 2**e over the block's channel; codes are x / 2**e rounded half to even. So
-    |x - code * 2**e| <= 2**e / 2; Gaussian rows are off by 0.89% (Frobenius norm). Powers of two
-    let blocks be merged again and again without drift (`merge`).
+    Costs D bytes per entry and head, and D per block: D + D / 64. The exponent is the smallest e
+    with max |x| <= 127 * 2**e over the block's channel; codes are x / 2**e rounded half to even. So
+    |x - code * 2**e| <= 2**e / 2; Gaussian entries are off by 0.89% (Frobenius norm). Powers of two
+    let blocks be merged repeatedly without drift (`merge`).
 
     Source: symmetric, per head and channel: CONF-KV; blocks and powers of two: our choice.
     """
@@ -98,13 +100,13 @@ class Int8:
         return head_dim
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        num_heads, num_rows, head_dim = x.shape
+        num_heads, num_entries, head_dim = x.shape
         blocks = _in_blocks(x.to(torch.float32), 0.0)
         # 127 = 0.9921875 * 2**7
         exponents = _smallest_exponent(blocks.abs().amax(dim=2), 0.9921875, 7, MAX_EXPONENT)
         codes = (blocks / powers(exponents).unsqueeze(2)).round_().clamp_(-127, 127)
         flat = codes.to(torch.int8).view(num_heads, blocks.shape[1] * BLOCK, head_dim)
-        return flat[:, :num_rows], exponents
+        return flat[:, :num_entries], exponents
 
     def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
         assert block_ids is not None
@@ -112,8 +114,8 @@ class Int8:
         if codes.dim() == 3:
             return scale.index_select(1, block_ids).mul_(codes)
         if codes.shape[:-3].numel() == 1:
-            by_row = scale.flatten(0, -3).index_select(1, block_ids.flatten())
-            return by_row.view(codes.shape).mul_(codes)
+            by_entry = scale.flatten(0, -3).index_select(1, block_ids.flatten())
+            return by_entry.view(codes.shape).mul_(codes)
         # all heads of all sequences in one table: head number * N + block id
         num_blocks = scales.shape[-2]
         first = torch.arange(scales.shape[:-2].numel(), device=codes.device, dtype=torch.int32)
@@ -123,15 +125,16 @@ class Int8:
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """Floats of 8 bits, e4m3 (1, 4, 3 bits; largest 448), times a power of two per row and head.
+    """Floats of 8 bits, e4m3 (1, 4, 3 bits; largest 448), times a power of two per entry and head.
 
-    D + 1 bytes per row and head. The exponent is the smallest e for which the row's largest |x|,
+    Costs D + 1 bytes per entry and head. The exponent is the smallest e for which the largest |x|,
     rounded to e4m3, is at most 448 * 2**e; what still lies over 448 * 2**e is then stored as that.
     So the error is at most 2**-4 of |x| where |x| >= 2**(e - 6), and 2**(e - 10) below; Gaussian
-    rows are off by 2.65%.
+    entries are off by 2.65%.
 
-    Source: ARKV, whose scale is the row's largest over 448. A power of two, and one for each head:
-    our choice; dividing by it is exact, so stored rows stay what they are.
+    Source: ARKV, whose scale is the entry's largest |x| over 448. A power of two, and one per head,
+        are
+    our choice: dividing by it is exact, so encoding stored entries again changes nothing.
     """
 
     name: ClassVar[str] = "fp8"
@@ -162,16 +165,16 @@ class Fp8:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """One of 16 levels in 4 bits, times the largest |x| of 32 channels of a row and head.
+    """One of 16 levels in 4 bits, times the largest |x| of 32 channels of an entry and head.
 
-    D / 2 + 2 * ceil(D / 32) bytes per row and head; D must be even. The scale is the largest |x| in
-    bfloat16, which keeps 8 bits of it and has the range of float32 (our choice); each number goes
-    to the nearest level. Gaussian rows are off by 9.7% in int4 and 8.7% in nf4.
+    Costs D / 2 + 2 * ceil(D / 32) bytes per entry and head; D must be even. The scale is the
+    largest |x| in bfloat16, which has the range of float32 (our choice); each number goes to the
+    nearest level. Gaussian entries are off by 9.7% in int4 and 8.7% in nf4.
     """
 
     name: str
     levels: tuple[float, ...]
-    """16, ascending, 0, -1 and 1 among them. Those above 1 are never stored."""
+    """16 numbers, ascending, with 0, -1 and 1 among them. Levels above 1 are never stored."""
 
     by_block: ClassVar[bool] = False
     code_dtype: ClassVar[torch.dtype] = torch.uint8
@@ -189,28 +192,28 @@ class Levels:
         return -(-head_dim // GROUP)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        num_heads, num_rows, head_dim = x.shape
+        num_heads, num_entries, head_dim = x.shape
         size, num_groups = self.code_size(head_dim), self.scale_size(head_dim)
         x = F.pad(x.to(torch.float32), (0, num_groups * GROUP - head_dim))
-        groups = x.reshape(num_heads, num_rows, num_groups, GROUP)
+        groups = x.reshape(num_heads, num_entries, num_groups, GROUP)
         limits = torch.finfo(torch.bfloat16)
         scales = groups.abs().amax(dim=-1).clamp_(limits.tiny, limits.max).to(torch.bfloat16)
         used = torch.tensor([level for level in self.levels if level <= 1], device=x.device)
         between = (used[1:] + used[:-1]) / 2
         index = torch.bucketize(groups / scales.unsqueeze(-1), between, out_int32=True)
         index = index.flatten(-2)[..., :head_dim].to(torch.uint8)
-        pairs = index.reshape(num_heads, num_rows, size, 2)
+        pairs = index.reshape(num_heads, num_entries, size, 2)
         return pairs[..., 0] | pairs[..., 1] << 4, scales
 
     def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
         pairs = F.embedding(codes.to(torch.int32), _pairs(self.levels, codes.device))
-        rows = pairs.flatten(-2)  # (..., H, T, D)
+        entries = pairs.flatten(-2)  # (..., H, T, D)
         by_channel = scales.to(torch.float32).repeat_interleave(GROUP, dim=-1)
-        return rows.mul_(by_channel[..., : rows.shape[-1]])
+        return entries.mul_(by_channel[..., : entries.shape[-1]])
 
 
 INT4 = tuple((number - 7) / 7 for number in range(16))
-"""Integers -7..7 over 7, symmetric; the sixteenth is not used."""
+"""Integers -7..7 over 7, symmetric; the sixteenth level is unused."""
 
 NF4 = (
     -1.0,
@@ -239,31 +242,31 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def format_of(name: str) -> Format:
-    """The format of that name. Raises ValueError."""
+    """Return the format of that name. Raises ValueError."""
     if name not in FORMATS:
         raise ValueError(f"unknown format {name!r}; known: {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def powers(exponents: Tensor) -> Tensor:
-    """2 ** exponents as float32, exact for every int8 exponent (a test goes through all)."""
+    """Return 2 ** exponents as float32, exact for every int8 exponent (a test checks all)."""
     return torch.exp2(exponents)
 
 
 def merge(codes: Tensor, scales: Tensor, block_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pack surviving int8 rows into as few blocks as they fill: new codes, exponents and block ids.
+    """Pack int8 entries into as few blocks as they fill; return codes, exponents and block ids.
 
-    Each new block takes 64 rows in order; its exponent per channel is the largest its rows came
-    with. Rows that came with it keep their integers; the others are shifted right once, rounding
-    half to even. Nothing is decoded, so repeated merging does not drift.
+    Each new block takes 64 entries in order; its exponent per channel is the largest among them.
+    Entries that have it keep their integers; the others are shifted right once, rounding half to
+    even. Nothing is decoded, so repeated merging does not drift.
 
     Args:
         codes: (H, T, D) int8.  scales: (H, N, D) int8.  block_ids: (T,) int32.
     """
-    num_rows = codes.shape[1]
+    num_entries = codes.shape[1]
     own = scales.index_select(1, block_ids)  # (H, T, D)
     merged = _in_blocks(own, MIN_EXPONENT).amax(dim=2)
-    ids = torch.arange(num_rows, device=codes.device, dtype=torch.int32) // BLOCK
+    ids = torch.arange(num_entries, device=codes.device, dtype=torch.int32) // BLOCK
     # a shift of 8 or more leaves at most a rounding of 127 / 256, which is 0
     shift = (own.int() - merged.index_select(1, ids).int()).clamp_(min=-9)
     shifted = (codes.float() * powers(shift.to(torch.int8))).round_()
@@ -271,7 +274,7 @@ def merge(codes: Tensor, scales: Tensor, block_ids: Tensor) -> tuple[Tensor, Ten
 
 
 def _smallest_exponent(top: Tensor, fraction: float, shift: int, largest: int) -> Tensor:
-    """The smallest e with top <= fraction * 2**(shift + e), int8; `fraction` in [0.5, 1)."""
+    """Return the smallest e with top <= fraction * 2**(shift + e), int8; `fraction` in [0.5, 1)."""
     mantissa, exponent = torch.frexp(top)  # top = mantissa * 2**exponent, mantissa in [0.5, 1)
     smallest = exponent - shift + (mantissa > fraction)
     smallest = smallest.masked_fill(mantissa == 0, MIN_EXPONENT)
@@ -279,10 +282,10 @@ def _smallest_exponent(top: Tensor, fraction: float, shift: int, largest: int) -
 
 
 def _in_blocks(x: Tensor, filler: float) -> Tensor:
-    """(H, T, D) -> (H, N, 64, D), the last block filled up."""
-    num_heads, num_rows, head_dim = x.shape
-    num_blocks = -(-num_rows // BLOCK)
-    missing = num_blocks * BLOCK - num_rows
+    """Return (H, T, D) as (H, N, 64, D), the last block padded."""
+    num_heads, num_entries, head_dim = x.shape
+    num_blocks = -(-num_entries // BLOCK)
+    missing = num_blocks * BLOCK - num_entries
     if missing:
         x = torch.cat([x, x.new_full((num_heads, missing, head_dim), filler)], dim=1)
     return x.reshape(num_heads, num_blocks, BLOCK, head_dim)
@@ -290,7 +293,7 @@ def _in_blocks(x: Tensor, filler: float) -> Tensor:
 
 @cache
 def _pairs(levels: tuple[float, ...], device: torch.device) -> Tensor:
-    """(256, 2) float32: the two levels of every byte, low half first."""
+    """Return (256, 2) float32: the two levels of every byte, low half first."""
     with torch.inference_mode(False):
         table = torch.tensor(levels)
         byte = torch.arange(256)

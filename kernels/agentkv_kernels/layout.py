@@ -93,7 +93,7 @@ class Layout:
     num_norms: int
     """Norms of each entry's value per head; 0 for none."""
     by_rank: bool
-    """Whether rank decides what is quantized, so that entries are not stored by position."""
+    """True if rank decides what is quantized, so that entries are not stored by position."""
     query_window: int = 0
     """Latest queries that are kept per sequence; 0 for none."""
     num_query_heads: int = 0

@@ -80,7 +80,7 @@ class LearnedState(_State):
     latest: Energies
     """Everything learned so far."""
     used: Energies
-    """What the present context uses: everything learned before it."""
+    """Energies that the present context uses: everything learned before it."""
 
 
 class CacheState(_State):
@@ -98,7 +98,7 @@ class CacheState(_State):
     """Columns of the latest forward."""
     peak: NumBytes
     has_ids: bool
-    """Whether the token ids are known."""
+    """True if the token ids are known."""
     confidences: tuple[float, ...] | None
     pending: tuple[tuple[int, ...], ...] | None
     layers: tuple[LayerState, ...]

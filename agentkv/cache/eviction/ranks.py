@@ -15,7 +15,7 @@ from agentkv.policies.policy import Policy
 
 
 class Ranks:
-    """What one layer remembers between its eviction and the end of the forward."""
+    """Scores of kept entries, between a layer's eviction and the end of the forward."""
 
     __slots__ = ("_scores", "qualities")
 

@@ -14,7 +14,7 @@ from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
 
 
 class HookedCache(TransformersCache):
-    """What the hooks of an attached model call on a cache, in this order.
+    """Methods that the hooks of an attached model call on a cache, in this order.
 
     `check_input`, `begin`, `note_ids`, `positions`; `update` and `attend` of every layer; then
     `finish` and `note_logits`, or `leave` if the forward raised.

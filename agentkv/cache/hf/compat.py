@@ -59,7 +59,15 @@ class Handle:
 
 
 class Columns(int):
-    """A number of columns that our cache counted; its type tells the mask function so."""
+    """Columns that our cache has seen, new ones included; its type tells the mask function so."""
+
+    num_new: int
+
+    @classmethod
+    def of(cls, seen: int, num_new: int) -> "Columns":
+        columns = cls(seen + num_new)
+        columns.num_new = num_new
+        return columns
 
 
 class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -85,7 +93,7 @@ class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
         # a tensor of cache positions before 5.4
         num_q = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return Columns(self.layer.seen + num_q), 0
+        return Columns.of(self.layer.seen, num_q), 0
 
     def get_seq_length(self, *args: Any) -> int:
         """Return the tokens seen, not those stored: new tokens derive their positions from it."""
@@ -109,10 +117,13 @@ def register() -> None:
 
 
 def _mask(*, kv_length: int, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
-    """Return (B, columns) for our cache, None without padding; (B, 1, Q, T) for any other cache."""
+    """Return (B, columns) for our cache, None if no new token is padding; (B, 1, Q, T) for
+    others."""
     if not isinstance(kv_length, Columns):
         return sdpa_mask(kv_length=kv_length, attention_mask=attention_mask, **kwargs)
-    return None if attention_mask is None or is_all(attention_mask) else attention_mask
+    if attention_mask is None or is_all(attention_mask[:, -kv_length.num_new :]):
+        return None
+    return attention_mask
 
 
 @outside_compile

@@ -135,13 +135,13 @@ def _obstacle(config: Any, kinds: list[str]) -> str | None:
 def output_projection(module: nn.Module) -> Projection:
     """Return the output projection of an attention module, as views of its weights.
 
-    Multiplying a head's output (T, D) by its (D, d), and by the two matrices of each adapter that
-    is active, gives what it adds, but for biases. All are views of the weights: a copy at each step
+    A head's output (T, D) times its (D, d), plus its product with the two matrices of each active
+    adapter, is what the head adds to the stream, apart from biases. Views, because a copy per step
     would cost more than the projection itself.
 
     Raises:
-        ValueError: the projection is no linear map that can be read here: quantised, offloaded, or
-            with an adapter that is more than a LoRA.
+        ValueError: the projection cannot be read: it is quantized, offloaded, or has an adapter
+            that is more than a LoRA.
     """
     known = sorted({family.projection for family in FAMILIES.values()})
     names = [name for name in known if hasattr(module, name)]
@@ -153,18 +153,18 @@ def output_projection(module: nn.Module) -> Projection:
     what = f"the {names[0]} of {type(module).__name__}"
     head_dim: Any = module.head_dim
     is_adapted = all(hasattr(found, part) for part in ("base_layer", "lora_A", "lora_B", "scaling"))
-    rows: Any = _rows(found.base_layer if is_adapted else found, what)
+    weights: Any = _weights(found.base_layer if is_adapted else found, what)
     names = _active(found, what) if is_adapted else []
-    down: dict[str, Any] = {name: _rows(found.lora_A[name], f"{what}, lora_A") for name in names}
+    down: dict[str, Any] = {name: _weights(found.lora_A[name], f"{what}, lora_A") for name in names}
     adapters = tuple(
         LowRank(
             down[name].unflatten(0, (-1, head_dim)),
-            _rows(found.lora_B[name], f"{what}, lora_B"),
+            _weights(found.lora_B[name], f"{what}, lora_B"),
             float(found.scaling[name]),
         )
         for name in names
     )
-    return Projection(rows.unflatten(0, (-1, head_dim)), adapters)
+    return Projection(weights.unflatten(0, (-1, head_dim)), adapters)
 
 
 def _active(adapted: Any, what: str) -> list[str]:
@@ -186,7 +186,7 @@ def _active(adapted: Any, what: str) -> list[str]:
     return names
 
 
-def _rows(layer: Any, what: str) -> Tensor:
+def _weights(layer: Any, what: str) -> Tensor:
     """Return the weights of a linear layer as a view (inputs, outputs)."""
     weight = getattr(layer, "weight", None)
     if not isinstance(layer, nn.Linear | Conv1D) or weight is None:
@@ -206,5 +206,5 @@ def _rows(layer: Any, what: str) -> Tensor:
             f"{what} has no weights at hand (device meta): it is offloaded. Place the layer on a "
             "device, or take a policy that does not read it"
         )
-    rows: Tensor = weight.detach()
-    return rows if isinstance(layer, Conv1D) else rows.T
+    weights: Tensor = weight.detach()
+    return weights if isinstance(layer, Conv1D) else weights.T

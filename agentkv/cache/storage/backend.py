@@ -46,7 +46,7 @@ class Eviction:
     storages: Sequence[LayerStorage]
     sequence: int
     verdict: Selection
-    """In storage order; its segments are those of the first storage, then those of the next."""
+    """Verdict in storage order, over the segments of the first storage, then of the next."""
 
 
 class Backend:

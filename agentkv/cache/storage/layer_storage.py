@@ -71,7 +71,7 @@ class LayerStorage(Addressed):
         if layout.query_window:
             self.queries = QueryWindow(layout, batch, device=device, meter=meter)
         self.relative_positions: tuple[list[int], Tensor] | None = None
-        """What `TritonBackend` uploaded last: each segment's position relative to the first one."""
+        """Latest upload of `TritonBackend`: each segment's position relative to the first one."""
         self._describe()
 
     def _describe(self) -> None:
@@ -124,7 +124,7 @@ class LayerStorage(Addressed):
 
     @property
     def is_even(self) -> bool:
-        """Whether one attention call can serve all segments."""
+        """True if one attention call can serve all segments."""
         tables = (self.metadata, self.dense, self.codes, self.scales)
         return all(table.is_even for table in tables if table is not None)
 

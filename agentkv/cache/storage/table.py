@@ -120,7 +120,7 @@ class Table(Addressed):
 
     @property
     def is_even(self) -> bool:
-        """Whether all segments have equal extents, so that one tensor can show them."""
+        """True if all segments have equal extents, so that one tensor can show them."""
         column = self.descriptor.column
         return self.num_segments == 1 or all(
             _all_equal(column(each)) for each in (CAPACITY, START, COUNT)

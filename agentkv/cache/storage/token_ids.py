@@ -57,7 +57,7 @@ class TokenIds:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every token so far is known; else none is."""
+        """True if every token so far is known; otherwise none is."""
         return self._is_complete
 
     def copy(self) -> "TokenIds":

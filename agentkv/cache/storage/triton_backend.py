@@ -37,7 +37,7 @@ from agentkv_kernels.triton.attention import attend_segments
 from agentkv_kernels.triton.drop import drop_entries
 
 Dropped = tuple[int, int, int]
-"""As in `Removal.runs`."""
+"""An element of `Removal.runs`."""
 
 NOTHING: Dropped = (0, 0, -1)
 

@@ -2,7 +2,7 @@
 
 Functions are compiled at their first call and cached on disk, beside these files or in
 `NUMBA_CACHE_DIR`. Numba recompiles a function when its own file is newer than the cached code, and
-does not look at the functions it calls: whoever edits one also touches the files that call it.
+does not look at the functions it calls: after editing one, touch the files that call it.
 
 Shapes as in `layout`; G query heads per key-value head. A run is a sequence of entries that lie
 together in memory and share their scale.
