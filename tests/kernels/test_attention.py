@@ -123,7 +123,7 @@ def test_attention_mass_and_weights_are_those_of_loops_in_float64(shape):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("num_q", [1, 4])
-def test_rows_of_every_format_are_attended(name, num_q):
+def test_entries_of_every_format_are_attended(name, num_q):
     parts, stored = rows_of(
         3, batch=2, heads=2, num_entries=90, head_dim=34, num_coded=70, name=name
     )
@@ -209,7 +209,7 @@ def test_masses_of_a_head_sum_to_one_less_the_share_of_the_sink(with_sinks):
             torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_half_precision_rows_are_attended_in_their_dtype():
+def test_half_precision_entries_are_attended_in_their_dtype():
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
     positions = torch.arange(50)[None]
     q = torch.randn(1, 4, 1, 16, dtype=torch.bfloat16)
@@ -219,7 +219,7 @@ def test_half_precision_rows_are_attended_in_their_dtype():
     torch.testing.assert_close(done.output.double(), out, atol=2e-2, rtol=2e-2)
 
 
-def test_weights_of_half_precision_rows_are_exact_to_float32():
+def test_weights_of_half_precision_entries_are_exact_to_float32():
     """In bfloat16 many entries would tie, and a tie decides which one goes."""
     torch.manual_seed(4)
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
@@ -232,7 +232,7 @@ def test_weights_of_half_precision_rows_are_exact_to_float32():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_coded_part_is_read_through_the_scale_of_each_row(name):
+def test_a_coded_part_is_read_through_the_scale_of_each_entry(name):
     """Entries were dropped after they were encoded, so a block's entries are fewer than 64."""
     format = format_of(name)
     torch.manual_seed(0)

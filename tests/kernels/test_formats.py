@@ -138,7 +138,7 @@ def test_encoding_what_was_decoded_changes_nothing(format, x):
 @by_row
 @settings(deadline=None, max_examples=30)
 @given(x=rows(min_rows=1, max_rows=40), data=st.data())
-def test_gathering_rows_and_encoding_go_in_either_order(format, x, data):
+def test_gathering_entries_and_encoding_go_in_either_order(format, x, data):
     kept = data.draw(st.lists(st.integers(0, x.shape[1] - 1), unique=True))
     index = torch.tensor(kept, dtype=torch.int64)
     codes, scales = format.encode(x)
@@ -151,7 +151,7 @@ def test_gathering_rows_and_encoding_go_in_either_order(format, x, data):
 
 @settings(deadline=None, max_examples=40)
 @given(rows(min_rows=1), st.data())
-def test_int8_rows_take_their_block_id_along_when_gathered(x, data):
+def test_int8_entries_take_their_block_id_along_when_gathered(x, data):
     codes, exponents = INT8.encode(x)
     ids = ids_of(x)
     kept = data.draw(st.lists(st.integers(0, x.shape[1] - 1), min_size=1, unique=True).map(sorted))
@@ -162,7 +162,7 @@ def test_int8_rows_take_their_block_id_along_when_gathered(x, data):
 
 @settings(deadline=None, max_examples=60)
 @given(rows(min_rows=1, max_rows=400), st.floats(0.05, 1.0), st.integers(0, 1000))
-def test_merging_keeps_the_integers_of_rows_whose_scale_stays_and_shifts_others_once(
+def test_merging_keeps_the_integers_of_entries_whose_scale_stays_and_shifts_others_once(
     x, share, seed
 ):
     codes, exponents = INT8.encode(x)
@@ -214,14 +214,14 @@ def test_zeros_stay_zero_and_nothing_overflows(format):
 
 @every_format
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_rows_of_another_dtype_are_encoded_as_their_float32(format, dtype):
+def test_entries_of_another_dtype_are_encoded_as_their_float32(format, dtype):
     x = torch.randn(2, 70, 36, generator=torch.Generator().manual_seed(0)).to(dtype)
     for found, expected in zip(format.encode(x), format.encode(x.float()), strict=True):
         assert torch.equal(found, expected)
 
 
 @every_format
-def test_rows_encode_and_decode_where_they_lie(format):
+def test_entries_encode_and_decode_where_they_lie(format):
     """Views with holes between rows and heads, as a store with room to grow hands them out."""
     x = torch.randn(2, 130, 72, generator=torch.Generator().manual_seed(1))
     roomy = x.new_full((2, 200, 80), math.nan)[:, 30:160, 4:76].copy_(x)
@@ -270,7 +270,7 @@ def test_codes_and_scales_have_the_sizes_they_say(format, num_rows, head_dim):
 @pytest.mark.parametrize(
     ("name", "nbytes"), [("int8", 64 + 1), ("fp8", 64 + 1), ("int4", 32 + 4), ("nf4", 32 + 4)]
 )
-def test_a_row_of_64_channels_takes_this_many_bytes(name, nbytes):
+def test_an_entry_of_64_channels_takes_this_many_bytes(name, nbytes):
     parts = format_of(name).encode(torch.randn(1, 640, 64))
     assert sum(part.nbytes for part in parts) == 640 * nbytes
 
@@ -278,7 +278,7 @@ def test_a_row_of_64_channels_takes_this_many_bytes(name, nbytes):
 @pytest.mark.parametrize(
     ("name", "error"), [("int8", 0.0089), ("fp8", 0.0265), ("int4", 0.097), ("nf4", 0.0873)]
 )
-def test_gaussian_rows_lose_what_the_docstrings_say(name, error):
+def test_gaussian_entries_lose_what_the_docstrings_say(name, error):
     x = torch.randn(4, 2048, 64, generator=torch.Generator().manual_seed(0))
     found = (stored(format_of(name), x) - x).norm() / x.norm()
     assert float(found) == pytest.approx(error, rel=0.02)

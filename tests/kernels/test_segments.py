@@ -37,7 +37,7 @@ def place(layout, segment, head, num_heads, entry):
 
 
 @pytest.mark.parametrize("sinks_of", [None, 2])
-def test_lanes_are_attended_as_loops_in_float64_do(sinks_of):
+def test_segments_are_attended_as_loops_in_float64_do(sinks_of):
     sizes = [(66, 3), (0, 0), (0, 7), (2, 0)]
     lot = RandomSegments(sizes, heads=2, head_dim=4)
     stored, q, numbers = lot.stored, lot.queries(2), lot.tracked(3)

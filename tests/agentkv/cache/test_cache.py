@@ -85,7 +85,7 @@ def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, n
     assert resting_bytes(bigger, cache.geometry, batch) > 300 * 1024
 
 
-def test_kept_rows_are_the_budget_exactly(llama, cache_for, tokens):
+def test_kept_entries_are_the_budget_exactly(llama, cache_for, tokens):
     ids = tokens(2, 300)
     for policy, expected in [
         (agentkv.policy("window"), list(range(260, 300))),
@@ -110,7 +110,7 @@ def test_recency_alone_keeps_a_window(llama, cache_for, tokens):
     assert cache.kept(2)[0][0].tolist() == list(range(75, 115))
 
 
-def test_attention_keeps_rows_a_window_would_lose(llama, cache_for, tokens):
+def test_attention_keeps_entries_a_window_would_lose(llama, cache_for, tokens):
     policy = agentkv.policy("conf-kv", mass_weight=1.0, threshold=2.0)
     cache = cache_for(llama, policy=policy, budget=40)
     run(llama, cache, tokens(1, 200), 25)
@@ -118,7 +118,7 @@ def test_attention_keeps_rows_a_window_would_lose(llama, cache_for, tokens):
     assert len({tuple(cache.kept(layer)[0][0].tolist()) for layer in range(4)}) > 1
 
 
-def test_rows_have_budgets_of_their_own(llama, cache_for, tokens):
+def test_sequences_have_budgets_of_their_own(llama, cache_for, tokens):
     cache = cache_for(llama, policy=agentkv.policy("conf-kv", threshold=0.5), budget=40)
     cache.feed(llama, tokens(2, 100))
     logits = torch.zeros(2, 96)
@@ -134,7 +134,7 @@ def test_rows_have_budgets_of_their_own(llama, cache_for, tokens):
 
 
 @torch.no_grad()
-def test_rows_in_8_bits_are_attended_for_as_long_as_they_live(
+def test_entries_in_8_bits_are_attended_for_as_long_as_they_live(
     llama, model_of, judge, kept_of, cache_for, tokens
 ):
     policy = agentkv.policy("conf-kv-int8", threshold=2.0, recent=8, protected=8)
@@ -185,7 +185,7 @@ def test_a_model_of_windows_alone_is_bounded_by_both(model_of, cache_for, tokens
         assert len(cache.kept(1)[0][0]) == expected
 
 
-def test_rows_can_be_repeated_and_selected(llama, cache_for, tokens):
+def test_sequences_can_be_repeated_and_selected(llama, cache_for, tokens):
     cache = cache_for(llama, policy="conf-kv-int8", budget=200)
     cache.feed(llama, tokens(2, 150))
     cache.batch_repeat_interleave(2)

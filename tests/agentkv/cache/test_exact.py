@@ -127,7 +127,9 @@ def test_a_manual_loop_is_generate(family, model_of, cache_for, tokens):
 
 
 @pytest.mark.parametrize("policy", POLICIES[:3], ids=lambda p: p[0])
-def test_a_row_in_a_left_padded_batch_is_the_row_alone(family, model_of, cache_for, tokens, policy):
+def test_a_sequence_in_a_left_padded_batch_is_the_sequence_alone(
+    family, model_of, cache_for, tokens, policy
+):
     name, parameters, budget = policy
     model = model_of(family)
     chunks = [30, 1, 1, 1, 12, 1, 1]
@@ -170,7 +172,7 @@ def test_generate_pads_a_batch_as_transformers_does(family, model_of, cache_for,
     ] or "window" in family  # fmt: skip
 
 
-def test_beam_search_reorders_the_rows(model_of, cache_for, tokens):
+def test_beam_search_reorders_the_sequences(model_of, cache_for, tokens):
     model, own = model_of("llama"), model_of("llama")
     ids = tokens(2, 14)
     settings = {"max_new_tokens": 12, "do_sample": False, "num_beams": 3}

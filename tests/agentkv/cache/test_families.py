@@ -125,7 +125,7 @@ def test_attention_that_is_told_to_cap_its_logits_refuses(llama):
 # ---- output projection
 
 
-def test_heads_times_their_rows_add_up_to_what_the_block_puts_out(family, model, tokens):
+def test_heads_times_their_entries_add_up_to_what_the_block_puts_out(family, model, tokens):
     attention, projection = projection_of(model)
     seen = []
     handle = projection.register_forward_hook(

@@ -133,7 +133,7 @@ def test_only_its_owner_can_read_it_whatever_stood_there_before(llama, tokens, t
     assert os.listdir(tmp_path) == ["cache"]
 
 
-def test_it_is_a_plain_safetensors_file_little_larger_than_the_rows(llama, tokens, tmp_path):
+def test_it_is_a_plain_safetensors_file_little_larger_than_the_entries(llama, tokens, tmp_path):
     case = CASES["conf-kv-int8"]
     cache = used(llama, tokens, case.make(), case.budget)
     cache.save(tmp_path / "cache")

@@ -237,7 +237,7 @@ def test_a_file_that_contradicts_itself_is_refused_before_it_is_used(
         agentkv.Cache.load(path, llama)
 
 
-def test_lessons_of_another_model_are_refused(llama, tokens, tmp_path):
+def test_energies_of_another_model_are_refused(llama, tokens, tmp_path):
     used(llama, tokens, agentkv.policy("edie-tada", **SMALL), 24).save(tmp_path / "cache")
     rewrite(tmp_path / "cache", set_in("learned", "latest", "", to=[3, [1.0, 2.0]]))
     with pytest.raises(CacheFileError, match="2 layers"):

@@ -84,7 +84,7 @@ def test_every_layer_tells_how_far_it_turned_the_last_tokens(family, model_of, t
     assert all(turn.dtype == torch.float32 and turn.min() > 1e-3 for _, turn in cache.heard_turns)
 
 
-def test_padding_turns_nothing(family, model_of, tokens):
+def test_padding_shifts_nothing(family, model_of, tokens):
     model, own = model_of(family), model_of(family)
     cache = Listener.for_model(model, policy="full")
     watch_residual_shift(model)
@@ -108,7 +108,7 @@ def test_padding_turns_nothing(family, model_of, tokens):
     assert all(turn[2].isnan() for _, turn in cache.heard_turns)
 
 
-def test_only_a_cache_that_wants_them_hears_of_turns(llama, tokens):
+def test_only_a_cache_that_wants_them_hears_of_residual_shifts(llama, tokens):
     ids = tokens(1, 6)
 
     def count(cache):

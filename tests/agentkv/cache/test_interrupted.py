@@ -268,7 +268,7 @@ def test_two_threads_that_feed_one_cache_at_once_are_told(llama, cache_for, toke
     assert_same(cache, twin)
 
 
-def test_threads_that_take_turns_are_welcome(llama, cache_for, tokens):
+def test_threads_may_take_turns(llama, cache_for, tokens):
     cache, twin = (used(llama, cache_for, tokens) for _ in range(2))
     found = []
     for seed in range(3):

@@ -34,7 +34,7 @@ def rooms(table):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", CASES)
-def test_bytes_are_those_of_the_rows_their_room_and_what_is_known_of_them(
+def test_bytes_are_those_of_the_entries_their_capacity_and_what_is_known_of_them(
     llama, cache_for, tokens, name
 ):
     case = CASES[name]

@@ -81,7 +81,7 @@ def test_exactly_the_budget_stays(llama, cache_for, tokens, name):
 
 
 @torch.no_grad()
-def test_what_earlier_contexts_taught_shares_the_same_rows_out(llama, cache_for, tokens):
+def test_what_earlier_contexts_taught_shares_the_same_entries_out(llama, cache_for, tokens):
     policy = CASES["edie-tada"].make()
     totals = []
     for seed in range(3):
@@ -103,7 +103,7 @@ def test_what_earlier_contexts_taught_shares_the_same_rows_out(llama, cache_for,
     + [("llama", name, 0.3) for name in ("h2o", "ada-pyramidkv", "arkv", "conf-kv-int8")]
     + [(family, name, None) for family in OTHERS for name in ("ada-snapkv", "h2o", "conf-kv")],
 )
-def test_a_row_is_the_same_alone_and_in_a_padded_batch(
+def test_a_sequence_is_the_same_alone_and_in_a_padded_batch(
     model_of, cache_for, tokens, family, name, budget
 ):
     case, model = CASES[name], model_of(family)
@@ -145,7 +145,7 @@ def test_a_row_is_the_same_alone_and_in_a_padded_batch(
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["ada-pyramidkv", "scissorhands", "arkv", "conf-kv-int8"])
-def test_rows_follow_their_sequence_wherever_beams_take_it(llama, cache_for, tokens, name):
+def test_entries_follow_their_sequence_wherever_beams_take_it(llama, cache_for, tokens, name):
     case = CASES[name]
     ids, order = tokens(3, PROMPT + 10), torch.tensor([2, 0, 0])
     mask = torch.ones_like(ids)
@@ -200,7 +200,7 @@ def test_on_the_schedule_of_prompts_replies_grow_and_the_next_prompt_selects_ane
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["snapkv", "ada-pyramidkv", "scissorhands", "arkv"])
-def test_on_an_interval_rows_go_at_every_third_token_only(llama, cache_for, tokens, name):
+def test_on_an_interval_entries_go_at_every_third_token_only(llama, cache_for, tokens, name):
     case = CASES[name]
     policy = agentkv.policy(name, **{**case.make().parameters, "interval": 3})
     cache = cache_for(llama, policy=policy, budget=case.budget)

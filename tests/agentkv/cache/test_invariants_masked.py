@@ -89,7 +89,7 @@ def test_so_they_are_in_every_family(
 
 
 @pytest.mark.parametrize("name", QUANTISED)
-def test_quantised_rows_stay_so_and_are_attended_for_as_long_as_they_live(
+def test_quantized_entries_stay_so_and_are_attended_for_as_long_as_they_live(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):
     case = QUANTISED[name]
@@ -116,7 +116,7 @@ def _all_in(some, of):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", EXACT)
-def test_two_turns_are_one_forward_with_the_same_rows_masked(
+def test_two_turns_are_one_forward_with_the_same_entries_masked(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):
     case = EXACT[name]

@@ -31,7 +31,9 @@ def alone(cache_for, model, policy, budget, turns, row):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_each_row_that_feed_reads_is_the_row_alone(family, model, cache_for, tokens, policy):
+def test_each_sequence_that_feed_reads_is_the_sequence_alone(
+    family, model, cache_for, tokens, policy
+):
     budget = None if policy == "full" else 24
     turns = conversation(tokens)
     together = cache_for(model, policy=policy, budget=budget)
@@ -50,7 +52,7 @@ def test_each_row_that_feed_reads_is_the_row_alone(family, model, cache_for, tok
 
 
 @torch.no_grad()
-def test_so_is_each_row_of_a_forward_by_hand(family, model, cache_for, tokens):
+def test_so_is_each_sequence_of_a_forward_by_hand(family, model, cache_for, tokens):
     turns = conversation(tokens)
     together = cache_for(model, policy="full")
     embed = model.get_input_embeddings()
@@ -89,7 +91,7 @@ def test_a_decoder_that_is_called_by_place_counts_its_real_tokens_too(model_of, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_generate_decodes_each_padded_row_as_the_row_alone(
+def test_generate_decodes_each_padded_sequence_as_the_sequence_alone(
     family, model, cache_for, tokens, policy
 ):
     budget = None if policy == "full" else 24

@@ -122,7 +122,7 @@ def test_a_padded_batch_in_bfloat16_has_its_peak_too(llama, cache_for, tokens):
 
 
 @torch.no_grad()
-def test_growing_row_by_row_takes_at_most_one_field_twice(llama, cache_for, tokens):
+def test_growing_entry_by_entry_takes_at_most_one_field_twice(llama, cache_for, tokens):
     cache = cache_for(llama, policy="full")
     llama(tokens(1, 1000), past_key_values=cache)
     for column in tokens(1, 130, seed=1).split(1, dim=1):

@@ -32,7 +32,7 @@ def scores(weights):
 
 @torch.no_grad()
 @pytest.mark.parametrize("format", ["fp8", "int8", "int4", "nf4"])
-def test_the_best_rows_stay_and_the_best_of_these_keep_their_bits(
+def test_the_best_entries_stay_and_the_best_of_these_keep_their_bits(
     llama, judge, cache_for, tokens, format
 ):
     policy = agentkv.policy("arkv", window=WINDOW, kernel=KERNEL, format=format)
@@ -108,7 +108,7 @@ def test_the_ratio_is_estimated_once_from_the_prefill_however_it_is_cut(
 
 
 @torch.no_grad()
-def test_a_prefill_over_the_budget_is_estimated_before_the_first_row_goes(
+def test_a_prefill_over_the_budget_is_estimated_before_the_first_entry_goes(
     llama, judge, cache_for, tokens
 ):
     ids = tokens(2, 90)
@@ -123,7 +123,7 @@ def test_a_prefill_over_the_budget_is_estimated_before_the_first_row_goes(
 
 
 @torch.no_grad()
-def test_a_prompt_without_a_key_before_the_window_is_estimated_when_rows_first_go(
+def test_a_prompt_without_a_key_before_the_window_is_estimated_when_entries_first_go(
     llama, judge, cache_for, tokens
 ):
     ids, cache = tokens(1, BUDGET + 1), cache_for(llama, policy=arkv(), budget=BUDGET)

@@ -141,7 +141,7 @@ def energies_by_hand(model, ids, window):
 
 @torch.no_grad()
 @pytest.mark.parametrize("budget", [16, 64])
-def test_what_is_learned_is_the_papers_energy_whether_rows_go_or_not(
+def test_what_is_learned_is_the_papers_energy_whether_entries_go_or_not(
     llama, cache_for, tokens, budget
 ):
     ids, policy = tokens(1, 40), tada()
