@@ -1,4 +1,4 @@
-# `make run` and `make test` are all a fresh Debian or Ubuntu machine needs; both rest on `make setup`.
+# `make run` and `make test` set everything up on a fresh Debian or Ubuntu machine.
 # RUN_ARGS goes to `agentkv run`: make run RUN_ARGS="--fresh --limit 5"
 
 SHELL := /bin/bash
@@ -8,15 +8,19 @@ BIN := .venv/bin
 RUN_ARGS ?=
 SOAK_ARGS ?=
 GPU_ARGS ?=
+OLDEST = 'torch==2.6.*' 'transformers==4.57.*'
+NEWEST = 'torch>=2.13' 'transformers>=5.23,<6'
+VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_families.py tests/agentkv/cache/test_cache.py \
+  tests/agentkv/cache/test_padding.py tests/agentkv/cache/test_other_caches.py
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run test soak gpu test-peers lint nano clean
+.PHONY: setup system run lint test test-slow test-peers test-versions docs soak gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
 
-# apt is asked only for what is missing, and only where it may install without a question.
+# apt installs only what is missing, and only where it needs no password.
 system:
 	@need=(); \
 	command -v "$${AGENTKV_BROWSER:-chromium-headless-shell}" >/dev/null || command -v chromium >/dev/null \
@@ -47,7 +51,7 @@ system:
 	  || { echo "pip could not install agentkv: its reason stands above; mend it and run make setup again" >&2; exit 1; }
 	@touch $@
 
-# What only the tests need is most of a gigabyte: kernels for GPUs are interpreted and built there.
+# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (about half a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
@@ -62,16 +66,21 @@ lint: setup .venv/tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The tests to wait for, about six minutes on two cores; `make test-slow` has the others.
 test: lint
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
 
-# All hostile input there is, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
+# Long repetitions of what a faster test shows: every task in a browser, compiled kernels, long runs.
+test-slow: setup .venv/tests
+	$(BIN)/pytest -q -n auto --dist worksteal -m slow
+
+# All hostile input, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
 soak: setup .venv/tests
 	$(BIN)/python -m tests.soak --out runs/soak.json $(SOAK_ARGS)
 
-# All that needs a CUDA device, in nine minutes; without one, the kernels in Triton's interpreter. A PYTHON that has torch is
-# used as it is and nothing is installed, so that no network is needed; else .venv is set up. No browser is fetched: without
-# one the tasks are skipped. GPU_ARGS may name parts.
+# Everything that needs a CUDA device, in nine minutes; without one, the kernels in Triton's interpreter. A PYTHON that has
+# torch is used as it is, without a network; otherwise .venv is set up. Without a browser the tasks are skipped. GPU_ARGS may
+# name parts.
 gpu:
 	@$(PYTHON_IS_NEW_ENOUGH)
 	@python="$(PYTHON)"; \
@@ -82,8 +91,8 @@ gpu:
 	fi; \
 	PYTHONPATH="tasks$${PYTHONPATH:+:$$PYTHONPATH}" "$$python" -m agentkv_tasks.bench.gpu $(GPU_ARGS)
 
-# Against NVIDIA's kvpress, which cannot share .venv: it stops at transformers 5.2. That the cache is exact with a transformers
-# that old is tried there too. agentkv itself is not installed.
+# Policies against NVIDIA's kvpress, which needs its own environment: it stops at transformers 5.2. The cache's exactness is
+# tested with that transformers too. agentkv itself is not installed.
 test-peers: .venv-peers/installed
 	.venv-peers/bin/pytest -q tests/peers tests/agentkv/cache/test_exact.py
 
@@ -95,11 +104,36 @@ test-peers: .venv-peers/installed
 	  || { echo "pip could not install kvpress: its reason stands above; mend it and run make test-peers again" >&2; exit 1; }
 	@touch $@
 
-# The default model's whole recipe, hours on two cores, from the recordings that are kept; goes on where it was stopped.
+# The ends of the supported versions: the oldest and the newest torch and transformers of pyproject.toml.
+test-versions: .venv-oldest/installed .venv-newest/installed
+	.venv-oldest/bin/pytest -q $(VERSION_TESTS)
+	.venv-newest/bin/pytest -q $(VERSION_TESTS)
+
+.venv-oldest/installed: VERSIONS = $(OLDEST)
+.venv-newest/installed: VERSIONS = $(NEWEST)
+.venv-oldest/installed .venv-newest/installed: Makefile pyproject.toml
+	@$(PYTHON_IS_NEW_ENOUGH)
+	@echo "setting up $(@D) with $(VERSIONS)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/pip install -qq --disable-pip-version-check $(VERSIONS) numpy numba pydantic safetensors pytest hypothesis \
+	  || { echo "pip could not install $(VERSIONS): its reason stands above" >&2; exit 1; }
+	@touch $@
+
+# The documentation, into site/; a warning is an error.
+docs: setup .venv/docs
+	$(BIN)/mkdocs build --strict --quiet
+
+.venv/docs: .venv/installed
+	@echo "setting up the documentation (about ten seconds)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,docs]' \
+	  || { echo "pip could not install what the documentation needs: its reason stands above" >&2; exit 1; }
+	@touch $@
+
+# The default model's whole recipe, hours on two cores, from the committed recordings; continues where it was stopped.
 nano: setup
 	PYTHONPATH=tasks $(BIN)/python -m nano.corpus
 	PYTHONPATH=tasks $(BIN)/python -m nano.train
 	PYTHONPATH=tasks $(BIN)/python -m nano.train --export
 
 clean:
-	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis
