@@ -21,6 +21,7 @@ _HOMES = {
     "CacheFileError": "agentkv.cache.checkpoint.file",
     "Policy": "agentkv.policies.policy",
     "PolicyError": "agentkv.policies.entries",
+    "browser": "agentkv.browsing",
     "attach": "agentkv.cache.hf.attach",
     "load_model": "agentkv.models.local",
     "policy": "agentkv.policies.registry",

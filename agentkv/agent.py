@@ -7,6 +7,7 @@ from typing import Any
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.config import Decoding, Observations
+from agentkv.defaults import POLICY
 from agentkv.episode import Surface, Terms, pursue
 from agentkv.masking import Secrets
 from agentkv.models.model import CachedModel, Model
@@ -35,7 +36,7 @@ class Agent:
     def __init__(
         self,
         model: Model | CachedModel | str,
-        policy: Any = "conf-kv-int8",
+        policy: Any = POLICY,
         *,
         budget: int | str | None = None,
         decoding: Decoding = "constrained",

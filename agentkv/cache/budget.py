@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.storage.sizes import resting_bytes
+from agentkv.defaults import BUDGET_FLOOR, BUDGET_SHARE
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import EnergyState, Learner
@@ -29,6 +30,8 @@ class Share:
     """Share of the tokens a sequence has seen that may stay per layer and KV head."""
 
     of_seen: float
+    floor: int = 0
+    """Tokens that may stay at least."""
 
 
 Budget = int | Share | Bytes | None
@@ -56,6 +59,16 @@ def parse_budget(budget: int | float | str | None) -> Budget:
             "bytes such as '64MiB'; units: B, KB, MB, GB, KiB, MiB, GiB"
         )
     return Bytes(int(float(match[1]) * unit))
+
+
+def default_budget(policy: Policy) -> Budget:
+    """Return the budget for a policy that got none: a share of the context, or None if the policy
+    keeps everything or brings its own."""
+    try:
+        policy.fitted(None)
+    except PolicyError:
+        return Share(BUDGET_SHARE, BUDGET_FLOOR)
+    return None
 
 
 class Allowance:
@@ -101,7 +114,8 @@ class Allowance:
         """Return the policy with its budget filled in, after `num_seen` tokens of a sequence."""
         if self._share is not None:
             # exact arithmetic gives 38 for 40 % of 96; the small term undoes rounding
-            num_entries = max(self._least, math.floor(self._share.of_seen * num_seen + 1e-6))
+            wanted = math.floor(self._share.of_seen * num_seen + 1e-6)
+            num_entries = max(self._least, self._share.floor, wanted)
             if self._fitted.gate.ceiling != num_entries:
                 self._fitted = self.policy.fitted(num_entries)
         return self._fitted

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentkv.cache.budget import Budget, parse_budget
+from agentkv.cache.budget import Budget, default_budget, parse_budget
 from agentkv.cache.checkpoint.file import CacheFileError, SavedFile
 from agentkv.cache.checkpoint.saved import fill, read_settings, save
 from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
@@ -25,6 +25,7 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cache.progress import Progress
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
+from agentkv.defaults import CHUNK, POLICY
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import policy as named_policy
@@ -108,10 +109,10 @@ class Cache(HookedCache):
         cls,
         model: PreTrainedModel,
         *,
-        policy: str | Policy = "conf-kv-int8",
+        policy: str | Policy = POLICY,
         budget: int | float | str | None = None,
         prefill: Prefill = "chunked",
-        chunk: int = 512,
+        chunk: int = CHUNK,
     ) -> "Cache":
         """Return an empty cache for `model`, and attach the model if it is not.
 
@@ -119,7 +120,8 @@ class Cache(HookedCache):
             policy: a name, or a value from `agentkv.policy`.
             budget: tokens per layer and KV head, protected ones included; or a share of the tokens
                 that each sequence has seen, such as 0.25 or "25%"; or bytes for the whole cache at
-                rest, such as "64MiB". For conf-kv it is the loose budget.
+                rest, such as "64MiB". For conf-kv it is the loose budget. None: a policy that needs
+                a budget gets `agentkv.defaults`: a quarter of the tokens seen, at least 1,024.
             prefill: how `feed` takes a long input: "chunked" evicts after each chunk, which bounds
                 the peak; "whole" lets every token see all of it. A forward that arrives whole, as
                 from `generate`, is attended whole and evicted layer by layer right after;
@@ -135,7 +137,7 @@ class Cache(HookedCache):
         if chunk < 1:
             raise PolicyError(f"chunk must be at least 1 token; found {chunk}")
         value = named_policy(policy) if isinstance(policy, str) else policy
-        parsed = parse_budget(budget)
+        parsed = default_budget(value) if budget is None else parse_budget(budget)
         attach(model)
         return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
 

@@ -14,6 +14,7 @@ from agentkv.cache.cache import Cache
 from agentkv.cache.hf.attach import attach
 from agentkv.chat import ChatTemplate
 from agentkv.config import Decoding, Observations
+from agentkv.defaults import POLICY
 from agentkv.grammar import Grammar
 from agentkv.models.decode import ActingModel
 from agentkv.models.find import ModelError, check_files, find_model
@@ -38,7 +39,7 @@ class LocalModel:
 
     def under(
         self,
-        policy: Any = "conf-kv-int8",
+        policy: Any = POLICY,
         *,
         budget: int | str | None = None,
         decoding: Decoding = "constrained",

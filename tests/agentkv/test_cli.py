@@ -123,10 +123,7 @@ def test_a_placeholder_without_a_site_is_refused(tmp_path: Path) -> None:
 def test_policies_are_listed_with_their_parts_parameters_and_papers_within_80_columns() -> None:
     lines = call("policies").output.splitlines()
     about = lines[lines.index("conf-kv-int8") :]
-    assert about[1:3] == [
-        "    `conf-kv` with older rows in 8 bits.",
-        "    Confident / Shared / AttentionAndRecency / Best / Aged",
-    ]
+    assert "8 bits" in about[1] and about[2].count(" / ") == 4
     assert any("threshold=0.7" in line for line in about)
     assert "    CONF-KV (arXiv 2605.24786)" in about
     assert "    (no parameters)" in lines[lines.index("full") : lines.index("window")]
@@ -136,10 +133,12 @@ def test_policies_are_listed_with_their_parts_parameters_and_papers_within_80_co
 def test_one_policy_is_explained_down_to_its_parameters() -> None:
     lines = call("policies", "ada-pyramidkv").output.splitlines()
     assert lines[:2] == ["ada-pyramidkv", "    `ada-snapkv` with the layers of `pyramidkv`."]
-    allocator = lines.index("    allocator: Adaptive")
-    assert lines[allocator + 1].startswith("        The heads of a layer compete")
+    parts = [
+        line.split(":")[0].strip() for line in lines if line.startswith("    ") and ": " in line
+    ]
+    assert parts[:5] == ["gate", "allocator", "scorer", "selector", "precision"]
     beta = lines.index("    beta=20")
-    assert "the last layer gets 1 / beta" in lines[beta + 1]
+    assert "The last layer gets 1 / beta" in lines[beta + 1]
     assert "Ada-KV (arXiv 2407.11550)" in lines[-1]
     assert all(len(line) <= 80 for line in lines)
 

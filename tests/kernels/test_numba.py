@@ -112,6 +112,7 @@ def test_without_numba_plain_torch_serves():
     assert in_a_process(code).splitlines() == ["torch", expected]
 
 
+@pytest.mark.slow
 def test_a_process_that_was_forked_after_a_step_takes_steps_too():
     code = (
         f"import os; {STEP} step(); child = os.fork();"

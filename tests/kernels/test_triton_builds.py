@@ -5,6 +5,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
+pytestmark = pytest.mark.slow
+
 from agentkv_kernels.device import TRITONS, _lack_of_triton, unsupported_by_triton  # noqa: E402
 from agentkv_kernels.triton.append import append_kernel  # noqa: E402
 from agentkv_kernels.triton.attention import attend_kernel  # noqa: E402

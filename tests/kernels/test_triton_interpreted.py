@@ -16,6 +16,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
+pytestmark = pytest.mark.slow
+
 from tests.kernels import cache_checks  # noqa: E402
 from tests.kernels.segment_checks import CHECKS, ON_A_DEVICE  # noqa: E402
 

@@ -26,6 +26,7 @@ from tests.tasks.runs import (
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_leaves_nothing_behind_and_is_finished_by_the_next(
     tmp_path: Path,
 ) -> None:
@@ -87,6 +88,7 @@ def test_an_interrupt_leaves_complete_rows_the_table_so_far_and_a_report(tmp_pat
     wait_until_gone(family)
 
 
+@pytest.mark.slow
 def test_a_page_that_hangs_or_does_not_load_is_an_error_of_the_environment(tmp_path: Path) -> None:
     silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
     task = json.loads(SMALL.read_text())[0]
@@ -117,6 +119,7 @@ def test_options_that_make_no_sense_start_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "results.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_browser_that_does_not_start_once_is_tried_again(tmp_path: Path) -> None:
     browser = tmp_path / "browser"
     browser.write_text(f"""#!/bin/sh
@@ -128,6 +131,7 @@ def test_a_browser_that_does_not_start_once_is_tried_again(tmp_path: Path) -> No
     assert [row.status for row in complete_rows(tmp_path / "out")] == ["stopped"], said
 
 
+@pytest.mark.slow
 def test_a_row_that_finds_no_room_ends_the_run_in_words_and_the_next_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_row_that_finds_no_room_ends_the_run_in_words_and_the_next_goes_on(
     assert len(complete_rows(tmp_path)) == 8
 
 
+@pytest.mark.slow
 def test_a_trace_that_finds_no_room_costs_its_episode_and_not_the_run(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--seeds", "0,1", "--workers", "1")
     wait_for_rows(tmp_path, 1)

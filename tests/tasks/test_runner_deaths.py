@@ -22,6 +22,7 @@ from tests.tasks.runs import (
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.slow
 def test_a_model_that_is_killed_costs_the_episodes_in_progress_and_is_started_anew(
     tmp_path: Path,
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_worker_that_is_killed_takes_no_other_episode_with_it(tmp_path: Path) 
     assert all("the worker was killed by SIGKILL" in row.error for row in lost)
 
 
+@pytest.mark.slow
 def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     process = start(tmp_path / "out", *NANO, "--workers", "1")
     while process.poll() is None:
@@ -68,6 +70,7 @@ def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path
     assert not complete_rows(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_no_stopped_browser_behind(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "random", "--max-steps", "12", "--workers", "1")
     wait_for_steps(tmp_path, 1)

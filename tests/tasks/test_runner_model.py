@@ -38,6 +38,7 @@ def maps_torch(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_model_and_find_what_one_finds(tmp_path: Path) -> None:
     together, alone = tmp_path / "together", tmp_path / "alone"
     process = start(together, *NANO, "--workers", "2")
@@ -52,6 +53,7 @@ def test_two_workers_share_a_model_and_find_what_one_finds(tmp_path: Path) -> No
     assert all(row.rss_peak_bytes for row in complete_rows(alone))
 
 
+@pytest.mark.slow
 def test_two_deterministic_runs_write_equal_rows_but_for_times(tmp_path: Path) -> None:
     def rows(out: Path) -> dict[str, dict[str, object]]:
         said = finish(start(out, *NANO, "--deterministic", "--workers", "2"))
@@ -65,6 +67,7 @@ def test_two_deterministic_runs_write_equal_rows_but_for_times(tmp_path: Path) -
     assert rows(tmp_path / "one") == rows(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:
     process = start(tmp_path, *NANO, "--workers", "2")
     wait_for_rows(tmp_path, 1)

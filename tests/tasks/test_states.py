@@ -203,6 +203,7 @@ def test_help_fits_80_columns() -> None:
     assert all(len(line) <= 80 for line in call("--help").output.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_world_is_read_as_an_agent_would_and_alike_each_time(
     template: PlainTemplate,

@@ -107,6 +107,7 @@ def test_the_same_seed_gives_the_same_suite_and_another_seed_another(suite: Suit
     assert len(shared) < 15
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("seed", [DEFAULT_SEED])
 def test_every_task_is_solved_by_its_own_solution(seed: int, tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def test_every_task_is_solved_by_its_own_solution(seed: int, tmp_path: Path) -> 
     assert {row.status for row in rows} == {"stopped"}
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_an_agent_that_stops_at_once_solves_nothing(suite: Suite, tmp_path: Path) -> None:
     rows = play(suite, "stop", tmp_path)
@@ -145,6 +147,7 @@ def test_the_solution_of_another_task_with_the_same_start_solves_nothing(suite: 
     assert solved == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_random_clicks_solve_nothing(suite: Suite) -> None:
     solved = []
@@ -184,6 +187,7 @@ def walk(task: Task, browser: Browser, server: Server, ocr: Ocr) -> Iterator[Ite
         yield pages()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
     suite: Suite,

@@ -27,6 +27,8 @@ class Settings(_State):
     """Kind of the budget."""
     number: float | int | None
     """The budget."""
+    floor: Count = 0
+    """Tokens that a share allows at least."""
     prefill: Literal["chunked", "whole"]
     chunk: Annotated[int, Field(ge=1)]
 
@@ -34,7 +36,13 @@ class Settings(_State):
     def of(cls, budget: Budget, prefill: Literal["chunked", "whole"], chunk: int) -> "Settings":
         """Return the settings of a cache."""
         if isinstance(budget, Share):
-            return cls(kind="share", number=budget.of_seen, prefill=prefill, chunk=chunk)
+            return cls(
+                kind="share",
+                number=budget.of_seen,
+                floor=budget.floor,
+                prefill=prefill,
+                chunk=chunk,
+            )
         if isinstance(budget, Bytes):
             return cls(kind="bytes", number=budget.count, prefill=prefill, chunk=chunk)
         kind: Literal["none", "tokens"] = "none" if budget is None else "tokens"
@@ -47,7 +55,7 @@ class Settings(_State):
         if self.kind == "none" and number is None:
             return None
         if self.kind == "share" and isinstance(number, float) and 0 < number < 1:
-            return Share(number)
+            return Share(number, self.floor)
         if isinstance(number, int) and number > 0 and self.kind in ("tokens", "bytes"):
             return number if self.kind == "tokens" else Bytes(number)
         raise PolicyError(f"{number!r} is no budget of the kind {self.kind!r}")

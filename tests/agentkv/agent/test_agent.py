@@ -85,6 +85,7 @@ def test_time_that_is_over_ends_it(session: Session) -> None:
     assert "1e-09 s" in episode.error
 
 
+@pytest.mark.slow
 def test_a_model_out_of_positions_ends_it(session: Session, short_model: LocalModel) -> None:
     # random weights under a grammar may happen to stop; free ones write nothing that can be read
     agent = Agent(short_model, "full", max_new_tokens=64, decoding="free", max_parse_failures=100)

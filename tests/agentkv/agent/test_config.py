@@ -151,7 +151,10 @@ def test_every_parameter_of_every_policy_can_be_set_in_a_file(tmp_path: Path, na
             MINE + 'allocator = "ada-snapkv"',
             r"mine\.toml: policy 'mine': AttentionAndRecency scores of different heads",
         ),
-        (MINE + 'precision = "arkv"', r"mine\.toml: policy 'mine': Ranked stores rows by"),
+        (
+            MINE + 'precision = "arkv"',
+            r"mine\.toml: policy 'mine': QuantizeByRank stores entries by",
+        ),
         (MINE.replace("= 3", "= -3"), r"mine\.toml: selector: sinks must be"),
         (MINE.replace("0.9", "'high'"), r"mine\.toml: base: threshold must be a number"),
         (MINE + "scorer = 3", "scorer: .*found 3"),

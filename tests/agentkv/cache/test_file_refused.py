@@ -77,7 +77,7 @@ def test_the_first_difference_between_policies_is_named(llama, tokens, tmp_path)
     changed = agentkv.policy("snapkv", **SMALL)
     changed = replace(changed, selector=replace(changed.selector, sinks=2))
     used(llama, tokens, changed, 40).save(path)
-    assert "put together by hand" in refusal()
+    assert "assembled from parts" in refusal()
     agentkv.Cache.load(path, llama, policy=changed).check()
 
 

@@ -125,6 +125,7 @@ def test_gradients_still_flow_through_an_attached_model(family, model_of, tokens
 # ---- compiled
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_compiled_model_feeds_a_cache_as_the_plain_one_does(llama, tokens):
     llama.model.layers, llama.config.num_hidden_layers = llama.model.layers[:1], 1

@@ -66,7 +66,6 @@ def test_an_unsupported_family_is_refused_by_name():
     ("settings", "message"),
     [
         ({"policy": "wndow", "budget": 9}, "unknown policy 'wndow'; known: "),
-        ({"policy": "window"}, "needs a budget"),
         ({"policy": "full", "budget": 9}, "keeps every entry"),
         ({"policy": "window", "budget": 0}, "at least 1"),
         ({"policy": "window", "budget": "64 parsecs"}, "neither a number of tokens"),

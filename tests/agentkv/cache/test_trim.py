@@ -35,6 +35,7 @@ def kept_beside():
     return before - resident(), cache.nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not STATUS.exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc on Linux"
 )

@@ -74,6 +74,7 @@ def _episode(label: str, **changes: Any) -> Episode:
     return Episode(**{**values, **changes})
 
 
+@pytest.mark.slow
 def test_a_process_that_keeps_all_takes_more_the_longer_it_reads(measure: Measure) -> None:
     rows, said = measure("window")
     found = {(row["label"], row["seen"]): row for row in rows}
@@ -134,6 +135,7 @@ def test_an_episode_is_a_prompt_and_what_is_decoded_after_it(label: str) -> None
         assert taken.live_bytes == 205 * ROW_BYTES
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_measured(measure: Measure) -> None:
     rows, said = measure("window", lengths=(300,))
     assert "peak: the most that was resident" in " ".join(said.split())
@@ -149,6 +151,7 @@ class _Kills:
         return os._exit, (9,)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_named() -> None:
     with pytest.raises(EpisodeError, match="window, 200 tokens: the process was killed"):
         in_a_process(_episode("window", threads=_Kills()))

@@ -21,6 +21,7 @@ def a_source(recordings: Path) -> Source:
     return Source(TEMPLATE, Recordings(recordings), range(300, 900), max_tokens=600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ORDER)
 def test_the_shares_of_a_stage_are_the_whole(stage: str, tmp_path: Path) -> None:
     for recordings in (RECORDINGS, tmp_path):
@@ -46,6 +47,7 @@ def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> 
         assert spent[kind] / sum(spent.values()) == pytest.approx(share, abs=0.05), kind
 
 
+@pytest.mark.slow
 def test_of_what_is_learnt_less_is_drawn() -> None:
     source, rng = a_source(RECORDINGS), random.Random(4)
     tasks = {task_of(episode) for episode in source.recordings.tasks}

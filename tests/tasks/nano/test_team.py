@@ -34,6 +34,7 @@ def take_steps(team: Team, work: Path) -> None:
     a_trainer(work, team).run(until=12_000)
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_weights_that_one_trains(tmp_path: Path) -> None:
     before = weights(a_trainer(tmp_path, Team()))
     after = []
@@ -57,6 +58,7 @@ def fail(team: Team) -> None:
     raise ValueError(f"number {team.rank} cannot")
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_in_one_process_is_told() -> None:
     with pytest.raises(Exception, match="number . cannot"):
         together(fail, 2)

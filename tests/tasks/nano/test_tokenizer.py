@@ -68,6 +68,7 @@ def test_any_text_comes_back_as_it_was(text: str) -> None:
     assert TEMPLATE.decode(TEMPLATE.encode(text)) == text
 
 
+@pytest.mark.slow
 def test_the_recipe_is_deterministic_and_keeps_its_promises_on_any_corpus() -> None:
     corpus = ["the quick brown fox", "jumps over [12] the lazy dog"] * 3
     first, second = (recipe.train(corpus, vocab_size=2100) for _ in range(2))

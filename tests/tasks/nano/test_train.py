@@ -66,6 +66,7 @@ def test_a_few_steps_lower_the_loss(
     assert lost[-1] < lost[0] - 0.3
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_gives_the_weights_of_one_that_was_not(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_run_can_begin_with_the_weights_of_a_model(
     assert second.step()["loss"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_can_begin_with_the_weights_of_a_model_that_lacks_tokens(
     tokenizer: Tokenizer, recordings: Recordings, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_run_can_begin_with_the_weights_of_a_model_that_lacks_tokens(
         assert len(new.unique(dim=0)) == len(new)
 
 
+@pytest.mark.slow
 def test_the_recordings_that_are_kept_are_of_training_worlds_and_founded() -> None:
     kept = Recordings(RECORDINGS)
     worlds = {int(episode.name.partition("/")[0]) for episode in kept.tasks}

@@ -50,6 +50,7 @@ def _interrupted(plain: Any, often: int) -> Iterator[Timed]:
     return measure_cell(cell, contenders, Progress(disable=True))
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_an_interrupted_measurement_keeps_whole_rounds(plain: Any) -> None:
     # scored twice per token, once for each layer: prompt and check 4, a round 12
@@ -62,6 +63,7 @@ def test_an_interrupted_measurement_keeps_whole_rounds(plain: Any) -> None:
         assert not list(_interrupted(plain, 4 + 5))
 
 
+@pytest.mark.slow
 def test_interrupted_what_was_measured_is_shown_and_kept(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def test_what_is_there_is_not_measured_again(measure: Measure) -> None:
     assert sorted({row["seen"] for row in short["rows"]}) == [40, 50, 60]
 
 
+@pytest.mark.slow
 def test_cells_without_all_their_rounds_are_measured_again(
     measure: Measure, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_rows_of_the_last_measurement_count(measure: Measure, tmp_path: Path) ->
     assert RowFile(path, fresh=True).rows == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -78,6 +80,7 @@ def test_rows_that_could_not_be_compared_are_not_mixed(
     assert measure.last[0] == before  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_fresh_begins_anew(measure: Measure) -> None:
     before, _ = measure("window", lengths=(40,), num_split_rounds=0)
     after, _ = measure("full", lengths=(60,), num_split_rounds=0, fresh=True)

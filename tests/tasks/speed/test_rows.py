@@ -18,6 +18,7 @@ Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]
 
 
+@pytest.mark.slow
 def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> None:
     rows, said = measure("full", "conf-kv-int8", "ada-snapkv", lengths=(40, 150), batches=(1, 3))
     labels = ["transformers", "full", "conf-kv-int8", "ada-snapkv"]
@@ -52,6 +53,7 @@ def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> No
     assert ["seen", "cache", "1", "3"] in heads  # tokens a second by batch
 
 
+@pytest.mark.slow
 def test_a_static_cache_is_timed_with_room_for_what_is_read(measure: Measure) -> None:
     rows, said = measure("full", lengths=(40, 150), batches=(2,), against=("static",))
     found = {(row["label"], row["seen"]): row for row in rows}
@@ -65,6 +67,7 @@ def test_a_static_cache_is_timed_with_room_for_what_is_read(measure: Measure) ->
     assert "static" in said
 
 
+@pytest.mark.slow
 def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +83,7 @@ def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention
     assert "quantized-fp8: left out" in said  # it knows no windows
 
 
+@pytest.mark.slow
 def test_ratios_are_those_of_the_same_rounds(measure: Measure) -> None:
     rows, _ = measure("window", num_rounds=3)
     base, ours = (row["round_p50_ms"] for row in rows)
@@ -88,6 +92,7 @@ def test_ratios_are_those_of_the_same_rounds(measure: Measure) -> None:
     assert (rows[1]["ratio_least"], rows[1]["ratio_most"]) == pytest.approx((ratios[0], ratios[2]))
 
 
+@pytest.mark.slow
 def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
     measure: Measure,
 ) -> None:
