@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,7 +21,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Host, Route
 
 from agentkv_env.sites.images import label
-from agentkv_env.sites.registry import SITES
 from agentkv_env.sites.site import Database, Site, environment, missing, money, render
 from agentkv_env.sites.world import World
 
@@ -35,10 +35,10 @@ class PortBusy(ValueError):
 def template_bytes(world: World) -> bytes:
     """The database of a fresh `world`, as SQLite's own serialisation."""
     with contextlib.closing(_connect()) as connection:
-        for site in SITES:
+        for site, content in zip(world.sites, world.contents, strict=True):
             connection.executescript(site.schema)
             connection.execute("BEGIN")
-            site.fill(world, connection)
+            site.fill(world.region, content, connection)
             connection.execute("COMMIT")
         return connection.serialize()
 
@@ -46,9 +46,16 @@ def template_bytes(world: World) -> bytes:
 def application(world: World, database: Database) -> Starlette:
     """The five sites as one ASGI application; the Host header says which one answers."""
     routes: list[BaseRoute] = [
-        Host(f"{site.name}.localhost", _site_application(site, world, database)) for site in SITES
+        Host(f"{site.name}.localhost", _site_application(site, world, database))
+        for site in world.sites
     ]
-    return Starlette(routes=[*routes, Route("/{rest:path}", _no_such_host)])
+    known = ", ".join(f"{site.name}.localhost" for site in world.sites)
+
+    async def no_such_host(request: Request) -> Response:
+        host = request.headers.get("host", "")
+        return PlainTextResponse(f"no site at {host!r}; the sites are {known}", 404)
+
+    return Starlette(routes=[*routes, Route("/{rest:path}", no_such_host)])
 
 
 class Server:
@@ -104,7 +111,7 @@ class Server:
     @property
     def origins(self) -> dict[str, str]:
         """Where each site really is: {"shop": "http://shop.localhost:41233", ...}."""
-        return {site.name: f"http://{site.name}.localhost:{self.port}" for site in SITES}
+        return {site.name: f"http://{site.name}.localhost:{self.port}" for site in self.world.sites}
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -114,12 +121,12 @@ class Server:
     @property
     def placeholders(self) -> dict[str, str]:
         """What tasks write to the public origin: {"__SHOPPING__": "http://shop.localhost", ...}."""
-        return {site.placeholder: f"http://{site.name}.localhost" for site in SITES}
+        return {site.placeholder: f"http://{site.name}.localhost" for site in self.world.sites}
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The host names of the sites: an agent's allow-list."""
-        return tuple(f"{site.name}.localhost" for site in SITES)
+        return tuple(f"{site.name}.localhost" for site in self.world.sites)
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -210,7 +217,8 @@ def _bind(port: int) -> socket.socket:
     return listening
 
 
-def _site_application(site: Site, world: World, database: Database) -> Starlette:
+def _site_application(site: Site[Any], world: World, database: Database) -> Starlette:
+    content = world.content_of(site)
     pictures: dict[str, bytes] = {}
     base = (Path(__file__).parent / "templates" / "style.css").read_bytes()
     own = site.folder / "style.css"
@@ -219,7 +227,7 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
     async def picture(request: Request) -> Response:
         key = request.path_params["key"]
         if key not in pictures:
-            drawn = site.picture(world, key)
+            drawn = site.picture(world.region, content, key)
             if drawn is None:
                 raise missing()
             pictures[key] = drawn
@@ -249,7 +257,7 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
             Route("/style.css", stylesheet),
             Route("/favicon.ico", icon),
             Route("/image/{key}.png", picture),
-            *site.routes(world),
+            *site.routes,
         ],
         exception_handlers={
             HTTPException: on_http_error,
@@ -257,17 +265,12 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
             500: on_failure,
         },
     )
-    result.state.world = world
+    result.state.region = world.region
+    result.state.content = content
     result.state.site = site
     result.state.database = database
     result.state.templates = environment(site.folder, _FILTERS)
     return result
-
-
-async def _no_such_host(request: Request) -> Response:
-    known = ", ".join(f"{site.name}.localhost" for site in SITES)
-    host = request.headers.get("host", "")
-    return PlainTextResponse(f"no site at {host!r}; the sites are {known}", 404)
 
 
 def _day(when: datetime | str) -> str:

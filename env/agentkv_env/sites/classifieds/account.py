@@ -8,22 +8,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.classifieds.content import CONDITIONS, Content
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
+    region,
     see_other,
+    site_content,
     whole_number,
-    world,
 )
 
 MOST_DOLLARS = 99_999
 
 
 async def own_listings(request: Request) -> Response:
-    found = store.find(database(request), seller=world(request).me.handle)
+    found = store.find(database(request), seller=region(request).me.handle)
     return page(request, "mine.html", listings=found)
 
 
@@ -56,7 +57,7 @@ async def post(request: Request) -> Response:
 
 def publish(request: Request, fields: dict[str, str]) -> int:
     """Store a complete listing of the user's and return its id."""
-    shown = world(request)
+    shown = region(request)
     cursor = database(request).execute(
         "INSERT INTO classifieds_listing (title, category, price, condition, town, seller,"
         " description, delivery, posted_at, has_photo) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
@@ -105,21 +106,21 @@ def own(request: Request) -> sqlite3.Row:
     row = store.listing(database(request), request.path_params["id"])
     if row is None:
         raise missing()
-    if row["seller"] != world(request).me.handle:
+    if row["seller"] != region(request).me.handle:
         raise HTTPException(403)
     return row
 
 
 def what_is_wrong(request: Request, fields: dict[str, str]) -> list[str]:
     """What is missing or impossible in a listing form, in words for its reader."""
-    slugs = {category.slug for category in world(request).classifieds.categories}
+    slugs = {category.slug for category in site_content(request, Content).categories}
     price = whole_number(fields.get("price"), -1)
     checks = (
         (bool(fields.get("title")), "Give the listing a title"),
         (fields.get("category") in slugs, "Choose a category"),
         (0 <= price <= MOST_DOLLARS, f"Give the price in whole dollars, up to {MOST_DOLLARS}"),
         (fields.get("condition") in CONDITIONS, "Choose a condition"),
-        (fields.get("town") in world(request).places, "Choose a town"),
+        (fields.get("town") in region(request).places, "Choose a town"),
     )
     return [message for good, message in checks if not good]
 
@@ -147,7 +148,7 @@ def form_page(
         id=id,
         fields=fields,
         wrong=wrong,
-        categories=world(request).classifieds.categories,
+        categories=site_content(request, Content).categories,
         conditions=CONDITIONS,
         status=422 if wrong else 200,
     )

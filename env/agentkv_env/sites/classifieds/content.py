@@ -5,7 +5,7 @@ from typing import Literal
 
 from agentkv_env.sites.classifieds import dealings, facts, places
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 NUM_LISTINGS = 72
 SHARE_SOLD = 0.12
@@ -139,12 +139,12 @@ _QUESTIONS = (
 _ANSWER_TIMES = "an hour|half a day|a day|two days".split("|")
 
 
-def generate(names: Names, town: Town) -> Content:
+def generate(names: Names, region: Region) -> Content:
     """The classifieds of one world; the signed-in user has three listings of their own."""
     rng = names.rng
     extra = Names(names.seed, "classifieds/more", names.taken)
-    streets = places.streets(extra, town)
-    me, *others = [person.handle for person in town.people]
+    streets = places.streets(extra, region)
+    me, *others = [person.handle for person in region.people]
     offering = others[:12]
     sellers = tuple(
         Seller(
@@ -158,7 +158,7 @@ def generate(names: Names, town: Town) -> Content:
             phone=f"555 {extra.rng.randint(2222, 7999)}",
             ratings=dealings.ratings(extra, [x for x in others if x != person.handle]),
         )
-        for person in town.people
+        for person in region.people
         if person.handle == me or person.handle in offering
     )
     mine = set(rng.sample(range(4, NUM_LISTINGS), 3))
@@ -172,8 +172,8 @@ def generate(names: Names, town: Town) -> Content:
         seller = me if number in mine else names.pick(offering)
         curious = [handle for handle in others if handle != seller]
         years = rng.randint(2, 19)
-        title = names.title(pattern, colour=_COLOURS, brand=town.brands)
-        place = names.pick(town.places)
+        title = names.title(pattern, colour=_COLOURS, brand=region.brands)
+        place = names.pick(region.places)
         photo = _photo(names, number, prices[number - 1])
         listings.append(
             Listing(

@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 
 from agentkv_env.sites import images
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 _WIDTH, _HEIGHT = 420, 250
 _STREETS_IN_A_TOWN = 2
@@ -30,10 +30,10 @@ class Spot:
     """Metres to the next place to park."""
 
 
-def streets(names: Names, town: Town) -> dict[str, tuple[str, ...]]:
+def streets(names: Names, region: Region) -> dict[str, tuple[str, ...]]:
     """The streets of each town."""
     return {
-        place: tuple(names.street() for _ in range(_STREETS_IN_A_TOWN)) for place in town.places
+        place: tuple(names.street() for _ in range(_STREETS_IN_A_TOWN)) for place in region.places
     }
 
 

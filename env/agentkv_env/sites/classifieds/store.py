@@ -2,10 +2,9 @@
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.classifieds.content import Content
+from agentkv_env.sites.region import Region
 
 SCHEMA = """
 CREATE TABLE classifieds_listing (
@@ -49,14 +48,13 @@ ORDERS = {
 """Ways to sort: what the page calls them, and the SQL."""
 
 
-def fill(world: "World", connection: sqlite3.Connection) -> None:
+def fill(region: Region, content: Content, connection: sqlite3.Connection) -> None:
     """Insert the world's listings with all that was said and offered about them."""
-    content = world.classifieds
     connection.executemany(
         "INSERT INTO classifieds_listing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
         [
             (x.id, x.title, x.category, x.price, x.condition, x.town, x.seller, x.description,
-             x.delivery, (world.now - timedelta(days=x.days_ago)).isoformat(), x.is_sold)
+             x.delivery, (region.now - timedelta(days=x.days_ago)).isoformat(), x.is_sold)
             for x in content.listings
         ],
     )  # fmt: skip

@@ -6,7 +6,7 @@ from agentkv_env.sites.forum.boards import BOARDS, Board, Charter, charters
 from agentkv_env.sites.forum.extras import Extras, extras
 from agentkv_env.sites.forum.letters import Letter, letters
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 NUM_THREADS = 64
 NUM_OWN_COMMENTS = 3
@@ -139,11 +139,11 @@ _HALLS = "CITY HALL|OLD MILL|RIVER HOUSE|SCHOOL YARD|STATION HALL".split("|")
 _EVENT_TITLES = "the poster is here|who is coming|join us".split("|")
 
 
-def generate(names: Names, town: Town) -> Content:
+def generate(names: Names, region: Region) -> Content:
     """The forum of one world: eight boards, `NUM_THREADS` threads, each fourth a poster."""
     rng = names.rng
     more = Names(names.seed, "forum/more", names.taken)
-    handles = [person.handle for person in town.people]
+    handles = [person.handle for person in region.people]
     members = tuple(
         Member(
             person.handle,
@@ -151,7 +151,7 @@ def generate(names: Names, town: Town) -> Content:
             rng.randint(2009, 2024),
             more.pick(FLAIRS_OF_MEMBERS),
         )
-        for person in town.people
+        for person in region.people
     )
     next_comment = 1
     threads = []
@@ -164,15 +164,15 @@ def generate(names: Names, town: Town) -> Content:
             event = rng.randrange(len(_EVENTS))
             board = _EVENT_BOARDS[event]
             pattern = f"{_EVENTS[event].capitalize()} in {{place}}: {{tail}}"
-            title = names.title(pattern, place=town.places, tail=_EVENT_TITLES)
+            title = names.title(pattern, place=region.places, tail=_EVENT_TITLES)
             poster = _poster(names, _EVENTS[event])
             body = "Everything is on the poster."
         else:
             board = BOARDS[number * 3 // 4 % len(BOARDS)].name
-            title = _thread_title(names, town, board)
+            title = _thread_title(names, region, board)
             body = names.pick(_BODIES)
         author, *others = names.sample(handles[1:], 6)
-        comments = _comments(names, town, number, next_comment, others, ages[number - 1])
+        comments = _comments(names, region, number, next_comment, others, ages[number - 1])
         next_comment += len(comments)
         threads.append(
             Thread(
@@ -184,24 +184,26 @@ def generate(names: Names, town: Town) -> Content:
                 score=scores[number - 1],
                 minutes_ago=ages[number - 1],
                 poster=poster,
-                extras=extras(more, town, number, is_poster=poster is not None),
+                extras=extras(more, region, number, is_poster=poster is not None),
                 comments=comments,
             )
         )
     subscribed = tuple(sorted(names.sample([board.name for board in BOARDS], 3)))
-    _add_own(more, town, handles[0], threads, next_comment)
+    _add_own(more, region, handles[0], threads, next_comment)
     return Content(
         BOARDS,
         members,
         tuple(threads),
         subscribed,
         charters=charters(more, handles[1:]),
-        letters=letters(more, town),
+        letters=letters(more, region),
         saved=tuple(sorted(more.sample(range(1, NUM_THREADS + 1), 2))),
     )
 
 
-def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comment: int) -> None:
+def _add_own(
+    names: Names, region: Region, me: str, threads: list[Thread], next_comment: int
+) -> None:
     """Let the signed-in user have commented on `NUM_OWN_COMMENTS` of the threads."""
     for index in sorted(names.sample(range(NUM_THREADS), NUM_OWN_COMMENTS)):
         thread = threads[index]
@@ -210,7 +212,7 @@ def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comm
             thread.id,
             None,
             me,
-            _reply(names, town, _REPLIES),
+            _reply(names, region, _REPLIES),
             names.rng.randint(1, 59),
             names.rng.randint(1, thread.minutes_ago - 1),
         )
@@ -218,12 +220,12 @@ def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comm
         next_comment += 1
 
 
-def _thread_title(names: Names, town: Town, board: str) -> str:
+def _thread_title(names: Names, region: Region, board: str) -> str:
     def draw() -> str:
         title = names.pick(_TITLES[board]).format(
             adjective=names.pick(_ADJECTIVES),
-            place=names.pick(town.places),
-            brand=names.pick(town.brands),
+            place=names.pick(region.places),
+            brand=names.pick(region.brands),
         )
         return title[0].upper() + title[1:]
 
@@ -239,7 +241,7 @@ def _poster(names: Names, event: str) -> Poster:
 
 
 def _comments(
-    names: Names, town: Town, thread: int, first_id: int, authors: list[str], age: int
+    names: Names, region: Region, thread: int, first_id: int, authors: list[str], age: int
 ) -> tuple[Comment, ...]:
     """Two to five comments by different people; about every third answers an earlier one."""
     rng = names.rng
@@ -248,7 +250,7 @@ def _comments(
     for index, author in enumerate(authors[: rng.randint(2, 5)]):
         top = [comment for comment in result if comment.parent is None]
         parent = names.pick(top) if top and rng.random() < 0.35 else None
-        body = _reply(names, town, _REPLIES if parent is None else _ANSWERS)
+        body = _reply(names, region, _REPLIES if parent is None else _ANSWERS)
         since = parent.minutes_ago if parent else age
         result.append(
             Comment(
@@ -264,11 +266,11 @@ def _comments(
     return tuple(result)
 
 
-def _reply(names: Names, town: Town, patterns: tuple[str, ...]) -> str:
+def _reply(names: Names, region: Region, patterns: tuple[str, ...]) -> str:
     return names.pick(patterns).format(
         number=names.rng.randint(2, 40),
-        place=names.pick(town.places),
-        brand=names.pick(town.brands),
+        place=names.pick(region.places),
+        brand=names.pick(region.brands),
         month=names.pick(_MONTHS),
     )
 

@@ -7,14 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
-from agentkv_env.sites.site import (
-    database,
-    form,
-    missing,
-    render,
-    see_other,
-    whole_number,
-)
+from agentkv_env.sites.site import database, form, missing, render, see_other, whole_number
 
 
 async def thread(request: Request) -> Response:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 FLAIRS = ("Advice", "Event", "News", "Question", "Story")
 """What a thread can be marked as; a poster is always an Event."""
@@ -45,24 +45,24 @@ class Extras:
     """Shown after a click; empty where nothing is hidden."""
 
 
-def extras(names: Names, town: Town, number: int, *, is_poster: bool) -> Extras:
+def extras(names: Names, region: Region, number: int, *, is_poster: bool) -> Extras:
     """What thread `number` has; of eight threads one has a poll, and one hides something."""
     flair = "Event" if is_poster else names.pick([each for each in FLAIRS if each != "Event"])
-    poll = _poll(names, town) if number % 8 == 1 else None
-    return Extras(flair, poll, _spoiler(names, town) if number % 8 == 3 else "")
+    poll = _poll(names, region) if number % 8 == 1 else None
+    return Extras(flair, poll, _spoiler(names, region) if number % 8 == 3 else "")
 
 
-def _poll(names: Names, town: Town) -> Poll:
+def _poll(names: Names, region: Region) -> Poll:
     question, kind = names.pick(_QUESTIONS)
-    choices = {"places": town.places, "brands": town.brands, "months": _MONTHS, "days": _DAYS}
+    choices = {"places": region.places, "brands": region.brands, "months": _MONTHS, "days": _DAYS}
     votes = names.sample(range(3, 90), _ANSWERS)
     return Poll(question, tuple(names.sample(choices[kind], _ANSWERS)), tuple(votes))
 
 
-def _spoiler(names: Names, town: Town) -> str:
+def _spoiler(names: Names, region: Region) -> str:
     return names.pick(_SPOILERS).format(
-        brand=names.pick(town.brands),
-        place=names.pick(town.places),
+        brand=names.pick(region.brands),
+        place=names.pick(region.places),
         number=names.rng.randint(12, 90),
         code=names.rng.randint(111, 989),
     )

@@ -6,14 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentkv_env.sites.forum.content import Content
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
     paging,
+    region,
     render,
     see_other,
-    world,
+    site_content,
 )
 
 LETTERS_ON_A_PAGE = 8
@@ -38,8 +40,8 @@ async def write(request: Request) -> Response:
     """The form for a message to a member; a complete one is sent."""
     fields = await form(request) if request.method == "POST" else {}
     handle = request.path_params["handle"]
-    known = {member.handle for member in world(request).forum.members}
-    if handle not in known - {world(request).me.handle}:
+    known = {member.handle for member in site_content(request, Content).members}
+    if handle not in known - {region(request).me.handle}:
         raise missing()
     return _answered(request, "write.html", fields, person=handle, subject=fields.get("subject"))
 
@@ -78,7 +80,7 @@ def _answered(
     database(request).execute(
         "INSERT INTO forum_letter (is_sent, person, subject, body, sent_at, is_read)"
         " VALUES (1, ?, ?, ?, ?, 1)",
-        (person, subject, fields["body"], world(request).now.isoformat()),
+        (person, subject, fields["body"], region(request).now.isoformat()),
     )
     return see_other("/sent")
 

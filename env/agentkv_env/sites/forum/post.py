@@ -8,8 +8,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
+from agentkv_env.sites.forum.content import Content
 from agentkv_env.sites.forum.extras import FLAIRS
-from agentkv_env.sites.site import database, form, missing, render, see_other, world
+from agentkv_env.sites.site import database, form, missing, region, render, see_other, site_content
 
 _VOTES = {"up": 1, "down": -1}
 
@@ -19,12 +20,12 @@ async def submit(request: Request) -> Response:
     fields = await form(request) if request.method == "POST" else dict(request.query_params)
     wrong = []
     if request.method == "POST":
-        boards = {board.name for board in world(request).forum.boards}
+        boards = {board.name for board in site_content(request, Content).boards}
         checks = ((fields.get("board") in boards, "Choose a board"),
                   (bool(fields.get("title")), "Give the thread a title"))  # fmt: skip
         wrong = [message for good, message in checks if not good]
         if not wrong:
-            shown = world(request)
+            shown = region(request)
             cursor = database(request).execute(
                 "INSERT INTO forum_thread (board, author, title, body, score, vote, posted_at,"
                 " has_picture, flair) VALUES (?, ?, ?, ?, 0, 1, ?, 0, ?)",
@@ -107,7 +108,7 @@ async def edit_thread(request: Request) -> Response:
     row = store.thread(database(request), request.path_params["id"])
     if row is None:
         raise missing()
-    if row["author"] != world(request).me.handle:
+    if row["author"] != region(request).me.handle:
         raise HTTPException(403)
     if request.method == "GET":
         return render(request, "edit_thread.html", thread=row, flairs=FLAIRS)
@@ -124,7 +125,7 @@ def _flair(fields: dict[str, str]) -> str:
 
 def _own_comment(request: Request) -> sqlite3.Row:
     row = _comment(request)
-    if row["author"] != world(request).me.handle:
+    if row["author"] != region(request).me.handle:
         raise HTTPException(403)
     return row
 
@@ -137,7 +138,7 @@ def _comment(request: Request) -> sqlite3.Row:
 
 
 def _store(request: Request, thread: int, parent: int | None, body: str) -> int:
-    shown = world(request)
+    shown = region(request)
     cursor = database(request).execute(
         "INSERT INTO forum_comment (thread, parent, author, body, score, vote, posted_at)"
         " VALUES (?, ?, ?, ?, 0, 1, ?)",

@@ -2,10 +2,9 @@
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.forum.content import Content
+from agentkv_env.sites.region import Region
 
 SCHEMA = """
 CREATE TABLE forum_member (
@@ -64,12 +63,11 @@ _KEPT = {
 }
 
 
-def fill(world: "World", connection: sqlite3.Connection) -> None:
+def fill(region: Region, content: Content, connection: sqlite3.Connection) -> None:
     """Insert the world's members, subscriptions, threads, comments, polls and letters."""
-    content = world.forum
 
     def moment(minutes_ago: int) -> str:
-        return (world.now - timedelta(minutes=minutes_ago)).isoformat()
+        return (region.now - timedelta(minutes=minutes_ago)).isoformat()
 
     connection.executemany(
         "INSERT INTO forum_member VALUES (?, ?, ?, ?)",

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.shop.cart import lines, summary
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, form, money, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, money, region, see_other, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ async def checkout(request: Request) -> Response:
         addresses=db.execute("SELECT * FROM shop_address ORDER BY id").fetchall(),
         methods=SHIPPING,
         payments=PAYMENTS,
-        slots=slots(world(request).now),
+        slots=slots(region(request).now),
         gift_wrap_cents=GIFT_WRAP_CENTS,
     )
 
@@ -73,7 +73,7 @@ async def place_order(request: Request) -> Response:
     ).fetchone()
     if not bought or address is None:
         return see_other("/cart" if not bought else "/account/addresses/new")
-    now = world(request).now
+    now = region(request).now
     method = next((way for way in SHIPPING if way.name == fields.get("shipping")), SHIPPING[0])
     free_from_cents = shop(request).free_shipping_dollars * 100
     is_free = method is SHIPPING[0] and sums.total_cents >= free_from_cents

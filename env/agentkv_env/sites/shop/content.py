@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names, Person
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.details import Detail, generate_details, often_reviewed
 from agentkv_env.sites.shop.goods import Product, generate_products, generate_sold_out, slug
 from agentkv_env.sites.shop.services import (
@@ -14,7 +15,6 @@ from agentkv_env.sites.shop.services import (
     generate_stores,
 )
 from agentkv_env.sites.shop.stock import CATEGORIES, REVIEWS
-from agentkv_env.sites.town import Town
 
 __all__ = ["Address", "Content", "Coupon", "PastOrder", "Product", "Review", "generate", "slug"]
 
@@ -120,43 +120,43 @@ class Content:
         return tuple(product for product in self.products if product.category == category)
 
 
-def generate(names: Names, town: Town) -> Content:
-    """Draw the shop of a world; `town.people[0]` is the customer."""
+def generate(names: Names, region: Region) -> Content:
+    """Draw the shop of a world; `region.people[0]` is the customer."""
     categories = tuple(sorted(names.sample(sorted(CATEGORIES), NUM_CATEGORIES)))
-    products = generate_products(names, town, categories)
+    products = generate_products(names, region, categories)
     more = Names(names.seed, "more of the shop", names.taken)
-    sold_out = generate_sold_out(more, town, products)
+    sold_out = generate_sold_out(more, region, products)
     shown = (*products, *sold_out)
-    reviews = _reviews(names, town, products)
+    reviews = _reviews(names, region, products)
     reviewed = {(review.product, review.author) for review in reviews}
-    me = town.people[0]
+    me = region.people[0]
     return Content(
         name=names.brand(),
         categories=categories,
-        brands=town.brands,
+        brands=region.brands,
         products=products,
         sold_out=sold_out,
-        details=generate_details(more, town, shown, sold_out),
-        reviews=(*reviews, *(Review(*row) for row in often_reviewed(more, town, products,
+        details=generate_details(more, region, shown, sold_out),
+        reviews=(*reviews, *(Review(*row) for row in often_reviewed(more, region, products,
                                                                     reviewed))),
         coupons=_coupons(names, categories),
         addresses=(_address(names, "Home", me, me.place),
-                   _address(names, "Work", me, names.pick(town.places))),
-        orders=_orders(names, more, town, products),
+                   _address(names, "Work", me, names.pick(region.places))),
+        orders=_orders(names, more, region, products),
         free_shipping_dollars=names.pick((60, 70, 80, 90, 120)),
-        delivery_days=tuple((place, more.rng.randint(1, 9)) for place in sorted(town.places)),
-        stores=generate_stores(more, town),
-        gift_cards=generate_gift_cards(more, town),
-        club=generate_club(more, town),
+        delivery_days=tuple((place, more.rng.randint(1, 9)) for place in sorted(region.places)),
+        stores=generate_stores(more, region),
+        gift_cards=generate_gift_cards(more, region),
+        club=generate_club(more, region),
     )  # fmt: skip
 
 
-def _reviews(names: Names, town: Town, products: tuple[Product, ...]) -> tuple[Review, ...]:
+def _reviews(names: Names, region: Region, products: tuple[Product, ...]) -> tuple[Review, ...]:
     rng = names.rng
     reviews: list[Review] = []
     for product in products:
         mood = rng.choice(((5, 5, 4), (5, 4, 3), (4, 3, 2), (3, 2, 1), (5, 4, 1)))
-        for author in rng.sample(town.people[1:], rng.choice((0, 1, 2, 2, 3))):
+        for author in rng.sample(region.people[1:], rng.choice((0, 1, 2, 2, 3))):
             stars = rng.choice(mood)
             title, text = rng.choice(REVIEWS[stars])
             reviews.append(
@@ -185,7 +185,7 @@ def _address(names: Names, label: str, me: Person, place: str) -> Address:
 
 
 def _orders(
-    names: Names, more: Names, town: Town, products: tuple[Product, ...]
+    names: Names, more: Names, region: Region, products: tuple[Product, ...]
 ) -> tuple[PastOrder, ...]:
     rng = names.rng
     number = rng.randint(3001, 8999)
@@ -198,7 +198,7 @@ def _orders(
         ("Being packed", rng.randint(1, 3), 2),
     ):
         lines = tuple((bought.pop().number, rng.choice((1, 1, 2))) for _ in range(count))
-        courier = more.pick(town.people[1:]).name
+        courier = more.pick(region.people[1:]).name
         papers = names.code(2, 4), more.code(3, 4), courier, _step_days(more)
         orders.append(PastOrder(number, days_ago, status, lines, *papers))
         number += rng.randint(11, 37)

@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.goods import Product
 from agentkv_env.sites.shop.questions import ANY_PRODUCT, OF_CATEGORY, REVIEWS
 from agentkv_env.sites.shop.services import NUM_STORES
-from agentkv_env.sites.town import Town
 
 CARE = ("wipe with a dry cloth", "wash by hand", "keep out of the sun", "oil once a year")
 PACKING = ("paper", "cardboard", "a cotton bag", "a wooden box", "nothing")
@@ -46,7 +46,7 @@ class Detail:
 
 
 def generate_details(
-    names: Names, town: Town, products: Sequence[Product], sold_out: Collection[Product]
+    names: Names, region: Region, products: Sequence[Product], sold_out: Collection[Product]
 ) -> tuple[Detail, ...]:
     """One for each of `products`, which include those that are `sold_out`."""
     rng = names.rng
@@ -55,7 +55,7 @@ def generate_details(
         Detail(
             stock=0 if product in sold_out else rng.randint(2, 60),
             arrived_days_ago=days_ago,
-            specifications=_specifications(names, town, product),
+            specifications=_specifications(names, region, product),
             answers=_answers(names, product),
             also_bought=_also_bought(names, product, products),
             sizes_cm=_sizes_cm(names, product),
@@ -65,7 +65,7 @@ def generate_details(
     )
 
 
-def _specifications(names: Names, town: Town, product: Product) -> tuple[tuple[str, str], ...]:
+def _specifications(names: Names, region: Region, product: Product) -> tuple[tuple[str, str], ...]:
     rng = names.rng
     edge = (8 * product.grams) ** (1 / 3)  # of a cube that weighs as much, in cm
     width, height, depth = (round(edge * rng.uniform(0.6, 1.7)) for _ in range(3))
@@ -77,8 +77,8 @@ def _specifications(names: Names, town: Town, product: Product) -> tuple[tuple[s
         ("Parts", str(rng.randint(1, 24))),
         ("Care", rng.choice(CARE)),
         ("Packed in", rng.choice(PACKING)),
-        ("Designed by", rng.choice(town.people[1:]).name),
-        ("Repairs in", rng.choice(town.places)),
+        ("Designed by", rng.choice(region.people[1:]).name),
+        ("Repairs in", rng.choice(region.places)),
         ("Sold since", str(rng.randint(1998, 2024))),
     )
 
@@ -103,7 +103,7 @@ def _sizes_cm(names: Names, product: Product) -> tuple[tuple[str, int], ...]:
 
 
 def often_reviewed(
-    names: Names, town: Town, products: Sequence[Product], reviewed: Collection[tuple[int, str]]
+    names: Names, region: Region, products: Sequence[Product], reviewed: Collection[tuple[int, str]]
 ) -> list[tuple[int, str, int, str, str, int]]:
     """Product, author, stars, title, text and days ago of many reviews of a few products.
 
@@ -112,7 +112,7 @@ def often_reviewed(
     rng = names.rng
     rows: list[tuple[int, str, int, str, str, int]] = []
     for product in names.sample(products, len(products) // SHARE_OFTEN_REVIEWED):
-        for author in rng.sample(town.people[1:], rng.randint(6, 11)):
+        for author in rng.sample(region.people[1:], rng.randint(6, 11)):
             if (product.number, author.name) in reviewed:
                 continue
             stars, title, text = rng.choice(REVIEWS)

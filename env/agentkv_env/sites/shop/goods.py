@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.stock import BLURBS, CATEGORIES, COLOURS, LINES, SIZES, Kind
-from agentkv_env.sites.town import Town
 
 PRODUCTS_PER_KIND = 3
 NUM_SOLD_OUT = 4
@@ -47,15 +47,17 @@ def slug(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def generate_products(names: Names, town: Town, categories: tuple[str, ...]) -> tuple[Product, ...]:
+def generate_products(
+    names: Names, region: Region, categories: tuple[str, ...]
+) -> tuple[Product, ...]:
     """Products of every kind in `categories`, each kind by several makers."""
     products: list[Product] = []
     for category in categories:
         prices: set[int] = set()
         drawn: list[Product] = []
         for kind in CATEGORIES[category]:
-            for brand in names.sample(town.brands, PRODUCTS_PER_KIND):
-                product = _product(names, town, brand=brand, category=category, kind=kind)
+            for brand in names.sample(region.brands, PRODUCTS_PER_KIND):
+                product = _product(names, region, brand=brand, category=category, kind=kind)
                 while product.cents in prices:
                     product = replace(product, cents=product.cents + 100)
                 prices.add(product.cents)
@@ -70,7 +72,7 @@ def generate_products(names: Names, town: Town, categories: tuple[str, ...]) -> 
 
 
 def generate_sold_out(
-    names: Names, town: Town, products: tuple[Product, ...]
+    names: Names, region: Region, products: tuple[Product, ...]
 ) -> tuple[Product, ...]:
     """Products beside others of their kind, with a price between theirs."""
     found: list[Product] = []
@@ -82,17 +84,19 @@ def generate_sold_out(
         prices = sorted(one.cents for one in of_kind)
         free = [cents for cents in range(prices[0] + 100, prices[-1], 100) if cents not in taken]
         if len(found) < NUM_SOLD_OUT and free:
-            brands = [brand for brand in town.brands if brand not in {one.brand for one in of_kind}]
-            drawn = _product(names, town, brand=names.pick(brands), category=category, kind=kind)
+            brands = [
+                brand for brand in region.brands if brand not in {one.brand for one in of_kind}
+            ]
+            drawn = _product(names, region, brand=names.pick(brands), category=category, kind=kind)
             facts = dict(drawn.facts) | {"Delivery": f"back in {names.rng.randint(2, 9)} weeks"}
             found.append(replace(drawn, number=len(products) + len(found) + 1,
                                  cents=names.pick(free), facts=tuple(facts.items())))  # fmt: skip
     return tuple(found)
 
 
-def _product(names: Names, town: Town, *, brand: str, category: str, kind: Kind) -> Product:
+def _product(names: Names, region: Region, *, brand: str, category: str, kind: Kind) -> Product:
     rng = names.rng
-    material, place = rng.choice(kind.materials), rng.choice(town.places)
+    material, place = rng.choice(kind.materials), rng.choice(region.places)
     least, most = kind.dollars
     blurb = rng.choice(BLURBS).format(
         kind=kind.name.lower(), material=material, Material=material.capitalize(), place=place

@@ -2,21 +2,18 @@
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.basket import put_in_cart
 from agentkv_env.sites.shop.cart import as_lines
 from agentkv_env.sites.shop.checkout import GIFT_WRAP_CENTS
-from agentkv_env.sites.shop.content import PastOrder
+from agentkv_env.sites.shop.content import Content, PastOrder
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, missing, see_other, world
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.site import database, missing, region, see_other
 
 STEPS = {
     "Delivered": ("Ordered", "Paid", "Packed", "Sent", "Delivered"),
@@ -26,13 +23,13 @@ STEPS = {
 """What has happened to an order of each status."""
 
 
-def fill(world: "World", db: sqlite3.Connection) -> None:
+def fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
     """Insert the orders from before."""
-    home = world.shop.addresses[0]
-    for order in world.shop.orders:
-        bought = [(world.shop.products[number - 1], count) for number, count in order.lines]
+    home = content.addresses[0]
+    for order in content.orders:
+        bought = [(content.products[number - 1], count) for number, count in order.lines]
         total = sum(product.cents * count for product, count in bought)
-        placed = world.now - timedelta(days=order.days_ago)
+        placed = region.now - timedelta(days=order.days_ago)
         db.execute(
             "INSERT INTO shop_order VALUES (?, ?, ?, ?, ?, ?, ?, 'Pick up', 'Invoice', 0, '', '',"
             " 0, 0, ?, 'Any time', 0)",
@@ -110,7 +107,7 @@ async def cancel(request: Request) -> Response:
         )
         db.execute(
             "INSERT INTO shop_order_event (number, step, happened) VALUES (?, 'Cancelled', ?)",
-            (row["number"], world(request).now.isoformat()),
+            (row["number"], region(request).now.isoformat()),
         )
     return see_other(f"/order/{row['number']}")
 

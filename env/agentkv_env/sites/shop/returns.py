@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from agentkv_env.sites.shop.cart import as_lines
 from agentkv_env.sites.shop.orders import requested_lines, requested_order
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, form, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, region, see_other, whole_number
 
 RETURN_DAYS = 90
 REASONS = ("Too small", "Too large", "Broken", "Wrong product", "Not needed")
@@ -20,7 +20,7 @@ def may_return(request: Request) -> bool:
     """Whether the order in the address came, and not too long ago."""
     order = requested_order(request)
     placed = datetime.fromisoformat(order["placed"])
-    is_recent = world(request).now - placed <= timedelta(days=RETURN_DAYS)
+    is_recent = region(request).now - placed <= timedelta(days=RETURN_DAYS)
     return bool(order["status"] == "Delivered" and is_recent)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names, Person
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 MONTHS = ("January February March April May June July August September October November"
@@ -64,14 +64,14 @@ def _span(hours: tuple[int, int]) -> str:
     return f"{hours[0]} to {hours[1]}"
 
 
-def generate_stores(names: Names, town: Town) -> tuple[Store, ...]:
+def generate_stores(names: Names, region: Region) -> tuple[Store, ...]:
     """One in each of a few towns, in the order of their names."""
     rng = names.rng
-    managers = rng.sample(town.people[1:], NUM_STORES)
+    managers = rng.sample(region.people[1:], NUM_STORES)
     return tuple(
         _store(names, place, manager)
         for place, manager in zip(
-            sorted(rng.sample(town.places, NUM_STORES)), managers, strict=True
+            sorted(rng.sample(region.places, NUM_STORES)), managers, strict=True
         )
     )
 
@@ -93,17 +93,17 @@ def _store(names: Names, place: str, manager: Person) -> Store:
     )
 
 
-def generate_gift_cards(names: Names, town: Town) -> tuple[GiftCard, ...]:
+def generate_gift_cards(names: Names, region: Region) -> tuple[GiftCard, ...]:
     """From different people, each over another sum."""
     sums = names.sample(range(15, 150, 5), NUM_GIFT_CARDS)
-    givers = names.sample(town.people[1:], NUM_GIFT_CARDS)
+    givers = names.sample(region.people[1:], NUM_GIFT_CARDS)
     return tuple(
         GiftCard(names.code(3, 4), giver.name, 100 * dollars)
         for giver, dollars in zip(givers, sums, strict=True)
     )
 
 
-def generate_club(names: Names, town: Town) -> Club:
+def generate_club(names: Names, region: Region) -> Club:
     """The shop's one club."""
     rng = names.rng
     monthly_cents = 10 * rng.randint(15, 80)
@@ -112,5 +112,5 @@ def generate_club(names: Names, town: Town) -> Club:
         monthly_cents=monthly_cents,
         members=rng.randint(200, 9000),
         since=rng.randint(1990, 2023),
-        host=rng.choice(town.people[1:]).name,
+        host=rng.choice(region.people[1:]).name,
     )

@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.shop.basket import keep, kept
 from agentkv_env.sites.shop.view import requested_product, shop, show
-from agentkv_env.sites.site import database, form, missing, paging, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, missing, paging, region, see_other, whole_number
 
 NEWEST_REVIEWS = 2
 """On the product's own page; all of them have a page."""
@@ -112,7 +112,7 @@ async def write_review(request: Request) -> Response:
     if not 1 <= stars <= 5 or not title:
         error = "Please choose a rating and write a title."
         return show(request, "review.html", status=422, product=shown, error=error, fields=fields)
-    now = world(request).now
+    now = region(request).now
     database(request).execute(
         "INSERT INTO shop_review (product, author, stars, title, text, written)"
         " VALUES (?, (SELECT name FROM shop_customer), ?, ?, ?, ?)",

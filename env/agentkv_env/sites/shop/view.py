@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from agentkv_env.sites.shop.catalogue import NO_RATING, ratings
 from agentkv_env.sites.shop.content import Content, Product, slug
-from agentkv_env.sites.site import database, missing, render, see_other, whole_number, world
+from agentkv_env.sites.site import database, missing, render, see_other, site_content, whole_number
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def shop(request: Request) -> Content:
     """The shop's unchanging content."""
-    return world(request).shop
+    return site_content(request, Content)
 
 
 def show(request: Request, template: str, *, status: int = 200, **values: object) -> Response:

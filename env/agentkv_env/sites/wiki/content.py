@@ -6,8 +6,8 @@ answer; `articles.py` writes the text. A fact marked "only in the picture" stand
 
 from dataclasses import dataclass
 
-from agentkv_env.sites import town as shared
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.wiki.public import Public
 from agentkv_env.sites.wiki.public import generate as generate_public
 
@@ -156,9 +156,9 @@ _FIRSTS = "bicycle bells|door locks|garden shears|kettles|oil lamps|sewing boxes
 _PRAISE = "BUILT TO LAST|KEEPS ITS WORD|MADE BY HAND|NEVER IN A HURRY|STRONG AND SIMPLE".split("|")
 
 
-def generate(names: Names, town: shared.Town) -> Content:
+def generate(names: Names, region: Region) -> Content:
     """The facts of one world, about the towns and makers all sites share."""
-    rng, places = names.rng, town.places
+    rng, places = names.rng, region.places
     figures: list[Figure] = []
 
     def somebody(occupation: str, first_born: int, last_born: int) -> str:
@@ -202,7 +202,7 @@ def generate(names: Names, town: shared.Town) -> Content:
             first=names.pick(_FIRSTS),
             slogan=names.pick(_PRAISE),
         )
-        for brand in town.brands
+        for brand in region.brands
     )
     festivals = tuple(
         Festival(
@@ -241,6 +241,6 @@ def generate(names: Names, town: shared.Town) -> Content:
         for place in names.sample(places, 6)
     )
     public = generate_public(
-        names, places, [each.name for each in rivers], town.brands, town.now.year, somebody
+        names, places, [each.name for each in rivers], region.brands, region.now.year, somebody
     )
     return Content(towns, tuple(figures), rivers, makers, festivals, dishes, landmarks, public)
