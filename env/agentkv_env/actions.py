@@ -134,47 +134,47 @@ def _parse_strict(text: str) -> Action:
     verb = text.split("[")[0].strip() if "[" in text else words[0]
     match verb:
         case "click" | "hover" | "clear":
-            return Action(verb, element_id=_number(_group(rf"{verb} ?\[(\d+)\]", text)))
+            return Action(verb, element_id=_number(_first_group(rf"{verb} ?\[(\d+)\]", text)))
         case "type":
             if not text.endswith(("[0]", "[1]")):
                 text += " [1]"
-            found = _headed(r"type ?\[(\d+)\] ?\[", r"(.+)\] ?\[(\d+)\]", text)
+            found = _search_after(r"type ?\[(\d+)\] ?\[", r"(.+)\] ?\[(\d+)\]", text)
             if not found:
                 raise ActionError(f"cannot read {text[:80]!r}; expected: type [id] [text] [0|1]")
             head, rest = found
             # Only the flag 1 adds Enter; a stray other number therefore types without it.
             return Action("type", element_id=_number(head[1]), text=rest[1], enter=rest[2] == "1")
         case "press":
-            return Action("press", key=_in_brackets("press", text))
+            return Action("press", key=_bracketed("press", text))
         case "scroll":
-            return Action("scroll", direction=_group(r"scroll ?\[?(up|down)\]?", text))
+            return Action("scroll", direction=_first_group(r"scroll ?\[?(up|down)\]?", text))
         case "tab_focus":
-            return Action("tab_focus", tab=_number(_group(r"tab_focus ?\[(\d+)\]", text)))
+            return Action("tab_focus", tab=_number(_first_group(r"tab_focus ?\[(\d+)\]", text)))
         case "goto":
-            return Action("goto", url=_in_brackets("goto", text))
+            return Action("goto", url=_bracketed("goto", text))
         case "new_tab" | "close_tab" | "go_back" | "go_forward":
             return Action(verb)
         case "stop":
-            found = _headed(r"stop ?\[", r"(.+)\]", text)
+            found = _search_after(r"stop ?\[", r"(.+)\]", text)
             return Action("stop", answer=found[1][1] if found else "")
     raise ActionError(f"unknown action {verb[:60]!r}; known: {', '.join(KINDS)}")
 
 
-def _group(pattern: str, text: str) -> str:
+def _first_group(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if not found:
         raise _unreadable(text)
     return found[1]
 
 
-def _in_brackets(verb: str, text: str) -> str:
-    found = _headed(rf"{verb} ?\[", r"(.+)\]", text)
+def _bracketed(verb: str, text: str) -> str:
+    found = _search_after(rf"{verb} ?\[", r"(.+)\]", text)
     if not found:
         raise _unreadable(text)
     return found[1][1]
 
 
-def _headed(head: str, rest: str, text: str) -> tuple[re.Match[str], re.Match[str]] | None:
+def _search_after(head: str, rest: str, text: str) -> tuple[re.Match[str], re.Match[str]] | None:
     """What `re.search(head + rest, text)` would find, in time linear in `text`.
 
     `rest` begins with `(.+)`, so it stays on its line, and where it does not match behind the first
@@ -255,7 +255,7 @@ def _parse_lenient(text: str) -> Action:
         case "type":
             return _lenient_type(rest)
         case "press":
-            key = normalize(_argument(rest))
+            key = normalize(_lenient_argument(rest))
             if not key:
                 raise ActionError("press needs a key: press [Enter]")
             return Action("press", key=key)
@@ -267,12 +267,12 @@ def _parse_lenient(text: str) -> Action:
         case "tab_focus":
             return Action("tab_focus", tab=_lenient_id(kind, rest)[0])
         case "goto":
-            url = _argument(rest)
+            url = _lenient_argument(rest)
             if not url:
                 raise ActionError("goto needs an address: goto [http://...]")
             return Action("goto", url=url)
         case "stop":
-            return Action("stop", answer=_argument(rest))
+            return Action("stop", answer=_lenient_argument(rest))
     return Action(kind)
 
 
@@ -300,10 +300,10 @@ def _lenient_type(rest: str) -> Action:
     if flag and before:  # `type [5] [1]` types a 1
         enter = flag[1] == "1"
         rest = before
-    return Action("type", element_id=element_id, text=_argument(rest), enter=enter)
+    return Action("type", element_id=element_id, text=_lenient_argument(rest), enter=enter)
 
 
-def _argument(rest: str) -> str:
+def _lenient_argument(rest: str) -> str:
     """What stands in the brackets (greedy to the last one), in quotes, or bare; one line."""
     rest = rest.strip()
     if rest.startswith("["):

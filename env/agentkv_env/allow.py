@@ -124,17 +124,17 @@ class Addresses:
         if not re.match(r"^[a-zA-Z][\w+.\-]*:(?!\d)", url):
             url = "http://" + url
         for public, real in self._real.items():
-            if _starts(url, public):
+            if _has_origin(url, public):
                 return real + url[len(public) :]
         return url
 
     def to_public(self, url: str) -> str:
         """`url` as the agent sees it."""
         for public, real in self._real.items():
-            if _starts(url, real):
+            if _has_origin(url, real):
                 return public + url[len(real) :]
         return url
 
 
-def _starts(url: str, origin: str) -> bool:
+def _has_origin(url: str, origin: str) -> bool:
     return url.lower().startswith(origin.lower()) and url[len(origin) :][:1] in ("", "/", "?", "#")

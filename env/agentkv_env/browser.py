@@ -88,7 +88,7 @@ class Browser:
             ValueError: $AGENTKV_SANDBOX is neither 0 nor 1.
         """
         path = executable or find_executable()
-        sandbox = _wants_sandbox()
+        sandbox = _use_sandbox()
         driver = None
         if playwright is None:
             driver = Driver.acquire()
@@ -102,7 +102,7 @@ class Browser:
                     args=list(_FLAGS),
                     chromium_sandbox=sandbox,
                 )
-                return cls(running, _pid(running), driver)
+                return cls(running, _browser_pid(running), driver)
         except Error as error:
             if driver is not None:
                 driver.release()
@@ -212,7 +212,7 @@ class Browser:
         self.close()
 
 
-def _wants_sandbox() -> bool:
+def _use_sandbox() -> bool:
     """Chromium refuses to start with it as root."""
     said = os.environ.get(SANDBOX, "")
     if said not in ("", "0", "1"):
@@ -220,7 +220,7 @@ def _wants_sandbox() -> bool:
     return said == "1" if said else os.geteuid() != 0
 
 
-def _pid(running: PlaywrightBrowser) -> int | None:
+def _browser_pid(running: PlaywrightBrowser) -> int | None:
     """The browser's process, which Playwright does not tell."""
     connection = running.new_browser_cdp_session()
     processes = connection.send("SystemInfo.getProcessInfo")["processInfo"]

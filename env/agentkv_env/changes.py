@@ -60,20 +60,20 @@ def serialize_changes(
     """
     body = body_lines(page, layout, boxes)
     lines = [line for line, _ in body]
-    staying = _staying(known, page, lines)
-    if known is None or not staying:
+    unchanged = _unchanged_lines(known, page, lines)
+    if known is None or not unchanged:
         whole = serialize(page, layout=layout, boxes=boxes, budget=budget, count=count)
         return whole, Known(page.url, page.tab, tuple(lines[: whole.num_shown]))
-    changed = [index for index in range(len(lines)) if index not in staying]
-    head = [*head_lines(page), f"same: {len(staying)} lines"]
-    if len(known.lines) > len(staying):
-        head.append(f"gone: {len(known.lines) - len(staying)} lines")
+    changed = [index for index in range(len(lines)) if index not in unchanged]
+    head = [*head_lines(page), f"same: {len(unchanged)} lines"]
+    if len(known.lines) > len(unchanged):
+        head.append(f"gone: {len(known.lines) - len(unchanged)} lines")
     told = fitted(head, [body[index] for index in changed], tail_lines(page), budget, count)
-    read = staying.union(changed[: told.num_shown])
+    read = unchanged.union(changed[: told.num_shown])
     return told, Known(page.url, page.tab, tuple(lines[index] for index in sorted(read)))
 
 
-def _staying(known: Known | None, page: Page, lines: list[str]) -> set[int]:
+def _unchanged_lines(known: Known | None, page: Page, lines: list[str]) -> set[int]:
     """Indices of `lines` that the reader has, in the order in which it read them."""
     if known is None or (known.url, known.tab) != (page.url, page.tab):
         return set()

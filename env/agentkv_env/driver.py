@@ -17,7 +17,7 @@ from typing import Self
 from playwright.sync_api import Error, Playwright, sync_playwright
 
 from agentkv_env.errors import BrowserGone
-from agentkv_env.processes import child_with, is_running
+from agentkv_env.processes import find_child, is_running
 from agentkv_env.watchdog import Watchdog
 
 PREFIX = "agentkv-browser-"
@@ -25,7 +25,7 @@ PREFIX = "agentkv-browser-"
 _LOCK = ".lock"
 _STOP_S = 10.0
 
-_here = threading.local()  # the driver of this thread
+_per_thread = threading.local()  # the driver of this thread
 _starting = threading.Lock()  # the environment is the whole process's
 
 
@@ -39,7 +39,7 @@ class Driver:
     def __init__(self) -> None:
         remove_stale()
         try:
-            self._folder = _OwnFolder()
+            self._folder = _LockedFolder()
         except OSError as error:
             raise BrowserGone(
                 f"no folder for a browser's profile can be made in {tempfile.gettempdir()}: "
@@ -58,24 +58,24 @@ class Driver:
                     del os.environ["TMPDIR"]
                 else:
                     os.environ["TMPDIR"] = before
-        self.pid = child_with("TMPDIR", str(self._folder.path))
+        self.pid = find_child("TMPDIR", str(self._folder.path))
         """None where it cannot be learned; then a driver that hangs is waited for."""
         self._num_users = 0
 
     @property
-    def is_lost(self) -> bool:
+    def has_exited(self) -> bool:
         """It has ended: no browser can be started any more."""
         return self.pid is not None and not is_running(self.pid)
 
     @classmethod
     def acquire(cls) -> Self:
         """This thread's driver, started if there is none that works; to be released once."""
-        driver: Self | None = getattr(_here, "driver", None)
-        if driver is not None and driver.is_lost:
+        driver: Self | None = getattr(_per_thread, "driver", None)
+        if driver is not None and driver.has_exited:
             driver._stop()  # two cannot run in one thread
             driver = None
         if driver is None:
-            driver = _here.driver = cls()
+            driver = _per_thread.driver = cls()
         driver._num_users += 1
         return driver
 
@@ -85,8 +85,8 @@ class Driver:
         if self._num_users > 0:
             return
         self._stop()
-        if getattr(_here, "driver", None) is self:
-            del _here.driver
+        if getattr(_per_thread, "driver", None) is self:
+            del _per_thread.driver
 
     def _stop(self) -> None:
         watchdog = Watchdog(None, driver=self.pid)
@@ -99,7 +99,7 @@ class Driver:
         self._folder.remove()
 
 
-class _OwnFolder:
+class _LockedFolder:
     """A temporary folder, and a locked file beside it that says its owner lives."""
 
     def __init__(self) -> None:

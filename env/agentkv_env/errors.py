@@ -12,7 +12,7 @@ RuntimeError
         TabClosed    the page closed its own window; the browser's other tabs live on
 """
 
-from agentkv_env.plain import clean
+from agentkv_env.sanitize import clean
 
 
 class ActionFailed(ValueError):

@@ -7,11 +7,11 @@ from typing import Any
 from playwright.sync_api import CDPSession, Request
 from playwright.sync_api import Page as PlaywrightPage
 
-LOADED_S = 1.0  # once the document is there: how long late images and scripts are waited for
+SUBRESOURCES_S = 1.0  # once the document is there: how long late images and scripts are waited for
 FETCH_S = 2.0  # how long requests of a page that stays are waited for; polling pages never rest
-REQUESTED_S = 2.0  # how long a navigation that was asked for may take to begin
+NAVIGATION_START_S = 2.0  # how long a navigation that was asked for may take to begin
 POLL_MS = 4
-_UNCOUNTED = {"websocket", "eventsource", "media", "ping"}  # these may stay open for ever
+_NEVER_IDLE_TYPES = {"websocket", "eventsource", "media", "ping"}  # these may stay open for ever
 
 
 class Loading:
@@ -23,22 +23,22 @@ class Loading:
         self._requested_at = 0.0  # when a navigation was asked for that has not begun; else 0
         self._frames: set[str] = set()  # that load at the moment
         self._has_document = True
-        self.is_left = False
+        self.is_leaving = False
         """Whether the page is being left for one that has not answered yet."""
         self._open_requests: set[Request] = set()
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_done)
         page.on("requestfailed", self._on_request_done)
 
-    def follow(self, wire: CDPSession, main_frame: str) -> None:
+    def follow(self, cdp: CDPSession, main_frame: str) -> None:
         """Listen on the page's own connection."""
         self._frame = main_frame
-        wire.on("Page.frameRequestedNavigation", self._on_requested)
-        wire.on("Page.frameStartedLoading", self._on_started)
-        wire.on("Page.frameStoppedLoading", self._on_stopped)
-        wire.on("Page.frameNavigated", self._on_navigated)
-        wire.on("Page.navigatedWithinDocument", self._on_stayed)
-        wire.on("Page.domContentEventFired", self._on_document)
+        cdp.on("Page.frameRequestedNavigation", self._on_navigation_requested)
+        cdp.on("Page.frameStartedLoading", self._on_started)
+        cdp.on("Page.frameStoppedLoading", self._on_stopped)
+        cdp.on("Page.frameNavigated", self._on_navigated)
+        cdp.on("Page.navigatedWithinDocument", self._on_same_document)
+        cdp.on("Page.domContentEventFired", self._on_dom_ready)
 
     def detach(self) -> None:
         """Take the listeners off the page."""
@@ -70,10 +70,10 @@ class Loading:
             if self._frame in self._frames and not self._has_document:
                 limit = started_at + timeout_s
             elif self._requested_at:
-                limit = self._requested_at + REQUESTED_S
+                limit = self._requested_at + NAVIGATION_START_S
             elif self._frames or (document_at and self._open_requests):
                 document_at = document_at or now
-                limit = document_at + LOADED_S
+                limit = document_at + SUBRESOURCES_S
             elif self._open_requests:
                 limit = started_at + FETCH_S
             else:
@@ -82,20 +82,20 @@ class Loading:
                 self.forget_navigation()
                 self._open_requests.clear()
                 # Of a document that came and never ends, the next wait expects nothing more.
-                self._has_document = not self.is_left
+                self._has_document = not self.is_leaving
                 return False
             has_waited = True
             self._page.wait_for_timeout(POLL_MS)
             on_wait()
 
     def _on_request(self, request: Request) -> None:
-        if request.resource_type not in _UNCOUNTED:
+        if request.resource_type not in _NEVER_IDLE_TYPES:
             self._open_requests.add(request)
 
     def _on_request_done(self, request: Request) -> None:
         self._open_requests.discard(request)
 
-    def _on_requested(self, event: dict[str, Any]) -> None:
+    def _on_navigation_requested(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame and event.get("disposition") == "currentTab":
             self._requested_at = time.monotonic()
 
@@ -103,24 +103,24 @@ class Loading:
         self._frames.add(event["frameId"])
         if event["frameId"] == self._frame:
             self._has_document = False
-            self.is_left = True
+            self.is_leaving = True
 
     def _on_stopped(self, event: dict[str, Any]) -> None:
         self._frames.discard(event["frameId"])
         if event["frameId"] == self._frame:
             self.forget_navigation()
             self._has_document = True
-            self.is_left = False
+            self.is_leaving = False
 
     def _on_navigated(self, event: dict[str, Any]) -> None:
         if not event["frame"].get("parentId"):
-            self.is_left = False
+            self.is_leaving = False
             self.forget_navigation()
             self._open_requests.clear()
 
-    def _on_stayed(self, event: dict[str, Any]) -> None:
+    def _on_same_document(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame:
             self.forget_navigation()
 
-    def _on_document(self, _: dict[str, Any]) -> None:
+    def _on_dom_ready(self, _: dict[str, Any]) -> None:
         self._has_document = True

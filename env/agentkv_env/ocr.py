@@ -78,7 +78,7 @@ class Ocr:
         self.num_runs = 0
         """How often Tesseract was started."""
         self._known: dict[str, tuple[Line, ...]] = {}
-        self._unread: set[str] = set()
+        self._failed: set[str] = set()
 
     @classmethod
     def find(cls, cache: Path | None = None) -> Self | None:
@@ -90,7 +90,7 @@ class Ocr:
 
     def recall(self, key: str) -> tuple[Line, ...] | None:
         """What was read in the image with this key, or None if it was never tried."""
-        if key in self._unread:
+        if key in self._failed:
             return ()
         if key in self._known:
             return self._known[key]
@@ -105,13 +105,13 @@ class Ocr:
         return lines
 
     def read(self, images: Mapping[str, Image.Image]) -> dict[str, tuple[Line, ...]]:
-        """The lines of each image, by key; unknown ones are read together and remembered.
+        """Return the lines of each image by key; new images are read together and remembered.
 
-        A key stands for the decoded pixels; `key_of` makes one. An image that Tesseract failed at,
-        or that time ran out for, is absent, and is not tried again.
+        A key identifies the decoded pixels, see `image_key`. An image that Tesseract failed to
+        read, or had no time for, is absent and is not tried again.
         """
         until = time.monotonic() + self.timeout_s
-        images = {key: image for key, image in images.items() if key not in self._unread}
+        images = {key: image for key, image in images.items() if key not in self._failed}
         found = {key: lines for key in images if (lines := self.recall(key)) is not None}
         new = {key: image for key, image in images.items() if key not in found}
         for batch in _batches(new):
@@ -123,13 +123,13 @@ class Ocr:
             for key, lines in read.items():
                 self._known[key] = found[key] = lines
                 self._save(key, lines)
-        self._unread.update(new.keys() - found.keys())
+        self._failed.update(new.keys() - found.keys())
         return found
 
     def _read_batch(
         self, batch: Sequence[tuple[str, Image.Image]], timeout_s: float
     ) -> dict[str, tuple[Line, ...]]:
-        mosaic, cells = _mosaic([image for _, image in batch])
+        mosaic, cells = _compose_mosaic([image for _, image in batch])
         self.num_runs += 1
         with _one_thread():
             words: dict[str, list[Any]] = pytesseract.image_to_data(
@@ -138,7 +138,7 @@ class Ocr:
                 output_type=pytesseract.Output.DICT,
                 timeout=timeout_s,
             )
-        grouped = _by_cell(words, cells)
+        grouped = _words_by_cell(words, cells)
         return {
             key: tuple(_lines(grouped[index], cells[index], image.convert("L")))
             for index, (key, image) in enumerate(batch)
@@ -165,7 +165,7 @@ class Ocr:
             self.cache = None  # a cache that cannot be written is done without
 
 
-def key_of(image: Image.Image) -> str:
+def image_key(image: Image.Image) -> str:
     """A key for these pixels."""
     digest = hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:32]
     return f"{digest}-{image.width}x{image.height}"
@@ -204,7 +204,7 @@ class _Word:
     bottom: int
 
 
-def _scaled(image: Image.Image) -> Image.Image:
+def _prepare(image: Image.Image) -> Image.Image:
     """Grey, large enough, dark on light: the mosaic is binarised as a whole, so all must agree."""
     grey = image.convert("L")
     if max(grey.size) <= UPSCALED:
@@ -231,9 +231,9 @@ def _batches(images: Mapping[str, Image.Image]) -> Iterator[list[tuple[str, Imag
         yield batch
 
 
-def _mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
+def _compose_mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
     """All images on white, row by row, and where each one lies."""
-    scaled = [_scaled(image) for image in images]
+    scaled = [_prepare(image) for image in images]
     cells: list[Cell] = []
     x = y = GUTTER
     row_height = width = 0
@@ -250,7 +250,7 @@ def _mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
     return mosaic, cells
 
 
-def _by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[_Word]]:
+def _words_by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[_Word]]:
     grouped: list[list[_Word]] = [[] for _ in cells]
     columns = (
         *("text", "conf", "block_num", "par_num", "line_num"),

@@ -76,7 +76,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def child_with(variable: str, value: str) -> int | None:
+def find_child(variable: str, value: str) -> int | None:
     """The child of this process that was started with `variable` set to `value`, if there is one.
 
     None without /proc.

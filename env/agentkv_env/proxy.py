@@ -87,7 +87,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        head, rest = _head(client)
+        head, rest = _read_head(client)
         method, _, target = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         target = target.rpartition(" ")[0]
         tunnel = method == "CONNECT"
@@ -106,9 +106,9 @@ class Proxy:
         parts = urlsplit(url)
         try:
             port = parts.port or (443 if tunnel else 80)
-            server = _connected(parts.hostname or "", port)
+            server = _connect(parts.hostname or "", port)
         except OSError as error:
-            self.failures.append((url, _name_of(error)))
+            self.failures.append((url, _error_name(error)))
             if tunnel:
                 client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
             else:
@@ -132,7 +132,7 @@ class Proxy:
             _relay(client, server, left)
 
 
-def _head(client: socket.socket) -> tuple[bytes, bytes]:
+def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
     """A request's head with the line end of its last field, and what came after it."""
     found = b""
     while b"\r\n\r\n" not in found:
@@ -144,7 +144,7 @@ def _head(client: socket.socket) -> tuple[bytes, bytes]:
     return head + b"\r\n", rest
 
 
-def _connected(host: str, port: int) -> socket.socket:
+def _connect(host: str, port: int) -> socket.socket:
     # As browsers do (RFC 6761): localhost and names below it are loopback.
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
@@ -182,7 +182,7 @@ def _relay(client: socket.socket, server: socket.socket, left: int | None) -> No
                 key.data.sendall(data)
 
 
-def _name_of(error: OSError) -> str:
+def _error_name(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "net::ERR_NAME_NOT_RESOLVED"
     if isinstance(error, ConnectionRefusedError):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentkv_env import plain
+from agentkv_env import sanitize
 from agentkv_env.page import STATES, Node, Page
 
 Layout = Literal["after", "before"]
@@ -28,7 +28,7 @@ MAX_NAME = 200
 MAX_OPTIONS = 40
 """Options of one select that are shown; a list of all countries would bury the page."""
 
-# Patterns of text as it may be read (`plain.readings`).
+# Patterns of text as it may be read (`sanitize.readings`).
 _OUR_LINE = re.compile(
     r"[\W_]*(?:(?:url|title|goal|objective)(?!\w)|more\W+(?:above|below)(?!\w)"
     r"|(?:tabs|notice|error|ocr|cut|same|gone)\W*:)"
@@ -59,9 +59,9 @@ class Observation:
     """Nodes that had one and lost it to the budget."""
 
 
-def neutral(text: str) -> str:
-    """`text` on one line, unable to forge an id or a fence; see `plain.neutral`."""
-    return plain.neutral(text)
+def neutralize(text: str) -> str:
+    """`text` on one line, unable to forge an id or a fence; see `sanitize.neutralize`."""
+    return sanitize.neutralize(text)
 
 
 def serialize(
@@ -103,7 +103,7 @@ def fitted(
     def fits(candidate: Sequence[str]) -> bool:
         return count("\n".join(candidate)) <= budget
 
-    num_kept = _most(len(lines), lambda num: fits(lines[:num] + tail))
+    num_kept = _largest_fitting(len(lines), lambda num: fits(lines[:num] + tail))
     kept = lines[:num_kept]
     if not fits(kept + tail):
         tail = []
@@ -119,11 +119,11 @@ def fitted(
 def _part(line: str, fits: Callable[[str], bool]) -> list[str]:
     """As many words of `line` as fit, with an ellipsis; nothing if that is hardly any."""
     words = line.split(" ")
-    num_kept = _most(len(words) - 1, lambda num: fits(" ".join(words[:num]) + " ..."))
+    num_kept = _largest_fitting(len(words) - 1, lambda num: fits(" ".join(words[:num]) + " ..."))
     return [" ".join(words[:num_kept]) + " ..."] if num_kept >= 4 else []
 
 
-def _most(high: int, fits: Callable[[int], bool]) -> int:
+def _largest_fitting(high: int, fits: Callable[[int], bool]) -> int:
     """The largest number from 1 to `high` that fits, by halving; 0 if none does."""
     low = 0
     while low < high:
@@ -137,14 +137,15 @@ def _most(high: int, fits: Callable[[int], bool]) -> int:
 
 def head_lines(page: Page) -> list[str]:
     """What is said of a page before its nodes."""
-    lines = [f"url {_short(page.url)}", f"title {_short(page.title)}".rstrip()]
+    lines = [f"url {_truncate(page.url)}", f"title {_truncate(page.title)}".rstrip()]
     if len(page.tabs) > 1:
         titles = [
-            f"{_word(title, _IN_TAB) or 'untitled'}{' (current)' if index == page.tab else ''}"
+            (_quote_if_ambiguous(title, _IN_TAB) or "untitled")
+            + (" (current)" if index == page.tab else "")
             for index, title in enumerate(page.tabs)
         ]
         lines.append("tabs: " + " | ".join(titles))
-    lines += [f"notice: {neutral(notice)}" for notice in page.notices]
+    lines += [f"notice: {neutralize(notice)}" for notice in page.notices]
     if page.pixels_above > 0:
         lines.append("more above")
     return lines
@@ -165,7 +166,7 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
             follower = nodes[index + 1] if index + 1 < len(nodes) else None
             if follower is None or follower.kind != "ocr":
                 continue
-        line = _after(node) if layout == "after" else _before(node)
+        line = _render_after(node) if layout == "after" else _render_before(node)
         if not line or line == previous:
             continue
         previous = line
@@ -176,56 +177,61 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
     return lines
 
 
-def _after(node: Node) -> str:
+def _render_after(node: Node) -> str:
     if node.kind == "ocr":
-        words = ["ocr:", _word(node.name, _IN_VALUE, limit=None)]
+        words = ["ocr:", _quote_if_ambiguous(node.name, _IN_VALUE, limit=None)]
     elif node.role == "text":
-        name = neutral(node.name)
-        words = ["text", name] if any(map(_OUR_LINE.match, plain.readings(name))) else [name]
+        name = neutralize(node.name)
+        words = ["text", name] if any(map(_OUR_LINE.match, sanitize.normal_forms(name))) else [name]
     else:
         is_told = node.id is not None or node.value or node.options or node.states
-        words = [neutral(node.role), _word(node.name, _IN_NAME) if is_told else _short(node.name)]
-    if value := _word(node.value, _IN_VALUE):
+        words = [
+            neutralize(node.role),
+            _quote_if_ambiguous(node.name, _IN_NAME) if is_told else _truncate(node.name),
+        ]
+    if value := _quote_if_ambiguous(node.value, _IN_VALUE):
         words += ["=", value]
     if node.options:
         words.append(f"(options: {_options(node, _IN_OPTION)})")
     if node.states:
-        words.append(f"({', '.join(map(neutral, node.states))})")
+        words.append(f"({', '.join(map(neutralize, node.states))})")
     if node.id is not None:
         words.append(f"[{node.id}]")
     return " ".join(word for word in words if word)
 
 
-def _before(node: Node) -> str:
+def _render_before(node: Node) -> str:
     if node.role == "text" and not node.name.strip():
         return ""
     is_text = node.role == "text" or node.kind == "ocr"
-    name = _word(node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'")
+    name = _quote_if_ambiguous(
+        node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'"
+    )
     words = [] if node.id is None else [f"[{node.id}]"]
-    words += ["ocr" if node.kind == "ocr" else neutral(node.role), name]
-    if value := _word(node.value, _IN_VALUE_BEFORE):
+    words += ["ocr" if node.kind == "ocr" else neutralize(node.role), name]
+    if value := _quote_if_ambiguous(node.value, _IN_VALUE_BEFORE):
         words.append(f"value: {value}")
     if node.options:
         words.append(f"options: {_options(node, _IN_OPTION_BEFORE)}")
-    return " ".join([*words, *map(neutral, node.states)])
+    return " ".join([*words, *map(neutralize, node.states)])
 
 
 def _options(node: Node, misread: re.Pattern[str]) -> str:
-    shown = [_word(option, misread) for option in node.options[:MAX_OPTIONS]]
+    shown = [_quote_if_ambiguous(option, misread) for option in node.options[:MAX_OPTIONS]]
     rest = len(node.options) - len(shown)
     return " | ".join(shown + ([f"{rest} more"] if rest else []))
 
 
-def _word(
+def _quote_if_ambiguous(
     text: str, misread: re.Pattern[str], *, limit: int | None = MAX_NAME, mark: str = ""
 ) -> str:
     """`text` between `mark`s, or in double quotes where it would be misread."""
-    text = _short(text) if limit else neutral(text)
-    if any(map(misread.search, plain.readings(text))):
-        return plain.quoted(text)
+    text = _truncate(text) if limit else neutralize(text)
+    if any(map(misread.search, sanitize.normal_forms(text))):
+        return sanitize.quote(text)
     return mark + text + mark
 
 
-def _short(text: str) -> str:
-    text = neutral(text)
+def _truncate(text: str) -> str:
+    text = neutralize(text)
     return text if len(text) <= MAX_NAME else text[: MAX_NAME - 3] + "..."

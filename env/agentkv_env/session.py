@@ -8,21 +8,20 @@ from typing import Any, Self
 from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
 
-from agentkv_env import perform
+from agentkv_env import executor
 from agentkv_env.actions import Action
 from agentkv_env.allow import Addresses, AllowList
 from agentkv_env.errors import ActionFailed, StillLoading, TabClosed
-from agentkv_env.gate import Gate
+from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
-from agentkv_env.plain import clean
 from agentkv_env.proxy import Proxy
-from agentkv_env.reading import Pictures, nodes_of
+from agentkv_env.request_filter import RequestFilter
+from agentkv_env.sanitize import clean
 from agentkv_env.tab import Tab
-from agentkv_env.tabs import ASKED_ONLY, Tabs
+from agentkv_env.tabs import POPUP_BLOCKER, Tabs
 from agentkv_env.watchdog import Watchdog
 
-MAX_READINGS = 4  # of a page that moves on while it is read
 UNBOUNDED = (1 << 15, 1 << 15)  # in place of a viewport whose size nobody set
 MAX_NOTICES = 20  # that are told one by one
 
@@ -46,21 +45,21 @@ class Session:
         self._addresses = Addresses(addresses)
         self._allow = allow
         self._proxy = proxy
-        self._pictures = Pictures(ocr) if ocr else None
+        self._image_text = ImageTextReader(ocr) if ocr else None
         self._strict = strict
         self._timeout_s = timeout_s
         self._watchdog = watchdog
         self._context = page.context
-        self._told_no_ocr = False
+        self._reported_no_ocr = False
         self._start_url = ""
         self._closed = False
-        self._gate = Gate(self._context, allow, proxy=proxy)
-        self._tabs = Tabs(page, gate=self._gate, watchdog=watchdog, timeout_s=timeout_s)
+        self._filter = RequestFilter(self._context, allow, proxy=proxy)
+        self._tabs = Tabs(page, request_filter=self._filter, watchdog=watchdog, timeout_s=timeout_s)
         with self._tabs.current.guard():
-            self._gate.install()
+            self._filter.install()
         if proxy is not None:
             self._context.set_default_timeout(timeout_s * 1000)
-            self._context.add_init_script(ASKED_ONLY)
+            self._context.add_init_script(POPUP_BLOCKER)
 
     @classmethod
     def on(
@@ -140,49 +139,49 @@ class Session:
         """
         for _ in self._tabs.all:
             try:
-                return self._observed()
+                return self._observe_current()
             except TabClosed:
                 pass  # another tab is current then
-        return self._observed()
+        return self._observe_current()
 
-    def _observed(self) -> Page:
-        self._leave_closed()
+    def _observe_current(self) -> Page:
+        self._recover_closed_tab()
         with self._tabs.current.guard():
-            self._tabs.current.settle(turn=False)
-            self._leave_forbidden()
+            self._tabs.current.wait_idle(first_frame=False)
+            self._leave_disallowed_pages()
             found = self._read()
             tab = self._tabs.current
             size = tab.page.viewport_size
             viewport = (size["width"], size["height"]) if size else UNBOUNDED
             lines: Mapping[tuple[str, int], Sequence[Line]] = {}
             keys: Mapping[tuple[str, int], str] = {}
-            if self._pictures is not None:
-                keys = self._pictures.collect(
+            if self._image_text is not None:
+                keys = self._image_text.collect(
                     found["nodes"],
                     document=found["token"],
                     pixels=lambda frame, number: self._pixels(tab, frame, number),
-                    screenshot=lambda: self._shot(tab, type="png", animations="allow"),
+                    screenshot=lambda: self._screenshot(tab, type="png", animations="allow"),
                     viewport=viewport,
                 )
-            elif not self._told_no_ocr and any("p" in node for node in found["nodes"]):
-                self._told_no_ocr = True
-                self._gate.notices.append("text inside images is not read in this session")
-        if self._pictures is not None:
-            lines, num_unread = self._pictures.read(keys)  # outside the guard: no page is asked
+            elif not self._reported_no_ocr and any("p" in node for node in found["nodes"]):
+                self._reported_no_ocr = True
+                self._filter.notices.append("text inside images is not read in this session")
+        if self._image_text is not None:
+            lines, num_unread = self._image_text.read(keys)  # outside the guard: no page is asked
             if num_unread:
-                self._gate.notices.append(f"text inside {num_unread} images could not be read")
+                self._filter.notices.append(f"text inside {num_unread} images could not be read")
         tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
         return Page(
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
-            nodes=tuple(nodes_of(found["nodes"], lines, viewport)),
+            nodes=tuple(build_nodes(found["nodes"], lines, viewport)),
             tabs=tuple(
                 each.title or clean(self._addresses.to_public(each.page.url)) for each in tabs
             ),
             tab=tabs.index(tab),
             pixels_above=found["above"],
             pixels_below=found["below"],
-            notices=self._notices(),
+            notices=self._take_notices(),
         )
 
     def _read(self) -> dict[str, Any]:
@@ -203,16 +202,16 @@ class Session:
                 # The document changed under the walk: wait for the new one, and read that.
                 tab.raise_if_gone(error)
                 reason = "the page could not be read: it changes faster than it is read"
-                tab.settle()
-                self._leave_forbidden()
+                tab.wait_idle()
+                self._leave_disallowed_pages()
                 continue
             if self._may_show(found["url"]):
                 if found["part"]:
-                    self._gate.notices.append("the page is too large: part of it was not read")
+                    self._filter.notices.append("the page is too large: part of it was not read")
                 return found
             reason = "this page is not shown: it does not stay on the allowed hosts"
-            self._leave_forbidden()
-        self._gate.notices.append(reason)
+            self._leave_disallowed_pages()
+        self._filter.notices.append(reason)
         tab = self._tabs.current
         shown = self._may_show(tab.page.url)
         return {
@@ -233,9 +232,9 @@ class Session:
             tab.raise_if_gone(error)
             return ""
 
-    def _shot(self, tab: Tab, **options: Any) -> bytes:
+    def _screenshot(self, tab: Tab, **options: Any) -> bytes:
         """The viewport; empty where the page cannot be drawn, such as while a style is missing."""
-        if tab.is_left:
+        if tab.is_leaving:
             return b""  # it would not be answered
         try:
             return tab.page.screenshot(timeout=self._timeout_s * 1000, **options)
@@ -243,16 +242,16 @@ class Session:
             tab.raise_if_gone(error)
             return b""
 
-    def _notices(self) -> tuple[str, ...]:
+    def _take_notices(self) -> tuple[str, ...]:
         """What is to be told, each once; of a storm the beginning and its size."""
-        self._tabs.tell_surplus()
-        notices = list(dict.fromkeys(map(clean, self._gate.take_notices())))
+        self._tabs.report_surplus()
+        notices = list(dict.fromkeys(map(clean, self._filter.take_notices())))
         if len(notices) > MAX_NOTICES:
             rest = len(notices) - MAX_NOTICES
             notices[MAX_NOTICES:] = [f"{rest} more notices are not shown"]
         return tuple(notices)
 
-    def _leave_closed(self) -> None:
+    def _recover_closed_tab(self) -> None:
         """Where the current tab closed itself, go on in another one, or at the first page.
 
         Raises:
@@ -263,16 +262,16 @@ class Session:
         num_left = sum(not page.is_closed() for page in self.pages)
         self._tabs.drop_closed()
         if num_left:
-            self._gate.notices.append("the page closed its window; another tab is current now")
+            self._filter.notices.append("the page closed its window; another tab is current now")
             return
-        self._gate.notices.append("the page closed its window; the first page is open again")
+        self._filter.notices.append("the page closed its window; the first page is open again")
         if self._start_url:
             with self._tabs.current.guard():
                 try:
                     self._goto(self._start_url)
-                    self._tabs.current.settle()
+                    self._tabs.current.wait_idle()
                 except ActionFailed as error:
-                    self._gate.notices.append(str(error))
+                    self._filter.notices.append(str(error))
 
     def screenshot(self) -> bytes:
         """The current viewport as a JPEG; empty where the page cannot be drawn.
@@ -282,8 +281,8 @@ class Session:
         """
         try:
             with self._tabs.current.guard():
-                self._leave_forbidden()
-                return self._shot(self._tabs.current, type="jpeg", quality=80)
+                self._leave_disallowed_pages()
+                return self._screenshot(self._tabs.current, type="jpeg", quality=80)
         except TabClosed:
             return b""
 
@@ -300,7 +299,7 @@ class Session:
             tab = self._tabs.current
             with tab.guard():
                 self._goto(url)
-                tab.settle()
+                tab.wait_idle()
                 tab.read_title()
         if len(urls) > 1:
             self._tabs.focus(len(self._tabs.all) - len(urls))
@@ -316,15 +315,15 @@ class Session:
             ActionFailed: it could not be done; the message is for the model.
             BrowserGone: the page crashed or does not answer.
         """
-        self._leave_closed()
+        self._recover_closed_tab()
         tab = self._tabs.current
         try:
             with tab.guard():
                 try:
-                    if tab.is_left:
-                        tab.settle(turn=False)
-                    self._do(action)
-                    self._tabs.current.settle()
+                    if tab.is_leaving:
+                        tab.wait_idle(first_frame=False)
+                    self._execute(action)
+                    self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
                 except Error as error:
                     tab.raise_if_gone(error)
@@ -332,11 +331,11 @@ class Session:
                     raise ActionFailed(f"{action.kind} failed: {message}") from error
         except TabClosed:
             pass  # as windows do
-        self._leave_closed()
+        self._recover_closed_tab()
         with self._tabs.current.guard():
-            self._leave_forbidden()
+            self._leave_disallowed_pages()
 
-    def _do(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         tab = self._tabs.current
         match action.kind:
             case "new_tab":
@@ -357,7 +356,7 @@ class Session:
             case "stop":
                 pass
             case _:
-                perform.perform(tab, action, strict=self._strict)
+                executor.execute(tab, action, strict=self._strict)
 
     def _goto(self, url: str) -> None:
         real = self._addresses.to_real(url)
@@ -370,11 +369,11 @@ class Session:
             if "ERR_ABORTED" in error.message:
                 return  # a download or a refused redirect: the page stays, a notice says why
             reason = error.message.splitlines()[0].removeprefix("Page.goto: ")
-            reason = self._gate.failure_of(real) or reason.partition(" at ")[0]
+            reason = self._filter.failure_of(real) or reason.partition(" at ")[0]
             shown = self._addresses.to_public(real)
             raise ActionFailed(f"{shown} did not load: {reason}") from error
 
-    def _leave_forbidden(self) -> None:
+    def _leave_disallowed_pages(self) -> None:
         """Leave pages that are not on the list: the second lock, should the gate have missed one.
 
         First back to where the tab was, then to the tab before, at last to an empty one.
@@ -382,7 +381,9 @@ class Session:
         goes_back = True
         while not self._may_show(url := self._tabs.current.page.url):
             tab = self._tabs.current
-            self._gate.notices.append(f"left {url[:200]}: not on the allowed hosts: {self._allow}")
+            self._filter.notices.append(
+                f"left {url[:200]}: not on the allowed hosts: {self._allow}"
+            )
             try:
                 if goes_back and tab.can_go_back:
                     goes_back = False
@@ -393,14 +394,14 @@ class Session:
             except Error as error:
                 tab.raise_if_gone(error)
                 tab.page.goto("about:blank")
-            self._tabs.current.settle()
+            self._tabs.current.wait_idle()
 
     def close(self) -> None:
         """End the session: close its context, or leave the caller's as it was found."""
         if self._closed:
             return
         self._closed = True
-        self._tabs.ignore_new()
+        self._tabs.stop_listening()
         if self._proxy is not None:
             self._proxy.close()
         if not self._tabs.is_alive:
@@ -411,7 +412,7 @@ class Session:
                     self._context.close()
                 else:
                     self._tabs.detach()
-                    self._gate.release()
+                    self._filter.release()
         except Error:
             pass  # what is dead needs no closing
 

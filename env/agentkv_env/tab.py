@@ -15,21 +15,21 @@ from playwright.sync_api import CDPSession, Error, TimeoutError
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import ActionFailed, BrowserGone, PageHung, StillLoading, TabClosed
-from agentkv_env.gate import Gate
-from agentkv_env.loading import POLL_MS, REQUESTED_S, Loading
-from agentkv_env.plain import clean
+from agentkv_env.loading import NAVIGATION_START_S, POLL_MS, Loading
+from agentkv_env.request_filter import RequestFilter
+from agentkv_env.sanitize import clean
 from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
 _POLICY = "agentkv policy"
-REACTION_MS = 20  # after a turn: until what the page asked for in it has been told to us
+AFTER_FRAME_MS = 20  # after a turn: until what the page asked for in it has been told to us
 MAX_DEPTH = 5  # frames in frames of other origins
 READING_S = 4.0  # how long a page is read; what is not reached by then is left out
-LEFT_S = 1.0  # how long a page that is being left may take to answer
+LEAVING_S = 1.0  # how long a page that is being left may take to answer
 
 # Chromium reads the policy when the element gets into a head, and keeps it when it is gone again.
 # A document that has only begun is empty.
-_BIND = """policy => {
+_APPLY_POLICY = """policy => {
   const meta = document.createElement("meta");
   meta.httpEquiv = "Content-Security-Policy";
   meta.content = policy;
@@ -59,7 +59,7 @@ _BIND = """policy => {
 
 # What Chromium asks nobody about, in the page's own world, as in browsers without it. The first
 # document of a window is there before any script of ours: its opener's world takes care of it.
-_WITHOUT = """(() => {
+_REMOVE_APIS = """(() => {
   const { deleteProperty, apply } = Reflect;
   const strip = scope => {
     deleteProperty(scope, "RTCPeerConnection");
@@ -82,43 +82,53 @@ class Tab:
     """A Playwright page with our script installed and every request checked."""
 
     def __init__(
-        self, page: PlaywrightPage, *, gate: Gate, watchdog: Watchdog, timeout_s: float
+        self,
+        page: PlaywrightPage,
+        *,
+        request_filter: RequestFilter,
+        watchdog: Watchdog,
+        timeout_s: float,
     ) -> None:
         self.page = page
         self.title = ""
         """As of the last reading."""
         self.expects_popup = False
         """A window was asked for and is not here yet."""
-        self._gate = gate
+        self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._crashed = False
-        self._awaits_held = False  # shows an empty document in place of the one it loads
+        self._awaits_reload = False  # shows an empty document in place of the one it loads
         self._worlds: dict[str, int] = {}  # frame -> execution context
-        self._owners: dict[int, tuple[str, float, float]] = {}  # element in a foreign frame
+        self._foreign_elements: dict[
+            int, tuple[str, float, float]
+        ] = {}  # element in a foreign frame
         self._document = ""  # token of the one last read
         self._next_id = 1
         self._read_until = 0.0
-        self._is_part = False  # of the reading under way: not all of the page was reached
+        self._is_partial = False  # of the reading under way: not all of the page was reached
         page.on("crash", self._on_crash)
         self._loading = Loading(page)
         with self.guard():
-            self._wire: CDPSession = page.context.new_cdp_session(page)
-            tree = self._wire.send("Page.getFrameTree")["frameTree"]
+            self._cdp: CDPSession = page.context.new_cdp_session(page)
+            tree = self._cdp.send("Page.getFrameTree")["frameTree"]
             self._frame: str = tree["frame"]["id"]
-            self._loading.follow(self._wire, self._frame)
-            self._wire.on("Page.windowOpen", self._on_window_open)
-            self._wire.on("Page.frameNavigated", self._on_navigated)
-            self._wire.on("Fetch.requestPaused", self._on_paused)
-            self._wire.send("Page.enable")
-            gate.guard(self._wire)
-            if gate.policy:
-                source = {"source": f"({_BIND})({json.dumps(gate.policy)})", "worldName": _POLICY}
-                self._wire.send("Page.addScriptToEvaluateOnNewDocument", source)
-                self._wire.send("Page.addScriptToEvaluateOnNewDocument", {"source": _WITHOUT})
-                self._wire.send("Page.setPrerenderingAllowed", {"isAllowed": False})
-                self._bind(tree)
-            self._load_held(page.url)
+            self._loading.follow(self._cdp, self._frame)
+            self._cdp.on("Page.windowOpen", self._on_window_open)
+            self._cdp.on("Page.frameNavigated", self._on_navigated)
+            self._cdp.on("Fetch.requestPaused", self._on_paused)
+            self._cdp.send("Page.enable")
+            request_filter.intercept(self._cdp)
+            if request_filter.policy:
+                source = {
+                    "source": f"({_APPLY_POLICY})({json.dumps(request_filter.policy)})",
+                    "worldName": _POLICY,
+                }
+                self._cdp.send("Page.addScriptToEvaluateOnNewDocument", source)
+                self._cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": _REMOVE_APIS})
+                self._cdp.send("Page.setPrerenderingAllowed", {"isAllowed": False})
+                self._apply_policy(tree)
+            self._reload_held(page.url)
 
     def detach(self) -> None:
         """Take our hands off the page, leaving it open."""
@@ -126,7 +136,7 @@ class Tab:
         self._loading.detach()
         try:
             with self._watchdog.limit(self._timeout_s):
-                self._wire.detach()
+                self._cdp.detach()
         except Error:
             pass  # the page is gone already
 
@@ -142,34 +152,34 @@ class Tab:
         self.expects_popup = True
 
     def _on_paused(self, event: dict[str, Any]) -> None:
-        if self._gate.judge(event, self._wire, page=self.page, main_frame=self._frame):
+        if self._filter.handle_paused(event, self._cdp, page=self.page, main_frame=self._frame):
             self._loading.forget_navigation()
-            self._awaits_held = False
+            self._awaits_reload = False
 
     def _on_navigated(self, event: dict[str, Any]) -> None:
         if not event["frame"].get("parentId"):
-            self._awaits_held = False
-            self._load_held(event["frame"]["url"])
+            self._awaits_reload = False
+            self._reload_held(event["frame"]["url"])
 
-    def _bind(self, tree: dict[str, Any]) -> None:
+    def _apply_policy(self, tree: dict[str, Any]) -> None:
         """Give the gate's policy to documents that are there already."""
         asked = {"frameId": tree["frame"]["id"], "worldName": _POLICY}
         try:
-            world = int(self._wire.send("Page.createIsolatedWorld", asked)["executionContextId"])
-            self._evaluate(f"({_BIND})({json.dumps(self._gate.policy)})", world)
+            world = int(self._cdp.send("Page.createIsolatedWorld", asked)["executionContextId"])
+            self._evaluate(f"({_APPLY_POLICY})({json.dumps(self._filter.policy)})", world)
             if not tree["frame"].get("parentId"):
-                self._wire.send("Runtime.evaluate", {"expression": _WITHOUT})
+                self._cdp.send("Runtime.evaluate", {"expression": _REMOVE_APIS})
         except Error:
             pass  # the frame loads another document just now, or is another process's
         for child in tree.get("childFrames", ()):
-            self._bind(child)
+            self._apply_policy(child)
 
-    def _load_held(self, url: str) -> None:
+    def _reload_held(self, url: str) -> None:
         """Load what the gate held back until this tab saw every hop of it, body and all."""
-        if self._gate.was_held(url):
-            self._awaits_held = True
+        if self._filter.take_held(url):
+            self._awaits_reload = True
             try:
-                self._wire.send("Page.reload")
+                self._cdp.send("Page.reload")
             except Error:
                 pass  # the window is gone again
 
@@ -178,9 +188,9 @@ class Tab:
         return self._crashed
 
     @property
-    def is_left(self) -> bool:
+    def is_leaving(self) -> bool:
         """Whether it is being left for a page that has not answered yet."""
-        return self._loading.is_left
+        return self._loading.is_leaving
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -228,31 +238,31 @@ class Tab:
                 raise PageHung(f"the page did not answer for {self._timeout_s:g} s") from error
             raise
 
-    def settle(self, *, turn: bool = True) -> None:
+    def wait_idle(self, *, first_frame: bool = True) -> None:
         """Wait until what was just done has had its effect, no longer than it takes.
 
         The page gets one frame to react (the turn); then what it began to load is waited for. What
         came may make it react once more, so it gets another turn, until nothing was waited for.
         """
         started_at = time.monotonic()
-        while self._awaits_held and time.monotonic() < started_at + REQUESTED_S:
+        while self._awaits_reload and time.monotonic() < started_at + NAVIGATION_START_S:
             self.page.wait_for_timeout(POLL_MS)
-        self._awaits_held = False
-        if turn:
-            self._give_turn(started_at)
+        self._awaits_reload = False
+        if first_frame:
+            self._wait_frame(started_at)
         while self._loading.wait(
-            started_at, timeout_s=self._timeout_s, on_wait=self._watchdog.heard
+            started_at, timeout_s=self._timeout_s, on_wait=self._watchdog.restart
         ):
             if time.monotonic() > started_at + self._timeout_s:
                 return  # a page that loads itself again and again
-            self._give_turn(time.monotonic())
+            self._wait_frame(time.monotonic())
 
-    def _give_turn(self, asked_at: float) -> None:
+    def _wait_frame(self, asked_at: float) -> None:
         try:
             self.page.wait_for_timeout(1)  # hear first whether the page is being left
-            if not self._loading.is_left:
-                self.call("turn")
-            self.page.wait_for_timeout(REACTION_MS)
+            if not self._loading.is_leaving:
+                self.call("nextFrame")
+            self.page.wait_for_timeout(AFTER_FRAME_MS)
         except StillLoading:
             pass  # whoever asks for the page hears of it
         except Error as error:
@@ -262,7 +272,7 @@ class Tab:
     @property
     def can_go_back(self) -> bool:
         """Whether there is an earlier page than the empty one every tab begins with."""
-        history = self._wire.send("Page.getNavigationHistory")
+        history = self._cdp.send("Page.getNavigationHistory")
         index = history["currentIndex"]
         return bool(index > 0 and history["entries"][index - 1]["url"] != "about:blank")
 
@@ -314,24 +324,26 @@ class Tab:
         """
         # Chromium keeps back what is asked of a page that is being left until the next one answers.
         # Not always, so it is asked all the same.
-        patience = min(LEFT_S, self._timeout_s) if self._loading.is_left else 1.8 * self._timeout_s
+        patience = (
+            min(LEAVING_S, self._timeout_s) if self._loading.is_leaving else 1.8 * self._timeout_s
+        )
         try:
-            answer: dict[str, Any] = self._wire.send(method, params, timeout=patience * 1000)
+            answer: dict[str, Any] = self._cdp.send(method, params, timeout=patience * 1000)
         except TimeoutError as error:
-            if self._loading.is_left:
+            if self._loading.is_leaving:
                 raise StillLoading("the page is still loading") from error
             self._watchdog.kill()
             raise PageHung(f"the page did not answer for {patience:g} s") from error
-        self._watchdog.heard()
+        self._watchdog.restart()
         return answer
 
-    def ask(self, id: int, function: str, *arguments: object) -> Any:
+    def call_on(self, id: int, function: str, *arguments: object) -> Any:
         """Call one of our script's functions on element `id`, wherever it lives.
 
         Raises:
             ActionFailed: no element has this number any more.
         """
-        frame, x, y = self._owners.get(id, (self._frame, 0.0, 0.0))
+        frame, x, y = self._foreign_elements.get(id, (self._frame, 0.0, 0.0))
         answer = self.call(function, id, *arguments, frame=frame)
         if isinstance(answer, dict):
             if answer.get("error") == "gone":
@@ -344,13 +356,13 @@ class Tab:
     def read(self) -> dict[str, Any]:
         """Walk the page; nodes of frames of other origins stand where the frame stands."""
         self._read_until = time.monotonic() + READING_S
-        self._is_part = False
+        self._is_partial = False
         found = self._walk(self._frame, self._document, {"x": 0, "y": 0}, None)
         if found["token"] != self._document:
             self._document = found["token"]
-            self._owners = {}
-        found["nodes"] = list(self._spliced(found["nodes"], self._frame, MAX_DEPTH))
-        found["part"] = self._is_part
+            self._foreign_elements = {}
+        found["nodes"] = list(self._splice_frames(found["nodes"], self._frame, MAX_DEPTH))
+        found["part"] = self._is_partial
         self.title = clean(found["title"])
         return found
 
@@ -371,24 +383,26 @@ class Tab:
             self.call("walk", self._next_id, document, at, view, left_ms, frame=frame)
         )
         self._next_id = found["nextId"]
-        self._is_part |= found["part"]
+        self._is_partial |= found["part"]
         return found
 
-    def _spliced(
+    def _splice_frames(
         self, nodes: list[dict[str, Any]], frame: str, depth: int
     ) -> Iterator[dict[str, Any]]:
         for node in nodes:
             if node["k"] != "frame":
                 yield {**node, "frame": frame}
             elif depth == 0 or time.monotonic() > self._read_until:
-                self._is_part = True
+                self._is_partial = True
             else:
                 try:
-                    yield from self._foreign(node, frame, depth)
+                    yield from self._walk_foreign_frame(node, frame, depth)
                 except Error as error:
                     self.raise_if_gone(error)  # else it is just loading: the next look has it
 
-    def _foreign(self, node: dict[str, Any], parent: str, depth: int) -> Iterator[dict[str, Any]]:
+    def _walk_foreign_frame(
+        self, node: dict[str, Any], parent: str, depth: int
+    ) -> Iterator[dict[str, Any]]:
         expression = f"agentkv.frame({node['f']})"
         handle = self._evaluate(expression, self._worlds[parent], by_value=False)
         described = self._send("DOM.describeNode", {"objectId": handle["objectId"]})
@@ -398,15 +412,15 @@ class Tab:
         x, y, _, _ = node["b"]
         view = dict(zip(("x", "y", "width", "height"), node["c"], strict=True))
         found = self._walk(frame, None, {"x": x, "y": y}, view)
-        if self._gate.allow.refused.match(found["url"]):
+        if self._filter.allow.refused.match(found["url"]):
             return
         for inner in found["nodes"]:
             if "i" in inner:
-                self._owners[inner["i"]] = (frame, x, y)
-        yield from self._spliced(found["nodes"], frame, depth - 1)
+                self._foreign_elements[inner["i"]] = (frame, x, y)
+        yield from self._splice_frames(found["nodes"], frame, depth - 1)
 
 
-SCRIPTS = ("safe", "boxes", "names", "pictures", "walk", "deeds")
+SCRIPTS = ("dom", "geometry", "semantics", "images", "walk", "actions")
 """Files of the folder walk/, which share one scope."""
 
 

@@ -6,7 +6,7 @@ from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import ActionFailed, BrowserGone
-from agentkv_env.gate import Gate
+from agentkv_env.request_filter import RequestFilter
 from agentkv_env.tab import Tab
 from agentkv_env.watchdog import Watchdog
 
@@ -15,7 +15,7 @@ POLL_MS = 4
 MAX_TABS = 10
 """A page that opens windows without end is refused the rest: each costs some 20 MB."""
 # No headless Chromium has the blocker of unasked windows that every other browser has.
-ASKED_ONLY = """(() => {
+POPUP_BLOCKER = """(() => {
   const asked = () => navigator.userActivation.isActive;
   const elsewhere = (el) => el.target && !/^_(self|top|parent)$/i.test(el.target);
   const guarded = (holder, name, refuses) => {
@@ -35,11 +35,16 @@ class Tabs:
     """All tabs in order, one of them current; there is always at least one."""
 
     def __init__(
-        self, page: PlaywrightPage, *, gate: Gate, watchdog: Watchdog, timeout_s: float
+        self,
+        page: PlaywrightPage,
+        *,
+        request_filter: RequestFilter,
+        watchdog: Watchdog,
+        timeout_s: float,
     ) -> None:
         """Begin with `page`; pages its context already has beside it are left alone."""
         self._context = page.context
-        self._gate = gate
+        self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._opening = False  # a tab of our own is being opened
@@ -115,7 +120,7 @@ class Tabs:
                 break
             opener.page.wait_for_timeout(POLL_MS)
         opener.expects_popup = False
-        has_refused = self._gate.has_refused_page()
+        has_refused = self._filter.has_refused_page()
         popup, self._popup = self._popup, None
         if popup is None or popup.page.is_closed():
             return
@@ -123,18 +128,18 @@ class Tabs:
             popup.page.close()
             self.drop_closed()
         else:
-            popup.settle()
+            popup.wait_idle()
 
-    def tell_surplus(self) -> None:
+    def report_surplus(self) -> None:
         """Put into the notices how many windows were closed because there were too many."""
         if self._num_surplus:
-            self._gate.notices.append(
+            self._filter.notices.append(
                 f"{self._num_surplus} windows that the page opened were closed: "
                 f"there are at most {MAX_TABS} tabs"
             )
             self._num_surplus = 0
 
-    def ignore_new(self) -> None:
+    def stop_listening(self) -> None:
         """Windows that open from now on are nobody's tabs."""
         self._context.remove_listener("page", self._on_page)
 
@@ -144,8 +149,13 @@ class Tabs:
             tab.detach()
 
     def _attach(self, page: PlaywrightPage) -> Tab:
-        tab = Tab(page, gate=self._gate, watchdog=self._watchdog, timeout_s=self._timeout_s)
-        self._gate.watch(page)
+        tab = Tab(
+            page,
+            request_filter=self._filter,
+            watchdog=self._watchdog,
+            timeout_s=self._timeout_s,
+        )
+        self._filter.watch(page)
         self.all.append(tab)
         return tab
 

@@ -54,7 +54,7 @@ class Watchdog:
             with self._wake:
                 self._deadline = None
 
-    def heard(self) -> None:
+    def restart(self) -> None:
         """What the guarded block talks to has answered: its time begins anew."""
         with self._wake:
             if self._deadline is not None:

@@ -3,9 +3,7 @@
 Also what a page's grammar admits of them is an action on that page.
 """
 
-import contextlib
 import random
-import signal
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -17,11 +15,12 @@ from agentkv.grammar import Grammar
 from agentkv_env.actions import KINDS, Action, ActionError, extract, parse, render
 from agentkv_env.page import Box, Node, Page
 from tests.soak.part import Part, Verdict
+from tests.soak.time_limit import time_limit
 
 TOTAL = 1200
 LONG = 200_000
 """Characters; in time quadratic in the text, reading one such text takes minutes."""
-GIVEN_S = 20.0
+LIMIT_S = 20.0
 """Seconds of processor time that reading one text may take; a long one takes some 0.05."""
 
 _PIECES = [
@@ -57,7 +56,7 @@ def cases() -> Iterator[tuple[str, str]]:
 def check(name: str, text: str) -> Verdict:
     """Read `text` in every way there is."""
     try:
-        with _processor_time(GIVEN_S):
+        with time_limit(LIMIT_S, processor_time=True):
             for strict in (True, False):
                 for read in (text, _extracted(text, strict)):
                     _is_read(read, strict)
@@ -115,22 +114,6 @@ def _grammar() -> tuple[Grammar, Tokenizer, Page]:
     )
     page = Page("http://shop.localhost/", "Shop", nodes, pixels_below=100)
     return Grammar(tokenizer, end_id=tokenizer.token_to_id("<|end|>")), tokenizer, page
-
-
-@contextlib.contextmanager
-def _processor_time(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError once so much of the processor's time is used up."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {seconds:g} s of processor time")
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
 
 
 PART = Part("actions", "An action's text is read or refused with ActionError, in linear time.", run)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 150
@@ -56,7 +56,7 @@ def prepare(folder: Path) -> None:
 
 def check(arguments: tuple[str, ...], folder: Path) -> Verdict:
     """One of `cases` in a prepared folder."""
-    return ask(" ".join(part[:40] for part in arguments), arguments, folder)
+    return invoke(" ".join(part[:40] for part in arguments), arguments, folder)
 
 
 def run() -> Iterator[Verdict]:

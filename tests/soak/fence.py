@@ -25,14 +25,14 @@ from playwright.sync_api import Error
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.session import Session
-from tests.soak import ways
+from tests.soak import escapes
 from tests.soak.part import Part, Verdict
 
 BATCH = 10
 """Tries that share a page."""
 
 Place = Literal["page", "alone", "iframe", "srcdoc", "data", "blob", "sandbox", "window"]
-Door = Literal["none", "session", "caller", "idle session", "idle caller"]
+Setup = Literal["none", "session", "caller", "idle session", "idle caller"]
 """What stands around the page: nothing (the control); `Browser.session`; `Session.on`. While idle,
 the Python that holds the session waits elsewhere."""
 
@@ -215,8 +215,8 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One way out. Texts are as in `ways`."""
+class Attempt:
+    """One way out. Texts are as in `escapes`."""
 
     name: str
     place: Place
@@ -266,61 +266,61 @@ _LEADS = {
 }
 
 
-def tries() -> dict[str, list[Try]]:
+def attempts() -> dict[str, list[Attempt]]:
     """All tries by kind. A kind shares one session."""
-    found: dict[str, list[Try]] = {
-        "document": [Try(name, "page", text) for name, text in ways.DOCUMENT.items()],
+    found: dict[str, list[Attempt]] = {
+        "document": [Attempt(name, "page", text) for name, text in escapes.DOCUMENT.items()],
         "document, redirected": [
-            Try(f"{name}, redirected", "page", re.sub(r"@U(?=/x)", "@G/go/302?@U", text))
-            for name, text in ways.DOCUMENT.items()
+            Attempt(f"{name}, redirected", "page", re.sub(r"@U(?=/x)", "@G/go/302?@U", text))
+            for name, text in escapes.DOCUMENT.items()
             if "@U/x" in text and not name.startswith(("svg use", "Link"))
         ],
     }
     for place in _PLACES:
         found[f"in {place}"] = [
-            Try(f"{name} in {place}", place, ways.DOCUMENT[name]) for name in _SAMPLED_TEXTS
+            Attempt(f"{name} in {place}", place, escapes.DOCUMENT[name]) for name in _SAMPLED_TEXTS
         ]
     places: tuple[Place, ...] = ("alone", "iframe", "window")
     for place in places:
         found[f"navigation in {place}"] = [
-            Try(f"{name} in {place}", place, text) for name, text in ways.NAVIGATION.items()
+            Attempt(f"{name} in {place}", place, text) for name, text in escapes.NAVIGATION.items()
         ]
         found[f"answers in {place}"] = [
-            Try(
+            Attempt(
                 f"{name} in {place}",
                 place,
                 "<img src='@U/x.png'><img src='/x.png'>" if "img-src" in str(headers) else "<p>a",
                 tuple(headers.items()),
                 status,
             )
-            for name, (status, headers) in ways.HEADERS.items()
+            for name, (status, headers) in escapes.HEADERS.items()
         ]
     for kind in _WORKERS:
         found[kind] = [
-            Try(f"{name} in {kind}", "page", f"<script>@{kind}@{code}</script>")
-            for name, code in ways.WORKER.items()
+            Attempt(f"{name} in {kind}", "page", f"<script>@{kind}@{code}</script>")
+            for name, code in escapes.WORKER.items()
         ]
     for lead, address in _LEADS.items():
         found[f"windows: {lead}"] = [
-            Try(f"{name}: {lead}", "page", text.replace("@R", address))
-            for name, text in ways.WINDOWS.items()
+            Attempt(f"{name}: {lead}", "page", text.replace("@R", address))
+            for name, text in escapes.WINDOWS.items()
         ]
     found["spelling, fetched"] = [
-        Try(
+        Attempt(
             f"{name}, fetched",
             "page",
             f"<script>fetch({json.dumps(address)},{{mode:'no-cors'}}).catch(()=>0)</script>",
         )
-        for name, address in ways.SPELLINGS.items()
+        for name, address in escapes.SPELLINGS.items()
     ]
     found["spelling, gone to"] = [
-        Try(f"{name}, gone to", "alone", f"<script>location={json.dumps(address)}</script>")
-        for name, address in ways.SPELLINGS.items()
+        Attempt(f"{name}, gone to", "alone", f"<script>location={json.dumps(address)}</script>")
+        for name, address in escapes.SPELLINGS.items()
     ]
     return found
 
 
-class Grounds:
+class Testbed:
     """Both hosts and both browsers; tries are run here."""
 
     def __init__(self, *, patience_s: float = 1.5) -> None:
@@ -350,16 +350,18 @@ class Grounds:
             self._own = self._stack.enter_context(Browser.launch())
         return self._own
 
-    def run(self, chosen: Sequence[Try], doors: Iterable[Door]) -> dict[Door, dict[str, str]]:
-        """By door: what each try reached ("" for nothing)."""
-        result: dict[Door, dict[str, str]] = {}
+    def run(
+        self, chosen: Sequence[Attempt], setups: Iterable[Setup]
+    ) -> dict[Setup, dict[str, str]]:
+        """By setup: what each try reached ("" for nothing)."""
+        result: dict[Setup, dict[str, str]] = {}
         seconds: dict[int, float] = {}
-        for door in doors:
+        for setup in setups:
             ports = {each: self.listeners.port() for each in chosen}
             with ExitStack() as stack:
-                shown = self._run(chosen, door, ports, seconds, stack)
+                shown = self._run(chosen, setup, ports, seconds, stack)
             touched = self.listeners.touched
-            result[door] = {
+            result[setup] = {
                 each.name: touched.get(port, "") or ("shown" if str(port) in shown else "")
                 for each, port in ports.items()
             }
@@ -369,21 +371,21 @@ class Grounds:
 
     def _run(
         self,
-        chosen: Sequence[Try],
-        door: Door,
-        ports: dict[Try, int],
+        chosen: Sequence[Attempt],
+        setup: Setup,
+        ports: dict[Attempt, int],
         seconds: dict[int, float],
         stack: ExitStack,
     ) -> set[str]:
         session: Session | None = None
-        if door.endswith("session"):
+        if setup.endswith("session"):
             session = stack.enter_context(self.own.session(hosts=[self.site.host]))
             page = session.page
         else:
             context = self.plain.new_context(service_workers="allow")
             stack.callback(context.close)
             page = context.new_page()
-            if door != "none":
+            if setup != "none":
                 page.goto(self.site.origin + "/start")
                 session = stack.enter_context(Session.on(page, hosts=[self.site.host]))
         shown: set[str] = set()
@@ -395,14 +397,14 @@ class Grounds:
             with suppress(Error):
                 page.goto(address, wait_until="commit", timeout=3000)
             patience = seconds.get(start, self._patience_s)
-            if door.startswith("idle"):
+            if setup.startswith("idle"):
                 time.sleep(patience)
-            while time.monotonic() < started + patience + (0.3 if door.startswith("idle") else 0):
+            while time.monotonic() < started + patience + (0.3 if setup.startswith("idle") else 0):
                 try:
                     page.wait_for_timeout(20)
                 except Error:
                     return shown  # the browser is gone; nothing gets out of it any more
-                if door == "none" and all(ports[each] in self.listeners.touched for each in batch):
+                if setup == "none" and all(ports[each] in self.listeners.touched for each in batch):
                     seconds[start] = 0.25 + 1.5 * (time.monotonic() - started)
                     break
             if session is not None:
@@ -420,7 +422,7 @@ class Grounds:
         self.site.answers[f"/{key}{extension}"] = answer
         return key
 
-    def _written(self, batch: Sequence[tuple[Try, int]]) -> str:
+    def _written(self, batch: Sequence[tuple[Attempt, int]]) -> str:
         """The address of a page with these tries."""
         alone = batch[0][0].place == "alone"
         parts: list[str] = []
@@ -488,29 +490,29 @@ NOT_HELD_FOR_CALLERS = (
     *("speculation in a shadow tree", "speculation in a closed shadow tree"),
     *(f"speculation in a {kind}shadow tree, redirected" for kind in ("", "closed ")),
 )
-"""Chromium offers no door for these in a browser that is not ours; see `Session.on`. They are
+"""Chromium offers no setup for these in a browser that is not ours; see `Session.on`. They are
 tried in our own only."""
 
-DOORS: tuple[Door, ...] = ("none", "session", "caller")
+SETUPS: tuple[Setup, ...] = ("none", "session", "caller")
 
 
-def _doors(kind: str) -> tuple[Door, ...]:
+def _setups(kind: str) -> tuple[Setup, ...]:
     if kind.startswith("windows") or kind.endswith(" in window"):
-        return (*DOORS, "idle session", "idle caller")
-    return DOORS
+        return (*SETUPS, "idle session", "idle caller")
+    return SETUPS
 
 
 def verdicts(
-    kind: str, chosen: Sequence[Try], grounds: Grounds, doors: Iterable[Door]
+    kind: str, chosen: Sequence[Attempt], testbed: Testbed, setups: Iterable[Setup]
 ) -> Iterator[Verdict]:
-    """How the tries of one kind ended, by door."""
-    reached = grounds.run(chosen, doors)
+    """How the tries of one kind ended, by setup."""
+    reached = testbed.run(chosen, setups)
     control = reached.pop("none")
-    for door, found in reached.items():
+    for setup, found in reached.items():
         for name, what in found.items():
-            if door.endswith("caller") and name in NOT_HELD_FOR_CALLERS:
+            if setup.endswith("caller") and name in NOT_HELD_FOR_CALLERS:
                 continue
-            case = f"{door}: {kind}: {name}"
+            case = f"{setup}: {kind}: {name}"
             if what:
                 yield Verdict(case, "broken", what)
             elif control[name]:
@@ -520,9 +522,9 @@ def verdicts(
 
 
 def run() -> Iterator[Verdict]:
-    with Grounds() as grounds:
-        for kind, chosen in tries().items():
-            yield from verdicts(kind, chosen, grounds, _doors(kind))
+    with Testbed() as testbed:
+        for kind, chosen in attempts().items():
+            yield from verdicts(kind, chosen, testbed, _setups(kind))
 
 
 PART = Part(

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentkv.prompt import PlainTemplate
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 25
@@ -84,7 +84,7 @@ def check(name: str, change: Change, refused: bool, tiny: Path, folder: Path) ->
     shutil.copytree(tiny, place)
     change(place)
     given = ["--url", "http://a.test/", "--goal", "x", "--browser-path", NO_BROWSER]
-    verdict = ask(name, ["act", "--model", str(place), *given], folder, refused=refused)
+    verdict = invoke(name, ["act", "--model", str(place), *given], folder, refused=refused)
     if (folder / _MARK).exists() or (place / _MARK).exists():
         return Verdict(name, "broken", "code of the folder was run")
     return verdict

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 45
@@ -31,11 +31,11 @@ def check(name: str, content: bytes, refused: bool | None, folder: Path) -> Verd
     """List the tasks of the file, then ask for a run of them, which finds no browser."""
     path = folder / "tasks.json"
     path.write_bytes(content)
-    listed = ask(name, ["tasks", str(path)], folder)
+    listed = invoke(name, ["tasks", str(path)], folder)
     if listed.outcome != "held":
         return listed
     given = ["--model", "stop", "--out", str(folder / "out"), "--browser-path", NO_BROWSER]
-    return ask(name, ["run", "--tasks", str(path), *given], folder, refused=refused)
+    return invoke(name, ["run", "--tasks", str(path), *given], folder, refused=refused)
 
 
 def run() -> Iterator[Verdict]:

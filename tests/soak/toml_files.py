@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 40
@@ -27,9 +27,9 @@ def check(name: str, content: bytes, refused: bool, folder: Path) -> Verdict:
     if name in _SETTINGS:
         if b"tasks" not in content:
             given += ["--tasks", str(_SMALL)]
-        return ask(name, ["run", "--config", str(path), *given], folder, refused=refused)
+        return invoke(name, ["run", "--config", str(path), *given], folder, refused=refused)
     given += ["--tasks", str(_SMALL), "--model", "nano"]
-    return ask(name, ["run", "--policies", str(path), *given], folder, refused=refused)
+    return invoke(name, ["run", "--policies", str(path), *given], folder, refused=refused)
 
 
 def run() -> Iterator[Verdict]:

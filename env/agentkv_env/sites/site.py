@@ -1,9 +1,9 @@
 """The definition of a site, and the helpers of its request handlers.
 
 A site is a value: a name, content generated from the world's seed, tables with a function that
-fills them, routes and pictures. The templates of a site extend its `layout.html`, which extends the
-shared `base.html`; a site without a `layout.html` gets an empty one. Handlers are coroutines. They call `database(request)` after their last
-`await` and do not keep the connection, because a reset replaces it.
+fills them, routes and pictures. Its templates extend its own `layout.html`, or an empty one, which
+extends the shared `base.html`. Handlers are coroutines. They call `database(request)` after their
+last `await` and do not keep the connection, because a reset replaces it.
 """
 
 import sqlite3

@@ -16,7 +16,7 @@ const MAX_NODES = 5000; // in one viewport
 // After `mostMs` milliseconds, or as many nodes as no page has, it ends; `part` says so.
 function walk(firstId, expected, at, view, mostMs) {
   const out = [];
-  late = performance.now() + mostMs;
+  deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
@@ -29,8 +29,8 @@ function walk(firstId, expected, at, view, mostMs) {
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, depth: 0 });
 
   const flush = () => {
-    const text = squeeze(pending);
-    if (text && pendingBox) out.push({ k: "text", r: "text", n: text, b: numbers(pendingBox) });
+    const text = collapse(pending);
+    if (text && pendingBox) out.push({ k: "text", r: "text", n: text, b: rounded(pendingBox) });
     pending = "";
     pendingBox = null;
   };
@@ -44,9 +44,9 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function emit(el, role, rect, at) {
     flush();
-    const node = { k: "element", r: role, n: nameOf(el, role), b: numbers(rect), i: idOf(el) };
+    const node = { k: "element", r: role, n: nameOf(el, role), b: rounded(rect), i: idOf(el) };
     const value = valueOf(el, role), options = optionsOf(el), states = statesOf(el);
-    const part = cut(rect, view);
+    const part = intersect(rect, view);
     const x = part.x + part.width / 2 - at.x, y = part.y + part.height / 2 - at.y;
     if (!reaches(el, x, y)) states.push("covered");
     if (value) node.v = value;
@@ -61,7 +61,7 @@ function walk(firstId, expected, at, view, mostMs) {
     const range = newRange(documentOf(node));
     range.selectNodeContents(node);
     const rect = shift(range.getBoundingClientRect(), s.at);
-    if (!seen(rect, s.clip)) return;
+    if (!isSeen(rect, s.clip)) return;
     if (s.pre && node.data.includes("\n")) {
       for (const line of node.data.slice(0, MAX_TEXT).split("\n")) {
         pending += line;
@@ -81,10 +81,10 @@ function walk(firstId, expected, at, view, mostMs) {
   // `plain`: an image or canvas, whose pixels can be asked for; else a background or a drawing.
   function image(el, name, s, plain) {
     const rect = shift(boxOf(el), s.at);
-    if (s.hidden || !seen(rect, s.clip)) return;
+    if (s.hidden || !isSeen(rect, s.clip)) return;
     flush();
-    const node = { k: "text", r: "image", n: s.inside ? "" : name, b: numbers(rect) };
-    const ready = !isLate() && (!plain || tagOf(el) === "canvas" || (el.complete && el.naturalWidth > 0));
+    const node = { k: "text", r: "image", n: s.inside ? "" : name, b: rounded(rect) };
+    const ready = !isOverdue() && (!plain || tagOf(el) === "canvas" || (el.complete && el.naturalWidth > 0));
     if (ready && rect.width >= MIN_PICTURE[0] && rect.height >= MIN_PICTURE[1]) {
       [node.p, node.h] = picture(el, plain);
     }
@@ -102,7 +102,7 @@ function walk(firstId, expected, at, view, mostMs) {
   function frame(el, s) {
     flush();
     const inner = shift(insideOf(el), s.at);
-    const clip = cut(inner, s.clip);
+    const clip = intersect(inner, s.clip);
     if (s.hidden || clip.width < MIN_OVERLAP || clip.height < MIN_OVERLAP) return;
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
@@ -116,7 +116,7 @@ function walk(firstId, expected, at, view, mostMs) {
   }
 
   const shownRect = (el, s) =>
-    rectsOf(el).map((rect) => shift(rect, s.at)).find((rect) => seen(rect, s.clip));
+    rectsOf(el).map((rect) => shift(rect, s.at)).find((rect) => isSeen(rect, s.clip));
 
   // A label speaks for a control that hides behind it; elsewhere the control carries its words.
   function labels(el, s) {
@@ -130,15 +130,15 @@ function walk(firstId, expected, at, view, mostMs) {
   // A heading, or a table row without controls, is one line of text.
   function line(el, role, text, s) {
     const rect = shift(boxOf(el), s.at);
-    if (!text || !seen(rect, s.clip)) return;
+    if (!text || !isSeen(rect, s.clip)) return;
     flush();
-    out.push({ k: "text", r: role, n: text, b: numbers(rect) });
+    out.push({ k: "text", r: role, n: text, b: rounded(rect) });
   }
 
   function element(el, s) {
     const tag = tagOf(el);
     if (SKIPPED.has(tag)) return;
-    if (isLate() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
+    if (isOverdue() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
     if (tag === "br") { flush(); return; }
     const style = styleOf(el);
     if (style.display === "none") return;
@@ -159,7 +159,7 @@ function walk(firstId, expected, at, view, mostMs) {
       const claimed = attributeOf(el, "role");
       const role = ROLES[claimed] || (hasAttribute(el, "onclick") ? "button" : "");
       if (!role || s.inside) {
-        image(el, squeeze(attributeOf(el, "aria-label") || el.alt || el.title || ""), s, true);
+        image(el, collapse(attributeOf(el, "aria-label") || el.alt || el.title || ""), s, true);
         return;
       }
     }
@@ -178,7 +178,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (style.overflowX !== "visible" || style.overflowY !== "visible") {
       if (tag !== "body" && tag !== "html" && !inline) {
-        s = { ...s, clip: cut(shift(boxOf(el), s.at), s.clip) };
+        s = { ...s, clip: intersect(shift(boxOf(el), s.at), s.clip) };
       }
     }
     if (position !== "static" || style.transform !== "none") s = { ...s, absolute: s.clip };
@@ -195,7 +195,7 @@ function walk(firstId, expected, at, view, mostMs) {
       }
     }
     // A picture behind other text is not read: the crop would show that text a second time.
-    if (style.backgroundImage.includes("url(") && !squeeze(textContentOf(el))) {
+    if (style.backgroundImage.includes("url(") && !collapse(textContentOf(el))) {
       image(el, "", s, false);
     }
     children(el, s);
@@ -209,9 +209,9 @@ function walk(firstId, expected, at, view, mostMs) {
     isPart = true; // nested so deep that the stack is full
   }
   flush();
-  const moving = scroller(), top = moving ? scrollTopOf(moving) : 0;
+  const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: out, nextId, part: isPart || isLate(), above: Math.round(top),
+    nodes: out, nextId, part: isPart || isOverdue(), above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
 }

@@ -138,7 +138,9 @@ def test_recent_changes_can_be_narrowed_to_a_week(wiki):
 def test_a_comment_stays_on_the_talk_page_until_a_reset(wiki, server):
     article = next(iter(articles(wiki.world.wiki).values()))
     address = f"/talk/{article.slug}"
-    assert all(remark.body in wiki.get(address).text for remark in remarks(wiki.world.region, article))
+    assert all(
+        remark.body in wiki.get(address).text for remark in remarks(wiki.world.region, article)
+    )
     page = wiki.post(address, comment="Counted & found <b>right</b>")
     assert page.path == address and "Counted & found <b>right</b>" in page.text + "<b>"
     assert "&lt;b&gt;right" in page.html

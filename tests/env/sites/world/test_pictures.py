@@ -21,7 +21,10 @@ def test_what_the_shop_s_pictures_say_can_be_read(world: World) -> None:
         f"tag-{tagged.number}": f"CLUB {money(tagged.club_cents)}",
         f"parcel-{shop.orders[0].number}": f"TRACKING {shop.orders[0].tracking}",
     }
-    drawn = {key: Image.open(io.BytesIO(picture(world.region, world.shop, key))).convert("RGB") for key in expected}
+    drawn = {
+        key: Image.open(io.BytesIO(picture(world.region, world.shop, key))).convert("RGB")
+        for key in expected
+    }
     read = Ocr().read(drawn)
     unread = {key: read[key] for key, text in expected.items()
               if text not in [line.text for line in read[key]]}  # fmt: skip

@@ -1,24 +1,24 @@
 """The command line as a person meets it, asked without a process of its own."""
 
 import contextlib
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from tests.soak.part import Verdict
+from tests.soak.time_limit import time_limit
 
 NO_BROWSER = "/nowhere/chromium"
 """Given as --browser-path: what is asked for is checked in full, and then nothing starts."""
-GIVEN_S = 300.0
+LIMIT_S = 300.0
 """Seconds an answer may take before the case counts as hanging."""
 MAX_LINE = 2000
 """Characters of a line of error that somebody still reads."""
 
 
-def ask(
+def invoke(
     case: str, arguments: Sequence[str], folder: Path, *, refused: bool | None = None
 ) -> Verdict:
     """Call `agentkv` with `arguments` in `folder`: a result, or one line on stderr and 1 or 2.
@@ -28,7 +28,7 @@ def ask(
             there is none. None: either will do.
     """
     try:
-        with contextlib.chdir(folder), _at_most(GIVEN_S):
+        with contextlib.chdir(folder), time_limit(LIMIT_S):
             result = CliRunner().invoke(cli, list(arguments))
     except Exception as error:  # an alarm, or the runner itself
         return Verdict(case, "broken", f"{type(error).__name__}: {str(error)[:200]}")
@@ -58,17 +58,3 @@ def ask(
     if refused is not None and refused != (outcome == "refused"):
         return Verdict(case, "broken", f"answered with {outcome}: {said[:200]}")
     return Verdict(case, "held", said)
-
-
-@contextlib.contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"no answer in {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -17,8 +17,8 @@ from playwright.sync_api import (
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.allow import AllowList
-from agentkv_env.plain import quoted
 from agentkv_env.proxy import Proxy
+from agentkv_env.sanitize import quote
 
 MAX_DIALOG = 200  # characters of a dialog's message that are told
 MAX_URL = 200  # characters of a refused address that are told
@@ -31,16 +31,16 @@ _ANSWERS = [  # those that may make a worker, which keeps to their policy
 _EVERYTHING = re.compile("")
 
 
-class Gate:
+class RequestFilter:
     """Stands at one browser context and tells in `notices` what it refused or answered.
 
     Requests are checked by Playwright's routes, which also see the first request of a new window,
-    and by each tab over Chromium's protocol (`judge`), which also sees the later hops of a
+    and by each tab over Chromium's protocol (`handle_paused`), which also sees the later hops of a
     redirect. Neither sees all: beneath them a context of ours has the proxy. A caller's context has
     none; there
 
     * the first document of a new window is answered by an empty one, which its tab loads again
-      once the tab sees every hop (`was_held`);
+      once the tab sees every hop (`take_held`);
     * documents (by their tab) and workers (here) get a Content-Security-Policy that names the
       allowed hosts, which Chromium keeps for sockets, for WebTransport, for sign-in requests and
       for frames in other processes;
@@ -95,14 +95,14 @@ class Gate:
             except Error:
                 pass  # the browser is gone
 
-    def guard(self, wire: CDPSession) -> None:
-        """Have a page's requests paused, for `judge`."""
+    def intercept(self, cdp: CDPSession) -> None:
+        """Have a page's requests paused, for `handle_paused`."""
         if self._owns_context:
-            wire.send("Fetch.enable", {"patterns": _ALL})
+            cdp.send("Fetch.enable", {"patterns": _ALL})
             return
-        wire.send("Fetch.enable", {"patterns": [*_ALL, *_ANSWERS]})
-        wire.send("Network.enable")
-        wire.send("Network.setBypassServiceWorker", {"bypass": True})
+        cdp.send("Fetch.enable", {"patterns": [*_ALL, *_ANSWERS]})
+        cdp.send("Network.enable")
+        cdp.send("Network.setBypassServiceWorker", {"bypass": True})
 
     @property
     def policy(self) -> str:
@@ -137,37 +137,37 @@ class Gate:
 
     def _collect(self) -> None:
         while self._proxy is not None and self._proxy.refused_pages:
-            self._tell_refused(self._proxy.refused_pages.popleft())
+            self._record_refusal(self._proxy.refused_pages.popleft())
 
-    def was_held(self, url: str) -> bool:
+    def take_held(self, url: str) -> bool:
         """Whether a new window shows an empty document in place of `url`; true once."""
         if not self._held[url]:
             return False
         self._held[url] -= 1
         return True
 
-    def judge(
-        self, event: dict[str, Any], wire: CDPSession, *, page: PlaywrightPage, main_frame: str
+    def handle_paused(
+        self, event: dict[str, Any], cdp: CDPSession, *, page: PlaywrightPage, main_frame: str
     ) -> bool:
         """Let a paused request pass or refuse it; whether it was the main frame's navigation."""
         url, request = event["request"]["url"], {"requestId": event["requestId"]}
         refused_page = False
         try:
             if "responseStatusCode" in event or "responseErrorReason" in event:
-                wire.send("Fetch.continueResponse", {**request, **self._with_policy(event)})
+                cdp.send("Fetch.continueResponse", {**request, **self._with_policy(event)})
             elif not self.allow.refused.match(url):
                 if not self._owns_context and event.get("frameId") == main_frame:
                     self._passed[page][url] += 1
-                wire.send("Fetch.continueRequest", request)
+                cdp.send("Fetch.continueRequest", request)
             elif event.get("resourceType") == "Document":
                 refused_page = event.get("frameId") == main_frame
                 if refused_page:
-                    self._tell_refused(url)
+                    self._record_refusal(url)
                 # 204 ends a navigation and keeps the present document; an abort would show an
                 # error page in its place.
-                wire.send("Fetch.fulfillRequest", {**request, "responseCode": 204})
+                cdp.send("Fetch.fulfillRequest", {**request, "responseCode": 204})
             else:
-                wire.send("Fetch.failRequest", {**request, "errorReason": "BlockedByClient"})
+                cdp.send("Fetch.failRequest", {**request, "errorReason": "BlockedByClient"})
         except Error:
             pass  # the request or its page is gone
         return refused_page
@@ -186,17 +186,17 @@ class Gate:
         page = self._context.new_cdp_session(self._context.pages[0])
         ours = page.send("Target.getTargetInfo")["targetInfo"].get("browserContextId")
         page.detach()
-        wire = self._workers = browser.new_browser_cdp_session()
+        cdp = self._workers = browser.new_browser_cdp_session()
 
         def on_attached(event: dict[str, Any]) -> None:
             if event["targetInfo"].get("browserContextId") != ours:
                 try:
-                    wire.send("Target.detachFromTarget", {"sessionId": event["sessionId"]})
+                    cdp.send("Target.detachFromTarget", {"sessionId": event["sessionId"]})
                 except Error:
                     pass  # it ended
 
-        wire.on("Target.attachedToTarget", on_attached)
-        wire.send(
+        cdp.on("Target.attachedToTarget", on_attached)
+        cdp.send(
             "Target.setAutoAttach",
             {
                 "autoAttach": True,
@@ -241,10 +241,10 @@ class Gate:
         except Error:  # a window has no frame yet when its first request comes
             is_whole_page = True
         if is_whole_page:
-            self._tell_refused(request.url)
+            self._record_refusal(request.url)
         route.fulfill(status=204)
 
-    def _tell_refused(self, url: str) -> None:
+    def _record_refusal(self, url: str) -> None:
         self._num_refused_pages += 1
         self.notices.append(f"navigation to {url[:MAX_URL]} refused; allowed hosts: {self.allow}")
 
@@ -270,5 +270,5 @@ class Gate:
 
     def _on_download(self, download: Download) -> None:
         name = download.suggested_filename[:100]
-        shown = name if re.fullmatch(r"[\w.\-]+", name) else quoted(name)
+        shown = name if re.fullmatch(r"[\w.\-]+", name) else quote(name)
         self.notices.append(f"download of {shown} cancelled")

@@ -4,10 +4,10 @@ import re
 import unicodedata
 from functools import lru_cache
 
-_SQUARE = {"[": "(", "]": ")", "`": "'"}
+_REPLACEMENTS = {"[": "(", "]": ")", "`": "'"}
 """Brackets hold the numbers of elements, and backticks the actions."""
 # Drawn as nothing, though Unicode counts them among the letters, the marks or the unassigned.
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\U000e0000-\U000e0fff]"
 )
 
@@ -19,22 +19,22 @@ def clean(text: str) -> str:
     width), unpaired surrogates and other characters that are drawn as nothing go.
     """
     if not text.isascii() or not text.isprintable():
-        text = "".join(map(_seen, text))
+        text = "".join(map(_visible_character, text))
     return " ".join(text.split())
 
 
-def neutral(text: str) -> str:
+def neutralize(text: str) -> str:
     """`text` as `clean` has it, and unable to forge an id or a fence.
 
     Square brackets become round ones and backticks become apostrophes; so do the characters that
     one of Unicode's normal forms would turn into them.
     """
     text = clean(text)
-    return "".join(map(_harmless, text)) if not text.isascii() else text.translate(_TABLE)
+    return "".join(map(_neutral_character, text)) if not text.isascii() else text.translate(_TABLE)
 
 
 @lru_cache(maxsize=4096)  # pages are much like the ones before
-def readings(text: str) -> tuple[str, ...]:
+def normal_forms(text: str) -> tuple[str, ...]:
     """What `text` is to whoever reads generously; for comparing only.
 
     What Unicode's normal forms and case folding make equal is equal here, and white space is
@@ -43,42 +43,42 @@ def readings(text: str) -> tuple[str, ...]:
     """
     if text.isascii():
         return (" ".join(text.lower().split()),)
-    return _reading(text, ""), _reading(text, " "), " ".join(text.casefold().split())
+    return _normal_form(text, ""), _normal_form(text, " "), " ".join(text.casefold().split())
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """`text` in double quotes, as one word of a line: no double quote is inside."""
-    text = neutral(text)
+    text = neutralize(text)
     if not text.isascii():
         text = "".join("'" if '"' in unicodedata.normalize("NFKD", c) else c for c in text)
     return '"' + text.replace('"', "'") + '"'
 
 
-_TABLE = str.maketrans(_SQUARE)
+_TABLE = str.maketrans(_REPLACEMENTS)
 
 
-def _reading(text: str, gap: str) -> str:
+def _normal_form(text: str, gap: str) -> str:
     for _ in range(2):  # folding may bring forth what normalises once more
         text = unicodedata.normalize("NFKD", text)
-        text = "".join(_letter(character) or gap for character in text).casefold()
+        text = "".join(_base_character(character) or gap for character in text).casefold()
     return " ".join(text.split())
 
 
 @lru_cache(maxsize=4096)
-def _letter(character: str) -> str:
-    return "" if unicodedata.category(character)[0] == "M" else _seen(character)
+def _base_character(character: str) -> str:
+    return "" if unicodedata.category(character)[0] == "M" else _visible_character(character)
 
 
 @lru_cache(maxsize=4096)
-def _seen(character: str) -> str:
+def _visible_character(character: str) -> str:
     category = unicodedata.category(character)
     if category in ("Cc", "Zl", "Zp"):
         return " "
-    return "" if category in ("Cf", "Cs") or _UNSEEN.match(character) else character
+    return "" if category in ("Cf", "Cs") or _INVISIBLE.match(character) else character
 
 
 @lru_cache(maxsize=4096)
-def _harmless(character: str) -> str:
+def _neutral_character(character: str) -> str:
     # The widest of the four forms: what any of them makes of one character is in it.
     form = unicodedata.normalize("NFKD", character)
-    return form.translate(_TABLE) if not _SQUARE.keys().isdisjoint(form) else character
+    return form.translate(_TABLE) if not _REPLACEMENTS.keys().isdisjoint(form) else character

@@ -7,14 +7,14 @@ from typing import Any
 
 from PIL import Image
 
-from agentkv_env.ocr import Line, Ocr, key_of
+from agentkv_env.ocr import Line, Ocr, image_key
 from agentkv_env.page import Box, Node
-from agentkv_env.plain import clean
+from agentkv_env.sanitize import clean
 
 Found = Mapping[str, Any]  # one node as walk/walk.js writes it
 
 
-class Pictures:
+class ImageTextReader:
     """Finds the text of a page's images: by the pixels' hash, or by a crop of the screenshot."""
 
     def __init__(self, ocr: Ocr) -> None:
@@ -53,11 +53,11 @@ class Pictures:
             key = node["h"]
             if key and key not in images and self._ocr.recall(key) is None:
                 if data := pixels(*picture):
-                    images[key] = _decoded(data)
+                    images[key] = _decode(data)
                 else:
                     key = ""
             if not key:
-                box = _visible(node["b"], viewport)
+                box = _visible_part(node["b"], viewport)
                 if box[2] - box[0] < 2 or box[3] - box[1] < 2:
                     continue
                 place = (document, *picture, *node["b"])
@@ -71,8 +71,8 @@ class Pictures:
                             self._num_missed = 1
                             continue
                         shot = Image.open(io.BytesIO(png))
-                    crop = _whole(shot.crop(box), box, node["b"])
-                    self._crops[place] = key_of(crop)
+                    crop = _pad_crop(shot.crop(box), box, node["b"])
+                    self._crops[place] = image_key(crop)
                     images[self._crops[place]] = crop
                 key = self._crops[place]
             keys[picture] = key
@@ -95,17 +95,19 @@ class Pictures:
         return lines, num_unread
 
 
-def _decoded(url: str) -> Image.Image:
+def _decode(url: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
 
 
-def _visible(box: Sequence[int], viewport: tuple[int, int]) -> tuple[int, int, int, int]:
+def _visible_part(box: Sequence[int], viewport: tuple[int, int]) -> tuple[int, int, int, int]:
     """Left, top, right and bottom of the part of `box` that is in the viewport."""
     x, y, width, height = box
     return max(0, x), max(0, y), min(viewport[0], x + width), min(viewport[1], y + height)
 
 
-def _whole(crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[int]) -> Image.Image:
+def _pad_crop(
+    crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[int]
+) -> Image.Image:
     """The crop in its place on white, so that fractions are fractions of the whole picture."""
     if crop.size == (box[2], box[3]):
         return crop.convert("RGB")
@@ -114,7 +116,7 @@ def _whole(crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[in
     return whole
 
 
-def nodes_of(
+def build_nodes(
     found: Iterable[Found],
     read: Mapping[tuple[str, int], Sequence[Line]],
     viewport: tuple[int, int],
@@ -133,14 +135,16 @@ def nodes_of(
                 states=tuple(node.get("s", ())),
             )
         for line in read.get((node["frame"], node.get("p", 0)), ()):
-            box = _placed(line, node["b"])
-            left, top, right, bottom = _visible((box.x, box.y, box.width, box.height), viewport)
+            box = _line_box(line, node["b"])
+            left, top, right, bottom = _visible_part(
+                (box.x, box.y, box.width, box.height), viewport
+            )
             if left < right and top < bottom:
                 states = ("faint",) if line.faint else ()
                 yield Node(kind="ocr", role="text", name=clean(line.text), box=box, states=states)
 
 
-def _placed(line: Line, image: Sequence[int]) -> Box:
+def _line_box(line: Line, image: Sequence[int]) -> Box:
     x, y, width, height = image
     return Box(
         x=round(x + line.x * width),

@@ -7,7 +7,7 @@ from playwright.sync_api import Error
 from agentkv_env.actions import Action
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
-from agentkv_env.plain import quoted
+from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 
 # Fields that take a whole value in a fixed format rather than keys.
@@ -22,7 +22,7 @@ FORMATS = {
 }
 
 
-def perform(tab: Tab, action: Action, *, strict: bool) -> None:
+def execute(tab: Tab, action: Action, *, strict: bool) -> None:
     """Do `action`, one of those on a page's content: click, hover, type, clear, press, scroll.
 
     With `strict` nothing is refused beforehand, and text goes where the click left the cursor, as
@@ -39,7 +39,7 @@ def perform(tab: Tab, action: Action, *, strict: bool) -> None:
         case "click", int(id):
             _click(tab, id, strict=strict)
         case "hover", int(id):
-            place = _place(tab, id, strict=strict)
+            place = _locate(tab, id, strict=strict)
             tab.page.mouse.move(place["x"], place["y"])
         case "type", int(id):
             _type(tab, id, action, strict=strict)
@@ -50,22 +50,22 @@ def perform(tab: Tab, action: Action, *, strict: bool) -> None:
 
 
 def _click(tab: Tab, id: int, *, strict: bool) -> None:
-    place = _place(tab, id, strict=strict)
+    place = _locate(tab, id, strict=strict)
     if not strict:
-        _refuse_list(place, id)
+        _reject_select(place, id)
         if place["disabled"]:
-            raise ActionFailed(f"{_called(place, id)} is disabled")
+            raise ActionFailed(f"{_describe(place, id)} is disabled")
     tab.page.mouse.click(place["x"], place["y"])
 
 
 def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     """Type into a field (what it held is replaced, our choice), or choose from a native list."""
     text = action.text
-    place = _place(tab, id, strict=strict)
+    place = _locate(tab, id, strict=strict)
     if place["tag"] == "select":
-        answer = tab.ask(id, "choose", text)
+        answer = tab.call_on(id, "selectOption", text)
         if "error" in answer:
-            known = " | ".join(map(quoted, answer["error"][:40]))
+            known = " | ".join(map(quote, answer["error"][:40]))
             raise ActionFailed(f"[{id}] has no option {text!r}; it has: {known}")
         return
     if place["type"] == "file":
@@ -73,13 +73,13 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     if not strict:
         if place["disabled"] or place["readonly"]:
             state = "disabled" if place["disabled"] else "read-only"
-            raise ActionFailed(f"{_called(place, id)} is {state}")
+            raise ActionFailed(f"{_describe(place, id)} is {state}")
         if place["role"] not in ("textbox", "combobox", "slider"):
-            raise ActionFailed(f"{_called(place, id)} takes no text")
+            raise ActionFailed(f"{_describe(place, id)} takes no text")
     if place["type"] in FORMATS:
-        if not tab.ask(id, "assign", text):
+        if not tab.call_on(id, "setValue", text):
             example = FORMATS[place["type"]]
-            raise ActionFailed(f"{_called(place, id)} takes a {place['type']} such as {example}")
+            raise ActionFailed(f"{_describe(place, id)} takes a {place['type']} such as {example}")
     else:
         tab.page.mouse.click(place["x"], place["y"])
         if strict:
@@ -91,12 +91,12 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
 
 
 def _clear(tab: Tab, id: int, *, strict: bool) -> None:
-    place = _place(tab, id, strict=strict)
+    place = _locate(tab, id, strict=strict)
     if not strict and place["role"] not in ("textbox", "combobox"):
-        raise ActionFailed(f"{_called(place, id)} holds no text to clear")
-    _refuse_list(place, id)
+        raise ActionFailed(f"{_describe(place, id)} holds no text to clear")
+    _reject_select(place, id)
     if place["type"] in FORMATS:
-        tab.ask(id, "assign", "")
+        tab.call_on(id, "setValue", "")
         return
     tab.page.mouse.click(place["x"], place["y"])
     if strict:
@@ -121,7 +121,7 @@ def _scroll(tab: Tab, direction: str) -> None:
 
 
 def _replace(tab: Tab, id: int, text: str) -> None:
-    if not tab.ask(id, "focus", True):
+    if not tab.call_on(id, "focus", True):
         raise ActionFailed(f"there is no element [{id}] on this page")
     if not text:
         tab.page.keyboard.press("Backspace")
@@ -133,20 +133,20 @@ def _replace(tab: Tab, id: int, text: str) -> None:
     tab.page.keyboard.type(text[-1])
 
 
-def _place(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
+def _locate(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
     """Where to press for the element, and what it is; scrolls it into view."""
-    place: dict[str, Any] = tab.ask(id, "locate")
+    place: dict[str, Any] = tab.call_on(id, "locate")
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if place["covered"] and not strict:
-        raise ActionFailed(f"{_called(place, id)} is covered by {quoted(place['covered'])}")
+        raise ActionFailed(f"{_describe(place, id)} is covered by {quote(place['covered'])}")
     return place
 
 
-def _refuse_list(place: dict[str, Any], id: int) -> None:
+def _reject_select(place: dict[str, Any], id: int) -> None:
     if place["tag"] == "select":
         raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
 
 
-def _called(place: dict[str, Any], id: int) -> str:
-    return f"{place['role'] or quoted(place['tag'])} {quoted(place['name'][:60])} [{id}]"
+def _describe(place: dict[str, Any], id: int) -> str:
+    return f"{place['role'] or quote(place['tag'])} {quote(place['name'][:60])} [{id}]"
