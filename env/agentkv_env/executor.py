@@ -1,4 +1,4 @@
-"""Doing an action on one tab's page, with real mouse and keyboard events."""
+"""Execute actions on the page of one tab, with real mouse and keyboard events."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from agentkv_env.keys import normalize
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 
-# Fields that take a whole value in a fixed format rather than keys.
+# Input types whose value is set whole, in a fixed format, with an example of each format.
 FORMATS = {
     "date": "2026-01-31",
     "time": "09:30",
@@ -23,13 +23,13 @@ FORMATS = {
 
 
 def execute(tab: Tab, action: Action, *, strict: bool) -> None:
-    """Do `action`, one of those on a page's content: click, hover, type, clear, press, scroll.
+    """Execute a click, hover, type, clear, press or scroll.
 
-    With `strict` nothing is refused beforehand, and text goes where the click left the cursor, as
-    VisualWebArena's executor does it.
+    With `strict`, as in VisualWebArena, no action is refused in advance, and text is inserted at
+    the cursor.
 
     Raises:
-        ActionFailed: it could not be done; the message is for the model.
+        ActionFailed: the action could not be executed; the message is for the model.
     """
     match action.kind, action.element_id:
         case "press", _:
@@ -59,7 +59,10 @@ def _click(tab: Tab, id: int, *, strict: bool) -> None:
 
 
 def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
-    """Type into a field (what it held is replaced, our choice), or choose from a native list."""
+    """Type into a field or select an option.
+
+    Unless `strict`, the text replaces the old value (our choice; VisualWebArena inserts).
+    """
     text = action.text
     place = _locate(tab, id, strict=strict)
     if place["tag"] == "select":
@@ -126,15 +129,15 @@ def _replace(tab: Tab, id: int, text: str) -> None:
     if not text:
         tab.page.keyboard.press("Backspace")
         return
-    # All but the last letter go in at once, which is 20 times faster than key by key; the last
-    # is a real key, for the fields that search as you type.
+    # All characters but the last are inserted at once, 20 times faster than key by key. The last
+    # one is a real key press, for fields that search while the user types.
     if text[:-1]:
         tab.page.keyboard.insert_text(text[:-1])
     tab.page.keyboard.type(text[-1])
 
 
 def _locate(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
-    """Where to press for the element, and what it is; scrolls it into view."""
+    """Scroll the element into view; return the point to press and the element's properties."""
     place: dict[str, Any] = tab.call_on(id, "locate")
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")

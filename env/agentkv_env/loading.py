@@ -1,4 +1,4 @@
-"""What a page is still waiting for, and waiting for it no longer than it takes."""
+"""Track what a page is loading, and wait until it has loaded."""
 
 import time
 from collections.abc import Callable
@@ -7,31 +7,31 @@ from typing import Any
 from playwright.sync_api import CDPSession, Request
 from playwright.sync_api import Page as PlaywrightPage
 
-SUBRESOURCES_S = 1.0  # once the document is there: how long late images and scripts are waited for
-FETCH_S = 2.0  # how long requests of a page that stays are waited for; polling pages never rest
-NAVIGATION_START_S = 2.0  # how long a navigation that was asked for may take to begin
+SUBRESOURCES_S = 1.0  # wait for images and scripts after the document has arrived
+FETCH_S = 2.0  # wait for requests of a page that stays; polling pages never finish
+NAVIGATION_START_S = 2.0  # a requested navigation must begin within this time
 POLL_MS = 4
-_NEVER_IDLE_TYPES = {"websocket", "eventsource", "media", "ping"}  # these may stay open for ever
+_NEVER_IDLE_TYPES = {"websocket", "eventsource", "media", "ping"}  # these may stay open forever
 
 
 class Loading:
-    """Follows one page's navigations and requests by its browser's events."""
+    """Tracks the navigations and requests of one page from browser events."""
 
     def __init__(self, page: PlaywrightPage) -> None:
         self._page = page
         self._frame = ""
-        self._requested_at = 0.0  # when a navigation was asked for that has not begun; else 0
-        self._frames: set[str] = set()  # that load at the moment
+        self._requested_at = 0.0  # monotonic seconds; 0 if no navigation is about to begin
+        self._frames: set[str] = set()  # frames that are loading
         self._has_document = True
         self.is_leaving = False
-        """Whether the page is being left for one that has not answered yet."""
+        """Whether a navigation has begun whose document has not arrived."""
         self._open_requests: set[Request] = set()
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_done)
         page.on("requestfailed", self._on_request_done)
 
     def follow(self, cdp: CDPSession, main_frame: str) -> None:
-        """Listen on the page's own connection."""
+        """Listen to the page's events on its CDP session."""
         self._frame = main_frame
         cdp.on("Page.frameRequestedNavigation", self._on_navigation_requested)
         cdp.on("Page.frameStartedLoading", self._on_started)
@@ -41,27 +41,28 @@ class Loading:
         cdp.on("Page.domContentEventFired", self._on_dom_ready)
 
     def detach(self) -> None:
-        """Take the listeners off the page."""
+        """Remove the listeners from the page."""
         self._page.remove_listener("request", self._on_request)
         self._page.remove_listener("requestfinished", self._on_request_done)
         self._page.remove_listener("requestfailed", self._on_request_done)
 
     def expect_navigation(self, asked_at: float) -> None:
-        """The page began to leave at `asked_at` (monotonic seconds)."""
+        """Expect a navigation that was requested at `asked_at` (monotonic seconds)."""
         self._requested_at = self._requested_at or asked_at
 
     def forget_navigation(self) -> None:
-        """The navigation that was asked for will not come."""
+        """Stop expecting a navigation."""
         self._requested_at = 0.0
 
     def wait(
         self, started_at: float, *, timeout_s: float, on_wait: Callable[[], None] = lambda: None
     ) -> bool:
-        """Wait until what began at `started_at` has loaded; say whether something then came.
+        """Wait until the page has loaded; return whether it waited and everything arrived.
 
-        A navigation is waited for until its document is there (`timeout_s` at most) and its images
-        had a moment; the requests of a page that stays get a short time, and one that did not end
-        in it is not waited for again. `on_wait` is called again and again meanwhile.
+        Waits at most `timeout_s` seconds for the document of a navigation, then `SUBRESOURCES_S`
+        for its images and scripts. Requests of a page that stays get `FETCH_S`; a request that
+        takes longer is ignored from then on. Times count from `started_at` (monotonic seconds).
+        `on_wait` is called repeatedly meanwhile.
         """
         document_at = 0.0
         has_waited = False
@@ -81,7 +82,7 @@ class Loading:
             if now >= limit:
                 self.forget_navigation()
                 self._open_requests.clear()
-                # Of a document that came and never ends, the next wait expects nothing more.
+                # The next wait does not wait again for a document that never finishes.
                 self._has_document = not self.is_leaving
                 return False
             has_waited = True

@@ -4,15 +4,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from agentkv_env.sites.classifieds import SITE as CLASSIFIEDS
 from agentkv_env.sites.classifieds.content import Content as Classifieds
+from agentkv_env.sites.forum import SITE as FORUM
 from agentkv_env.sites.forum.content import Content as Forum
+from agentkv_env.sites.home import SITE as HOME
 from agentkv_env.sites.home.content import Content as Home
 from agentkv_env.sites.names import Names, Person
 from agentkv_env.sites.region import Region
 from agentkv_env.sites.region import generate as generate_region
-from agentkv_env.sites.registry import CLASSIFIEDS, FORUM, HOME, SHOP, SITES, WIKI
+from agentkv_env.sites.registry import SITES
+from agentkv_env.sites.shop import SITE as SHOP
 from agentkv_env.sites.shop.content import Content as Shop
 from agentkv_env.sites.site import Site
+from agentkv_env.sites.wiki import SITE as WIKI
 from agentkv_env.sites.wiki.content import Content as Wiki
 
 DEFAULT_SEED = 75
