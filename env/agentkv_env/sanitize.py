@@ -1,22 +1,22 @@
-"""Text of strangers made fit to stand among lines of ours: cleaned, folded, quoted. Pure."""
+"""Sanitize untrusted text for observations: clean, neutralize and quote it."""
 
 import re
 import unicodedata
 from functools import lru_cache
 
 _REPLACEMENTS = {"[": "(", "]": ")", "`": "'"}
-"""Brackets hold the numbers of elements, and backticks the actions."""
-# Drawn as nothing, though Unicode counts them among the letters, the marks or the unassigned.
+"""Square brackets enclose element ids in observations, and backticks enclose actions."""
+# Invisible, though Unicode classifies these as letters, marks or unassigned.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\U000e0000-\U000e0fff]"
 )
 
 
 def clean(text: str) -> str:
-    """`text` on one line, white space collapsed, without what nobody sees.
+    """Return `text` on one line, with collapsed white space and no invisible characters.
 
-    Control characters become spaces; format characters (bidirectional controls, joiners of no
-    width), unpaired surrogates and other characters that are drawn as nothing go.
+    Control characters become spaces. Format characters (bidirectional controls, zero-width
+    joiners), unpaired surrogates and other invisible characters are removed.
     """
     if not text.isascii() or not text.isprintable():
         text = "".join(map(_visible_character, text))
@@ -24,22 +24,22 @@ def clean(text: str) -> str:
 
 
 def neutralize(text: str) -> str:
-    """`text` as `clean` has it, and unable to forge an id or a fence.
+    """Clean `text` and make it unable to forge an element id or a fence.
 
-    Square brackets become round ones and backticks become apostrophes; so do the characters that
-    one of Unicode's normal forms would turn into them.
+    Square brackets become round brackets and backticks become apostrophes, and so do characters
+    that a Unicode normal form maps to them.
     """
     text = clean(text)
     return "".join(map(_neutral_character, text)) if not text.isascii() else text.translate(_TABLE)
 
 
-@lru_cache(maxsize=4096)  # pages are much like the ones before
+@lru_cache(maxsize=4096)  # consecutive pages share most of their texts
 def normal_forms(text: str) -> tuple[str, ...]:
-    """What `text` is to whoever reads generously; for comparing only.
+    """Return the texts as which a tolerant reader may read `text`; for comparisons only.
 
-    What Unicode's normal forms and case folding make equal is equal here, and white space is
-    collapsed. Marks on letters, and characters nobody sees, count for nothing in the first reading
-    and for a gap in the second. The third is not normalised: a symbol there is no letters yet.
+    Texts that Unicode's normal forms or case folding make equal are equal here; white space is
+    collapsed. Combining marks and invisible characters are removed in the first form and become
+    spaces in the second. The third form is not normalized, so symbols do not become letters.
     """
     if text.isascii():
         return (" ".join(text.lower().split()),)
@@ -47,7 +47,7 @@ def normal_forms(text: str) -> tuple[str, ...]:
 
 
 def quote(text: str) -> str:
-    """`text` in double quotes, as one word of a line: no double quote is inside."""
+    """Return `text` in double quotes; double quotes inside become apostrophes."""
     text = neutralize(text)
     if not text.isascii():
         text = "".join("'" if '"' in unicodedata.normalize("NFKD", c) else c for c in text)
@@ -58,7 +58,7 @@ _TABLE = str.maketrans(_REPLACEMENTS)
 
 
 def _normal_form(text: str, gap: str) -> str:
-    for _ in range(2):  # folding may bring forth what normalises once more
+    for _ in range(2):  # case folding may produce characters that normalize again
         text = unicodedata.normalize("NFKD", text)
         text = "".join(_base_character(character) or gap for character in text).casefold()
     return " ".join(text.split())
@@ -79,6 +79,6 @@ def _visible_character(character: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _neutral_character(character: str) -> str:
-    # The widest of the four forms: what any of them makes of one character is in it.
+    # NFKD is the widest of the four normal forms for a single character.
     form = unicodedata.normalize("NFKD", character)
     return form.translate(_TABLE) if not _REPLACEMENTS.keys().isdisjoint(form) else character

@@ -1,16 +1,16 @@
-"""Page -> text for a model: one line per node, a token budget, no way for a page to forge a line.
+"""Serialize a page for a model: one line per node, within a token budget.
 
-Layout "after" puts the number behind the name, `link Blue Kayak [12]`; "before" is shaped like
-VisualWebArena's, `[12] link 'Blue Kayak'`. Pure: no browser, no tokenizer of its own.
+Layout "after" puts the id after the name, `link Blue Kayak [12]`; layout "before" follows
+VisualWebArena, `[12] link 'Blue Kayak'`. Needs no browser and no tokenizer.
 
-What a page wrote is told from what we write by three rules, which also hold for whoever reads the
-text in one of Unicode's normal forms, or without regard to case:
+A page cannot forge a line of the harness. Three rules separate the page's text from ours, and they
+hold for readers that apply a Unicode normal form or ignore case:
 
-* A number in square brackets is ours: brackets of the page become round ones.
-* A line that begins like one of ours (`url`, `notice:`, `more above` and so on) is ours: a text of
-  the page that begins so is marked by the word `text` in front.
-* Inside a line, a string of the page is bare only where it cannot be misread: a name that contains
-  ` = ` or a state in parentheses, or a title that contains `|`, stands in double quotes.
+* Only we write numbers in square brackets; the page's brackets become round ones.
+* Only our lines begin with `url`, `notice:`, `more above` and the other markers; a text of the page
+  that begins with a marker gets the word `text` in front.
+* Within a line, a string of the page is bare only where it is unambiguous. A name with ` = ` or a
+  state in parentheses, or a title with `|`, stands in double quotes.
 """
 
 import re
@@ -24,18 +24,18 @@ from agentkv_env.page import STATES, Node, Page
 Layout = Literal["after", "before"]
 
 MAX_NAME = 200
-"""Characters of an element's name, value, address or title that are shown, as upstream does."""
+"""Maximum characters of a name, value, address or title (VisualWebArena's limit)."""
 MAX_OPTIONS = 40
-"""Options of one select that are shown; a list of all countries would bury the page."""
+"""Maximum options shown of one select; a list of all countries would hide the page."""
 
-# Patterns of text as it may be read (`sanitize.readings`).
+# Patterns for the normal forms of a text (`sanitize.normal_forms`).
 _OUR_LINE = re.compile(
     r"[\W_]*(?:(?:url|title|goal|objective)(?!\w)|more\W+(?:above|below)(?!\w)"
     r"|(?:tabs|notice|error|ocr|cut|same|gone)\W*:)"
 )
 _STATE = rf"(?:{'|'.join(STATES)})"
 _HALF_QUOTED = r'^"(?![^"]*"$)'
-# What gives a string another meaning in its place, in the layout "after" ...
+# Patterns of ambiguous strings by position, in the layout "after" ...
 _GROUP = rf"\(\s*(?:options\b|{_STATE}(?:\s*,\s*{_STATE})*\s*(?:\)|$))"
 _IN_NAME = re.compile(rf"(?:^|\s)=(?:\s|$)|{_GROUP}|{_HALF_QUOTED}")
 _IN_VALUE = re.compile(rf"{_GROUP}|{_HALF_QUOTED}")
@@ -50,17 +50,17 @@ _IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the model reads of one page."""
+    """The text of one page for the model."""
 
     text: str
     num_shown: int
-    """Nodes that have a line in `text`."""
+    """Number of nodes with a line in `text`."""
     num_cut: int
-    """Nodes that had one and lost it to the budget."""
+    """Number of nodes whose line the budget cut."""
 
 
 def neutralize(text: str) -> str:
-    """`text` on one line, unable to forge an id or a fence; see `sanitize.neutralize`."""
+    """Return `text` on one line, unable to forge an id or a fence; see `sanitize.neutralize`."""
     return sanitize.neutralize(text)
 
 
@@ -72,15 +72,16 @@ def serialize(
     budget: int | None = None,
     count: Callable[[str], int] = len,
 ) -> Observation:
-    """Write `page` as lines.
+    """Serialize `page`.
 
     Args:
-        page: what was observed.
-        layout: where an element's number stands.
-        boxes: end each node's line in ` @x,y,w,h` (viewport pixels).
-        budget: `count(text)` stays at or under this, but for the marker line `cut: n more lines`.
-            Lines are cut from the end; a text that half fits is shown in part. None cuts nothing.
-        count: length of a text in the budget's unit, usually tokens.
+        page: the observed page.
+        layout: position of the element ids.
+        boxes: append ` @x,y,w,h` (viewport pixels) to each node's line.
+        budget: maximum of `count(text)`, without the marker line `cut: n more lines`. Lines are
+            cut from the end, and the first cut text is shown in part if some words fit. None cuts
+            nothing.
+        count: returns the length of a text in the budget's unit, usually tokens.
     """
     return fitted(
         head_lines(page), body_lines(page, layout, boxes), tail_lines(page), budget, count
@@ -94,7 +95,7 @@ def fitted(
     budget: int | None,
     count: Callable[[str], int],
 ) -> Observation:
-    """The lines as one text within `budget`, which is `serialize`'s."""
+    """Join the lines to one text within `budget`, see `serialize`."""
     lines = head + [line for line, _ in body]
     text = "\n".join(lines + tail)
     if budget is None or count(text) <= budget:
@@ -117,14 +118,14 @@ def fitted(
 
 
 def _part(line: str, fits: Callable[[str], bool]) -> list[str]:
-    """As many words of `line` as fit, with an ellipsis; nothing if that is hardly any."""
+    """Return the words of `line` that fit, with an ellipsis, if at least four fit."""
     words = line.split(" ")
     num_kept = _largest_fitting(len(words) - 1, lambda num: fits(" ".join(words[:num]) + " ..."))
     return [" ".join(words[:num_kept]) + " ..."] if num_kept >= 4 else []
 
 
 def _largest_fitting(high: int, fits: Callable[[int], bool]) -> int:
-    """The largest number from 1 to `high` that fits, by halving; 0 if none does."""
+    """Return the largest number from 1 to `high` that fits, by bisection, or 0."""
     low = 0
     while low < high:
         middle = (low + high + 1) // 2
@@ -136,7 +137,7 @@ def _largest_fitting(high: int, fits: Callable[[int], bool]) -> int:
 
 
 def head_lines(page: Page) -> list[str]:
-    """What is said of a page before its nodes."""
+    """Return the lines before the nodes: address, title, tabs, notices, `more above`."""
     lines = [f"url {_truncate(page.url)}", f"title {_truncate(page.title)}".rstrip()]
     if len(page.tabs) > 1:
         titles = [
@@ -152,12 +153,12 @@ def head_lines(page: Page) -> list[str]:
 
 
 def tail_lines(page: Page) -> list[str]:
-    """What is said of a page after its nodes."""
+    """Return the lines after the nodes."""
     return ["more below"] if page.pixels_below > 0 else []
 
 
 def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]]:
-    """A line for each node that has something to say, but for repetitions of the line before."""
+    """Return a line for each node with content, without direct repetitions."""
     nodes = page.nodes
     lines: list[tuple[str, Node]] = []
     previous = ""
@@ -184,10 +185,10 @@ def _render_after(node: Node) -> str:
         name = neutralize(node.name)
         words = ["text", name] if any(map(_OUR_LINE.match, sanitize.normal_forms(name))) else [name]
     else:
-        is_told = node.id is not None or node.value or node.options or node.states
+        has_details = node.id is not None or node.value or node.options or node.states
         words = [
             neutralize(node.role),
-            _quote_if_ambiguous(node.name, _IN_NAME) if is_told else _truncate(node.name),
+            _quote_if_ambiguous(node.name, _IN_NAME) if has_details else _truncate(node.name),
         ]
     if value := _quote_if_ambiguous(node.value, _IN_VALUE):
         words += ["=", value]
@@ -216,18 +217,18 @@ def _render_before(node: Node) -> str:
     return " ".join([*words, *map(neutralize, node.states)])
 
 
-def _options(node: Node, misread: re.Pattern[str]) -> str:
-    shown = [_quote_if_ambiguous(option, misread) for option in node.options[:MAX_OPTIONS]]
+def _options(node: Node, ambiguous: re.Pattern[str]) -> str:
+    shown = [_quote_if_ambiguous(option, ambiguous) for option in node.options[:MAX_OPTIONS]]
     rest = len(node.options) - len(shown)
     return " | ".join(shown + ([f"{rest} more"] if rest else []))
 
 
 def _quote_if_ambiguous(
-    text: str, misread: re.Pattern[str], *, limit: int | None = MAX_NAME, mark: str = ""
+    text: str, ambiguous: re.Pattern[str], *, limit: int | None = MAX_NAME, mark: str = ""
 ) -> str:
-    """`text` between `mark`s, or in double quotes where it would be misread."""
+    """Return `text` between `mark`s, or in double quotes if it is ambiguous."""
     text = _truncate(text) if limit else neutralize(text)
-    if any(map(misread.search, sanitize.normal_forms(text))):
+    if any(map(ambiguous.search, sanitize.normal_forms(text))):
         return sanitize.quote(text)
     return mark + text + mark
 
