@@ -66,7 +66,7 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     text = action.text
     place = _locate(tab, id, strict=strict)
     if place["tag"] == "select":
-        answer = tab.call_on(id, "selectOption", text)
+        answer = tab.script.call_on(id, "selectOption", text)
         if "error" in answer:
             known = " | ".join(map(quote, answer["error"][:40]))
             raise ActionFailed(f"[{id}] has no option {text!r}; it has: {known}")
@@ -80,7 +80,7 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         if place["role"] not in ("textbox", "combobox", "slider"):
             raise ActionFailed(f"{_describe(place, id)} takes no text")
     if place["type"] in FORMATS:
-        if not tab.call_on(id, "setValue", text):
+        if not tab.script.call_on(id, "setValue", text):
             example = FORMATS[place["type"]]
             raise ActionFailed(f"{_describe(place, id)} takes a {place['type']} such as {example}")
     else:
@@ -99,7 +99,7 @@ def _clear(tab: Tab, id: int, *, strict: bool) -> None:
         raise ActionFailed(f"{_describe(place, id)} holds no text to clear")
     _reject_select(place, id)
     if place["type"] in FORMATS:
-        tab.call_on(id, "setValue", "")
+        tab.script.call_on(id, "setValue", "")
         return
     tab.page.mouse.click(place["x"], place["y"])
     if strict:
@@ -119,12 +119,12 @@ def _press(tab: Tab, key: str, *, strict: bool) -> None:
 
 
 def _scroll(tab: Tab, direction: str) -> None:
-    if not tab.call("scroll", 1 if direction == "down" else -1):
+    if not tab.script.call("scroll", 1 if direction == "down" else -1):
         raise ActionFailed(f"the page cannot be scrolled further {direction}")
 
 
 def _replace(tab: Tab, id: int, text: str) -> None:
-    if not tab.call_on(id, "focus", True):
+    if not tab.script.call_on(id, "focus", True):
         raise ActionFailed(f"there is no element [{id}] on this page")
     if not text:
         tab.page.keyboard.press("Backspace")
@@ -138,7 +138,7 @@ def _replace(tab: Tab, id: int, text: str) -> None:
 
 def _locate(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
     """Scroll the element into view; return the point to press and the element's properties."""
-    place: dict[str, Any] = tab.call_on(id, "locate")
+    place: dict[str, Any] = tab.script.call_on(id, "locate")
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if place["covered"] and not strict:
