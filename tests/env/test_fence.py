@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from tests.soak.fence import Attempt, Setup, Testbed, attempts
+from tests.soak.fence import Attempt, Setup, Harness, attempts
 
 pytestmark = pytest.mark.browser
 
@@ -44,9 +44,9 @@ SAMPLE = {
 
 
 @pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
+def harness() -> Iterator[Harness]:
     # A control ends as soon as all of its tries got out; a busy machine may take its time.
-    with Testbed(patience_s=15) as made:
+    with Harness(patience_s=15) as made:
         yield made
 
 
@@ -57,12 +57,12 @@ def known() -> dict[str, Attempt]:
 
 @pytest.mark.parametrize("kind", SAMPLE)
 def test_no_try_reaches_another_host_and_each_would_without_the_fence(
-    testbed: Testbed, kind: str
+    harness: Harness, kind: str
 ) -> None:
     setups: tuple[Setup, ...] = ("none", "session", "caller")
     if kind == "windows":
         setups = ("none", "idle session", "idle caller")
-    reached = testbed.run([known()[name] for name in SAMPLE[kind]], setups)
+    reached = harness.run([known()[name] for name in SAMPLE[kind]], setups)
     assert [name for name, what in reached.pop("none").items() if not what] == []
     for setup, found in reached.items():
         assert {name: what for name, what in found.items() if what} == {}, setup

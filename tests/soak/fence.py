@@ -320,7 +320,7 @@ def attempts() -> dict[str, list[Attempt]]:
     return found
 
 
-class Testbed:
+class Harness:
     """Both hosts and both browsers; tries are run here."""
 
     def __init__(self, *, patience_s: float = 1.5) -> None:
@@ -503,10 +503,10 @@ def _setups(kind: str) -> tuple[Setup, ...]:
 
 
 def verdicts(
-    kind: str, chosen: Sequence[Attempt], testbed: Testbed, setups: Iterable[Setup]
+    kind: str, chosen: Sequence[Attempt], harness: Harness, setups: Iterable[Setup]
 ) -> Iterator[Verdict]:
     """How the tries of one kind ended, by setup."""
-    reached = testbed.run(chosen, setups)
+    reached = harness.run(chosen, setups)
     control = reached.pop("none")
     for setup, found in reached.items():
         for name, what in found.items():
@@ -522,9 +522,9 @@ def verdicts(
 
 
 def run() -> Iterator[Verdict]:
-    with Testbed() as testbed:
+    with Harness() as harness:
         for kind, chosen in attempts().items():
-            yield from verdicts(kind, chosen, testbed, _setups(kind))
+            yield from verdicts(kind, chosen, harness, _setups(kind))
 
 
 PART = Part(

@@ -1,11 +1,11 @@
-// What is done to elements, and the names under which Python calls this script.
+// Actions on elements, and the functions that Python calls.
 
 const find = (id) => {
   const el = elements.get(id)?.deref();
   return el && isConnected(el) ? el : null;
 };
 
-// Where to press for element `id`, in pixels of this frame's page viewport.
+// Returns the point to press for element `id`, in pixels of the viewport of this frame's page.
 function locate(id) {
   const el = find(id);
   deadline = performance.now() + 1000;
@@ -40,7 +40,7 @@ function locate(id) {
     covered: point ? "" : cover };
 }
 
-// Focus a field; with `all`, select what it holds, so that typing replaces it.
+// Focuses a field; with `all`, selects its text, so that typing replaces it.
 function focus(id, all) {
   const el = find(id);
   if (!el) return false;
@@ -61,7 +61,7 @@ function dispatchChange(el) {
   el.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
-// Choose an option of a native select by its label: as written, then in any case, then in part.
+// Selects an option by its label: exact, then ignoring case, then by prefix or part.
 function selectOption(id, label) {
   const el = find(id), wanted = collapse(label), low = wanted.toLowerCase();
   const options = [...el.options].filter((option) => !option.disabled);
@@ -77,7 +77,7 @@ function selectOption(id, label) {
   return { chosen: collapse(option.label) };
 }
 
-// Dates, times, colours and sliders take a whole value; keys would depend on the locale.
+// Sets the value of date, time, color and range inputs; key presses would depend on the locale.
 function setValue(id, value) {
   const el = find(id), before = el.value;
   el.focus();
@@ -97,10 +97,10 @@ function scroll(sign) {
   return scrollTopOf(moving) !== before;
 }
 
-// Resolves when the page has had one frame and one task to react in.
+// Resolves after one animation frame and one task, in which the page can react.
 const nextFrame = () => Promise.race([
   new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
-  new Promise((done) => setTimeout(done, 50)), // a tab in the background draws no frames
+  new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
 ]);
 
 globalThis.agentkv = { walk, nextFrame, locate, focus, selectOption, setValue, scroll, pixels,

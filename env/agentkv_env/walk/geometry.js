@@ -1,19 +1,19 @@
-// Where things are: rectangles, what lies under a point, what scrolls.
+// Geometry: rectangles, hit tests and scrolling.
 //
-// The files of this folder are joined into one script with one scope (tab.py), which runs in an
-// isolated world: the page's scripts can neither see these names nor patch what they call. Nothing
-// here writes to the page's DOM; an element's number lives in a WeakMap of this world.
-// All boxes are in pixels of the page's viewport.
+// The files of this folder are joined into one script with one scope (page_script.py). It runs in
+// an isolated world, where the page's scripts can neither see these names nor patch the functions
+// that they call. Reading does not change the page's DOM; a WeakMap of this world holds the ids of
+// elements. All boxes are in pixels of the page's viewport.
 
-const MIN_OVERLAP = 2; // pixels; less is a border or a rounding error
+const MIN_OVERLAP = 2; // pixels; a smaller overlap is a border or a rounding error
 
-const MAX_TEXT = 20000; // characters of one text; more is a flood and no text
-const MAX_NESTING = 800; // of elements in each other; a parser stops at 512, scripts go on
+const MAX_TEXT = 20000; // characters of one text
+const MAX_NESTING = 800; // depth of elements; the parser stops at 512, but scripts can nest deeper
 
 const collapse = (text) => text.slice(0, MAX_TEXT).replace(/\s+/g, " ").trim();
 const styleOf = (el) => (viewOf(documentOf(el)) || window).getComputedStyle(el);
 
-// Reading may take so long; then what was read so far is all.
+// After the deadline (performance.now), reading stops with what it has found.
 let deadline = Infinity;
 const isOverdue = () => performance.now() > deadline;
 
@@ -36,7 +36,7 @@ const rounded = (rect) => {
   return [x, y, Math.round(rect.x + rect.width) - x, Math.round(rect.y + rect.height) - y];
 };
 
-// The rectangles of an element; of its content where it has none of its own (a link around a float).
+// Returns the rectangles of an element, or of its content if it has none (a link around a float).
 function rectsOf(el, depth = 0) {
   const rects = [...clientRectsOf(el)].filter((rect) => rect.width > 1 && rect.height > 1);
   if (rects.length || depth > MAX_NESTING) return rects;
@@ -47,11 +47,11 @@ function rectsOf(el, depth = 0) {
   return [];
 }
 
-// The nodes an element shows as its own: those of its shadow root, or those put into its slot.
+// Returns the displayed children: those of the shadow root, or the nodes assigned to a slot.
 const childrenOf = (el) => shadowOf(el) ? childNodesOf(shadowOf(el))
   : tagOf(el) === "slot" && el.assignedNodes?.().length ? el.assignedNodes() : childNodesOf(el);
 
-// The rectangle inside a frame's border and padding, in pixels of the document around it.
+// Returns the rectangle inside a frame's border and padding, in pixels of the parent document.
 function insideOf(frame) {
   const style = styleOf(frame), outer = boxOf(frame);
   const left = frame.clientLeft + parseFloat(style.paddingLeft);
@@ -75,7 +75,7 @@ const isInside = (node, ancestor) => {
   for (; node; node = parentOf(node)) if (node === ancestor) return true;
   return false;
 };
-// Whether a press at x, y of the element's own viewport reaches it, its label or a box around it.
+// Returns whether a press at x, y (own viewport) hits the element, its label or an ancestor.
 function reaches(el, x, y) {
   const hit = hitTest(documentOf(el), x, y);
   if (!hit) return false;
@@ -86,7 +86,7 @@ function reaches(el, x, y) {
 function findScroller() {
   const root = scrollingElementOf(document) || rootElementOf(document), body = bodyOf(document);
   if (!root || !body || scrollHeightOf(root) > innerHeight + 1) return root;
-  let best = root, area = (innerWidth * innerHeight) / 4; // a quarter of the window, or no findScroller
+  let best = root, area = (innerWidth * innerHeight) / 4; // a smaller box does not count
   for (const el of queryAllIn(body, "*")) {
     if (isOverdue()) break;
     if (scrollHeightOf(el) <= clientHeightOf(el) + 1 || clientHeightOf(el) < 100) continue;

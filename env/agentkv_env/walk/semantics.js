@@ -1,4 +1,4 @@
-// What things are: the role, name, value, options and states of an element.
+// Semantics: the role, name, value, options and states of an element.
 
 const MAX_OPTIONS = 1000; // of one list
 
@@ -15,7 +15,7 @@ const ACTIVE =
   "a[href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
   "[tabindex]:not([tabindex^='-'])," + Object.keys(ROLES).map((role) => `[role=${role}]`).join();
 
-// Native controls keep their nature whatever role they claim.
+// Native controls keep their native role, whatever their role attribute says.
 function roleOf(el, style) {
   const tag = tagOf(el);
   if (tag === "input") {
@@ -36,14 +36,14 @@ function roleOf(el, style) {
   const pointer = style.cursor === "pointer" && parent && styleOf(parent).cursor !== "pointer";
   const reachable = hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0;
   if (!hasAttribute(el, "onclick") && !pointer && !reachable) return "";
-  // A generic box is a button only if nothing inside is one, and if it is no scrollable article.
+  // A generic box counts as a button only without controls inside and with a short text.
   if (queryIn(el, ACTIVE) || textContentOf(el).length > 200) return "";
   return tag === "a" ? "link" : "button";
 }
 
 const CONTROLS = new Set(["input", "select", "textarea", "button"]);
 
-// What an element says: its text, the alternative text of its images, the labels of its parts.
+// Returns the text of an element, with the alternative text of images and the labels of parts.
 function textOf(el, depth = 0) {
   let text = "";
   for (const child of childrenOf(el)) {
@@ -96,7 +96,7 @@ function nameOf(el, role) {
   return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "");
 }
 
-// The words right of a bare checkbox or radio button, which sighted people read as its name.
+// Returns the text right of a checkbox or radio button without a label.
 function textAfter(el) {
   if (el.type !== "checkbox" && el.type !== "radio") return "";
   const next = nextSiblingOf(el);
@@ -144,7 +144,7 @@ function statesOf(el) {
   return states;
 }
 
-// Custom checkboxes, radios and file fields hide the real one and style its label.
+// Custom checkboxes, radio buttons and file fields hide the native input and style its label.
 function hiddenBehindLabel(el) {
   if (!labelsOf(el)?.length || !["checkbox", "radio", "file"].includes(el.type)) return false;
   const style = styleOf(el), rect = boxOf(el);

@@ -1,30 +1,32 @@
-// Reads one document, and every same-origin frame and open shadow root in it, in reading order.
+// Reads a document with its same-origin frames and open shadow roots, in reading order.
 
-const ids = new WeakMap(); // element -> its number
-const elements = new Map(); // number -> WeakRef(element)
-const token = Math.random().toString(36).slice(2); // names this document
-let frames = []; // cross-origin iframes met by the last walk
+const ids = new WeakMap(); // element -> id
+const elements = new Map(); // id -> WeakRef(element)
+const token = Math.random().toString(36).slice(2); // identifies this document
+let frames = []; // cross-origin frames found by the last walk
 
 const MAX_NODES = 5000; // in one viewport
 
-// The document's nodes as JSON: k kind, r role, n name, b box (x, y, width, height), i number,
-// v value, o options, s states, p and h number and hash of a picture, q a picture that is not told
-// itself; for a frame of another origin f its index and c the part of it that shows.
+// Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
+// width, height), i id, v value, o options, s states, p and h number and hash of a picture, q 1 for
+// a picture that is no node itself. A frame of another origin has f, its index, and c, its visible
+// part.
 //
-// Numbers go on from `firstId`; if `expected` names another document than this one, from 1. `at` is
-// where this document's corner lies in the viewport, `view` the part of it that shows (null: all).
-// After `mostMs` milliseconds, or as many nodes as no page has, it ends; `part` says so.
+// New ids count from `firstId`, or from 1 if `expected` is the token of another document. `at` is
+// the position of this document in the viewport, `view` its visible part (null: all). The walk ends
+// after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true.
 function walk(firstId, expected, at, view, mostMs) {
   const out = [];
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
-  let pending = "", pendingBox = null; // text that goes on one line, not told yet
+  let pending = "", pendingBox = null; // text of the current line
   frames = [];
 
-  // What holds for a subtree. at: its document's corner; clip, absolute, window: what shows of its
-  // boxes by their position; inside: its words are told already; hidden; pre: line breaks count.
+  // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
+  // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
+  // invisible; pre: line breaks count.
   const state = (at, clip) =>
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, depth: 0 });
 
@@ -78,7 +80,7 @@ function walk(firstId, expected, at, view, mostMs) {
       height: Math.max(pendingBox.y + pendingBox.height, rect.y + rect.height) - y };
   }
 
-  // `plain`: an image or canvas, whose pixels can be asked for; else a background or a drawing.
+  // `plain`: an image or canvas with readable pixels; otherwise a background or an SVG.
   function image(el, name, s, plain) {
     const rect = shift(boxOf(el), s.at);
     if (s.hidden || !isSeen(rect, s.clip)) return;
@@ -88,7 +90,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (ready && rect.width >= MIN_PICTURE[0] && rect.height >= MIN_PICTURE[1]) {
       [node.p, node.h] = picture(el, plain);
     }
-    if (s.inside) node.q = 1; // its link or button speaks for it; only what is written in it counts
+    if (s.inside) node.q = 1; // its link or button has the name; only the text in the picture counts
     if (node.n || node.p) out.push(node);
   }
 
@@ -118,7 +120,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const shownRect = (el, s) =>
     rectsOf(el).map((rect) => shift(rect, s.at)).find((rect) => isSeen(rect, s.clip));
 
-  // A label speaks for a control that hides behind it; elsewhere the control carries its words.
+  // A label stands for the control that hides behind it; otherwise the control has the label's text.
   function labels(el, s) {
     if (!hiddenBehindLabel(el.control)) return rectsOf(el.control).length > 0;
     const rect = shownRect(el, s);
@@ -127,7 +129,7 @@ function walk(firstId, expected, at, view, mostMs) {
     return true;
   }
 
-  // A heading, or a table row without controls, is one line of text.
+  // A heading or a table row without controls is one line of text.
   function line(el, role, text, s) {
     const rect = shift(boxOf(el), s.at);
     if (!text || !isSeen(rect, s.clip)) return;
@@ -194,7 +196,7 @@ function walk(firstId, expected, at, view, mostMs) {
         return;
       }
     }
-    // A picture behind other text is not read: the crop would show that text a second time.
+    // A background behind text is not read, because the crop would repeat the text.
     if (style.backgroundImage.includes("url(") && !collapse(textContentOf(el))) {
       image(el, "", s, false);
     }
@@ -206,7 +208,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (rootElementOf(document)) element(rootElementOf(document), state(at, view));
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    isPart = true; // nested so deep that the stack is full
+    isPart = true; // stack overflow: the page nests too deeply
   }
   flush();
   const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;

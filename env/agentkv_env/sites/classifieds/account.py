@@ -1,4 +1,4 @@
-"""What the signed-in user has on the classifieds: own listings, saved ones, letters sent."""
+"""The signed-in user's own listings, saved listings and messages."""
 
 import sqlite3
 
@@ -45,7 +45,7 @@ async def messages(request: Request) -> Response:
 
 
 async def post(request: Request) -> Response:
-    """The form for a new listing; a complete one is stored and shown."""
+    """Show the form for a new listing, or continue with a complete one."""
     if request.method == "GET":
         return form_page(request, None, {}, [])
     fields = await form(request)
@@ -56,7 +56,7 @@ async def post(request: Request) -> Response:
 
 
 def publish(request: Request, fields: dict[str, str]) -> int:
-    """Store a complete listing of the user's and return its id."""
+    """Store a complete listing of the user and return its id."""
     shown = region(request)
     cursor = database(request).execute(
         "INSERT INTO classifieds_listing (title, category, price, condition, town, seller,"
@@ -68,7 +68,7 @@ def publish(request: Request, fields: dict[str, str]) -> int:
 
 
 async def edit(request: Request) -> Response:
-    """The same form for a listing of the user's own."""
+    """Show the form for an existing listing of the user, or store its changes."""
     fields = await form(request) if request.method == "POST" else {}
     row = own(request)
     if request.method == "GET":
@@ -83,13 +83,13 @@ async def edit(request: Request) -> Response:
         " town = ?, seller = ?, description = ?, delivery = ? WHERE id = ?",
         (*_values(fields, row["seller"]), row["id"]),
     )
-    if fields["category"] != row["category"]:  # other things have other measures
+    if fields["category"] != row["category"]:  # categories have different facts
         store.set_facts(database(request), row["id"], {})
     return see_other(f"/listing/{row['id']}")
 
 
 async def delete(request: Request) -> Response:
-    """Ask whether to delete an own listing, then do it, with everything said about it."""
+    """Ask for confirmation, then delete a listing of the user and all data about it."""
     await form(request)
     row = own(request)
     if request.method == "GET":
@@ -102,7 +102,7 @@ async def delete(request: Request) -> Response:
 
 
 def own(request: Request) -> sqlite3.Row:
-    """The listing in the address, which must be the user's."""
+    """Return the listing in the address, which must belong to the user."""
     row = store.listing(database(request), request.path_params["id"])
     if row is None:
         raise missing()
@@ -112,7 +112,7 @@ def own(request: Request) -> sqlite3.Row:
 
 
 def what_is_wrong(request: Request, fields: dict[str, str]) -> list[str]:
-    """What is missing or impossible in a listing form, in words for its reader."""
+    """Return messages about missing and invalid fields of a listing form."""
     slugs = {category.slug for category in site_content(request, Content).categories}
     price = whole_number(fields.get("price"), -1)
     checks = (
@@ -141,7 +141,7 @@ def _values(fields: dict[str, str], seller: str) -> tuple[object, ...]:
 def form_page(
     request: Request, id: int | None, fields: dict[str, str], wrong: list[str]
 ) -> Response:
-    """The form for a listing with what was typed, and what is wrong with it."""
+    """Render the form for a listing with its fields and messages about them."""
     return page(
         request,
         "edit.html",

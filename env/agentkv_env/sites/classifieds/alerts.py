@@ -1,4 +1,4 @@
-"""Saved searches: the filters of a search kept, with how many listings they leave now."""
+"""Saved searches, with the number of listings that they match now."""
 
 from urllib.parse import urlencode
 
@@ -15,7 +15,7 @@ _MOST_TEXT = 60
 
 
 async def alerts(request: Request) -> Response:
-    """The user's alerts; a posted search becomes one, unless it would match everything."""
+    """List the user's alerts; a posted search becomes an alert unless it matches everything."""
     fields = await form(request) if request.method == "POST" else {}
     connection, content = database(request), site_content(request, Content)
     named = {category.slug: category.name for category in content.categories}

@@ -1,4 +1,4 @@
-"""Offers: dollars that one user would pay for what another one sells."""
+"""Offers: prices that users propose for listings."""
 
 import sqlite3
 
@@ -26,7 +26,7 @@ async def offers(request: Request) -> Response:
 
 
 async def offer(request: Request) -> Response:
-    """The form for an offer; one between half the price and the price is stored."""
+    """Show the form for an offer, or store an offer between half the price and the price."""
     fields = await form(request) if request.method == "POST" else {}
     connection, me = database(request), region(request).me.handle
     row = store.listing(connection, request.path_params["id"])
@@ -79,7 +79,7 @@ async def decide(request: Request) -> Response:
 
 
 async def sold(request: Request) -> Response:
-    """Mark an own listing as sold, or put it up again."""
+    """Mark a listing of the user as sold, or as available again."""
     await form(request)
     row = account.own(request)
     database(request).execute(

@@ -1,4 +1,4 @@
-"""The classifieds' pages: browse and search, one listing, where it is, letters to sellers."""
+"""Pages to browse, search and open listings, find their place, and write to sellers."""
 
 import sqlite3
 from pathlib import Path
@@ -41,7 +41,7 @@ async def home(request: Request) -> Response:
 
 
 async def search(request: Request) -> Response:
-    """All listings, or those the query's filters leave, in the asked-for order."""
+    """List the listings that pass the query's filters, in the requested order."""
     query, content = request.query_params, site_content(request, Content)
     slug = query.get("category", "")
     named = {category.slug: category.name for category in content.categories}
@@ -112,7 +112,7 @@ async def remark(request: Request) -> Response:
 
 
 async def contact(request: Request) -> Response:
-    """The form for a letter to the seller; a posted one goes to the user's messages."""
+    """Show the form for a message to the seller, or store a posted message."""
     fields = await form(request) if request.method == "POST" else {}
     connection = database(request)
     row = store.listing(connection, request.path_params["id"])
@@ -130,7 +130,7 @@ async def contact(request: Request) -> Response:
 
 
 async def save(request: Request) -> Response:
-    """Save a listing, or forget it again if it was saved."""
+    """Save a listing, or remove it from the saved ones."""
     await form(request)
     id, connection = request.path_params["id"], database(request)
     if store.listing(connection, id) is None:
@@ -142,7 +142,7 @@ async def save(request: Request) -> Response:
 
 
 async def place(request: Request) -> Response:
-    """Where a listing can be picked up, in words; the map stands in a frame."""
+    """Describe where a listing can be picked up; a frame shows the map."""
     row, shown = _with_spot(request)
     return page(request, "place.html", listing=row, spot=shown.spot)
 

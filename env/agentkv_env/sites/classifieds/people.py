@@ -1,4 +1,4 @@
-"""Sellers: what they say of themselves, what they offer, and how they are rated."""
+"""Sellers: their profiles, listings and ratings."""
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -43,12 +43,12 @@ async def seller(request: Request) -> Response:
 
 
 async def phone(request: Request) -> Response:
-    """What a button on the seller's page fetches and puts in its own place."""
+    """Return the part of the page with which a button on the seller's page replaces itself."""
     return PlainTextResponse(f"Phone: {_seller(request).phone}")
 
 
 async def ratings(request: Request) -> Response:
-    """What buyers say of a seller; a complete form adds or replaces the user's own word."""
+    """List the ratings of a seller; a complete form adds or replaces the user's own rating."""
     fields = await form(request) if request.method == "POST" else {}
     shown, connection, me = _seller(request), database(request), region(request).me.handle
     stars = whole_number(fields.get("stars"), 0)

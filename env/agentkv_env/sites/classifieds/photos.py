@@ -1,4 +1,4 @@
-"""Pictures of listings: a photo, on most of them a card with something written on it, and a map."""
+"""Draw the pictures of listings: a photo, most with a card with a text, and a map."""
 
 import io
 
@@ -13,7 +13,7 @@ _WIDTH, _HEIGHT = 360, 260
 
 
 def picture(region: Region, content: Content, key: str) -> bytes | None:
-    """The PNG called `photo-<id>`, `small-<id>` without the card, or `map-<id>`; None else."""
+    """Draw `photo-<id>`, `small-<id>` (without the card) or `map-<id>`; None for other keys."""
     style, _, number = key.partition("-")
     listings = {str(listing.id): listing for listing in content.listings}
     if number not in listings or style not in ("photo", "small", "map"):

@@ -15,7 +15,7 @@ FLAIRS_OF_MEMBERS = "Baker Beginner Driver Gardener Helper Reader Singer Teacher
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a person's user page says."""
+    """The profile of a member."""
 
     handle: str
     bio: str
@@ -39,7 +39,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Poster:
-    """What is drawn into a thread's picture, and stands nowhere in the page."""
+    """The text in a thread's picture, which the page does not repeat."""
 
     lines: tuple[str, ...]
     place: str
@@ -49,7 +49,7 @@ class Poster:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """What somebody posted on a board; ids run from 1, the newest thread is not the last."""
+    """A thread on a board; ids count from 1 and are not in order of age."""
 
     id: int
     board: str
@@ -65,21 +65,21 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything on the forum of one world before anybody acts."""
+    """The initial content of the forum of one world."""
 
     boards: tuple[Board, ...]
     members: tuple[Member, ...]
     threads: tuple[Thread, ...]
     subscribed: tuple[str, ...]
-    """Boards the signed-in user follows."""
+    """Names of the boards that the signed-in user subscribes to."""
     charters: tuple[Charter, ...]
     """In the order of the boards."""
     letters: tuple[Letter, ...]
     saved: tuple[int, ...]
-    """Threads the signed-in user has saved."""
+    """Ids of the threads that the signed-in user has saved."""
 
     def member(self, handle: str) -> Member:
-        """The member called `handle`."""
+        """Return the member with this handle."""
         return next(member for member in self.members if member.handle == handle)
 
 
@@ -140,7 +140,7 @@ _EVENT_TITLES = "the poster is here|who is coming|join us".split("|")
 
 
 def generate(names: Names, region: Region) -> Content:
-    """The forum of one world: eight boards, `NUM_THREADS` threads, each fourth a poster."""
+    """Generate a forum: eight boards and `NUM_THREADS` threads, every fourth with a poster."""
     rng = names.rng
     more = Names(names.seed, "forum/more", names.taken)
     handles = [person.handle for person in region.people]
@@ -204,7 +204,7 @@ def generate(names: Names, region: Region) -> Content:
 def _add_own(
     names: Names, region: Region, me: str, threads: list[Thread], next_comment: int
 ) -> None:
-    """Let the signed-in user have commented on `NUM_OWN_COMMENTS` of the threads."""
+    """Add a comment by the signed-in user to `NUM_OWN_COMMENTS` threads."""
     for index in sorted(names.sample(range(NUM_THREADS), NUM_OWN_COMMENTS)):
         thread = threads[index]
         own = Comment(
@@ -236,14 +236,14 @@ def _poster(names: Names, event: str) -> Poster:
     day = names.pick(("FRIDAY", "SATURDAY", "SUNDAY"))
     date = f"{day} {names.rng.randint(2, 28)} {names.pick(_MONTHS).upper()}"
     hall = names.pick(_HALLS)
-    code = str(names.rng.randint(2222, 9799))  # letters beside digits confuse OCR
+    code = str(names.rng.randint(2222, 9799))  # OCR confuses letters and digits in mixed codes
     return Poster((event, hall, date, f"CODE {code}"), hall, date, code)
 
 
 def _comments(
     names: Names, region: Region, thread: int, first_id: int, authors: list[str], age: int
 ) -> tuple[Comment, ...]:
-    """Two to five comments by different people; about every third answers an earlier one."""
+    """Generate two to five comments by different people; about every third is a reply."""
     rng = names.rng
     scores = rng.sample(range(1, 60), 5)
     result: list[Comment] = []

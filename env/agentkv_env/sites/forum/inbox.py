@@ -1,4 +1,4 @@
-"""Private messages: received and sent ones, reading, answering, writing to a member."""
+"""Private messages: the inbox, sent messages, replies and new messages."""
 
 import sqlite3
 
@@ -30,14 +30,14 @@ async def sent(request: Request) -> Response:
 
 
 async def letter(request: Request) -> Response:
-    """One message; to look at it is to have read it."""
+    """Show a message and mark it as read."""
     row = _letter(request)
     database(request).execute("UPDATE forum_letter SET is_read = 1 WHERE id = ?", (row["id"],))
     return render(request, "letter.html", letter=row)
 
 
 async def write(request: Request) -> Response:
-    """The form for a message to a member; a complete one is sent."""
+    """Show the form for a message to a member, or send a complete one."""
     fields = await form(request) if request.method == "POST" else {}
     handle = request.path_params["handle"]
     known = {member.handle for member in site_content(request, Content).members}
@@ -47,7 +47,7 @@ async def write(request: Request) -> Response:
 
 
 async def reply(request: Request) -> Response:
-    """The form for an answer, below what is answered."""
+    """Show the form for a reply, below the message, or send a complete one."""
     fields = await form(request) if request.method == "POST" else {}
     row = _letter(request)
     subject = "Re: " + str(row["subject"]).removeprefix("Re: ")
@@ -67,7 +67,7 @@ def _answered(
     request: Request, template: str, fields: dict[str, str], *, person: str, subject: str | None,
     letter: sqlite3.Row | None = None,
 ) -> Response:  # fmt: skip
-    """Send the message if it is complete, or show the form with what is missing."""
+    """Send a complete message, or show the form with the missing fields."""
     checks = ((bool(subject), "Give the message a subject"),
               (bool(fields.get("body")), "Write a message first"))  # fmt: skip
     is_posted = request.method == "POST"

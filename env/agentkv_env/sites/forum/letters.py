@@ -1,4 +1,4 @@
-"""Private messages that members wrote to the signed-in user before anybody acts."""
+"""The initial private messages to the signed-in user."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Letter:
 
 
 def letters(names: Names, region: Region) -> tuple[Letter, ...]:
-    """`NUM_LETTERS` letters by different people, the newest last; the newest two are unread."""
+    """Generate `NUM_LETTERS` messages by different people, newest last; the last two are unread."""
     rng = names.rng
     senders = names.sample([person.handle for person in region.people[1:]], NUM_LETTERS)
     ages = sorted(names.sample(range(2, 24 * 40), NUM_LETTERS), reverse=True)

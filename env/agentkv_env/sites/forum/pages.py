@@ -1,4 +1,4 @@
-"""The forum's lists of threads: the front page, boards, what the user keeps, search."""
+"""The forum's lists of threads: front page, boards, saved threads and search."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ async def board(request: Request) -> Response:
 
 
 async def subscribe(request: Request) -> Response:
-    """Subscribe to a board, or stop if the user was subscribed."""
+    """Subscribe to a board, or cancel the subscription."""
     await form(request)
     name = request.path_params["name"]
     if all(board.name != name for board in site_content(request, Content).boards):
@@ -60,7 +60,7 @@ async def subscribe(request: Request) -> Response:
 
 
 async def about(request: Request) -> Response:
-    """A board in figures, who moderates it, and its rules."""
+    """Show the statistics, moderators and rules of a board."""
     charters = {charter.board: charter for charter in site_content(request, Content).charters}
     charter = charters.get(request.path_params["name"])
     if charter is None:

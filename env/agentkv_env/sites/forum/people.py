@@ -1,4 +1,4 @@
-"""Members: their pages, what they said, and the user's own settings."""
+"""Members: their pages and comments, and the user's own settings."""
 
 import sqlite3
 
@@ -45,7 +45,7 @@ async def member(request: Request) -> Response:
 
 
 async def comments(request: Request) -> Response:
-    """Everything a member has commented, the newest first."""
+    """List the comments of a member, newest first."""
     shown = _member(request)
     said = _said(database(request), shown["handle"])
     part = paging(len(said), page=request.query_params.get("page"), size=COMMENTS_ON_A_PAGE)
@@ -60,7 +60,7 @@ async def comments(request: Request) -> Response:
 
 
 async def settings(request: Request) -> Response:
-    """The user's bio and flair, to read and to change."""
+    """Show or change the user's bio and flair."""
     connection, handle = database(request), region(request).me.handle
     fields = await form(request) if request.method == "POST" else {}
     row = connection.execute("SELECT * FROM forum_member WHERE handle = ?", (handle,)).fetchone()

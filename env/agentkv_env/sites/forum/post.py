@@ -1,4 +1,4 @@
-"""What a member writes on the forum: threads, comments, votes; and how it is changed later."""
+"""Write, edit and delete threads and comments, and vote."""
 
 import sqlite3
 
@@ -16,7 +16,7 @@ _VOTES = {"up": 1, "down": -1}
 
 
 async def submit(request: Request) -> Response:
-    """The form for a new thread; a complete one is stored and shown."""
+    """Show the form for a new thread, or store a complete thread."""
     fields = await form(request) if request.method == "POST" else dict(request.query_params)
     wrong = []
     if request.method == "POST":
@@ -47,7 +47,7 @@ async def comment(request: Request) -> Response:
 
 
 async def reply(request: Request) -> Response:
-    """A page of its own with the comment that is answered and a form."""
+    """Show a comment with a form for a reply, or store a reply."""
     fields = await form(request) if request.method == "POST" else {}
     row = _comment(request)
     if request.method == "POST" and fields.get("body"):
@@ -58,7 +58,7 @@ async def reply(request: Request) -> Response:
 
 
 async def delete_comment(request: Request) -> Response:
-    """Delete an own comment; its answers move up to where it stood."""
+    """Delete a comment of the user; its replies move up one level."""
     await form(request)
     row = _own_comment(request)
     connection = database(request)
@@ -70,7 +70,7 @@ async def delete_comment(request: Request) -> Response:
 
 
 async def vote_thread(request: Request) -> Response:
-    """Vote; the same vote again takes it back."""
+    """Vote; repeating the vote removes it."""
     fields = await form(request)
     row = store.thread(database(request), request.path_params["id"])
     if row is None:
@@ -80,7 +80,7 @@ async def vote_thread(request: Request) -> Response:
 
 
 async def vote_comment(request: Request) -> Response:
-    """Vote; the same vote again takes it back."""
+    """Vote; repeating the vote removes it."""
     fields = await form(request)
     row = _comment(request)
     _vote(request, "forum_comment", row, fields)
@@ -88,7 +88,7 @@ async def vote_comment(request: Request) -> Response:
 
 
 async def edit_comment(request: Request) -> Response:
-    """An own comment in a form, to change."""
+    """Show the form for a comment of the user, or store its changes."""
     fields = await form(request) if request.method == "POST" else {}
     row = _own_comment(request)
     if request.method == "POST" and fields.get("body"):
@@ -103,7 +103,7 @@ async def edit_comment(request: Request) -> Response:
 
 
 async def edit_thread(request: Request) -> Response:
-    """Text and flair of an own thread; the title stays."""
+    """Edit the text and flair of a thread of the user."""
     fields = await form(request) if request.method == "POST" else {}
     row = store.thread(database(request), request.path_params["id"])
     if row is None:

@@ -1,4 +1,4 @@
-"""What the user keeps on the home site: settings, events to go to, a library card."""
+"""The user's data on the home site: settings, planned events and the library card."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +16,7 @@ SUMMARIES = ("Never", "Daily", "Weekly")
 
 
 def setting(request: Request, key: str) -> str:
-    """What the user chose, or what holds without a choice."""
+    """Return the user's setting, or its default."""
     found = database(request).execute("SELECT value FROM home_setting WHERE key = ?", (key,))
     row = found.fetchone()
     if row is not None:
@@ -25,13 +25,13 @@ def setting(request: Request, key: str) -> str:
 
 
 def is_going(request: Request, event: int) -> bool:
-    """Whether the user signed up for the event with this id."""
+    """Return whether the user has signed up for the event."""
     found = database(request).execute("SELECT 1 FROM home_going WHERE event = ?", (event,))
     return found.fetchone() is not None
 
 
 async def settings(request: Request) -> Response:
-    """Shows the settings; saves those that are posted, as far as they are among the choices."""
+    """Show the settings, after saving the posted settings that are valid."""
     saved = request.method == "POST"
     if saved:
         fields = await form(request)
@@ -47,7 +47,7 @@ async def settings(request: Request) -> Response:
 
 
 async def go(request: Request) -> Response:
-    """Sign up for an event that is still to come, or take that back."""
+    """Sign up for a future event, or cancel the sign-up."""
     number, events = request.path_params["id"], site_content(request, Content).events
     if not 1 <= number <= len(events):
         raise missing()
@@ -68,7 +68,7 @@ async def going(request: Request) -> Response:
 
 
 async def card(request: Request) -> Response:
-    """The library card: its number is told to those who accept the rules."""
+    """Show the library card; its number appears once the user has accepted the rules."""
     error = ""
     if request.method == "POST":
         fields = await form(request)

@@ -1,6 +1,6 @@
-"""What the home page knows of the day: notices, weather, roads, events, offices.
+"""The content of the home site: notices, weather, roads, events and contacts.
 
-All of it stands on the home site only, generated from a world seed.
+Generated from the world's seed; no other site shows it.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NUM_ROADS = 5
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sheet on the notice board; ids run from 1, the newest."""
+    """A notice on the board; ids count from 1, the newest notice."""
 
     id: int
     subject: str
@@ -49,7 +49,7 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """How a road is today."""
+    """The state of a road today."""
 
     start: str
     end: str
@@ -59,7 +59,7 @@ class Road:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An evening or an afternoon somewhere; ids run from 1 in the order of days."""
+    """An event in a town; ids count from 1 in the order of days."""
 
     id: int
     title: str
@@ -70,12 +70,12 @@ class Event:
     host: Person
     seats: int
     entry: int
-    """Only in the picture: dollars, on the poster."""
+    """Price in dollars; only in the picture, on the poster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Where somebody can be reached."""
+    """Contact details of a person."""
 
     person: Person
     phone: str
@@ -86,7 +86,7 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything on the home site of one world before anybody acts."""
+    """The initial content of the home site of one world."""
 
     notices: tuple[Notice, ...]
     weather: tuple[Weather, ...]
@@ -95,10 +95,10 @@ class Content:
     contacts: tuple[Contact, ...]
     """By name."""
     card_number: int
-    """Given out when the rules of the library are accepted."""
+    """Shown when the user accepts the rules of the library."""
 
     def contact(self, handle: str) -> Contact | None:
-        """The entry of the person with this handle."""
+        """Return the contact with this handle, or None."""
         return next((each for each in self.contacts if each.person.handle == handle), None)
 
 
@@ -114,7 +114,7 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
 
 
 def generate(names: Names, region: Region) -> Content:
-    """The day's content of one world."""
+    """Generate the content of the home site."""
     contacts = _contacts(names, region)
     return Content(
         notices=_notices(names, region, contacts),
@@ -127,7 +127,7 @@ def generate(names: Names, region: Region) -> Content:
 
 
 def month_of(content: Content, year: int, month: int) -> tuple[Event, ...]:
-    """The events of a month, the first one first."""
+    """Return the events of a month, in order."""
     return tuple(e for e in content.events if (e.day.year, e.day.month) == (year, month))
 
 
@@ -150,7 +150,7 @@ def _contacts(names: Names, region: Region) -> tuple[Contact, ...]:
 
 
 def _notices(names: Names, region: Region, contacts: tuple[Contact, ...]) -> tuple[Notice, ...]:
-    """Each with a subject of its own."""
+    """Generate notices with different subjects."""
     written: dict[str, Notice] = {}
     while len(written) < NUM_NOTICES:
         notice = _notice(names, region, contacts, len(written) + 1)

@@ -1,4 +1,4 @@
-"""The home site's pages: the day's news of the towns, and the doors to the other sites."""
+"""The pages of the home site: local news, and links to the other sites."""
 
 import sqlite3
 from datetime import timedelta
@@ -41,7 +41,7 @@ async def home(request: Request) -> Response:
 
 
 async def notices(request: Request) -> Response:
-    """Notices whose subject or text has the words asked for; all of them without any."""
+    """List the notices that contain all words of the query; without a query, all notices."""
     words = request.query_params.get("q", "").lower().split()
     found = [
         each
@@ -77,7 +77,7 @@ async def forecast(request: Request) -> Response:
 
 
 async def traffic(request: Request) -> Response:
-    """The report itself comes later, when the page is there."""
+    """Show the page of the traffic report, which loads the report itself."""
     return render(request, "traffic.html")
 
 
@@ -86,7 +86,7 @@ async def road_rows(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """One month of the calendar; `month` counts from the present one."""
+    """Show one month of the calendar; `month` counts from the current month."""
     present = region(request).now.date().replace(day=1)
     last = content(request).events[-1].day
     num_months = (last.year - present.year) * 12 + last.month - present.month
@@ -116,7 +116,7 @@ async def event(request: Request) -> Response:
 
 
 async def contacts(request: Request) -> Response:
-    """People whose name, department or office has the words asked for."""
+    """List people whose name, department or office contains all words of the query."""
     words = request.query_params.get("q", "").lower().split()
     found = [
         each

@@ -1,4 +1,4 @@
-"""The customer's account: profile, addresses, signing in and out, messages to the shop."""
+"""The customer's account: profile, addresses, sign-in and messages to the shop."""
 
 import sqlite3
 
@@ -12,7 +12,7 @@ from agentkv_env.sites.shop.view import local_path, shop, show, signed_in
 from agentkv_env.sites.site import database, form, missing, see_other
 
 PASSWORD = "welcome"
-"""The one account's password; there is nothing to protect."""
+"""Password of the only account; it protects nothing."""
 NEWSLETTERS = ("Never", "Weekly", "Monthly")
 TOPICS = ("My order", "A product", "Delivery", "Something else")
 ADDRESS_FIELDS = ("label", "person", "street", "place", "postcode")

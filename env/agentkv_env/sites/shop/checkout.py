@@ -1,4 +1,4 @@
-"""From the cart to an order: where to, how, when, and what it is paid with."""
+"""The checkout: address, shipping, delivery time and payment."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from agentkv_env.sites.site import database, form, money, region, see_other, who
 
 @dataclass(frozen=True, slots=True)
 class Shipping:
-    """One way to get an order."""
+    """A shipping method."""
 
     name: str
     cents: int
@@ -33,11 +33,11 @@ SHIPPING = (
 PAYMENTS = ("Invoice", "Bank transfer", "Cash on delivery")
 GIFT_WRAP_CENTS = 250
 SLOT_DAYS = (2, 3)
-"""Days from now on which a parcel can be brought at a chosen time."""
+"""Days ahead for which a delivery time can be chosen."""
 
 
 def slots(now: datetime) -> tuple[str, ...]:
-    """When a parcel may come; the first is the one nobody has to choose."""
+    """Return the delivery times; the first is the default."""
     days = [now + timedelta(days=count) for count in SLOT_DAYS]
     return (
         "Any time",
@@ -63,7 +63,7 @@ async def checkout(request: Request) -> Response:
 
 @signed_in
 async def place_order(request: Request) -> Response:
-    """Turn the cart into an order and empty it; an empty cart goes back to the cart's page."""
+    """Place an order for the cart and empty it; an empty cart leads back to its page."""
     fields = await form(request)
     db = database(request)
     bought, sums = lines(db, shop(request)), summary(db, shop(request))

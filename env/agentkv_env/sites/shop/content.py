@@ -1,4 +1,4 @@
-"""What the shop sells and what has happened in it so far, generated from a world seed."""
+"""The initial content of the shop, generated from the world's seed."""
 
 from dataclasses import dataclass
 
@@ -35,10 +35,10 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Coupon:
-    """A reduction of everything in one category."""
+    """A coupon for all products of one category."""
 
     code: str
-    """Only in the picture: on the poster."""
+    """Only in the picture, on the poster."""
     percent: int
     category: str
     days_left: int
@@ -47,7 +47,7 @@ class Coupon:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to send things; `label` is "Home" or "Work"."""
+    """A delivery address; `label` is "Home" or "Work"."""
 
     label: str
     person: str
@@ -58,70 +58,70 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class PastOrder:
-    """An order from before; `lines` are product numbers and quantities."""
+    """A past order; `lines` are product numbers and quantities."""
 
     number: int
     days_ago: int
     status: str
     lines: tuple[tuple[int, int], ...]
     tracking: str
-    """Only in the picture: on the parcel's label."""
+    """Only in the picture, on the parcel's label."""
     invoice: str
-    """Only in the picture: the invoice's number."""
+    """Invoice number; only in the picture."""
     courier: str
-    """Only in the status history: who brought it."""
+    """Courier; only in the status history."""
     step_days: tuple[int, ...]
-    """Days from the order to each thing that may have happened to it since."""
+    """Days from the order to each later step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything the shop starts with."""
+    """The initial content of the shop."""
 
     name: str
     categories: tuple[str, ...]
     brands: tuple[str, ...]
     products: tuple[Product, ...]
-    """What can be bought, in order of their numbers, from 1."""
+    """Products on sale, in the order of their numbers, from 1."""
     sold_out: tuple[Product, ...]
-    """Numbered after the others; never the cheapest nor the dearest of its kind."""
+    """Sold-out products, numbered after the others; never the cheapest or dearest of a kind."""
     details: tuple[Detail, ...]
-    """More about each product, sold out or not, in order of their numbers."""
+    """Details of all products, including sold-out ones, in the order of their numbers."""
     reviews: tuple[Review, ...]
     coupons: tuple[Coupon, ...]
-    """One for each of the first few categories."""
+    """One coupon for each of the first categories."""
     addresses: tuple[Address, ...]
     orders: tuple[PastOrder, ...]
     """Oldest first."""
     free_shipping_dollars: int
-    """Only in the picture: from which total on standard shipping is free."""
+    """Minimum total for free standard shipping; only in the picture."""
     delivery_days: tuple[tuple[str, int], ...]
-    """How long a parcel takes to each town."""
+    """Delivery time to each town, in days."""
     stores: tuple[Store, ...]
     gift_cards: tuple[GiftCard, ...]
     club: Club
 
     @property
     def catalogue(self) -> tuple[Product, ...]:
-        """Everything that has a page, sold out or not."""
+        """All products, including sold-out ones."""
         return (*self.products, *self.sold_out)
 
     def product(self, number: int) -> Product | None:
-        """The product with `number`, or None."""
+        """Return the product with this number, or None."""
         shown = self.catalogue
         return shown[number - 1] if 1 <= number <= len(shown) else None
 
     def detail(self, product: Product) -> Detail:
-        """More about `product`."""
+        """Return the details of `product`."""
         return self.details[product.number - 1]
 
     def in_category(self, category: str) -> tuple[Product, ...]:
-        """What can be bought of a category."""
+        """Return the products on sale of a category."""
         return tuple(product for product in self.products if product.category == category)
 
 
 def generate(names: Names, region: Region) -> Content:
-    """Draw the shop of a world; `region.people[0]` is the customer."""
+    """Generate the shop; `region.me` is the customer."""
     categories = tuple(sorted(names.sample(sorted(CATEGORIES), NUM_CATEGORIES)))
     products = generate_products(names, region, categories)
     more = Names(names.seed, "more of the shop", names.taken)
@@ -206,7 +206,7 @@ def _orders(
 
 
 def _step_days(names: Names) -> tuple[int, ...]:
-    days = [0, 0]  # orders are paid at once, and some were placed only yesterday
+    days = [0, 0]  # orders are paid at once, and some were placed yesterday
     for _ in range(3):
         days.append(days[-1] + names.rng.randint(1, 4))
     return tuple(days)

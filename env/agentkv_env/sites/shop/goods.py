@@ -1,4 +1,4 @@
-"""What the shop sells, generated from a world seed."""
+"""The products of the shop, generated from the world's seed."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ NUM_SOLD_OUT = 4
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One thing on sale. `number` is in its address: /product/12."""
+    """A product; `number` is part of its address: /product/12."""
 
     number: int
     name: str
@@ -20,37 +20,37 @@ class Product:
     category: str
     kind: str
     cents: int
-    """No two products of a category cost the same."""
+    """Unique among the products of a category."""
     colours: tuple[str, ...]
     sizes: tuple[str, ...]
-    """Empty where there is only one size."""
+    """Empty if there is only one size."""
     facts: tuple[tuple[str, str], ...]
     """The specification table."""
     blurb: str
     model: str
-    """Only in the picture: the model number, on the label."""
+    """Model number; only in the picture, on the label."""
     grams: int
-    """Only in the picture: the weight, on the label."""
+    """Weight; only in the picture, on the label."""
     club_cents: int | None
-    """Only in the picture: a lower price on a tag over the photo; none for most products."""
+    """Club price, only in the picture, on a tag; None for most products."""
 
     @property
     def picture(self) -> str:
-        """Key of the photo. Products of a kind share a few photos; a price tag makes it its own."""
+        """Key of the photo; products of a kind share photos, except those with a price tag."""
         if self.club_cents is not None:
             return f"tag-{self.number}"
         return f"photo-{slug(self.kind)}-{self.number % 2}"
 
 
 def slug(name: str) -> str:
-    """`name` as part of an address: lower case, dashes for spaces."""
+    """Return `name` as part of an address: in lower case, with dashes for spaces."""
     return name.lower().replace(" ", "-")
 
 
 def generate_products(
     names: Names, region: Region, categories: tuple[str, ...]
 ) -> tuple[Product, ...]:
-    """Products of every kind in `categories`, each kind by several makers."""
+    """Generate products of every kind in `categories`, each kind by several brands."""
     products: list[Product] = []
     for category in categories:
         prices: set[int] = set()
@@ -74,7 +74,7 @@ def generate_products(
 def generate_sold_out(
     names: Names, region: Region, products: tuple[Product, ...]
 ) -> tuple[Product, ...]:
-    """Products beside others of their kind, with a price between theirs."""
+    """Generate sold-out products with prices between those of their category."""
     found: list[Product] = []
     kinds = [(category, kind) for category in sorted({one.category for one in products})
              for kind in CATEGORIES[category]]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Orders that were placed: their pages, history and papers."""
+"""Placed orders: their pages, history and documents."""
 
 import sqlite3
 from datetime import timedelta
@@ -20,11 +20,11 @@ STEPS = {
     "Cancelled": ("Ordered", "Paid", "Cancelled"),
     "Being packed": ("Ordered", "Paid"),
 }
-"""What has happened to an order of each status."""
+"""Past steps of an order by status."""
 
 
 def fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
-    """Insert the orders from before."""
+    """Insert the past orders."""
     home = content.addresses[0]
     for order in content.orders:
         bought = [(content.products[number - 1], count) for number, count in order.lines]
@@ -73,7 +73,7 @@ async def order(request: Request) -> Response:
 
 @signed_in
 async def history(request: Request) -> Response:
-    """What happened when; who brought it stands on this page only."""
+    """Show the status history; only this page names the courier."""
     row = requested_order(request)
     events = database(request).execute(
         "SELECT * FROM shop_order_event WHERE number = ? ORDER BY id", (row["number"],)
@@ -97,7 +97,7 @@ async def latest(request: Request) -> Response:
 
 @signed_in
 async def cancel(request: Request) -> Response:
-    """Cancel an order that has not left yet; others stay as they are."""
+    """Cancel an order that has not been sent; other orders do not change."""
     row = requested_order(request)
     db = database(request)
     if row["status"] == "Being packed":
@@ -114,7 +114,7 @@ async def cancel(request: Request) -> Response:
 
 @signed_in
 async def again(request: Request) -> Response:
-    """Put everything of an order into the cart once more, at today's price."""
+    """Add all lines of an order to the cart, at current prices."""
     requested_order(request)
     for line in as_lines(shop(request), requested_lines(request)):
         put_in_cart(request, line.product, colour=line.colour, size=line.size,
@@ -123,7 +123,7 @@ async def again(request: Request) -> Response:
 
 
 def requested_order(request: Request) -> sqlite3.Row:
-    """The order in the address.
+    """Return the order in the address.
 
     Raises:
         HTTPException: 404 when there is none.
@@ -139,7 +139,7 @@ def requested_order(request: Request) -> sqlite3.Row:
 
 
 def requested_lines(request: Request) -> list[sqlite3.Row]:
-    """What was bought with the order in the address."""
+    """Return the lines of the order in the address."""
     query = "SELECT * FROM shop_order_line WHERE number = ? ORDER BY id"
     return database(request).execute(query, (request.path_params["number"],)).fetchall()
 

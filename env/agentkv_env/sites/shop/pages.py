@@ -1,4 +1,4 @@
-"""The shop's public lists: start page, categories, search, new things, deals; and its help."""
+"""The public pages of the shop: start page, categories, search, new products, deals, help."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from agentkv_env.sites.shop.view import shop, show
 from agentkv_env.sites.site import Site, database, missing, paging, region, whole_number
 
 PAGE_SIZES = (8, 4)
-"""The first is taken unless another is asked for."""
+"""The first size is the default."""
 STARS = (4, 3, 2)
 NUM_NEW = 18
 NEW_A_PAGE = 6
@@ -93,7 +93,7 @@ def _listing(
 
 
 async def arrivals(request: Request) -> Response:
-    """What came last, with the day."""
+    """List the newest products with their day of arrival."""
     content, now = shop(request), region(request).now
     newest = sorted(content.catalogue, key=lambda one: content.detail(one).arrived_days_ago)
     shown = paging(NUM_NEW, page=request.query_params.get("page"), size=NEW_A_PAGE)

@@ -1,4 +1,4 @@
-"""The shop's pictures. What they say stands nowhere else on the pages."""
+"""Draw the pictures of the shop; the pages do not repeat their texts."""
 
 from datetime import timedelta
 
@@ -8,11 +8,11 @@ from agentkv_env.sites.shop.content import Content, slug
 from agentkv_env.sites.site import money, whole_number
 
 PAY_WITHIN_DAYS = 14
-"""An invoice is to be paid so many days after the order."""
+"""An invoice is due this many days after the order."""
 
 
 def picture(region: Region, content: Content, key: str) -> bytes | None:
-    """Draw `key`, which is a word, a dash and a number, or "shipping".
+    """Draw the picture `key`: a word, a dash and a number, or "shipping".
 
     The words: photo-KIND, tag and label of a product, parcel, receipt and invoice of an order,
     coupon, card (a gift card), sign (of a store).

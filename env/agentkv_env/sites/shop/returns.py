@@ -1,4 +1,4 @@
-"""Sending things back."""
+"""Returns of ordered products."""
 
 from datetime import datetime, timedelta
 
@@ -17,7 +17,7 @@ REFUNDS = ("Money back", "New one", "Gift card")
 
 
 def may_return(request: Request) -> bool:
-    """Whether the order in the address came, and not too long ago."""
+    """Return whether the order in the address was delivered recently enough for a return."""
     order = requested_order(request)
     placed = datetime.fromisoformat(order["placed"])
     is_recent = region(request).now - placed <= timedelta(days=RETURN_DAYS)
@@ -40,7 +40,7 @@ async def return_form(request: Request) -> Response:
 
 @signed_in
 async def send_back(request: Request) -> Response:
-    """Register a line of the order; one that is registered already gets another reason."""
+    """Register the return of an order line, or change the reason of a registered return."""
     fields = await form(request)
     line = whole_number(fields.get("line"), 0)
     if not may_return(request) or line not in {row["id"] for row in requested_lines(request)}:

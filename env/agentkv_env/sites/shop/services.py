@@ -1,4 +1,4 @@
-"""What the shop has besides its products: stores in some towns, gift cards, a club."""
+"""The services of the shop: stores, gift cards and a club."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ NUM_GIFT_CARDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A shop one can walk into. Hours are full ones of the day, opening and closing."""
+    """A store; its opening and closing times are full hours."""
 
     place: str
     street: str
@@ -23,16 +23,16 @@ class Store:
     parking: int
     hours: tuple[int, int]
     late_day: str
-    """The day of the week on which it closes two hours later."""
+    """The weekday on which it closes two hours later."""
     saturday: tuple[int, int]
     sunday: tuple[int, int]
-    """Only in the picture: on the sign at the door."""
+    """Only in the picture, on the sign at the door."""
     closed_on: str
-    """Only in the picture: a day such as "24 MAY"."""
+    """A day such as "24 MAY"; only in the picture."""
 
     @property
     def week(self) -> tuple[tuple[str, str], ...]:
-        """The days that are not on the sign alone, with their hours."""
+        """Opening hours by day, without the days that only the sign shows."""
         opens, closes = self.hours
         days = [(day, (opens, closes + 2 * (day == self.late_day))) for day in WEEKDAYS]
         return tuple((day, _span(hours)) for day, hours in [*days, ("Saturday", self.saturday)])
@@ -40,7 +40,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class GiftCard:
-    """Money somebody gave the customer."""
+    """A gift card of the customer."""
 
     code: str
     """Only in the picture."""
@@ -50,14 +50,14 @@ class GiftCard:
 
 @dataclass(frozen=True, slots=True)
 class Club:
-    """What membership costs."""
+    """Price of the membership."""
 
     yearly_cents: int
     monthly_cents: int
     members: int
     since: int
     host: str
-    """Who leads it."""
+    """The head of the club."""
 
 
 def _span(hours: tuple[int, int]) -> str:
@@ -65,7 +65,7 @@ def _span(hours: tuple[int, int]) -> str:
 
 
 def generate_stores(names: Names, region: Region) -> tuple[Store, ...]:
-    """One in each of a few towns, in the order of their names."""
+    """Generate one store in each of a few towns, in the order of their names."""
     rng = names.rng
     managers = rng.sample(region.people[1:], NUM_STORES)
     return tuple(
@@ -94,7 +94,7 @@ def _store(names: Names, place: str, manager: Person) -> Store:
 
 
 def generate_gift_cards(names: Names, region: Region) -> tuple[GiftCard, ...]:
-    """From different people, each over another sum."""
+    """Generate gift cards from different people, with different amounts."""
     sums = names.sample(range(15, 150, 5), NUM_GIFT_CARDS)
     givers = names.sample(region.people[1:], NUM_GIFT_CARDS)
     return tuple(
@@ -104,7 +104,7 @@ def generate_gift_cards(names: Names, region: Region) -> tuple[GiftCard, ...]:
 
 
 def generate_club(names: Names, region: Region) -> Club:
-    """The shop's one club."""
+    """Generate the club of the shop."""
     rng = names.rng
     monthly_cents = 10 * rng.randint(15, 80)
     return Club(

@@ -1,4 +1,4 @@
-"""Pages about an article: its talk page, its history, what links to it; and the latest changes."""
+"""Pages about articles: talk page, history, incoming links, and recent changes."""
 
 from datetime import timedelta
 
@@ -31,7 +31,7 @@ _SPANS = {"7": 7, "30": 30}
 
 
 async def talk(request: Request) -> Response:
-    """What people said about an article; a comment that is posted goes to the end."""
+    """Show the talk page of an article; a posted comment is appended."""
     shown = _article(request)
     fields = await form(request) if request.method == "POST" else {}
     error = ""
@@ -73,7 +73,7 @@ async def links_here(request: Request) -> Response:
 
 
 async def recent_changes(request: Request) -> Response:
-    """Changes of the last so many days; of all days unless `days` says otherwise."""
+    """List the changes of the last `days` days, or all changes."""
     days = _SPANS.get(request.query_params.get("days", ""), 10_000)
     since = region(request).now.date() - timedelta(days)
     found = [

@@ -1,4 +1,4 @@
-"""The wiki's pages: articles and their annexes, categories, search, an index."""
+"""The pages of the wiki: articles and their annexes, categories, search and an index."""
 
 import zlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ ROWS_ON_A_PAGE = 8
 
 
 class Linker:
-    """Turns `[[Title]]` into a link at its first mention, into plain text afterwards."""
+    """Turns the first `[[Title]]` of each title into a link, and later ones into text."""
 
     def __init__(self, known: dict[str, Article], own: str) -> None:
         self._known = known
@@ -50,7 +50,7 @@ async def home(request: Request) -> Response:
 
 
 async def article(request: Request) -> Response:
-    """An article by its title or a former one, or the articles that share a name."""
+    """Show an article by its title or a former name, or the articles that share a name."""
     wiki = site_content(request, Content)
     known, name = articles(wiki), request.path_params["slug"].replace("_", " ")
     if name in shared_names(wiki):
@@ -64,7 +64,7 @@ async def article(request: Request) -> Response:
 
 
 async def annex(request: Request) -> Response:
-    """A table that belongs to an article and has a page of its own."""
+    """Show a table of an article on its own page."""
     known = articles(site_content(request, Content))
     shown = known.get(request.path_params["slug"].replace("_", " "))
     annexes = {each.slug: each for each in shown.annexes} if shown else {}
@@ -93,7 +93,7 @@ async def everything(request: Request) -> Response:
 
 
 async def search(request: Request) -> Response:
-    """Articles by how well they fit; a query that is a name leads straight to its page."""
+    """List the best matches of a query, or open the page with that exact name."""
     text = " ".join(request.query_params.get("q", "").split())
     if not text:
         return _listing(request, "Search", (), "Type a word to search for")
@@ -110,7 +110,7 @@ async def search(request: Request) -> Response:
 
 
 async def random_article(request: Request) -> Response:
-    """Another article; which one depends on the article it is asked from and on nothing else."""
+    """Open another article, chosen by the article that the link is on and nothing else."""
     known = list(articles(site_content(request, Content)).values())
     came_from = request.query_params.get("from", "")
     number = zlib.crc32(f"{region(request).seed}/{came_from}".encode())

@@ -1,4 +1,4 @@
-"""Who wrote an article and what was said about it: made up from its title, the same each time."""
+"""The history and talk page of an article, generated from its title."""
 
 import random
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class Revision:
 
     title: str
     number: int
-    """From 1, the oldest."""
+    """Counted from 1, the oldest revision."""
     day: date
     author: Person
     summary: str
@@ -27,7 +27,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What somebody wrote on an article's talk page."""
+    """A comment on an article's talk page."""
 
     author: Person
     body: str
@@ -56,14 +56,14 @@ _MONTHS = "January February March April May June July August October November".s
 
 
 def revisions(region: Region, article: Article) -> tuple[Revision, ...]:
-    """How `article` came to be, the newest change first."""
+    """Return the revisions of `article`, newest first."""
     return tuple(reversed(tuple(_revisions(region, article))))
 
 
 def remarks(region: Region, article: Article) -> tuple[Remark, ...]:
-    """What stands on the talk page of `article` before anybody adds to it.
+    """Return the initial comments on the talk page of `article`.
 
-    The last remark names a meeting, which is told nowhere else.
+    The last comment announces a meeting, which no other page mentions.
     """
     rng = random.Random(f"{region.seed}/talk/{article.title}")
     patterns = [*rng.sample(_REMARKS, rng.randint(1, 2)), _MEETING]
@@ -83,7 +83,7 @@ def remarks(region: Region, article: Article) -> tuple[Remark, ...]:
 
 @lru_cache(maxsize=16)
 def recent(region: Region, content: Content) -> tuple[Revision, ...]:
-    """The newest change of every article, the newest of all first."""
+    """Return the latest revision of every article, newest first."""
     newest = (revisions(region, article)[0] for article in articles(content).values())
     return tuple(sorted(newest, key=lambda each: (-each.day.toordinal(), each.title)))
 
