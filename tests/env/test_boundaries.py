@@ -1,4 +1,4 @@
-"""Staying on the allowed hosts, and surviving pages that do not behave."""
+"""Sessions stay on the allowed hosts and survive misbehaving pages."""
 
 import os
 import signal

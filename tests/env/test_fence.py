@@ -1,11 +1,11 @@
-"""A fixed sample of the ways out of the allowed hosts; `make soak` tries them all."""
+"""A fixed sample of attempts to leave the allowed hosts; `make soak` runs all of them."""
 
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
-from tests.soak.fence import Attempt, Setup, Harness, attempts
+from tests.soak.fence import Attempt, Harness, Setup, attempts
 
 pytestmark = pytest.mark.browser
 
@@ -45,7 +45,7 @@ SAMPLE = {
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    # A control ends as soon as all of its tries got out; a busy machine may take its time.
+    # A control run ends when all attempts have escaped, which may take long on a busy machine.
     with Harness(patience_s=15) as made:
         yield made
 

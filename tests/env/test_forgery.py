@@ -1,4 +1,4 @@
-"""No text of a page passes for a line, a number, a tab, a value or a state of ours."""
+"""No text of a page can forge a line, an id, a tab, a value or a state."""
 
 import hashlib
 import re

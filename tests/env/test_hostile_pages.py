@@ -1,4 +1,4 @@
-"""Pages that do their worst: each ends as a page read with a notice, or as an error of ours."""
+"""Hostile pages end in a readable page with a notice, or in a documented error."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def late() -> Iterator[threading.Event]:
-    """An answer that a test lets come."""
+    """An answer that arrives when the test sets it."""
     event = threading.Event()
     yield event
     event.set()

@@ -1,4 +1,4 @@
-"""Pages as lines of text."""
+"""Serialization of pages."""
 
 import re
 

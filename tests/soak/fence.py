@@ -1,8 +1,8 @@
-"""Ways out of the allowed hosts, each tried with and without the fence.
+"""Attempts to leave the allowed hosts, each with and without our fence.
 
-Every try asks for a port of its own, on which anything that arrives is counted: a connection, a
-datagram. So many tries share a page, and what comes late still counts for the right one. A try that
-reaches its port without the fence, in a plain browser, is a try; the others are unproven.
+Every attempt has its own port, on which any connection or datagram counts. Several attempts can
+therefore share a page, and late traffic counts for the right one. An attempt proves something only
+if it reaches its port in a plain browser without the fence; otherwise its case is unproven.
 """
 
 import html
@@ -29,20 +29,20 @@ from tests.soak import escapes
 from tests.soak.part import Part, Verdict
 
 BATCH = 10
-"""Tries that share a page."""
+"""Number of attempts that share a page."""
 
 Place = Literal["page", "alone", "iframe", "srcdoc", "data", "blob", "sandbox", "window"]
 Setup = Literal["none", "session", "caller", "idle session", "idle caller"]
-"""What stands around the page: nothing (the control); `Browser.session`; `Session.on`. While idle,
-the Python that holds the session waits elsewhere."""
+"""The fence around the page: none (the control), `Browser.session`, or `Session.on` on a caller's
+page. In the idle setups, the session's Python thread makes no browser calls meanwhile."""
 
 
 class Listeners:
-    """Ports of the forbidden host: TCP and UDP, all loopback addresses, any byte is counted."""
+    """Ports of the forbidden host: TCP and UDP on all loopback addresses; any byte counts."""
 
     def __init__(self) -> None:
         self.touched: dict[int, str] = {}
-        """Port -> what arrived first on it."""
+        """Port to the first protocol that arrived on it."""
         self._open: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._ended = False
@@ -52,8 +52,8 @@ class Listeners:
 
     def port(self) -> int:
         while True:
-            # None is used twice, nor is one that this machine gives to clients: what an earlier
-            # page still sends must not count for a later try.
+            # No port is reused or from the range of client ports, so that late traffic of an
+            # earlier page does not count for a later attempt.
             port = self._next_port
             self._next_port = port + 1 if port < 32_000 else 11_000
             try:
@@ -73,7 +73,7 @@ class Listeners:
             return port
 
     def close_ports(self) -> None:
-        """Close those opened so far."""
+        """Close all open ports."""
         with self._lock:
             for each in self._open:
                 self._selector.unregister(each)
@@ -146,7 +146,7 @@ class Answer:
 
 
 class Site:
-    """The allowed host: answers by path, and redirects to whatever address it is asked to."""
+    """The allowed host: answers by path, and redirects to any requested address."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -216,7 +216,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way out. Texts are as in `escapes`."""
+    """One attempt; texts have the placeholders of `escapes`."""
 
     name: str
     place: Place
@@ -224,7 +224,7 @@ class Attempt:
     headers: tuple[tuple[str, str], ...] = ()
     status: int = 200
     via: str = ""
-    """The address in place of `@U/x...`, which is itself one of the page's own host."""
+    """An address of the page's own host that replaces `@U/x...`."""
     spelling: str = ""
 
 
@@ -267,7 +267,7 @@ _LEADS = {
 
 
 def attempts() -> dict[str, list[Attempt]]:
-    """All tries by kind. A kind shares one session."""
+    """Return all attempts by kind; the attempts of a kind share one session."""
     found: dict[str, list[Attempt]] = {
         "document": [Attempt(name, "page", text) for name, text in escapes.DOCUMENT.items()],
         "document, redirected": [
@@ -321,10 +321,10 @@ def attempts() -> dict[str, list[Attempt]]:
 
 
 class Harness:
-    """Both hosts and both browsers; tries are run here."""
+    """Both hosts and both browsers; runs attempts."""
 
     def __init__(self, *, patience_s: float = 1.5) -> None:
-        """`patience_s` is how long a try may take to get out when nothing holds it."""
+        """`patience_s` limits the time of an attempt to escape without the fence."""
         self._patience_s = patience_s
         self._stack = ExitStack()
         self._number = 0
@@ -345,7 +345,7 @@ class Harness:
 
     @property
     def own(self) -> Browser:
-        """A browser of ours; another one when a page made the watchdog kill the last."""
+        """A browser of ours; a new one after the watchdog killed the last."""
         if not self._own.is_alive:
             self._own = self._stack.enter_context(Browser.launch())
         return self._own
@@ -353,7 +353,7 @@ class Harness:
     def run(
         self, chosen: Sequence[Attempt], setups: Iterable[Setup]
     ) -> dict[Setup, dict[str, str]]:
-        """By setup: what each try reached ("" for nothing)."""
+        """Return, by setup, what each attempt reached ("" for nothing)."""
         result: dict[Setup, dict[str, str]] = {}
         seconds: dict[int, float] = {}
         for setup in setups:
@@ -403,7 +403,7 @@ class Harness:
                 try:
                     page.wait_for_timeout(20)
                 except Error:
-                    return shown  # the browser is gone; nothing gets out of it any more
+                    return shown  # the browser is dead, so nothing can escape
                 if setup == "none" and all(ports[each] in self.listeners.touched for each in batch):
                     seconds[start] = 0.25 + 1.5 * (time.monotonic() - started)
                     break
@@ -412,7 +412,7 @@ class Harness:
             for other in page.context.pages:
                 if other != page:
                     with suppress(Error):
-                        # A page that loads itself for ever never says that it is closed.
+                        # A page that reloads itself forever never reports that it is closed.
                         other.close(run_before_unload=True)
         return shown
 
@@ -423,7 +423,7 @@ class Harness:
         return key
 
     def _written(self, batch: Sequence[tuple[Attempt, int]]) -> str:
-        """The address of a page with these tries."""
+        """Return the address of a page with these attempts."""
         alone = batch[0][0].place == "alone"
         parts: list[str] = []
         for each, port in batch:
@@ -472,11 +472,11 @@ def _script_text(text: str) -> str:
 
 
 def _whole(parts: Iterable[str]) -> str:
-    return "<!doctype html><meta charset=utf-8><title>tries</title><body>" + "\n".join(parts)
+    return "<!doctype html><meta charset=utf-8><title>attempts</title><body>" + "\n".join(parts)
 
 
 def _shown(session: Session) -> set[str]:
-    """Ports whose page `session` shows to the model, on either of two looks."""
+    """Return the ports whose page `session` shows in either of two observations."""
     found: set[str] = set()
     for _ in range(2):
         with suppress(BrowserGone, ActionFailed, Error):
@@ -490,8 +490,8 @@ NOT_HELD_FOR_CALLERS = (
     *("speculation in a shadow tree", "speculation in a closed shadow tree"),
     *(f"speculation in a {kind}shadow tree, redirected" for kind in ("", "closed ")),
 )
-"""Chromium offers no setup for these in a browser that is not ours; see `Session.on`. They are
-tried in our own only."""
+"""Chromium cannot prevent these attempts in a caller's browser, see `Session.on`. They are run only
+in a browser of ours."""
 
 SETUPS: tuple[Setup, ...] = ("none", "session", "caller")
 
@@ -505,7 +505,7 @@ def _setups(kind: str) -> tuple[Setup, ...]:
 def verdicts(
     kind: str, chosen: Sequence[Attempt], harness: Harness, setups: Iterable[Setup]
 ) -> Iterator[Verdict]:
-    """How the tries of one kind ended, by setup."""
+    """Yield the verdicts of the attempts of one kind, by setup."""
     reached = harness.run(chosen, setups)
     control = reached.pop("none")
     for setup, found in reached.items():

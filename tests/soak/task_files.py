@@ -18,7 +18,7 @@ _HUGE = "9" * 5000
 
 
 def cases() -> Iterator[tuple[str, bytes, bool | None]]:
-    """Every case's name, file content, and whether it must be refused (None: either will do)."""
+    """Yield name, file content, and whether the file must be refused (None: either is fine)."""
     for name, text in _NOT_JSON.items():
         yield name, text if isinstance(text, bytes) else text.encode(), True
     for name, (value, refused) in _not_tasks().items():
@@ -28,7 +28,7 @@ def cases() -> Iterator[tuple[str, bytes, bool | None]]:
 
 
 def check(name: str, content: bytes, refused: bool | None, folder: Path) -> Verdict:
-    """List the tasks of the file, then ask for a run of them, which finds no browser."""
+    """List the tasks of the file, then start a run, which fails at the browser."""
     path = folder / "tasks.json"
     path.write_bytes(content)
     listed = invoke(name, ["tasks", str(path)], folder)

@@ -1,4 +1,4 @@
-"""40 TOML files, settings of runs and composed policies: each is read or refused in one line."""
+"""40 TOML files with run settings or composed policies: each is read or refused in one line."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ _DEEP = 100_000
 
 
 def cases() -> Iterator[tuple[str, bytes, bool]]:
-    """Every case's name, file content, and whether it must be refused."""
+    """Yield name, file content, and whether the file must be refused."""
     for name, (text, refused) in {**_SETTINGS, **_POLICIES}.items():
         yield name, text if isinstance(text, bytes) else text.encode(), refused
 
 
 def check(name: str, content: bytes, refused: bool, folder: Path) -> Verdict:
-    """Ask for a run by the file, as settings or as a policy; what is well finds no browser."""
+    """Start a run with the file as settings or policy; a valid file fails at the browser."""
     path = folder / "mine.toml"
     path.write_bytes(content)
     given = ["--browser-path", NO_BROWSER, "--out", str(folder / "out")]

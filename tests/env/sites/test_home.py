@@ -1,4 +1,4 @@
-"""The home site: what the day brings, and what the user keeps there."""
+"""The home site: local news, and the user's own data."""
 
 import io
 

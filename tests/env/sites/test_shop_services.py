@@ -1,4 +1,4 @@
-"""What the shop has besides products: stores, gift cards, the club; and orders after the sale."""
+"""Services of the shop: stores, gift cards, the club, and past orders."""
 
 import io
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The wiki beyond its articles: other ways to them, and the pages about them."""
+"""The wiki beyond its articles: other names, search, and pages about articles."""
 
 import io
 
