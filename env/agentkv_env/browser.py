@@ -122,7 +122,7 @@ class Browser:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the browser runs, so that sessions can be opened."""
+        """True if the browser runs, so that sessions can be opened."""
         return not self._closed and not self.watchdog.fired and self._running.is_connected()
 
     def session(

@@ -34,7 +34,7 @@ class Known:
     url: str
     tab: int
     lines: tuple[str, ...]
-    """In page order. Lines that the budget cut are missing, so the next observation has them."""
+    """Lines in page order, without those that the budget cut; the next observation has these."""
 
 
 def serialize_changes(

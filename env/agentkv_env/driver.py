@@ -64,7 +64,7 @@ class Driver:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the driver process has ended."""
+        """True if the driver process has ended."""
         return self.pid is not None and not is_running(self.pid)
 
     @classmethod

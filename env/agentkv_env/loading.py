@@ -24,7 +24,7 @@ class Loading:
         self._frames: set[str] = set()  # frames that are loading
         self._has_document = True
         self.is_leaving = False
-        """Whether a navigation has begun whose document has not arrived."""
+        """True if a navigation has begun whose document has not arrived."""
         self._open_requests: set[Request] = set()
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_done)

@@ -53,7 +53,7 @@ class PageScript:
         self._document = ""  # token of the document that was read last
         self._next_id = 1
         self._read_until = 0.0
-        self._is_partial = False  # whether the current reading left out a part of the page
+        self._is_partial = False  # True if the current reading left out a part of the page
 
     def call(self, function: str, *arguments: object, frame: str | None = None) -> Any:
         """Return the value of a function of our script in `frame` (None: the main frame).

@@ -86,12 +86,12 @@ class Tab:
         self.title = ""
         """Title of the page when it was last read."""
         self.expects_popup = False
-        """Whether the page has requested a window that has not appeared."""
+        """True if the page has requested a window that has not appeared."""
         self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._crashed = False
-        self._awaits_reload = False  # whether the tab shows an empty document until it reloads
+        self._awaits_reload = False  # True while an empty document replaces the held one
         page.on("crash", self._on_crash)
         self._loading = Loading(page)
         with self.guard():
@@ -183,7 +183,7 @@ class Tab:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the page is being left for one that has not answered yet."""
+        """True if the page is being left for one that has not answered yet."""
         return self._loading.is_leaving
 
     @contextmanager
@@ -266,7 +266,7 @@ class Tab:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether the history has an earlier page than the initial about:blank."""
+        """True if the history has an earlier page than the initial about:blank."""
         history = self._cdp.send("Page.getNavigationHistory")
         index = history["currentIndex"]
         return bool(index > 0 and history["entries"][index - 1]["url"] != "about:blank")

@@ -47,7 +47,7 @@ class Tabs:
         self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
-        self._opening = False  # whether `open` is opening a tab
+        self._opening = False  # True while `open` opens a tab
         self._num_arriving = 0  # windows opened by pages that are not attached yet
         self._popup: Tab | None = None  # the last window opened by a page, until `follow_popup`
         self._num_surplus = 0  # windows closed beyond MAX_TABS that no notice reports yet
@@ -57,7 +57,7 @@ class Tabs:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the browser runs."""
+        """True if the browser runs."""
         browser = self._context.browser
         return not self._watchdog.fired and (browser is None or browser.is_connected())
 

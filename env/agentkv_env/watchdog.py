@@ -25,7 +25,7 @@ class Watchdog:
         """Watch the browser process `pid` and the driver process `driver`; None is never killed."""
         self.pid = pid
         self.fired = False
-        """Whether the browser was killed."""
+        """True if the browser was killed."""
         self._driver = driver
         self._group = None if pid is None else Group.of(pid)
         self._deadline: float | None = None

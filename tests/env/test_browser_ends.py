@@ -167,5 +167,5 @@ def test_profiles_of_the_killed_go_at_the_next_start_and_those_of_the_living_sta
             each.communicate()
     wait_until_gone(families[1])
     seen = elsewhere(lambda browser: len(folders()))
-    assert seen == 2  # its own; and the second one's are gone
+    assert seen == 2  # its own; the folders of the second driver are removed
     assert folders() == set() and foreign.is_dir()

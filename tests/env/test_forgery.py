@@ -131,7 +131,7 @@ def test_no_look_alike_turns_into_a_bracket_a_backtick_or_a_quote() -> None:
         if not 0xD800 <= code < 0xE000
         and set('[]`"') & set(unicodedata.normalize("NFKD", chr(code)))
     )
-    assert len(alike) == 11  # of which four are what they look like
+    assert len(alike) == 11  # four of them are the ASCII characters
     for form in FORMS:
         assert not set("[]`") & set(unicodedata.normalize(form, neutralize(alike)))  # type: ignore[arg-type]
         assert unicodedata.normalize(form, quote(alike)).count('"') == 2  # type: ignore[arg-type]

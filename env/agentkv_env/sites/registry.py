@@ -10,4 +10,4 @@ from agentkv_env.sites.site import Site
 from agentkv_env.sites.wiki import SITE as WIKI
 
 SITES: tuple[Site[Any], ...] = (HOME, SHOP, CLASSIFIEDS, FORUM, WIKI)
-"""In this order sites generate their content and fill their tables, and hosts are listed."""
+"""Sites generate content, fill tables and list hosts in this order."""

@@ -54,7 +54,7 @@ class Listing:
     seller: str
     description: str
     delivery: bool
-    """Whether the seller delivers."""
+    """True if the seller delivers."""
     days_ago: int
     photo: Photo
     remarks: tuple[Remark, ...]

@@ -73,7 +73,7 @@ class Content:
     subscribed: tuple[str, ...]
     """Names of the boards that the signed-in user subscribes to."""
     charters: tuple[Charter, ...]
-    """In the order of the boards."""
+    """One charter per board, in the order of the boards."""
     letters: tuple[Letter, ...]
     saved: tuple[int, ...]
     """Ids of the threads that the signed-in user has saved."""

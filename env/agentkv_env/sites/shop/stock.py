@@ -13,7 +13,7 @@ class Kind:
     """Lowest and highest price."""
     grams: tuple[int, int]
     sizes: bool = False
-    """Whether it comes in several sizes."""
+    """True if it comes in several sizes."""
 
 
 def _kind(name: str, materials: str, dollars: tuple[int, int], grams: tuple[int, int],

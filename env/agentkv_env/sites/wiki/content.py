@@ -1,7 +1,7 @@
 """The wiki's facts, generated from a world seed.
 
 Facts are plain values (`Town.mayor`, `Landmark.built`), so a task can ask for one and know the
-answer; `articles.py` writes the text. A fact marked "only in the picture" stands in no article.
+answer; `articles.py` writes the text. A fact marked "only in the picture" is in no article.
 """
 
 from dataclasses import dataclass

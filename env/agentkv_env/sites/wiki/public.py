@@ -22,7 +22,7 @@ class School:
     head: str
     pupils: int
     hours: tuple[tuple[str, str], ...]
-    """What begins, and at what time."""
+    """Pairs of an event of the school day and its time."""
     open_day: str
     """Only in the picture, on the poster."""
 
