@@ -9,9 +9,9 @@ from typing import Self
 from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error, Playwright
 
-from agentkv_env.allow import AllowList
 from agentkv_env.driver import Driver
 from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_env.hosts import AllowList
 from agentkv_env.ocr import Ocr
 from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session

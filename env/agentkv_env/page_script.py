@@ -9,8 +9,8 @@ from typing import Any
 
 from playwright.sync_api import CDPSession, Error, TimeoutError
 
-from agentkv_env.allow import AllowList
 from agentkv_env.errors import ActionFailed, PageHung, StillLoading
+from agentkv_env.hosts import AllowList
 from agentkv_env.loading import Loading
 from agentkv_env.watchdog import Watchdog
 

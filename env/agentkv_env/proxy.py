@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-from agentkv_env.allow import AllowList
+from agentkv_env.hosts import AllowList
 
 MAX_HEAD = 1 << 18  # bytes of a request's head; Chromium's own limit for responses
 CONNECT_S = 10.0

@@ -16,7 +16,7 @@ from playwright.sync_api import (
 )
 from playwright.sync_api import Page as PlaywrightPage
 
-from agentkv_env.allow import AllowList
+from agentkv_env.hosts import AllowList
 from agentkv_env.proxy import Proxy
 from agentkv_env.sanitize import quote
 

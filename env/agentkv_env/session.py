@@ -10,8 +10,8 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env import executor
 from agentkv_env.actions import Action
-from agentkv_env.allow import Addresses, AllowList
 from agentkv_env.errors import ActionFailed, StillLoading, TabClosed
+from agentkv_env.hosts import Addresses, AllowList
 from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page

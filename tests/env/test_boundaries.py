@@ -12,9 +12,9 @@ from playwright.async_api import Page as AsyncPage
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.actions import parse
-from agentkv_env.allow import Addresses, AllowList, split_port
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing, PageHung
+from agentkv_env.hosts import Addresses, AllowList, split_port
 from agentkv_env.session import Session
 
 if TYPE_CHECKING:
