@@ -11,7 +11,7 @@ from agentkv_env.ocr import Line, Ocr, image_key
 from agentkv_env.page import Box, Node
 from agentkv_env.sanitize import clean
 
-Found = Mapping[str, Any]  # a node as walk/walk.js writes it
+Found = Mapping[str, Any]  # a node as scripts/walk.js writes it
 
 
 class ImageTextReader:

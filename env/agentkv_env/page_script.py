@@ -20,7 +20,7 @@ READING_S = 4.0  # time limit of reading a page; the rest of the page is left ou
 LEAVING_S = 1.0  # a page that is being left must answer within this time
 
 SCRIPTS = ("dom", "geometry", "semantics", "images", "walk", "actions")
-"""Files of the folder walk/, joined in this order into one scope."""
+"""Files of the folder scripts/, joined in this order into one scope."""
 
 
 class PageScript:
@@ -191,7 +191,7 @@ class PageScript:
 
 @cache
 def _source() -> str:
-    folder = resources.files("agentkv_env").joinpath("walk")
+    folder = resources.files("agentkv_env").joinpath("scripts")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     # If the script runs twice in one world, the second run must keep the ids of the first.
     return "\n".join(['(() => {\n"use strict";\nif (globalThis.agentkv) return;', *parts, "})();"])

@@ -56,7 +56,7 @@ def known() -> dict[str, Attempt]:
 
 
 @pytest.mark.parametrize("kind", SAMPLE)
-def test_no_try_reaches_another_host_and_each_would_without_the_fence(
+def test_no_attempt_reaches_another_host_and_each_does_without_the_fence(
     harness: Harness, kind: str
 ) -> None:
     setups: tuple[Setup, ...] = ("none", "session", "caller")

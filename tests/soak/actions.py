@@ -116,4 +116,4 @@ def _grammar() -> tuple[Grammar, Tokenizer, Page]:
     return Grammar(tokenizer, end_id=tokenizer.token_to_id("<|end|>")), tokenizer, page
 
 
-PART = Part("actions", "An action's text is read or refused with ActionError, in linear time.", run)
+PART = Part("actions", "Action texts are parsed or refused with ActionError, in linear time.", run)

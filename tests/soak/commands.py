@@ -172,4 +172,4 @@ _OF_BENCH: list[tuple[str, ...]] = [
 ]
 
 
-PART = Part("commands", "A command line gives a result, or one line of error and 1 or 2.", run)
+PART = Part("commands", "A command gives a result, or one error line and exit code 1 or 2.", run)

@@ -529,6 +529,6 @@ def run() -> Iterator[Verdict]:
 
 PART = Part(
     name="fence",
-    about="No try reaches a host that is not on the list, by any protocol, nor is its page shown.",
+    about="No attempt reaches a disallowed host by any protocol, and no page of one is shown.",
     run=run,
 )

@@ -161,4 +161,4 @@ def _weight_more(folder: Path) -> None:
     save_file({**load_file(path), **more}, path, metadata={"format": "pt"})
 
 
-PART = Part("model_folders", "A model folder loads whole, or is refused in one line.", run)
+PART = Part("model_folders", "A model folder loads completely or is refused in one line.", run)

@@ -314,7 +314,7 @@ def run() -> Iterator[Verdict]:
 
 PART = Part(
     "pages",
-    "no text of a page passes for the harness's word, in any of Unicode's normal forms; and what a "
-    "page does to a browser ends as a page read, or as an error of a kind that is meant for it",
+    "No text of a page forges a line of an observation in any Unicode normal form, and every visit "
+    "ends with a readable page or with an expected error.",
     run,
 )

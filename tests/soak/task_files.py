@@ -113,4 +113,4 @@ def _changed(path: str, value: Any) -> list[Any]:
     return list(tasks)
 
 
-PART = Part("task_files", "A task file is listed, or refused in one line of error.", run)
+PART = Part("task_files", "A task file is listed or refused in one error line.", run)

@@ -106,4 +106,4 @@ _POLICIES: dict[str, tuple[str | bytes, bool]] = {
 }
 
 
-PART = Part("toml_files", "A TOML file is read, or refused in one line of error.", run)
+PART = Part("toml_files", "A TOML file is read or refused in one error line.", run)
