@@ -178,9 +178,8 @@ class Session:
                 self._reported_no_ocr = True
                 self._filter.notices.append("text inside images is not read in this session")
         if self._image_text is not None:
-            lines, num_unread = self._image_text.read(
-                keys
-            )  # outside the guard: makes no browser call
+            # Outside the guard, because it makes no browser call.
+            lines, num_unread = self._image_text.read(keys)
             if num_unread:
                 self._filter.notices.append(f"text inside {num_unread} images could not be read")
         tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
