@@ -1,1 +1,1 @@
-"""The web as the agent meets it: pages read, actions done, and small sites to do them on."""
+"""The web environment: a browser that reads pages and executes actions, and sites to act on."""

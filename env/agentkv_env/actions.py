@@ -1,8 +1,8 @@
-"""Text <-> action: the id grammar of VisualWebArena, as it is and as one would wish it.
+"""Conversion between text and actions, in the id grammar of VisualWebArena.
 
-`strict` reads exactly what VisualWebArena's own parser reads, traps included, so that scores
-compare. `lenient` also reads what models plainly meant: other case, missing brackets, `Ctrl+v`, a
-language tag.
+Strict parsing accepts exactly what VisualWebArena's own parser accepts, quirks included, so that
+scores are comparable. Lenient parsing also accepts common deviations of models: another case,
+missing brackets, `Ctrl+v`, a language tag after the fence.
 """
 
 import re
@@ -29,57 +29,57 @@ ActionKind = Literal[
 KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
 
 MAX_DIGITS = 18
-"""Digits of an element's or a tab's number; Python refuses to convert thousands of them."""
+"""Maximum digits of an element id or tab index; Python refuses to convert thousands of digits."""
 
 
 class ActionError(ValueError):
-    """A text is no action of the grammar; the message says why."""
+    """The text is not an action of the grammar; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do in the browser; only the fields that `kind` needs are set."""
+    """One browser action; only the fields that `kind` needs are set."""
 
     kind: ActionKind
     element_id: int | None = None
-    """click, hover, type, clear: the number shown beside the element."""
+    """click, hover, type, clear: the id shown with the element."""
     text: str = ""
-    """type: what to type, one line."""
+    """type: the text, one line."""
     enter: bool = True
-    """type: whether Enter is pressed afterwards."""
+    """type: whether to press Enter afterwards."""
     key: str = ""
-    """press: a key or a combination such as Control+a."""
+    """press: a key or a key combination such as Control+a."""
     url: str = ""
-    """goto."""
+    """goto: the address."""
     direction: str = ""
     """scroll: up or down."""
     tab: int | None = None
-    """tab_focus: which tab, counted from 0."""
+    """tab_focus: the index of the tab, from 0."""
     answer: str = ""
-    """stop: the answer to the task, empty if it asks for none."""
+    """stop: the answer to the task; empty if the task asks for none."""
 
 
 def parse(text: str, *, strict: bool = True) -> Action:
-    """Read one action (the action alone, without its fence).
+    """Parse one action, given without its fence.
 
     Args:
-        text: such as `click [12]` or `type [3] [blue kayak] [1]`.
-        strict: read as VisualWebArena does, bit for bit; False mends its traps.
+        text: for example `click [12]` or `type [3] [blue kayak] [1]`.
+        strict: parse exactly as VisualWebArena does; False also accepts common deviations.
 
     Raises:
-        ActionError: `text` is no action.
+        ActionError: `text` is not an action.
     """
     return _parse_strict(text.strip()) if strict else _parse_lenient(text)
 
 
 def extract(reply: str, *, strict: bool = True) -> str:
-    """The inside of the first pair of triple backticks in `reply`, stripped.
+    """Return the text between the first pair of triple backticks in `reply`, stripped.
 
-    With `strict=False` a language tag after the opening fence is dropped, an unclosed fence is
-    closed at the end, and without any fence the last line that reads as an action is taken.
+    With `strict=False`, a language tag after the opening fence is dropped and an unclosed fence
+    ends at the end of the reply. Without a fence, the last line that parses as an action is used.
 
     Raises:
-        ActionError: there is no such pair.
+        ActionError: `reply` has no such text.
     """
     _, fence, inside = reply.partition("```")
     inside, closing, _ = inside.partition("```")
@@ -99,10 +99,10 @@ def extract(reply: str, *, strict: bool = True) -> str:
 
 
 def render(action: Action) -> str:
-    """The canonical text of `action`; reading it strictly gives the action back.
+    """Return the canonical text of `action`; parsing it strictly returns the action.
 
-    Line breaks cannot be said in this grammar and become spaces; an empty text to type is read
-    back by the lenient reading only.
+    Line breaks cannot be written in this grammar and become spaces. Only the lenient parser reads
+    back an empty text to type.
     """
     match action.kind:
         case "click" | "hover" | "clear":
@@ -134,51 +134,51 @@ def _parse_strict(text: str) -> Action:
     verb = text.split("[")[0].strip() if "[" in text else words[0]
     match verb:
         case "click" | "hover" | "clear":
-            return Action(verb, element_id=_number(_group(rf"{verb} ?\[(\d+)\]", text)))
+            return Action(verb, element_id=_number(_first_group(rf"{verb} ?\[(\d+)\]", text)))
         case "type":
             if not text.endswith(("[0]", "[1]")):
                 text += " [1]"
-            found = _headed(r"type ?\[(\d+)\] ?\[", r"(.+)\] ?\[(\d+)\]", text)
+            found = _search_after(r"type ?\[(\d+)\] ?\[", r"(.+)\] ?\[(\d+)\]", text)
             if not found:
                 raise ActionError(f"cannot read {text[:80]!r}; expected: type [id] [text] [0|1]")
             head, rest = found
-            # Only the flag 1 adds Enter; a stray other number therefore types without it.
+            # As in VisualWebArena, any flag other than 1 types without Enter.
             return Action("type", element_id=_number(head[1]), text=rest[1], enter=rest[2] == "1")
         case "press":
-            return Action("press", key=_in_brackets("press", text))
+            return Action("press", key=_bracketed("press", text))
         case "scroll":
-            return Action("scroll", direction=_group(r"scroll ?\[?(up|down)\]?", text))
+            return Action("scroll", direction=_first_group(r"scroll ?\[?(up|down)\]?", text))
         case "tab_focus":
-            return Action("tab_focus", tab=_number(_group(r"tab_focus ?\[(\d+)\]", text)))
+            return Action("tab_focus", tab=_number(_first_group(r"tab_focus ?\[(\d+)\]", text)))
         case "goto":
-            return Action("goto", url=_in_brackets("goto", text))
+            return Action("goto", url=_bracketed("goto", text))
         case "new_tab" | "close_tab" | "go_back" | "go_forward":
             return Action(verb)
         case "stop":
-            found = _headed(r"stop ?\[", r"(.+)\]", text)
+            found = _search_after(r"stop ?\[", r"(.+)\]", text)
             return Action("stop", answer=found[1][1] if found else "")
     raise ActionError(f"unknown action {verb[:60]!r}; known: {', '.join(KINDS)}")
 
 
-def _group(pattern: str, text: str) -> str:
+def _first_group(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if not found:
         raise _unreadable(text)
     return found[1]
 
 
-def _in_brackets(verb: str, text: str) -> str:
-    found = _headed(rf"{verb} ?\[", r"(.+)\]", text)
+def _bracketed(verb: str, text: str) -> str:
+    found = _search_after(rf"{verb} ?\[", r"(.+)\]", text)
     if not found:
         raise _unreadable(text)
     return found[1][1]
 
 
-def _headed(head: str, rest: str, text: str) -> tuple[re.Match[str], re.Match[str]] | None:
-    """What `re.search(head + rest, text)` would find, in time linear in `text`.
+def _search_after(head: str, rest: str, text: str) -> tuple[re.Match[str], re.Match[str]] | None:
+    """Return the matches of `re.search(head + rest, text)`, in time linear in `text`.
 
-    `rest` begins with `(.+)`, so it stays on its line, and where it does not match behind the first
-    head of a line it matches behind no later one: one try per line is enough.
+    `rest` begins with `(.+)`, so a match stays on one line. If `rest` does not match after the
+    first `head` of a line, it matches after no later one, so one attempt per line is enough.
     """
     for line in text.split("\n"):
         begin = re.search(head, line)
@@ -193,13 +193,13 @@ def _unreadable(text: str) -> ActionError:
 
 
 def _number(digits: str) -> int:
-    """The number of an element or a tab."""
+    """Convert the id of an element or the index of a tab."""
     if len(digits) > MAX_DIGITS:
         raise ActionError(f"no element or tab has a number of {len(digits)} digits")
     return int(digits)
 
 
-# The other names under which models know the same verbs.
+# Other names that models use for these actions.
 _ALIASES: dict[str, ActionKind] = {
     "go back": "go_back",
     "goback": "go_back",
@@ -255,7 +255,7 @@ def _parse_lenient(text: str) -> Action:
         case "type":
             return _lenient_type(rest)
         case "press":
-            key = normalize(_argument(rest))
+            key = normalize(_lenient_argument(rest))
             if not key:
                 raise ActionError("press needs a key: press [Enter]")
             return Action("press", key=key)
@@ -267,19 +267,19 @@ def _parse_lenient(text: str) -> Action:
         case "tab_focus":
             return Action("tab_focus", tab=_lenient_id(kind, rest)[0])
         case "goto":
-            url = _argument(rest)
+            url = _lenient_argument(rest)
             if not url:
                 raise ActionError("goto needs an address: goto [http://...]")
             return Action("goto", url=url)
         case "stop":
-            return Action("stop", answer=_argument(rest))
+            return Action("stop", answer=_lenient_argument(rest))
     return Action(kind)
 
 
 def _lenient_id(kind: str, rest: str) -> tuple[int, str]:
-    """The element's number at the start of `rest`, and what follows it."""
+    """Return the element id at the start of `rest` and the text after it."""
     found = re.match(
-        # Possessive: nothing taken here could serve a later part, and giving it back is quadratic.
+        # Possessive quantifiers: backtracking could never help here and would be quadratic.
         r"\s*+[\[(<{]?+\s*+(?:[a-z_]++\s*+[=:]\s*+)?+['\"#]?+(\d++)['\"]?\s*[\])>}]?[,;:]?",
         rest,
     )
@@ -300,11 +300,11 @@ def _lenient_type(rest: str) -> Action:
     if flag and before:  # `type [5] [1]` types a 1
         enter = flag[1] == "1"
         rest = before
-    return Action("type", element_id=element_id, text=_argument(rest), enter=enter)
+    return Action("type", element_id=element_id, text=_lenient_argument(rest), enter=enter)
 
 
-def _argument(rest: str) -> str:
-    """What stands in the brackets (greedy to the last one), in quotes, or bare; one line."""
+def _lenient_argument(rest: str) -> str:
+    """Return the argument: bracketed (up to the last bracket), quoted or bare; on one line."""
     rest = rest.strip()
     if rest.startswith("["):
         end = rest.rfind("]")
@@ -315,5 +315,5 @@ def _argument(rest: str) -> str:
         inside = rest[1:-1].strip("\"'")
     else:
         inside = rest
-    # Control characters cannot be typed as keys; upstream breaks on them.
+    # Control characters cannot be typed as keys; VisualWebArena fails on them.
     return re.sub(r"[\x00-\x1f\x7f]+", " ", inside)

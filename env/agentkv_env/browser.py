@@ -1,4 +1,4 @@
-"""One Chromium: found, started, shared by the sessions of one worker, and killed when it hangs."""
+"""Launch Chromium, share it between the sessions of a worker, and kill it when it hangs."""
 
 import os
 import shutil
@@ -9,42 +9,42 @@ from typing import Self
 from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error, Playwright
 
-from agentkv_env.allow import AllowList
 from agentkv_env.driver import Driver
 from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_env.hosts import AllowList
 from agentkv_env.ocr import Ocr
 from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session
 from agentkv_env.watchdog import Watchdog
 
 VARIABLE = "AGENTKV_BROWSER"
-"""Environment variable that names the browser's executable."""
+"""Environment variable with the browser executable."""
 
 SANDBOX = "AGENTKV_SANDBOX"
-"""Environment variable: 0 starts Chromium without its sandbox, 1 with it, also as root."""
+"""Environment variable: 0 disables Chromium's sandbox, 1 enables it even for root."""
 
 LAUNCH_S = 30.0
 CLOSE_S = 10.0
 
 _FLAGS = (
-    # Each context has a proxy, which resolves names; the browser may reach that one address.
+    # The proxy of each context resolves names; the browser itself may only reach the proxy.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-    # WebRTC would go beside the proxy. Two names of one switch: the headless shell's, Chromium's.
+    # WebRTC would bypass the proxy. The headless shell and Chromium name this switch differently.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-quic",
-    # One renderer per page: frames of other sites stay readable from one connection.
+    # One renderer per page, so that one connection can read frames of other origins.
     "--disable-site-isolation-trials",
 )
 
 
 def find_executable() -> str | None:
-    """The Chromium to use: $AGENTKV_BROWSER, chromium-headless-shell, chromium; else None.
+    """Return the first of $AGENTKV_BROWSER, chromium-headless-shell and chromium, or None.
 
-    None means Playwright's own, if `playwright install chromium` has been run.
+    None selects Playwright's own browser, which `playwright install chromium` installs.
 
     Raises:
-        BrowserMissing: the variable names a file that is not there.
+        BrowserMissing: the variable names no executable file.
     """
     named = os.environ.get(VARIABLE)
     if named:
@@ -52,18 +52,18 @@ def find_executable() -> str | None:
         if not found:
             raise BrowserMissing(f"{VARIABLE} is {named!r}, which is no executable file")
         return found
-    # The headless shell is about twice as fast as the full browser and opens no connection itself.
+    # The headless shell is about twice as fast as Chromium and makes no requests of its own.
     return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 class Browser:
-    """A running Chromium. Use from the thread that launched it; a context manager."""
+    """A running Chromium; a context manager. Use it only in the thread that launched it."""
 
     def __init__(self, running: PlaywrightBrowser, pid: int | None, driver: Driver | None) -> None:
-        """Use `launch`."""
+        """Wrap a running browser; use `launch` instead."""
         self._running = running
         self._driver = driver
-        """None where the caller's Playwright is used."""
+        """None if the caller's Playwright is used."""
         self._closed = False
         self.version = running.version
         self.pid = pid
@@ -76,19 +76,20 @@ class Browser:
         executable: str | None = None,
         playwright: Playwright | None = None,
     ) -> Self:
-        """Start a browser, in Chromium's sandbox unless the user is root or $AGENTKV_SANDBOX is 0.
+        """Launch a browser, sandboxed unless the user is root or $AGENTKV_SANDBOX is 0.
 
         Args:
-            executable: path of a Chromium; None looks it up, see `find_executable`.
-            playwright: the caller's running Playwright; None starts one, shared in this thread.
+            executable: path of a Chromium; None uses `find_executable`.
+            playwright: the caller's running Playwright; None starts one that the browsers of this
+                thread share.
 
         Raises:
-            BrowserMissing: there is no Chromium.
-            BrowserGone: it did not start.
+            BrowserMissing: no Chromium was found.
+            BrowserGone: the browser did not start.
             ValueError: $AGENTKV_SANDBOX is neither 0 nor 1.
         """
         path = executable or find_executable()
-        sandbox = _wants_sandbox()
+        sandbox = _use_sandbox()
         driver = None
         if playwright is None:
             driver = Driver.acquire()
@@ -102,7 +103,7 @@ class Browser:
                     args=list(_FLAGS),
                     chromium_sandbox=sandbox,
                 )
-                return cls(running, _pid(running), driver)
+                return cls(running, _browser_pid(running), driver)
         except Error as error:
             if driver is not None:
                 driver.release()
@@ -121,7 +122,7 @@ class Browser:
 
     @property
     def is_alive(self) -> bool:
-        """Whether sessions can be opened."""
+        """True if the browser runs, so that sessions can be opened."""
         return not self._closed and not self.watchdog.fired and self._running.is_connected()
 
     def session(
@@ -134,23 +135,23 @@ class Browser:
         strict: bool = False,
         timeout_s: float = 5.0,
     ) -> Session:
-        """A fresh session with its own cookies and storage.
+        """Open a session with its own cookies and storage.
 
-        All its connections go through a proxy that knows `hosts`: those of pages, windows, frames
-        and workers of every kind. WebRTC has no way out, WebTransport neither.
+        A proxy that only connects to `hosts` carries all connections of the session's pages,
+        windows, frames and workers. WebRTC and WebTransport cannot leave the browser.
 
         Args:
-            hosts: the only hosts its pages may reach; without a port only 80 and 443 of a host,
+            hosts: the only hosts that pages may reach; a host without a port allows 80 and 443,
                 see `AllowList`.
-            addresses: public origin -> real origin; for a public origin that is allowed, the real
-                one is allowed too.
+            addresses: maps public origins to real origins; the real origin of an allowed public
+                origin is allowed as well.
             viewport: width and height in pixels.
             ocr: reads text in images; None leaves images unread.
-            strict: do actions as VisualWebArena's executor does, see `Session.act`.
-            timeout_s: for each thing the browser is asked to do.
+            strict: execute actions as VisualWebArena does, see `Session.act`.
+            timeout_s: time limit of each browser operation, in seconds.
 
         Raises:
-            BrowserGone: this browser is dead or closed, or does not answer (it is killed then).
+            BrowserGone: the browser is dead or closed, or did not answer and was killed.
         """
         if not self.is_alive:
             raise BrowserGone("the browser is gone; launch a new one")
@@ -185,7 +186,7 @@ class Browser:
         )
 
     def close(self) -> None:
-        """End the browser and all its processes; safe to call twice and on a dead one."""
+        """End the browser and all its processes; closing twice, or a dead browser, does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -194,9 +195,9 @@ class Browser:
                 with self.watchdog.limit(CLOSE_S):
                     self._running.close()
         except Error:
-            pass  # it is dead, which is what was asked for
+            pass  # the browser is already dead
         self.watchdog.stop()
-        self.watchdog.kill()  # helpers that outlived it, if there are any
+        self.watchdog.kill()  # helper processes may outlive the browser
         if self._driver is not None:
             self._driver.release()
 
@@ -212,16 +213,16 @@ class Browser:
         self.close()
 
 
-def _wants_sandbox() -> bool:
-    """Chromium refuses to start with it as root."""
-    said = os.environ.get(SANDBOX, "")
-    if said not in ("", "0", "1"):
-        raise ValueError(f"{SANDBOX} is {said!r}; expected 0 or 1")
-    return said == "1" if said else os.geteuid() != 0
+def _use_sandbox() -> bool:
+    # Chromium refuses to start sandboxed as root.
+    setting = os.environ.get(SANDBOX, "")
+    if setting not in ("", "0", "1"):
+        raise ValueError(f"{SANDBOX} is {setting!r}; expected 0 or 1")
+    return setting == "1" if setting else os.geteuid() != 0
 
 
-def _pid(running: PlaywrightBrowser) -> int | None:
-    """The browser's process, which Playwright does not tell."""
+def _browser_pid(running: PlaywrightBrowser) -> int | None:
+    """Return the process id of the browser, which Playwright does not expose."""
     connection = running.new_browser_cdp_session()
     processes = connection.send("SystemInfo.getProcessInfo")["processInfo"]
     connection.detach()

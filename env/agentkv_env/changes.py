@@ -1,4 +1,4 @@
-"""Page -> text for a model that still has the page before: only the lines that are new or changed.
+"""Serialize only the lines of a page that are new or changed since the last observation.
 
     url http://shop.localhost/cart
     title Cart
@@ -7,8 +7,8 @@
     textbox Coupon = SAVE15 [14]
     Coupon accepted
 
-A page at another address, or in another tab, is told whole, as `serialize` does, and so is one
-that shares no line with what was read before: there is no `same:` then. Pure.
+A page at another address or in another tab is serialized whole, and so is a page that shares no
+line with the last observation; the text then has no `same:` line. Without a browser.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,12 @@ from agentkv_env.serialize import (
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a model has read of the page it saw last, as far as it still holds."""
+    """The lines of the last observed page that the model has read and that still hold."""
 
     url: str
     tab: int
     lines: tuple[str, ...]
-    """In the page's order. Lines that the budget cut are not among them, so they are told next."""
+    """Lines in page order, without those that the budget cut; the next observation has these."""
 
 
 def serialize_changes(
@@ -46,35 +46,35 @@ def serialize_changes(
     budget: int | None = None,
     count: Callable[[str], int] = len,
 ) -> tuple[Observation, Known]:
-    """Write what a reader of `known` needs to know `page`, and what it then knows.
+    """Serialize `page` for a model that has read `known`, and return what it has read then.
 
-    The head of a page (address, title, tabs, notices) and `more below` are always told. Then
-    `same:` counts the lines that stay and `gone:` those that went; the lines that are new, changed
-    or moved follow as they stand in the page. An element's number is part of its line: a line that
-    stays still names the same element.
+    The head of the page (address, title, tabs, notices) and `more below` are always included.
+    `same:` counts the unchanged lines and `gone:` the removed ones; new, changed and moved lines
+    follow in page order. The element id is part of a line, so an unchanged line still names the
+    same element.
 
     Args:
-        page: what was observed.
-        known: what the last call returned; None if there was none.
-        layout, boxes, budget, count: as `serialize` has them.
+        page: the observed page.
+        known: the second value that the last call returned; None before the first call.
+        layout, boxes, budget, count: see `serialize`.
     """
     body = body_lines(page, layout, boxes)
     lines = [line for line, _ in body]
-    staying = _staying(known, page, lines)
-    if known is None or not staying:
+    unchanged = _unchanged_lines(known, page, lines)
+    if known is None or not unchanged:
         whole = serialize(page, layout=layout, boxes=boxes, budget=budget, count=count)
         return whole, Known(page.url, page.tab, tuple(lines[: whole.num_shown]))
-    changed = [index for index in range(len(lines)) if index not in staying]
-    head = [*head_lines(page), f"same: {len(staying)} lines"]
-    if len(known.lines) > len(staying):
-        head.append(f"gone: {len(known.lines) - len(staying)} lines")
-    told = fitted(head, [body[index] for index in changed], tail_lines(page), budget, count)
-    read = staying.union(changed[: told.num_shown])
-    return told, Known(page.url, page.tab, tuple(lines[index] for index in sorted(read)))
+    changed = [index for index in range(len(lines)) if index not in unchanged]
+    head = [*head_lines(page), f"same: {len(unchanged)} lines"]
+    if len(known.lines) > len(unchanged):
+        head.append(f"gone: {len(known.lines) - len(unchanged)} lines")
+    observation = fitted(head, [body[index] for index in changed], tail_lines(page), budget, count)
+    read = unchanged.union(changed[: observation.num_shown])
+    return observation, Known(page.url, page.tab, tuple(lines[index] for index in sorted(read)))
 
 
-def _staying(known: Known | None, page: Page, lines: list[str]) -> set[int]:
-    """Indices of `lines` that the reader has, in the order in which it read them."""
+def _unchanged_lines(known: Known | None, page: Page, lines: list[str]) -> set[int]:
+    """Return the indices of `lines` that the model has read, matched in order."""
     if known is None or (known.url, known.tab) != (page.url, page.tab):
         return set()
     matcher = SequenceMatcher(None, known.lines, lines, autojunk=False)

@@ -1,9 +1,9 @@
-"""Playwright's driver, one per thread, with temporary folders that no crash leaves for ever.
+"""Playwright's driver process, one per thread, with temporary folders that survive no crash.
 
-The driver is a process between us and its browsers. It puts the browsers' profiles into the
-system's folder for temporary files, and takes them away when it ends in peace. So it gets a folder
-there of its own. A lock file beside the folder is held for as long as this process lives, and the
-next start removes every folder whose lock nobody holds.
+The driver process controls the browsers. It puts their profiles into the system's temporary folder
+and removes them only when it ends normally, so each driver gets its own folder there. This process
+holds a lock file beside that folder while it lives; the next start removes every folder whose lock
+is not held.
 """
 
 import fcntl
@@ -17,29 +17,29 @@ from typing import Self
 from playwright.sync_api import Error, Playwright, sync_playwright
 
 from agentkv_env.errors import BrowserGone
-from agentkv_env.processes import child_with, is_running
+from agentkv_env.processes import find_child, is_running
 from agentkv_env.watchdog import Watchdog
 
 PREFIX = "agentkv-browser-"
-"""How the names of our temporary folders begin."""
+"""Prefix of the names of the temporary folders."""
 _LOCK = ".lock"
 _STOP_S = 10.0
 
-_here = threading.local()  # the driver of this thread
-_starting = threading.Lock()  # the environment is the whole process's
+_per_thread = threading.local()  # .driver: the driver of this thread
+_starting = threading.Lock()  # TMPDIR belongs to the whole process
 
 
 class Driver:
-    """A running Playwright, shared by the browsers of one thread. Use `acquire` and `release`.
+    """A running Playwright, shared by the browsers of one thread; see `acquire` and `release`.
 
     Raises:
-        BrowserGone: there is no place for a profile.
+        BrowserGone: no temporary folder for profiles can be made.
     """
 
     def __init__(self) -> None:
         remove_stale()
         try:
-            self._folder = _OwnFolder()
+            self._folder = _LockedFolder()
         except OSError as error:
             raise BrowserGone(
                 f"no folder for a browser's profile can be made in {tempfile.gettempdir()}: "
@@ -58,35 +58,35 @@ class Driver:
                     del os.environ["TMPDIR"]
                 else:
                     os.environ["TMPDIR"] = before
-        self.pid = child_with("TMPDIR", str(self._folder.path))
-        """None where it cannot be learned; then a driver that hangs is waited for."""
+        self.pid = find_child("TMPDIR", str(self._folder.path))
+        """Process id; None if it cannot be found, and then a hanging driver cannot be killed."""
         self._num_users = 0
 
     @property
-    def is_lost(self) -> bool:
-        """It has ended: no browser can be started any more."""
+    def has_exited(self) -> bool:
+        """True if the driver process has ended."""
         return self.pid is not None and not is_running(self.pid)
 
     @classmethod
     def acquire(cls) -> Self:
-        """This thread's driver, started if there is none that works; to be released once."""
-        driver: Self | None = getattr(_here, "driver", None)
-        if driver is not None and driver.is_lost:
-            driver._stop()  # two cannot run in one thread
+        """Return the driver of this thread, started if necessary; release it once."""
+        driver: Self | None = getattr(_per_thread, "driver", None)
+        if driver is not None and driver.has_exited:
+            driver._stop()  # Playwright allows one per thread
             driver = None
         if driver is None:
-            driver = _here.driver = cls()
+            driver = _per_thread.driver = cls()
         driver._num_users += 1
         return driver
 
     def release(self) -> None:
-        """Give it back; the last user ends it and removes its folder."""
+        """Release the driver; the last release ends it and removes its folder."""
         self._num_users -= 1
         if self._num_users > 0:
             return
         self._stop()
-        if getattr(_here, "driver", None) is self:
-            del _here.driver
+        if getattr(_per_thread, "driver", None) is self:
+            del _per_thread.driver
 
     def _stop(self) -> None:
         watchdog = Watchdog(None, driver=self.pid)
@@ -94,13 +94,13 @@ class Driver:
             with watchdog.limit(_STOP_S):
                 self.playwright.stop()
         except Error:
-            pass  # it is dead, which is what was asked for
+            pass  # the driver is already dead
         watchdog.stop()
         self._folder.remove()
 
 
-class _OwnFolder:
-    """A temporary folder, and a locked file beside it that says its owner lives."""
+class _LockedFolder:
+    """A temporary folder with a lock file beside it that is held while the owner lives."""
 
     def __init__(self) -> None:
         while True:
@@ -108,7 +108,7 @@ class _OwnFolder:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if os.fstat(handle).st_nlink:
                 break
-            os.close(handle)  # somebody cleaned up between the two lines above
+            os.close(handle)  # another process removed the file before it was locked
         self._handle: int | None = handle
         self._lock = Path(name)
         self.path = Path(name.removesuffix(_LOCK))
@@ -125,26 +125,25 @@ class _OwnFolder:
 def remove_stale() -> None:
     """Remove the temporary folders of drivers whose process was killed.
 
-    A folder whose lock is held belongs to a process that lives, and stays. So does everything that
-    is not ours by name and owner.
+    Keeps folders whose lock is held, because their process lives, and files of other users.
     """
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*{_LOCK}"):
         try:
             handle = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            continue  # another's, or gone a moment ago
+            continue  # of another user, or removed meanwhile
         try:
             if os.fstat(handle).st_uid == os.getuid():
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(lock)
         except OSError:
-            pass  # its owner lives
+            pass  # the owner lives
         finally:
             os.close(handle)
 
 
 def _remove(lock: Path) -> None:
-    """The folder first: its lock is what the next start finds it by."""
+    # The folder first: the next start finds it by its lock.
     folder = lock.with_name(lock.name.removesuffix(_LOCK))
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():

@@ -1,33 +1,33 @@
-"""What can go wrong between the agent and its browser.
+"""Errors of the browser environment.
 
 Messages may quote pages and browsers, so they are cleaned: one line, no control characters.
 
 ValueError
-    ActionFailed     the action could not be done; the message is for the model, the page lives on
-        StillLoading the page was left for one that has not answered yet; the next look may find it
+    ActionFailed     the action failed; the message is for the model, the page stays usable
+        StillLoading the next page has not answered yet; a later observation may show it
 RuntimeError
-    BrowserMissing   no Chromium on this machine
-    BrowserGone      page, renderer or browser crashed; launch again
-        PageHung     the page's scripts never gave control back
-        TabClosed    the page closed its own window; the browser's other tabs live on
+    BrowserMissing   no Chromium was found
+    BrowserGone      the page, its renderer or the browser is dead; launch a new browser
+        PageHung     the page did not answer in time
+        TabClosed    the page closed its own window; the other tabs stay open
 """
 
-from agentkv_env.plain import clean
+from agentkv_env.sanitize import clean
 
 
 class ActionFailed(ValueError):
-    """The action could not be done; the message says why in words meant for the model."""
+    """The action failed; the message tells the model why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(clean(message))
 
 
 class StillLoading(ActionFailed):
-    """The page was left for one that has not answered yet, and says nothing until it does."""
+    """The page is being left for one that has not answered yet, and cannot be read until then."""
 
 
 class BrowserMissing(RuntimeError):
-    """No Chromium was found; the message says how to get one."""
+    """No Chromium was found; the message says how to install one."""
 
 
 class BrowserGone(RuntimeError):
@@ -38,8 +38,8 @@ class BrowserGone(RuntimeError):
 
 
 class PageHung(BrowserGone):
-    """The page did not answer in time, for instance because a script loops for ever."""
+    """The page did not answer in time, for example because a script loops forever."""
 
 
 class TabClosed(BrowserGone):
-    """The page closed its window; the browser and its other tabs live on."""
+    """The page closed its own window; the browser and the other tabs stay open."""

@@ -1,4 +1,4 @@
-"""Names of keyboard keys: what models write, as Playwright wants it."""
+"""Map key names that models write to Playwright's key names."""
 
 _NAMES = {
     name.lower(): name
@@ -31,7 +31,7 @@ _NAMES = {
     "spacebar": "Space",
 }
 
-# What VisualWebArena maps by itself. ArrowLeft is missing there, and so are Ctrl, Cmd and Esc.
+# The names that VisualWebArena maps; ArrowLeft, Ctrl, Cmd and Esc are missing there.
 _STRICT = {
     name.lower(): name
     for name in (
@@ -42,9 +42,10 @@ _STRICT = {
 
 
 def normalize(combination: str, *, strict: bool = False) -> str:
-    """`ctrl + v` -> `Control+v`; names that are not known stay as they are.
+    """Return `combination` with Playwright's key names: `ctrl + v` becomes `Control+v`.
 
-    A final `+` is the plus key itself. With `strict` only the names VisualWebArena maps are mapped.
+    Unknown names are unchanged, and a final `+` is the plus key. With `strict`, only the names that
+    VisualWebArena maps are mapped.
     """
     if strict:
         return "+".join(_STRICT.get(key.lower(), key) for key in combination.split("+"))
@@ -53,7 +54,7 @@ def normalize(combination: str, *, strict: bool = False) -> str:
     if combination.endswith("+"):
         parts = [*[part for part in parts if part], "+"]
     keys = [_NAMES.get(part.lower(), part) for part in parts if part]
-    # A lone capital after a modifier would mean Shift to Playwright: Control+V is Control+v.
+    # Playwright would press Shift for a capital letter; models mean Control+v by Control+V.
     if len(keys) > 1 and len(keys[-1]) == 1 and "Shift" not in keys:
         keys[-1] = keys[-1].lower()
     return "+".join(keys)

@@ -1,7 +1,7 @@
-"""Text inside images, read by Tesseract: each image once, all new ones of a step in one go.
+"""Read text inside images with Tesseract, each image once and all new images in one run.
 
-Starting Tesseract costs about 0.1 s, an image about 20 ms, a known image nothing; so the images
-that are new go on one mosaic together, and what was read is kept by the hash of the pixels.
+Starting Tesseract takes about 0.1 s, reading an image about 20 ms. New images are therefore read
+together on one mosaic, and results are cached by the hash of the pixels.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ import pytesseract
 from PIL import Image, ImageOps
 
 VERSION = "1"
-"""Of the settings below; what was read under other settings is not used."""
+"""Version of the settings below; results of other versions are not used."""
 
-GUTTER = 40  # pixels between images on the mosaic; under 20 Tesseract joins words across them
+GUTTER = 40  # pixels between images on the mosaic; below 20, Tesseract joins words across images
 MOSAIC_WIDTH = 2400
-MOSAIC_AREA = 16_000_000  # pixels; more than that is read in several runs
-UPSCALED = 1000  # images with both sides at most this are doubled: 12-16 px text reads far better
+MOSAIC_AREA = 16_000_000  # pixels; larger sets of images are read in several runs
+UPSCALED = 1000  # images with no longer side are doubled: 12-16 px text is read far better
 MIN_WORD_CONFIDENCE = 30  # percent, Tesseract's own; our choice, as is the next
 MIN_LINE_CONFIDENCE = 50
-DARK = 110  # mean grey level under which an image is turned light
-STRETCHED = 128  # images with fewer grey levels than this are spread over all of them
-FAINT = 70  # grey levels between dark and light; less, and a person would squint too
-TIMEOUT_S = 20.0  # for all that is read at once
+DARK = 110  # images with a lower mean gray level are inverted
+STRETCHED = 128  # images with a smaller range of gray levels are stretched to the full range
+FAINT = 70  # a line with a smaller gray-level contrast is marked as faint
+TIMEOUT_S = 20.0  # for one call of `read`
 
 
 class OcrMissing(RuntimeError):
-    """There is no Tesseract on this machine; the message says how to get it."""
+    """No Tesseract was found; the message says how to install it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of text in an image; the box in fractions of the image's width and height."""
+    """One line of text in an image; the box is in fractions of the image's width and height."""
 
     text: str
     x: float
@@ -52,21 +52,21 @@ class Line:
 
 
 def default_cache() -> Path:
-    """Where readings are kept between runs: agentkv/ocr in the user's cache folder."""
+    """Return the folder of results kept between runs: agentkv/ocr in the user's cache folder."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "agentkv" / "ocr"
 
 
 class Ocr:
-    """Reads images with Tesseract and remembers what it read."""
+    """Reads images with Tesseract and caches the results."""
 
     def __init__(self, cache: Path | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
-        """`cache` is a folder, made when first needed; None remembers in memory only.
+        """Cache results in the folder `cache`, made when first needed, or only in memory if None.
 
-        `timeout_s` is for each call of `read`.
+        `timeout_s` limits each call of `read`, in seconds.
 
         Raises:
-            OcrMissing: no `tesseract` on PATH.
+            OcrMissing: `tesseract` is not on PATH.
         """
         if shutil.which("tesseract") is None:
             raise OcrMissing(
@@ -76,21 +76,21 @@ class Ocr:
         self.cache = cache
         self.timeout_s = timeout_s
         self.num_runs = 0
-        """How often Tesseract was started."""
+        """Number of times Tesseract was started."""
         self._known: dict[str, tuple[Line, ...]] = {}
-        self._unread: set[str] = set()
+        self._failed: set[str] = set()
 
     @classmethod
     def find(cls, cache: Path | None = None) -> Self | None:
-        """An Ocr, or None where there is no Tesseract."""
+        """Return an Ocr, or None if there is no Tesseract."""
         try:
             return cls(cache)
         except OcrMissing:
             return None
 
     def recall(self, key: str) -> tuple[Line, ...] | None:
-        """What was read in the image with this key, or None if it was never tried."""
-        if key in self._unread:
+        """Return the cached lines of the image with this key, or None if it was never read."""
+        if key in self._failed:
             return ()
         if key in self._known:
             return self._known[key]
@@ -105,31 +105,31 @@ class Ocr:
         return lines
 
     def read(self, images: Mapping[str, Image.Image]) -> dict[str, tuple[Line, ...]]:
-        """The lines of each image, by key; unknown ones are read together and remembered.
+        """Return the lines of each image by key; new images are read together and remembered.
 
-        A key stands for the decoded pixels; `key_of` makes one. An image that Tesseract failed at,
-        or that time ran out for, is absent, and is not tried again.
+        A key identifies the decoded pixels, see `image_key`. An image that Tesseract failed to
+        read, or had no time for, is absent and is not tried again.
         """
         until = time.monotonic() + self.timeout_s
-        images = {key: image for key, image in images.items() if key not in self._unread}
+        images = {key: image for key, image in images.items() if key not in self._failed}
         found = {key: lines for key in images if (lines := self.recall(key)) is not None}
         new = {key: image for key, image in images.items() if key not in found}
         for batch in _batches(new):
             left_s = until - time.monotonic()
             try:
                 read = self._read_batch(batch, left_s) if left_s > 0 else {}
-            except (RuntimeError, OSError):  # as Tesseract's time and failures are told
+            except (RuntimeError, OSError):  # pytesseract's timeouts and failures
                 read = {}
             for key, lines in read.items():
                 self._known[key] = found[key] = lines
                 self._save(key, lines)
-        self._unread.update(new.keys() - found.keys())
+        self._failed.update(new.keys() - found.keys())
         return found
 
     def _read_batch(
         self, batch: Sequence[tuple[str, Image.Image]], timeout_s: float
     ) -> dict[str, tuple[Line, ...]]:
-        mosaic, cells = _mosaic([image for _, image in batch])
+        mosaic, cells = _compose_mosaic([image for _, image in batch])
         self.num_runs += 1
         with _one_thread():
             words: dict[str, list[Any]] = pytesseract.image_to_data(
@@ -138,7 +138,7 @@ class Ocr:
                 output_type=pytesseract.Output.DICT,
                 timeout=timeout_s,
             )
-        grouped = _by_cell(words, cells)
+        grouped = _words_by_cell(words, cells)
         return {
             key: tuple(_lines(grouped[index], cells[index], image.convert("L")))
             for index, (key, image) in enumerate(batch)
@@ -155,18 +155,18 @@ class Ocr:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Written aside and renamed: several workers share the folder.
+            # Written to a temporary file and renamed, because several workers share the folder.
             with tempfile.NamedTemporaryFile(
                 "w", dir=path.parent, delete=False, encoding="utf-8"
             ) as file:
                 json.dump([asdict(line) for line in lines], file)
             os.replace(file.name, path)
         except OSError:
-            self.cache = None  # a cache that cannot be written is done without
+            self.cache = None  # an unwritable cache is not tried again
 
 
-def key_of(image: Image.Image) -> str:
-    """A key for these pixels."""
+def image_key(image: Image.Image) -> str:
+    """Return the key of an image, a hash of its pixels."""
     digest = hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()[:32]
     return f"{digest}-{image.width}x{image.height}"
 
@@ -176,7 +176,7 @@ _environment = threading.Lock()
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Tesseract's own threads only fight each other: on two cores one is 2 to 7 times faster."""
+    """Limit Tesseract to one thread; on two cores its own threading is 2 to 7 times slower."""
     with _environment:
         before = os.environ.get("OMP_THREAD_LIMIT")
         os.environ["OMP_THREAD_LIMIT"] = "1"
@@ -204,8 +204,11 @@ class _Word:
     bottom: int
 
 
-def _scaled(image: Image.Image) -> Image.Image:
-    """Grey, large enough, dark on light: the mosaic is binarised as a whole, so all must agree."""
+def _prepare(image: Image.Image) -> Image.Image:
+    """Return the image in gray, large enough, and dark on light.
+
+    Tesseract binarizes the mosaic as a whole, so all images need the same polarity and range.
+    """
     grey = image.convert("L")
     if max(grey.size) <= UPSCALED:
         grey = grey.resize((grey.width * 2, grey.height * 2), Image.Resampling.LANCZOS)
@@ -231,9 +234,9 @@ def _batches(images: Mapping[str, Image.Image]) -> Iterator[list[tuple[str, Imag
         yield batch
 
 
-def _mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
-    """All images on white, row by row, and where each one lies."""
-    scaled = [_scaled(image) for image in images]
+def _compose_mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
+    """Arrange the images in rows on white; return the mosaic and the cell of each image."""
+    scaled = [_prepare(image) for image in images]
     cells: list[Cell] = []
     x = y = GUTTER
     row_height = width = 0
@@ -250,7 +253,7 @@ def _mosaic(images: Sequence[Image.Image]) -> tuple[Image.Image, list[Cell]]:
     return mosaic, cells
 
 
-def _by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[_Word]]:
+def _words_by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) -> list[list[_Word]]:
     grouped: list[list[_Word]] = [[] for _ in cells]
     columns = (
         *("text", "conf", "block_num", "par_num", "line_num"),
@@ -300,7 +303,7 @@ def _lines(words: Sequence[_Word], cell: Cell, grey: Image.Image) -> Iterator[Li
 
 
 def _contrast(grey: Image.Image) -> int:
-    """Grey levels between the 2nd and the 98th percentile."""
+    """Return the gray levels between the 2nd and the 98th percentile."""
     counts = grey.histogram()
     total = grey.width * grey.height
     low = high = seen = 0

@@ -1,4 +1,4 @@
-"""What the agent may know of a web page: plain frozen values, no browser in sight."""
+"""The agent's view of a web page, as frozen values without a browser."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +9,12 @@ STATES = (
     *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
 )
-"""All that a node's `states` may say. `faint` is of an OCR line of low contrast."""
+"""All states that a node may have. `faint` marks an OCR line of low contrast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle in viewport pixels; `x`, `y` is the top left corner."""
+    """A rectangle in viewport pixels; (`x`, `y`) is its top left corner."""
 
     x: int
     y: int
@@ -24,32 +24,32 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing on a page, in reading order: an element to act on, a text, or a line read by OCR.
+    """One node of a page: an element to act on, a text, or a line read by OCR.
 
-    `element` nodes carry an `id`, a small integer that stays the same while the document lives.
-    `text` nodes (headings and images are such, with their role) and `ocr` nodes have none. An `ocr`
-    node is what Tesseract read inside an image: untrusted like all page text, and marked as a kind
-    of its own because it may also simply be misread.
+    An `element` node has an `id`, a small integer that is stable while the document lives. `text`
+    nodes, which include headings and images, and `ocr` nodes have no id. An `ocr` node is a line
+    that Tesseract read inside an image. It is untrusted like all page text, and a kind of its own
+    because Tesseract may misread.
     """
 
     kind: Kind
     role: str
     """link, button, textbox, checkbox, radio, combobox, heading, image, cell, text ..."""
     name: str
-    """Accessible name, or the text itself; one line, white space collapsed."""
+    """Accessible name, or the text itself; one line with collapsed white space."""
     box: Box
     id: int | None = None
     value: str = ""
-    """What an input holds now; a password is masked before it gets here."""
+    """Current value of an input; passwords are masked."""
     options: tuple[str, ...] = ()
-    """Labels of a native select, in order."""
+    """Labels of a select's options, in order."""
     states: tuple[str, ...] = ()
     """Some of `STATES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One observation: nodes of the current tab that overlap the viewport, and what is around."""
+    """One observation: the nodes of the current tab inside the viewport, and their surroundings."""
 
     url: str
     title: str
@@ -57,14 +57,14 @@ class Page:
     tabs: tuple[str, ...] = ()
     """Titles of all tabs, in order."""
     tab: int = 0
-    """Index of the current one."""
+    """Index of the current tab."""
     pixels_above: int = 0
-    """How far the page can still be scrolled up."""
+    """Distance that the page can be scrolled up."""
     pixels_below: int = 0
-    """How far the page can still be scrolled down."""
+    """Distance that the page can be scrolled down."""
     notices: tuple[str, ...] = ()
-    """What happened that no node shows: a dialog answered, a navigation refused, OCR missing."""
+    """Events that no node shows, such as an answered dialog or a refused navigation."""
 
     def element(self, id: int) -> Node | None:
-        """The node that carries `id`, or None."""
+        """Return the node with this `id`, or None."""
         return next((node for node in self.nodes if node.id == id), None)

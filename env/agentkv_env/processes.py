@@ -1,4 +1,4 @@
-"""Process groups: told apart from later ones of the same number, and ended whole."""
+"""Find and kill processes and process groups, safely against reused process ids."""
 
 import os
 import signal
@@ -10,15 +10,15 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The process group of a browser. Chromium's helpers are members of its group."""
+    """The process group of a browser, which includes Chromium's helper processes."""
 
     leader: int
     began: str
-    """When the leader began, in the kernel's own unit; empty where that cannot be learned."""
+    """Start time of the leader in the kernel's unit; empty if unknown."""
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """The group that `pid` is in. None if that is our own group, or if `pid` is gone."""
+        """Return the group of `pid`, or None if it is our own group or `pid` has ended."""
         try:
             leader = os.getpgid(pid)
         except ProcessLookupError:
@@ -26,29 +26,26 @@ class Group:
         return None if leader == os.getpgrp() else cls(leader, began(leader))
 
     def kill(self) -> None:
-        """Kill every member at once, stopped ones too. Does nothing when no member is left.
+        """Kill every member, stopped members as well; does nothing if no member is left.
 
-        The kernel gives the leader's number to nobody else while a member lives. A leader that
-        began at another time therefore says that the group is gone.
+        The kernel does not reuse the leader's process id while a member lives. A leader with
+        another start time therefore shows that the group has ended.
         """
         if began(self.leader) in (self.began, ""):
             try:
                 os.killpg(self.leader, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
-                pass  # nobody is left of it
+                pass  # no member is left
 
 
 def began(pid: int) -> str:
-    """When the process began (field 22 of proc(5)'s stat); empty for none, and without /proc."""
+    """Return the start time of a process (field 22 of proc(5)'s stat), or '' if it is unknown."""
     fields = _stat(pid)
     return fields[19] if len(fields) > 19 else ""
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all that `pid` has started and what those have started, in whatever group they are.
-
-    Does nothing without /proc.
-    """
+    """Kill all descendants of `pid`, in any process group; does nothing without /proc."""
     children: dict[int, list[int]] = {}
     for each in _all():
         fields = _stat(each)
@@ -61,11 +58,11 @@ def kill_descendants(pid: int) -> None:
         try:
             os.kill(each, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # it has ended since
+            pass  # it has ended meanwhile
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process is there and has not ended. Where there is no /proc: is there."""
+    """Return whether the process runs; without /proc, zombies count as running."""
     fields = _stat(pid)
     if fields or os.path.exists("/proc/self/stat"):
         return bool(fields) and fields[0] not in "ZX"
@@ -76,10 +73,10 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def child_with(variable: str, value: str) -> int | None:
-    """The child of this process that was started with `variable` set to `value`, if there is one.
+def find_child(variable: str, value: str) -> int | None:
+    """Return the child of this process that was started with `variable` set to `value`.
 
-    None without /proc.
+    None if there is no such child, or no /proc.
     """
     wanted = f"{variable}={value}".encode()
     for pid in _all():
@@ -103,7 +100,7 @@ def _all() -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """What proc(5)'s stat says behind the name: state, parent, group, ..."""
+    """Return the fields of proc(5)'s stat after the name: state, parent, group, ..."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

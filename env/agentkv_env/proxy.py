@@ -1,8 +1,8 @@
-"""The door of a browser that we launch: a proxy that knows the allowed hosts and nothing else.
+"""An HTTP proxy that connects only to allowed hosts, for browsers that we launch.
 
-Chromium sends every TCP connection of a browser context through it: those of pages, frames,
-windows, workers of every kind, prefetches, reports, sockets. Names are resolved here, so that the
-browser resolves none. What Chromium would send beside a proxy (WebRTC over UDP) is switched off at
+Chromium sends every TCP connection of a browser context through the proxy: those of pages, frames,
+windows, all kinds of workers, prefetches, reports and sockets. The proxy also resolves names, so
+the browser resolves none. Traffic that would bypass a proxy (WebRTC over UDP) is disabled at
 launch.
 """
 
@@ -16,31 +16,31 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-from agentkv_env.allow import AllowList
+from agentkv_env.hosts import AllowList
 
-MAX_HEAD = 1 << 18  # bytes of a request's head; Chromium's own limit for answers
+MAX_HEAD = 1 << 18  # bytes of a request's head; Chromium's own limit for responses
 CONNECT_S = 10.0
 CHUNK = 1 << 16
-MAX_KEPT = 100  # refusals and failures that nobody took yet
+MAX_KEPT = 100  # refusals and failures kept until they are read
 
 _PAGE = re.compile(rb"(?im)^sec-fetch-dest: document|^upgrade-insecure-requests: 1")
 _HOP = re.compile(rb"(?im)^(?:proxy-[\w-]+|connection|keep-alive):[^\n]*\n")
 
 
 class Proxy:
-    """Listens on a loopback port of its own, for one browser context; a context manager.
+    """A proxy for one browser context, on its own loopback port; a context manager.
 
-    A refused plain request is answered with 204, which leaves a document where it is; a refused
-    tunnel (https, WebSocket) with 403. Each connection carries one request or one tunnel, and has a
-    thread.
+    A refused plain request is answered with 204, which keeps the current document; a refused tunnel
+    (https, WebSocket) with 403. Each connection carries one request or one tunnel, in a thread of
+    its own.
     """
 
     def __init__(self, allow: AllowList) -> None:
-        """It serves from now on."""
+        """Start to serve."""
         self.refused_pages: deque[str] = deque(maxlen=MAX_KEPT)
-        """Addresses of documents that were refused, until their reader takes them."""
+        """Addresses of refused documents; the reader removes them."""
         self.failures: deque[tuple[str, str]] = deque(maxlen=MAX_KEPT)
-        """Addresses that did not answer, each with the browser's name for the reason."""
+        """Addresses that did not answer, each with Chromium's name of the error."""
         self._allow = allow
         self._closed = False
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -49,15 +49,15 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """What the browser is told."""
+        """The proxy server's URL."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """Stop listening; safe to call twice. Connections end with the context they belong to."""
+        """Stop listening; connections end with their context. Closing twice does nothing."""
         if self._closed:
             return
         self._closed = True
-        with suppress(OSError):  # a last connection wakes the thread
+        with suppress(OSError):  # this connection wakes the thread
             socket.create_connection(self._listener.getsockname()).close()
         self._thread.join()
         self._listener.close()
@@ -69,7 +69,7 @@ class Proxy:
             except OSError:
                 if self._closed:
                     return
-                continue  # it gave up before its turn
+                continue  # the client disconnected before it was accepted
             if self._closed:
                 client.close()
                 return
@@ -87,12 +87,12 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        head, rest = _head(client)
+        head, rest = _read_head(client)
         method, _, target = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         target = target.rpartition(" ")[0]
         tunnel = method == "CONNECT"
         url = f"https://{target}/" if tunnel else target
-        # A tunnel is for https or a WebSocket of either kind; its scheme does not show.
+        # A tunnel carries https or a WebSocket; a CONNECT request does not show which.
         allowed = any(map(self._allow.allows, (url, f"http://{target}/") if tunnel else (url,)))
         if not (allowed and urlsplit(url).hostname):
             if _PAGE.search(head) and b"sec-purpose" not in head.lower():
@@ -106,13 +106,13 @@ class Proxy:
         parts = urlsplit(url)
         try:
             port = parts.port or (443 if tunnel else 80)
-            server = _connected(parts.hostname or "", port)
+            server = _connect(parts.hostname or "", port)
         except OSError as error:
-            self.failures.append((url, _name_of(error)))
+            self.failures.append((url, _error_name(error)))
             if tunnel:
                 client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
             else:
-                # As a server that is down: an answer of ours would pass for a page of its.
+                # Reset like a server that is down; a response would look like the server's page.
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return
         with server:
@@ -132,8 +132,8 @@ class Proxy:
             _relay(client, server, left)
 
 
-def _head(client: socket.socket) -> tuple[bytes, bytes]:
-    """A request's head with the line end of its last field, and what came after it."""
+def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
+    """Return the head of a request, with its last line end, and the bytes after the head."""
     found = b""
     while b"\r\n\r\n" not in found:
         more = client.recv(CHUNK)
@@ -144,8 +144,8 @@ def _head(client: socket.socket) -> tuple[bytes, bytes]:
     return head + b"\r\n", rest
 
 
-def _connected(host: str, port: int) -> socket.socket:
-    # As browsers do (RFC 6761): localhost and names below it are loopback.
+def _connect(host: str, port: int) -> socket.socket:
+    # As in browsers (RFC 6761), localhost and all names below it are loopback addresses.
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         try:
@@ -160,10 +160,10 @@ def _connected(host: str, port: int) -> socket.socket:
 
 
 def _relay(client: socket.socket, server: socket.socket, left: int | None) -> None:
-    """Pass bytes both ways until one side ends.
+    """Relay bytes in both directions until one side closes.
 
-    Of the client, `left` bytes are passed (None: all). More would be another request, perhaps for
-    another host: it ends the connection.
+    Passes at most `left` bytes of the client (None: all). More bytes would be another request,
+    perhaps to another host, and end the connection.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(client, selectors.EVENT_READ, server)
@@ -182,7 +182,7 @@ def _relay(client: socket.socket, server: socket.socket, left: int | None) -> No
                 key.data.sendall(data)
 
 
-def _name_of(error: OSError) -> str:
+def _error_name(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "net::ERR_NAME_NOT_RESOLVED"
     if isinstance(error, ConnectionRefusedError):

@@ -1,16 +1,16 @@
-"""Page -> text for a model: one line per node, a token budget, no way for a page to forge a line.
+"""Serialize a page for a model: one line per node, within a token budget.
 
-Layout "after" puts the number behind the name, `link Blue Kayak [12]`; "before" is shaped like
-VisualWebArena's, `[12] link 'Blue Kayak'`. Pure: no browser, no tokenizer of its own.
+Layout "after" puts the id after the name, `link Blue Kayak [12]`; layout "before" follows
+VisualWebArena, `[12] link 'Blue Kayak'`. Needs no browser and no tokenizer.
 
-What a page wrote is told from what we write by three rules, which also hold for whoever reads the
-text in one of Unicode's normal forms, or without regard to case:
+A page cannot forge a line of the harness. Three rules separate the page's text from ours, and they
+hold for readers that apply a Unicode normal form or ignore case:
 
-* A number in square brackets is ours: brackets of the page become round ones.
-* A line that begins like one of ours (`url`, `notice:`, `more above` and so on) is ours: a text of
-  the page that begins so is marked by the word `text` in front.
-* Inside a line, a string of the page is bare only where it cannot be misread: a name that contains
-  ` = ` or a state in parentheses, or a title that contains `|`, stands in double quotes.
+* Only we write numbers in square brackets; the page's brackets become round ones.
+* Only our lines begin with `url`, `notice:`, `more above` and the other markers; a text of the page
+  that begins with a marker gets the word `text` in front.
+* Within a line, a string of the page is bare only where it is unambiguous. A name with ` = ` or a
+  state in parentheses, or a title with `|`, stands in double quotes.
 """
 
 import re
@@ -18,24 +18,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentkv_env import plain
+from agentkv_env import sanitize
 from agentkv_env.page import STATES, Node, Page
 
 Layout = Literal["after", "before"]
 
 MAX_NAME = 200
-"""Characters of an element's name, value, address or title that are shown, as upstream does."""
+"""Maximum characters of a name, value, address or title (VisualWebArena's limit)."""
 MAX_OPTIONS = 40
-"""Options of one select that are shown; a list of all countries would bury the page."""
+"""Maximum options shown of one select; a list of all countries would hide the page."""
 
-# Patterns of text as it may be read (`plain.readings`).
+# Patterns for the normal forms of a text (`sanitize.normal_forms`).
 _OUR_LINE = re.compile(
     r"[\W_]*(?:(?:url|title|goal|objective)(?!\w)|more\W+(?:above|below)(?!\w)"
     r"|(?:tabs|notice|error|ocr|cut|same|gone)\W*:)"
 )
 _STATE = rf"(?:{'|'.join(STATES)})"
 _HALF_QUOTED = r'^"(?![^"]*"$)'
-# What gives a string another meaning in its place, in the layout "after" ...
+# Patterns of ambiguous strings by position, in the layout "after" ...
 _GROUP = rf"\(\s*(?:options\b|{_STATE}(?:\s*,\s*{_STATE})*\s*(?:\)|$))"
 _IN_NAME = re.compile(rf"(?:^|\s)=(?:\s|$)|{_GROUP}|{_HALF_QUOTED}")
 _IN_VALUE = re.compile(rf"{_GROUP}|{_HALF_QUOTED}")
@@ -50,18 +50,18 @@ _IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the model reads of one page."""
+    """The text of one page for the model."""
 
     text: str
     num_shown: int
-    """Nodes that have a line in `text`."""
+    """Number of nodes with a line in `text`."""
     num_cut: int
-    """Nodes that had one and lost it to the budget."""
+    """Number of nodes whose line the budget cut."""
 
 
-def neutral(text: str) -> str:
-    """`text` on one line, unable to forge an id or a fence; see `plain.neutral`."""
-    return plain.neutral(text)
+def neutralize(text: str) -> str:
+    """Return `text` on one line, unable to forge an id or a fence; see `sanitize.neutralize`."""
+    return sanitize.neutralize(text)
 
 
 def serialize(
@@ -72,15 +72,16 @@ def serialize(
     budget: int | None = None,
     count: Callable[[str], int] = len,
 ) -> Observation:
-    """Write `page` as lines.
+    """Serialize `page`.
 
     Args:
-        page: what was observed.
-        layout: where an element's number stands.
-        boxes: end each node's line in ` @x,y,w,h` (viewport pixels).
-        budget: `count(text)` stays at or under this, but for the marker line `cut: n more lines`.
-            Lines are cut from the end; a text that half fits is shown in part. None cuts nothing.
-        count: length of a text in the budget's unit, usually tokens.
+        page: the observed page.
+        layout: position of the element ids.
+        boxes: append ` @x,y,w,h` (viewport pixels) to each node's line.
+        budget: maximum of `count(text)`, without the marker line `cut: n more lines`. Lines are
+            cut from the end, and the first cut text is shown in part if some words fit. None cuts
+            nothing.
+        count: returns the length of a text in the budget's unit, usually tokens.
     """
     return fitted(
         head_lines(page), body_lines(page, layout, boxes), tail_lines(page), budget, count
@@ -94,7 +95,7 @@ def fitted(
     budget: int | None,
     count: Callable[[str], int],
 ) -> Observation:
-    """The lines as one text within `budget`, which is `serialize`'s."""
+    """Join the lines to one text within `budget`, see `serialize`."""
     lines = head + [line for line, _ in body]
     text = "\n".join(lines + tail)
     if budget is None or count(text) <= budget:
@@ -103,7 +104,7 @@ def fitted(
     def fits(candidate: Sequence[str]) -> bool:
         return count("\n".join(candidate)) <= budget
 
-    num_kept = _most(len(lines), lambda num: fits(lines[:num] + tail))
+    num_kept = _largest_fitting(len(lines), lambda num: fits(lines[:num] + tail))
     kept = lines[:num_kept]
     if not fits(kept + tail):
         tail = []
@@ -117,14 +118,14 @@ def fitted(
 
 
 def _part(line: str, fits: Callable[[str], bool]) -> list[str]:
-    """As many words of `line` as fit, with an ellipsis; nothing if that is hardly any."""
+    """Return the words of `line` that fit, with an ellipsis, if at least four fit."""
     words = line.split(" ")
-    num_kept = _most(len(words) - 1, lambda num: fits(" ".join(words[:num]) + " ..."))
+    num_kept = _largest_fitting(len(words) - 1, lambda num: fits(" ".join(words[:num]) + " ..."))
     return [" ".join(words[:num_kept]) + " ..."] if num_kept >= 4 else []
 
 
-def _most(high: int, fits: Callable[[int], bool]) -> int:
-    """The largest number from 1 to `high` that fits, by halving; 0 if none does."""
+def _largest_fitting(high: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 1 to `high` that fits, by bisection, or 0."""
     low = 0
     while low < high:
         middle = (low + high + 1) // 2
@@ -136,27 +137,28 @@ def _most(high: int, fits: Callable[[int], bool]) -> int:
 
 
 def head_lines(page: Page) -> list[str]:
-    """What is said of a page before its nodes."""
-    lines = [f"url {_short(page.url)}", f"title {_short(page.title)}".rstrip()]
+    """Return the lines before the nodes: address, title, tabs, notices, `more above`."""
+    lines = [f"url {_truncate(page.url)}", f"title {_truncate(page.title)}".rstrip()]
     if len(page.tabs) > 1:
         titles = [
-            f"{_word(title, _IN_TAB) or 'untitled'}{' (current)' if index == page.tab else ''}"
+            (_quote_if_ambiguous(title, _IN_TAB) or "untitled")
+            + (" (current)" if index == page.tab else "")
             for index, title in enumerate(page.tabs)
         ]
         lines.append("tabs: " + " | ".join(titles))
-    lines += [f"notice: {neutral(notice)}" for notice in page.notices]
+    lines += [f"notice: {neutralize(notice)}" for notice in page.notices]
     if page.pixels_above > 0:
         lines.append("more above")
     return lines
 
 
 def tail_lines(page: Page) -> list[str]:
-    """What is said of a page after its nodes."""
+    """Return the lines after the nodes."""
     return ["more below"] if page.pixels_below > 0 else []
 
 
 def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]]:
-    """A line for each node that has something to say, but for repetitions of the line before."""
+    """Return a line for each node with content, without direct repetitions."""
     nodes = page.nodes
     lines: list[tuple[str, Node]] = []
     previous = ""
@@ -165,7 +167,7 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
             follower = nodes[index + 1] if index + 1 < len(nodes) else None
             if follower is None or follower.kind != "ocr":
                 continue
-        line = _after(node) if layout == "after" else _before(node)
+        line = _render_after(node) if layout == "after" else _render_before(node)
         if not line or line == previous:
             continue
         previous = line
@@ -176,56 +178,61 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
     return lines
 
 
-def _after(node: Node) -> str:
+def _render_after(node: Node) -> str:
     if node.kind == "ocr":
-        words = ["ocr:", _word(node.name, _IN_VALUE, limit=None)]
+        words = ["ocr:", _quote_if_ambiguous(node.name, _IN_VALUE, limit=None)]
     elif node.role == "text":
-        name = neutral(node.name)
-        words = ["text", name] if any(map(_OUR_LINE.match, plain.readings(name))) else [name]
+        name = neutralize(node.name)
+        words = ["text", name] if any(map(_OUR_LINE.match, sanitize.normal_forms(name))) else [name]
     else:
-        is_told = node.id is not None or node.value or node.options or node.states
-        words = [neutral(node.role), _word(node.name, _IN_NAME) if is_told else _short(node.name)]
-    if value := _word(node.value, _IN_VALUE):
+        has_details = node.id is not None or node.value or node.options or node.states
+        words = [
+            neutralize(node.role),
+            _quote_if_ambiguous(node.name, _IN_NAME) if has_details else _truncate(node.name),
+        ]
+    if value := _quote_if_ambiguous(node.value, _IN_VALUE):
         words += ["=", value]
     if node.options:
         words.append(f"(options: {_options(node, _IN_OPTION)})")
     if node.states:
-        words.append(f"({', '.join(map(neutral, node.states))})")
+        words.append(f"({', '.join(map(neutralize, node.states))})")
     if node.id is not None:
         words.append(f"[{node.id}]")
     return " ".join(word for word in words if word)
 
 
-def _before(node: Node) -> str:
+def _render_before(node: Node) -> str:
     if node.role == "text" and not node.name.strip():
         return ""
     is_text = node.role == "text" or node.kind == "ocr"
-    name = _word(node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'")
+    name = _quote_if_ambiguous(
+        node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'"
+    )
     words = [] if node.id is None else [f"[{node.id}]"]
-    words += ["ocr" if node.kind == "ocr" else neutral(node.role), name]
-    if value := _word(node.value, _IN_VALUE_BEFORE):
+    words += ["ocr" if node.kind == "ocr" else neutralize(node.role), name]
+    if value := _quote_if_ambiguous(node.value, _IN_VALUE_BEFORE):
         words.append(f"value: {value}")
     if node.options:
         words.append(f"options: {_options(node, _IN_OPTION_BEFORE)}")
-    return " ".join([*words, *map(neutral, node.states)])
+    return " ".join([*words, *map(neutralize, node.states)])
 
 
-def _options(node: Node, misread: re.Pattern[str]) -> str:
-    shown = [_word(option, misread) for option in node.options[:MAX_OPTIONS]]
+def _options(node: Node, ambiguous: re.Pattern[str]) -> str:
+    shown = [_quote_if_ambiguous(option, ambiguous) for option in node.options[:MAX_OPTIONS]]
     rest = len(node.options) - len(shown)
     return " | ".join(shown + ([f"{rest} more"] if rest else []))
 
 
-def _word(
-    text: str, misread: re.Pattern[str], *, limit: int | None = MAX_NAME, mark: str = ""
+def _quote_if_ambiguous(
+    text: str, ambiguous: re.Pattern[str], *, limit: int | None = MAX_NAME, mark: str = ""
 ) -> str:
-    """`text` between `mark`s, or in double quotes where it would be misread."""
-    text = _short(text) if limit else neutral(text)
-    if any(map(misread.search, plain.readings(text))):
-        return plain.quoted(text)
+    """Return `text` between `mark`s, or in double quotes if it is ambiguous."""
+    text = _truncate(text) if limit else neutralize(text)
+    if any(map(ambiguous.search, sanitize.normal_forms(text))):
+        return sanitize.quote(text)
     return mark + text + mark
 
 
-def _short(text: str) -> str:
-    text = neutral(text)
+def _truncate(text: str) -> str:
+    text = neutralize(text)
     return text if len(text) <= MAX_NAME else text[: MAX_NAME - 3] + "..."

@@ -1,4 +1,4 @@
-"""One agent's stay in a browser: tabs, observations, actions, and hosts it cannot leave."""
+"""A browser session of one agent: tabs, observations and actions, on the allowed hosts only."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,27 +8,26 @@ from typing import Any, Self
 from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
 
-from agentkv_env import perform
+from agentkv_env import executor
 from agentkv_env.actions import Action
-from agentkv_env.allow import Addresses, AllowList
 from agentkv_env.errors import ActionFailed, StillLoading, TabClosed
-from agentkv_env.gate import Gate
+from agentkv_env.hosts import Addresses, AllowList
+from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
-from agentkv_env.plain import clean
 from agentkv_env.proxy import Proxy
-from agentkv_env.reading import Pictures, nodes_of
+from agentkv_env.request_filter import RequestFilter
+from agentkv_env.sanitize import clean
 from agentkv_env.tab import Tab
-from agentkv_env.tabs import ASKED_ONLY, Tabs
+from agentkv_env.tabs import POPUP_BLOCKER, Tabs
 from agentkv_env.watchdog import Watchdog
 
-MAX_READINGS = 4  # of a page that moves on while it is read
-UNBOUNDED = (1 << 15, 1 << 15)  # in place of a viewport whose size nobody set
-MAX_NOTICES = 20  # that are told one by one
+UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
+MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
 class Session:
-    """Pages of one browser context, read and acted on. A context manager; not thread-safe."""
+    """Observes and acts on the pages of one browser context; a context manager, not thread-safe."""
 
     def __init__(
         self,
@@ -42,25 +41,28 @@ class Session:
         watchdog: Watchdog,
         proxy: Proxy | None,
     ) -> None:
-        """Use `Browser.session` or `Session.on`. A session with a proxy owns it and the context."""
+        """Use `Browser.session` or `Session.on` instead.
+
+        A session with a proxy owns the proxy and the context.
+        """
         self._addresses = Addresses(addresses)
         self._allow = allow
         self._proxy = proxy
-        self._pictures = Pictures(ocr) if ocr else None
+        self._image_text = ImageTextReader(ocr) if ocr else None
         self._strict = strict
         self._timeout_s = timeout_s
         self._watchdog = watchdog
         self._context = page.context
-        self._told_no_ocr = False
+        self._reported_no_ocr = False
         self._start_url = ""
         self._closed = False
-        self._gate = Gate(self._context, allow, proxy=proxy)
-        self._tabs = Tabs(page, gate=self._gate, watchdog=watchdog, timeout_s=timeout_s)
+        self._filter = RequestFilter(self._context, allow, proxy=proxy)
+        self._tabs = Tabs(page, request_filter=self._filter, watchdog=watchdog, timeout_s=timeout_s)
         with self._tabs.current.guard():
-            self._gate.install()
+            self._filter.install()
         if proxy is not None:
             self._context.set_default_timeout(timeout_s * 1000)
-            self._context.add_init_script(ASKED_ONLY)
+            self._context.add_init_script(POPUP_BLOCKER)
 
     @classmethod
     def on(
@@ -73,25 +75,33 @@ class Session:
         strict: bool = False,
         timeout_s: float = 5.0,
     ) -> Self:
-        """Work on a page the caller owns.
+        """Open a session on a page that the caller owns.
 
-        Their page is never closed, and on `close` everything put on their context is taken off
-        again. Tabs opened meanwhile stay. `hosts` defaults to the host the page is on. A browser
-        that is not ours is never killed: whether the page still answers is asked before each call
-        instead, and a page that stops answering inside one is waited for.
+        The session never closes the page. `close` removes everything that the session added to the
+        context; tabs opened meanwhile stay open. `hosts` defaults to the host of the page. A
+        caller's browser is never killed. Instead, each call first checks that the page answers; a
+        page that stops answering during a call blocks the call.
 
-        A browser that is not ours has no proxy of ours, so that these doors are shut one by one,
-        while the session lasts: requests of pages, frames and dedicated workers are checked at each
-        hop; their sockets, WebTransport and sign-in requests are bound by a Content-Security-Policy
-        that each document gets (one that is there already keeps it until it is left); new windows
-        show an empty document until every hop of theirs is seen; shared workers are held until the
-        end; RTCPeerConnection and navigator.serviceWorker are taken out of documents, rules for
-        prefetches too. Not held: workers and connections that run already, what a document kept of
-        the two before, prefetch rules that a script puts into a shadow tree. For pages one does not
-        trust at all, use `Browser.launch`.
+        A caller's browser does not use our proxy, so the session closes the other ways out one by
+        one while it lasts:
+
+        * Requests of pages, frames and dedicated workers are checked at every hop.
+        * A Content-Security-Policy restricts sockets, WebTransport and sign-in requests. Every
+          document gets it; a document that is already loaded keeps it until it is left.
+        * New windows show an empty document until all their hops are checked.
+        * Shared workers are paused until the end of the session.
+        * RTCPeerConnection, navigator.serviceWorker and prefetch rules are removed from documents.
+
+        Not covered: running workers and open connections, references to the removed APIs that a
+        document kept, and prefetch rules that a script puts into a shadow tree. Use
+        `Browser.launch` for untrusted pages.
+
+        Args:
+            page: a page of Playwright's synchronous API in Chromium.
+            hosts, addresses, ocr, strict, timeout_s: see `Browser.session`.
 
         Raises:
-            TypeError: `page` is no page of Playwright's synchronous API in Chromium.
+            TypeError: `page` is no such page.
         """
         if not isinstance(page, PlaywrightPage):
             kind = f"{type(page).__module__}.{type(page).__qualname__}"
@@ -120,76 +130,74 @@ class Session:
 
     @property
     def page(self) -> PlaywrightPage:
-        """The current tab's Playwright page."""
+        """The Playwright page of the current tab."""
         return self._tabs.current.page
 
     @property
     def pages(self) -> tuple[PlaywrightPage, ...]:
-        """All tabs, in order."""
+        """The Playwright pages of all tabs, in order."""
         return tuple(tab.page for tab in self._tabs.all)
 
     def observe(self) -> Page:
-        """Read the current tab as it is now.
+        """Read the current tab in its present state.
 
-        What happened since the last observation and shows on no page is in `notices`. A page that
-        cannot be read (it is still loading, or changes faster than it is read) has no nodes, and a
-        notice says why.
+        The page's `notices` report events since the last observation that no node shows. A page
+        that cannot be read, because it is still loading or changes too fast, has no nodes and a
+        notice with the reason.
 
         Raises:
-            BrowserGone: the page crashed or does not answer.
+            BrowserGone: the page crashed or did not answer.
         """
         for _ in self._tabs.all:
             try:
-                return self._observed()
+                return self._observe_current()
             except TabClosed:
-                pass  # another tab is current then
-        return self._observed()
+                pass  # now another tab is current
+        return self._observe_current()
 
-    def _observed(self) -> Page:
-        self._leave_closed()
+    def _observe_current(self) -> Page:
+        self._recover_closed_tab()
         with self._tabs.current.guard():
-            self._tabs.current.settle(turn=False)
-            self._leave_forbidden()
+            self._tabs.current.wait_idle(first_frame=False)
+            self._leave_disallowed_pages()
             found = self._read()
             tab = self._tabs.current
             size = tab.page.viewport_size
             viewport = (size["width"], size["height"]) if size else UNBOUNDED
             lines: Mapping[tuple[str, int], Sequence[Line]] = {}
             keys: Mapping[tuple[str, int], str] = {}
-            if self._pictures is not None:
-                keys = self._pictures.collect(
+            if self._image_text is not None:
+                keys = self._image_text.collect(
                     found["nodes"],
                     document=found["token"],
                     pixels=lambda frame, number: self._pixels(tab, frame, number),
-                    screenshot=lambda: self._shot(tab, type="png", animations="allow"),
+                    screenshot=lambda: self._screenshot(tab, type="png", animations="allow"),
                     viewport=viewport,
                 )
-            elif not self._told_no_ocr and any("p" in node for node in found["nodes"]):
-                self._told_no_ocr = True
-                self._gate.notices.append("text inside images is not read in this session")
-        if self._pictures is not None:
-            lines, num_unread = self._pictures.read(keys)  # outside the guard: no page is asked
+            elif not self._reported_no_ocr and any("p" in node for node in found["nodes"]):
+                self._reported_no_ocr = True
+                self._filter.notices.append("text inside images is not read in this session")
+        if self._image_text is not None:
+            # Outside the guard, because it makes no browser call.
+            lines, num_unread = self._image_text.read(keys)
             if num_unread:
-                self._gate.notices.append(f"text inside {num_unread} images could not be read")
+                self._filter.notices.append(f"text inside {num_unread} images could not be read")
         tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
         return Page(
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
-            nodes=tuple(nodes_of(found["nodes"], lines, viewport)),
+            nodes=tuple(build_nodes(found["nodes"], lines, viewport)),
             tabs=tuple(
                 each.title or clean(self._addresses.to_public(each.page.url)) for each in tabs
             ),
             tab=tabs.index(tab),
             pixels_above=found["above"],
             pixels_below=found["below"],
-            notices=self._notices(),
+            notices=self._take_notices(),
         )
 
     def _read(self) -> dict[str, Any]:
-        """What the walk finds in the current tab; no nodes, and a notice, where it finds nothing.
-
-        Nothing is read of a page that is not on the list.
-        """
+        """Read the current tab; an unreadable or disallowed page has no nodes and a notice."""
         until = time.monotonic() + self._timeout_s
         reason = ""
         while not reason or time.monotonic() < until:
@@ -200,19 +208,19 @@ class Session:
                 reason = "the page is still loading, so there is nothing to read yet"
                 break
             except Error as error:
-                # The document changed under the walk: wait for the new one, and read that.
+                # The document was replaced during the walk: wait for the new one and read it.
                 tab.raise_if_gone(error)
                 reason = "the page could not be read: it changes faster than it is read"
-                tab.settle()
-                self._leave_forbidden()
+                tab.wait_idle()
+                self._leave_disallowed_pages()
                 continue
             if self._may_show(found["url"]):
                 if found["part"]:
-                    self._gate.notices.append("the page is too large: part of it was not read")
+                    self._filter.notices.append("the page is too large: part of it was not read")
                 return found
             reason = "this page is not shown: it does not stay on the allowed hosts"
-            self._leave_forbidden()
-        self._gate.notices.append(reason)
+            self._leave_disallowed_pages()
+        self._filter.notices.append(reason)
         tab = self._tabs.current
         shown = self._may_show(tab.page.url)
         return {
@@ -226,72 +234,72 @@ class Session:
 
     def _pixels(self, tab: Tab, frame: str, number: int) -> str:
         try:
-            return str(tab.call("pixels", number, frame=frame))
+            return str(tab.script.call("pixels", number, frame=frame))
         except StillLoading:
             return ""
         except Error as error:
             tab.raise_if_gone(error)
             return ""
 
-    def _shot(self, tab: Tab, **options: Any) -> bytes:
-        """The viewport; empty where the page cannot be drawn, such as while a style is missing."""
-        if tab.is_left:
-            return b""  # it would not be answered
+    def _screenshot(self, tab: Tab, **options: Any) -> bytes:
+        """Return the viewport; empty if the page cannot be drawn, as while a style sheet loads."""
+        if tab.is_leaving:
+            return b""  # the browser would not answer
         try:
             return tab.page.screenshot(timeout=self._timeout_s * 1000, **options)
         except Error as error:
             tab.raise_if_gone(error)
             return b""
 
-    def _notices(self) -> tuple[str, ...]:
-        """What is to be told, each once; of a storm the beginning and its size."""
-        self._tabs.tell_surplus()
-        notices = list(dict.fromkeys(map(clean, self._gate.take_notices())))
+    def _take_notices(self) -> tuple[str, ...]:
+        """Return the new notices without duplicates; beyond `MAX_NOTICES`, only their number."""
+        self._tabs.report_surplus()
+        notices = list(dict.fromkeys(map(clean, self._filter.take_notices())))
         if len(notices) > MAX_NOTICES:
             rest = len(notices) - MAX_NOTICES
             notices[MAX_NOTICES:] = [f"{rest} more notices are not shown"]
         return tuple(notices)
 
-    def _leave_closed(self) -> None:
-        """Where the current tab closed itself, go on in another one, or at the first page.
+    def _recover_closed_tab(self) -> None:
+        """If the current tab closed itself, switch to another tab or reopen the first page.
 
         Raises:
-            BrowserGone: it crashed, or the browser did.
+            BrowserGone: the page or the browser crashed.
         """
         if not self._tabs.current.page.is_closed():
             return
         num_left = sum(not page.is_closed() for page in self.pages)
         self._tabs.drop_closed()
         if num_left:
-            self._gate.notices.append("the page closed its window; another tab is current now")
+            self._filter.notices.append("the page closed its window; another tab is current now")
             return
-        self._gate.notices.append("the page closed its window; the first page is open again")
+        self._filter.notices.append("the page closed its window; the first page is open again")
         if self._start_url:
             with self._tabs.current.guard():
                 try:
                     self._goto(self._start_url)
-                    self._tabs.current.settle()
+                    self._tabs.current.wait_idle()
                 except ActionFailed as error:
-                    self._gate.notices.append(str(error))
+                    self._filter.notices.append(str(error))
 
     def screenshot(self) -> bytes:
-        """The current viewport as a JPEG; empty where the page cannot be drawn.
+        """Return the current viewport as a JPEG; empty if the page cannot be drawn.
 
         Raises:
-            BrowserGone: the page crashed or does not answer.
+            BrowserGone: the page crashed or did not answer.
         """
         try:
             with self._tabs.current.guard():
-                self._leave_forbidden()
-                return self._shot(self._tabs.current, type="jpeg", quality=80)
+                self._leave_disallowed_pages()
+                return self._screenshot(self._tabs.current, type="jpeg", quality=80)
         except TabClosed:
             return b""
 
     def open(self, *urls: str) -> None:
-        """Open addresses (public or real), one tab each; the first becomes current.
+        """Open addresses (public or real), one tab each; the first tab becomes current.
 
         Raises:
-            ActionFailed: an address is not on the allowed hosts, or does not load.
+            ActionFailed: an address is not on the allowed hosts or did not load.
         """
         self._start_url = urls[0] if urls else self._start_url
         for index, url in enumerate(urls):
@@ -300,43 +308,43 @@ class Session:
             tab = self._tabs.current
             with tab.guard():
                 self._goto(url)
-                tab.settle()
+                tab.wait_idle()
                 tab.read_title()
         if len(urls) > 1:
             self._tabs.focus(len(self._tabs.all) - len(urls))
 
     def act(self, action: Action) -> None:
-        """Do `action` and wait for its effect. `stop` does nothing here.
+        """Execute `action` and wait for its effect; `stop` has no effect here.
 
         Elements are pressed in the middle of their first visible rectangle. Unless the session is
-        strict, typing replaces what the field held, and what could have no effect (a covered or
-        disabled element, an unknown key) is refused in words.
+        strict, typing replaces the old text of a field, and actions without effect (on a covered
+        or disabled element, or with an unknown key) are refused.
 
         Raises:
-            ActionFailed: it could not be done; the message is for the model.
-            BrowserGone: the page crashed or does not answer.
+            ActionFailed: the action failed; the message is for the model.
+            BrowserGone: the page crashed or did not answer.
         """
-        self._leave_closed()
+        self._recover_closed_tab()
         tab = self._tabs.current
         try:
             with tab.guard():
                 try:
-                    if tab.is_left:
-                        tab.settle(turn=False)
-                    self._do(action)
-                    self._tabs.current.settle()
+                    if tab.is_leaving:
+                        tab.wait_idle(first_frame=False)
+                    self._execute(action)
+                    self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
                 except Error as error:
                     tab.raise_if_gone(error)
                     message = error.message.splitlines()[0]
                     raise ActionFailed(f"{action.kind} failed: {message}") from error
         except TabClosed:
-            pass  # as windows do
-        self._leave_closed()
+            pass  # an action may close its window
+        self._recover_closed_tab()
         with self._tabs.current.guard():
-            self._leave_forbidden()
+            self._leave_disallowed_pages()
 
-    def _do(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         tab = self._tabs.current
         match action.kind:
             case "new_tab":
@@ -352,12 +360,12 @@ class Session:
                     raise ActionFailed("there is no page to go back to")
                 tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
             case "go_forward":
-                # No answer is no failure: a cached page comes without one.
+                # Playwright returns no response for a cached page.
                 tab.page.go_forward(wait_until="commit", timeout=self._timeout_s * 1000)
             case "stop":
                 pass
             case _:
-                perform.perform(tab, action, strict=self._strict)
+                executor.execute(tab, action, strict=self._strict)
 
     def _goto(self, url: str) -> None:
         real = self._addresses.to_real(url)
@@ -368,21 +376,23 @@ class Session:
         except Error as error:
             self._tabs.current.raise_if_gone(error)
             if "ERR_ABORTED" in error.message:
-                return  # a download or a refused redirect: the page stays, a notice says why
+                return  # a download or a refused redirect; the page stays, and a notice says why
             reason = error.message.splitlines()[0].removeprefix("Page.goto: ")
-            reason = self._gate.failure_of(real) or reason.partition(" at ")[0]
+            reason = self._filter.failure_of(real) or reason.partition(" at ")[0]
             shown = self._addresses.to_public(real)
             raise ActionFailed(f"{shown} did not load: {reason}") from error
 
-    def _leave_forbidden(self) -> None:
-        """Leave pages that are not on the list: the second lock, should the gate have missed one.
+    def _leave_disallowed_pages(self) -> None:
+        """Leave pages that are not on the allowed hosts, in case the request filter missed one.
 
-        First back to where the tab was, then to the tab before, at last to an empty one.
+        Goes back in the history first, then to the previous tab, and at last to an empty tab.
         """
         goes_back = True
         while not self._may_show(url := self._tabs.current.page.url):
             tab = self._tabs.current
-            self._gate.notices.append(f"left {url[:200]}: not on the allowed hosts: {self._allow}")
+            self._filter.notices.append(
+                f"left {url[:200]}: not on the allowed hosts: {self._allow}"
+            )
             try:
                 if goes_back and tab.can_go_back:
                     goes_back = False
@@ -393,27 +403,27 @@ class Session:
             except Error as error:
                 tab.raise_if_gone(error)
                 tab.page.goto("about:blank")
-            self._tabs.current.settle()
+            self._tabs.current.wait_idle()
 
     def close(self) -> None:
-        """End the session: close its context, or leave the caller's as it was found."""
+        """End the session: close its own context, or restore the caller's."""
         if self._closed:
             return
         self._closed = True
-        self._tabs.ignore_new()
+        self._tabs.stop_listening()
         if self._proxy is not None:
             self._proxy.close()
         if not self._tabs.is_alive:
-            return  # Playwright would wait for an answer of the dead
+            return  # Playwright would wait for an answer forever
         try:
             with self._watchdog.limit(2 * self._timeout_s):
                 if self._proxy is not None:
                     self._context.close()
                 else:
                     self._tabs.detach()
-                    self._gate.release()
+                    self._filter.release()
         except Error:
-            pass  # what is dead needs no closing
+            pass  # the context is already dead
 
     def __enter__(self) -> Self:
         return self

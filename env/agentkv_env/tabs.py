@@ -1,4 +1,4 @@
-"""The tabs of one session: opened, focused, closed, and joined by the windows pages open."""
+"""The tabs of one session, including the windows that pages open."""
 
 import time
 
@@ -6,16 +6,16 @@ from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import ActionFailed, BrowserGone
-from agentkv_env.gate import Gate
+from agentkv_env.request_filter import RequestFilter
 from agentkv_env.tab import Tab
 from agentkv_env.watchdog import Watchdog
 
-POPUP_S = 2.0  # how long a window that was asked for may take to appear
+POPUP_S = 2.0  # a requested window must appear within this time
 POLL_MS = 4
 MAX_TABS = 10
-"""A page that opens windows without end is refused the rest: each costs some 20 MB."""
-# No headless Chromium has the blocker of unasked windows that every other browser has.
-ASKED_ONLY = """(() => {
+"""Further windows are closed; each costs about 20 MB."""
+# Headless Chromium has no popup blocker.
+POPUP_BLOCKER = """(() => {
   const asked = () => navigator.userActivation.isActive;
   const elsewhere = (el) => el.target && !/^_(self|top|parent)$/i.test(el.target);
   const guarded = (holder, name, refuses) => {
@@ -32,27 +32,32 @@ ASKED_ONLY = """(() => {
 
 
 class Tabs:
-    """All tabs in order, one of them current; there is always at least one."""
+    """All tabs in order, one of them the current one; there is always at least one tab."""
 
     def __init__(
-        self, page: PlaywrightPage, *, gate: Gate, watchdog: Watchdog, timeout_s: float
+        self,
+        page: PlaywrightPage,
+        *,
+        request_filter: RequestFilter,
+        watchdog: Watchdog,
+        timeout_s: float,
     ) -> None:
-        """Begin with `page`; pages its context already has beside it are left alone."""
+        """Begin with `page`; other pages of its context are not touched."""
         self._context = page.context
-        self._gate = gate
+        self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
-        self._opening = False  # a tab of our own is being opened
-        self._num_arriving = 0  # windows that pages opened, not attached yet
-        self._popup: Tab | None = None  # the last such window, until it was followed
-        self._num_surplus = 0  # windows closed because there were too many; not told yet
+        self._opening = False  # True while `open` opens a tab
+        self._num_arriving = 0  # windows opened by pages that are not attached yet
+        self._popup: Tab | None = None  # the last window opened by a page, until `follow_popup`
+        self._num_surplus = 0  # windows closed beyond MAX_TABS that no notice reports yet
         self.all: list[Tab] = []
         self.current = self._attach(page)
         self._context.on("page", self._on_page)
 
     @property
     def is_alive(self) -> bool:
-        """Whether their browser still runs."""
+        """True if the browser runs."""
         browser = self._context.browser
         return not self._watchdog.fired and (browser is None or browser.is_connected())
 
@@ -83,7 +88,7 @@ class Tabs:
         self.current.page.bring_to_front()
 
     def close_current(self) -> None:
-        """Close the current tab; in place of the last one an empty one is opened."""
+        """Close the current tab; an empty tab replaces the last one."""
         closing = self.current
         if len(self.all) == 1:
             self.open()
@@ -91,10 +96,10 @@ class Tabs:
         self.drop_closed()
 
     def drop_closed(self) -> None:
-        """Forget tabs that are closed; the last of the others becomes current if it has to.
+        """Remove closed tabs; if the current tab is closed, the last open tab becomes current.
 
         Raises:
-            BrowserGone: they are all closed because the browser is dead.
+            BrowserGone: all tabs are closed because the browser or the page crashed.
         """
         self.all = [tab for tab in self.all if not tab.page.is_closed()]
         if not self.all:
@@ -105,9 +110,9 @@ class Tabs:
             self.focus(len(self.all) - 1)
 
     def follow_popup(self, opener: Tab) -> None:
-        """Wait for the window that `opener` asked for, if it did; it is current once it is there.
+        """Wait for the window that `opener` requested, if any; it becomes the current tab.
 
-        A window whose address was refused is closed again.
+        A window whose address was refused is closed.
         """
         started = time.monotonic()
         while (opener.expects_popup or self._num_arriving) and not opener.page.is_closed():
@@ -115,7 +120,7 @@ class Tabs:
                 break
             opener.page.wait_for_timeout(POLL_MS)
         opener.expects_popup = False
-        has_refused = self._gate.has_refused_page()
+        has_refused = self._filter.has_refused_page()
         popup, self._popup = self._popup, None
         if popup is None or popup.page.is_closed():
             return
@@ -123,29 +128,34 @@ class Tabs:
             popup.page.close()
             self.drop_closed()
         else:
-            popup.settle()
+            popup.wait_idle()
 
-    def tell_surplus(self) -> None:
-        """Put into the notices how many windows were closed because there were too many."""
+    def report_surplus(self) -> None:
+        """Add a notice with the number of windows closed beyond `MAX_TABS`."""
         if self._num_surplus:
-            self._gate.notices.append(
+            self._filter.notices.append(
                 f"{self._num_surplus} windows that the page opened were closed: "
                 f"there are at most {MAX_TABS} tabs"
             )
             self._num_surplus = 0
 
-    def ignore_new(self) -> None:
-        """Windows that open from now on are nobody's tabs."""
+    def stop_listening(self) -> None:
+        """Ignore windows that open from now on."""
         self._context.remove_listener("page", self._on_page)
 
     def detach(self) -> None:
-        """Take our hands off all of them, leaving them open."""
+        """Detach from all tabs and leave them open."""
         for tab in self.all:
             tab.detach()
 
     def _attach(self, page: PlaywrightPage) -> Tab:
-        tab = Tab(page, gate=self._gate, watchdog=self._watchdog, timeout_s=self._timeout_s)
-        self._gate.watch(page)
+        tab = Tab(
+            page,
+            request_filter=self._filter,
+            watchdog=self._watchdog,
+            timeout_s=self._timeout_s,
+        )
+        self._filter.watch(page)
         self.all.append(tab)
         return tab
 
@@ -158,7 +168,7 @@ class Tabs:
             try:
                 page.close()
             except Error:
-                pass  # it was quicker
+                pass  # the window is already closed
             return
         self._num_arriving += 1
         for tab in self.all:
@@ -166,6 +176,6 @@ class Tabs:
         try:
             self.current = self._popup = self._attach(page)
         except (Error, BrowserGone):
-            pass  # it is closed again already
+            pass  # the window is already closed
         finally:
             self._num_arriving -= 1

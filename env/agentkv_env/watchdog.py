@@ -1,8 +1,8 @@
-"""A hard limit on calls that have none of their own.
+"""A time limit for Playwright calls that have none.
 
-Playwright's synchronous calls into a page wait for ever when the page's scripts loop, and when the
-browser or Playwright's own driver is stopped. A thread of ours kills the browser's processes then,
-and the call comes back as an error; if it still does not, the driver is killed too.
+Synchronous calls into a page never return when the page's scripts loop, or when the browser or
+Playwright's driver is stopped. A thread then kills the browser's processes, and the call raises. If
+the call still does not return, the thread kills the driver as well.
 """
 
 import os
@@ -15,18 +15,17 @@ from contextlib import contextmanager
 from agentkv_env.processes import Group
 
 DRIVER_S = 2.0
-"""What the driver may take to notice that its browser was killed."""
+"""Time for the driver to notice that its browser was killed."""
 
 
 class Watchdog:
-    """Kills a browser when a guarded block takes too long. One guard at a time; re-entrant."""
+    """Kills a browser when a block takes too long; one block at a time, re-entrant."""
 
     def __init__(self, pid: int | None, *, driver: int | None = None) -> None:
-        """`pid` is the browser's, `driver` that of the process we speak to it through; what is
-        None is never killed."""
+        """Watch the browser process `pid` and the driver process `driver`; None is never killed."""
         self.pid = pid
         self.fired = False
-        """The browser was killed."""
+        """True if the browser was killed."""
         self._driver = driver
         self._group = None if pid is None else Group.of(pid)
         self._deadline: float | None = None
@@ -37,7 +36,7 @@ class Watchdog:
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[None]:
-        """Kill the browser if the block outlasts `seconds`; an outer limit stays in force."""
+        """Kill the browser if the block takes longer than `seconds`; an outer limit wins."""
         if self._deadline is not None or (self.pid is None and self._driver is None):
             yield
             return
@@ -54,14 +53,14 @@ class Watchdog:
             with self._wake:
                 self._deadline = None
 
-    def heard(self) -> None:
-        """What the guarded block talks to has answered: its time begins anew."""
+    def restart(self) -> None:
+        """Restart the time of the current block, because the browser has answered."""
         with self._wake:
             if self._deadline is not None:
                 self._deadline = time.monotonic() + self._seconds
 
     def stop(self) -> None:
-        """End the thread; nothing is killed any more."""
+        """End the thread; it kills nothing any more."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
@@ -69,7 +68,7 @@ class Watchdog:
             self._thread.join()
 
     def kill(self) -> None:
-        """Kill the browser and all its helpers, as far as they live."""
+        """Kill the browser and all its helper processes that live."""
         if self.pid is None:
             return
         self.fired = True
@@ -83,8 +82,8 @@ class Watchdog:
             while not self._stopped:
                 deadline = self._deadline
                 if deadline is None:
-                    # Ending a guard does not wake this thread, so that guarding costs next to
-                    # nothing; it looks again by itself.
+                    # The end of a block does not wake this thread, so that a block costs almost
+                    # nothing.
                     self._wake.wait()
                 elif (left := deadline - time.monotonic()) > 0:
                     self._wake.wait(left)
@@ -92,7 +91,7 @@ class Watchdog:
                     self._deadline = self._fire()
 
     def _fire(self) -> float | None:
-        """Kill what is next to be killed; when to look again, if there is more."""
+        """Kill the browser, or else the driver; return the next deadline, if any."""
         if self.pid is not None and not self.fired:
             self.kill()
             return None if self._driver is None else time.monotonic() + DRIVER_S

@@ -1,4 +1,4 @@
-"""A real browser, and small pages on loopback under any name."""
+"""Fixtures: a real browser, and small pages on loopback under any host name."""
 
 import http.server
 import io
@@ -21,7 +21,7 @@ Answer = str | bytes | tuple[str] | threading.Event
 class Pages:
     """Serves HTML and PNG by path; `{port}` in a page is replaced; a tuple redirects.
 
-    An event is an answer that comes when it is set.
+    An answer that is an event arrives when the event is set.
     """
 
     def __init__(self) -> None:
@@ -90,20 +90,20 @@ class Pages:
 
 
 class Visit:
-    """A session on the served pages, with short ways to say what tests say often."""
+    """A session on the served pages, with shortcuts for tests."""
 
     def __init__(self, session: Session, pages: Pages) -> None:
         self.session = session
         self.pages = pages
 
     def show(self, html: str, **others: Answer) -> Page:
-        """Serve `html` at / (and others at /name), open it, read it."""
+        """Serve `html` at / and other pages at /name, open the page and observe it."""
         self.pages.set({"/": html, **{f"/{name}": page for name, page in others.items()}})
         self.session.open(self.pages.origin() + "/")
         return self.session.observe()
 
     def act(self, text: str, **named: str) -> Page:
-        """Do the action; `{name}` in it is the number of the element called so."""
+        """Execute an action; `{name}` stands for the id of the element with that name."""
         page = self.session.observe()
         numbers = {key: element(page, name).id for key, name in named.items()}
         self.session.act(parse(text.format(**numbers), strict=False))
@@ -126,14 +126,14 @@ def pages() -> Iterator[Pages]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """The one browser of all tests but those that kill theirs."""
+    """The browser of all tests, except those that kill their own."""
     with Browser.launch() as running:
         yield running
 
 
 @pytest.fixture
 def callers_page(browser: Browser) -> Iterator[PlaywrightPage]:
-    """A page of a Chromium that is not ours."""
+    """A page of a Chromium that the caller owns."""
     with browser.session(hosts=[]) as session:
         assert session.page.context.browser is not None
         chromium = session.page.context.browser.browser_type

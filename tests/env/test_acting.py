@@ -1,4 +1,4 @@
-"""Doing actions in a real browser."""
+"""Actions in a real browser."""
 
 from typing import TYPE_CHECKING
 

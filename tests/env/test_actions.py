@@ -1,4 +1,4 @@
-"""Reading and writing actions, as VisualWebArena does and as models need it."""
+"""Strict and lenient parsing of actions, and rendering."""
 
 import string
 

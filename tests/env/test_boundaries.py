@@ -1,4 +1,4 @@
-"""Staying on the allowed hosts, and surviving pages that do not behave."""
+"""Sessions stay on the allowed hosts and survive misbehaving pages."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ from playwright.async_api import Page as AsyncPage
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.actions import parse
-from agentkv_env.allow import Addresses, AllowList, split_port
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing, PageHung
+from agentkv_env.hosts import Addresses, AllowList, split_port
 from agentkv_env.session import Session
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_addresses_map_only_whole_origins() -> None:
     assert addresses.to_public("http://shop.localhost:41234/") == "http://shop.localhost:41234/"
 
 
-LEAVING = {  # what of it gets out is tried by test_fence; here is what the model is told
+LEAVING = {  # test_fence checks the connections; these tests check the notices
     "link": "<a href='http://evil.localhost:{port}/bad'>Go</a>",
     "redirect": "<a href=/hop>Go</a>",
     "form": "<form method=post action='http://evil.localhost:{port}/bad'><button>Go</button></form>",
@@ -140,7 +140,7 @@ def test_goto_refuses_every_other_address(visit: "Visit", url: str) -> None:
 
 @browsing
 def test_a_page_cannot_move_itself_to_an_address_of_its_own_making(visit: "Visit") -> None:
-    # In a handler of the page's own text, `URL` is the document's address.
+    # Inside an event handler attribute, `URL` is the address of the document.
     visit.show("""<title>Home</title><button onclick="location = window.URL.createObjectURL(
         new Blob(['<title>Blob</title>'], {type: 'text/html'}))">Go</button>""")
     page = visit.act("click [1]")
@@ -166,7 +166,7 @@ def test_a_server_that_is_down_is_told_to_the_model(browser: Browser) -> None:
 def test_a_page_that_never_answers_ends_in_bounded_time(pages: "Pages", script: str) -> None:
     pages.set({"/": f"<button onclick='{script}'>Loop</button>"})
     with Browser.launch() as browser:
-        # Twice this many seconds end the test; less, and a busy machine could not open the page.
+        # The test ends after twice this time; a busy machine needs it to open the page.
         session = browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=2)
         session.open(pages.origin() + "/")
         session.observe()

@@ -1,6 +1,6 @@
-"""Browsers that are stopped or killed, and their drivers: an error in bounded time, nothing left.
+"""Stopped and killed browsers and drivers raise an error in bounded time and leave nothing behind.
 
-Each case has a thread of its own, and so a driver of its own: the other tests keep theirs.
+Each case runs in its own thread and therefore has its own driver.
 """
 
 import os
@@ -28,7 +28,7 @@ Try = Callable[[Callable[[Browser], object]], object]
 
 @pytest.fixture
 def elsewhere() -> Iterator[Try]:
-    """Launches a browser in a thread of its own and calls a function with it."""
+    """Launch a browser in a new thread and call a function with it."""
 
     def tried(function: Callable[[Browser], object]) -> object:
         outcome: list[object] = []
@@ -151,7 +151,7 @@ def test_profiles_of_the_killed_go_at_the_next_start_and_those_of_the_living_sta
     try:
         for each in others:
             assert each.stdout is not None and each.stdout.readline() == b"up\n"
-        assert len(folders()) == 4  # of each a folder and a lock
+        assert len(folders()) == 4  # a folder and a lock for each
         families = [workers_of(each.pid) for each in others]
         others[0].kill()
         others[0].wait()
@@ -167,5 +167,5 @@ def test_profiles_of_the_killed_go_at_the_next_start_and_those_of_the_living_sta
             each.communicate()
     wait_until_gone(families[1])
     seen = elsewhere(lambda browser: len(folders()))
-    assert seen == 2  # its own; and the second one's are gone
+    assert seen == 2  # its own; the folders of the second driver are removed
     assert folders() == set() and foreign.is_dir()

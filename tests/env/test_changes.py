@@ -1,4 +1,4 @@
-"""A page told as what is new in it: nothing is lost, nothing is told twice, nothing forged."""
+"""Serialized changes of a page: no line is lost, repeated or forged."""
 
 import re
 from collections import Counter

@@ -1,11 +1,11 @@
-"""A fixed sample of the ways out of the allowed hosts; `make soak` tries them all."""
+"""A fixed sample of attempts to leave the allowed hosts; `make soak` runs all of them."""
 
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
-from tests.soak.fence import Door, Grounds, Try, tries
+from tests.soak.fence import Attempt, Harness, Setup, attempts
 
 pytestmark = pytest.mark.browser
 
@@ -44,25 +44,25 @@ SAMPLE = {
 
 
 @pytest.fixture(scope="module")
-def grounds() -> Iterator[Grounds]:
-    # A control ends as soon as all of its tries got out; a busy machine may take its time.
-    with Grounds(patience_s=15) as made:
+def harness() -> Iterator[Harness]:
+    # A control run ends when all attempts have escaped, which may take long on a busy machine.
+    with Harness(patience_s=15) as made:
         yield made
 
 
 @cache
-def known() -> dict[str, Try]:
-    return {each.name: each for chosen in tries().values() for each in chosen}
+def known() -> dict[str, Attempt]:
+    return {each.name: each for chosen in attempts().values() for each in chosen}
 
 
 @pytest.mark.parametrize("kind", SAMPLE)
-def test_no_try_reaches_another_host_and_each_would_without_the_fence(
-    grounds: Grounds, kind: str
+def test_no_attempt_reaches_another_host_and_each_does_without_the_fence(
+    harness: Harness, kind: str
 ) -> None:
-    doors: tuple[Door, ...] = ("none", "session", "caller")
+    setups: tuple[Setup, ...] = ("none", "session", "caller")
     if kind == "windows":
-        doors = ("none", "idle session", "idle caller")
-    reached = grounds.run([known()[name] for name in SAMPLE[kind]], doors)
+        setups = ("none", "idle session", "idle caller")
+    reached = harness.run([known()[name] for name in SAMPLE[kind]], setups)
     assert [name for name, what in reached.pop("none").items() if not what] == []
-    for door, found in reached.items():
-        assert {name: what for name, what in found.items() if what} == {}, door
+    for setup, found in reached.items():
+        assert {name: what for name, what in found.items() if what} == {}, setup

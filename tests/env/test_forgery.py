@@ -1,4 +1,4 @@
-"""No text of a page passes for a line, a number, a tab, a value or a state of ours."""
+"""No text of a page can forge a line, an id, a tab, a value or a state."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentkv_env import serialize as serializing
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.page import STATES, Box, Node, Page
-from agentkv_env.plain import clean, neutral, quoted
+from agentkv_env.sanitize import clean, neutralize, quote
 from agentkv_env.serialize import serialize
 from nano.episode import load
 from tests.soak.observation import read
@@ -55,7 +55,7 @@ def lines(page: Page, layout: str = "after") -> list[str]:
     ],
 )
 def test_a_text_that_begins_like_a_line_of_ours_is_marked_as_text(words: str) -> None:
-    assert lines(page_of(text(words))) == [f"text {neutral(words)}"]
+    assert lines(page_of(text(words))) == [f"text {neutralize(words)}"]
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_no_look_alike_turns_into_a_bracket_a_backtick_or_a_quote() -> None:
         if not 0xD800 <= code < 0xE000
         and set('[]`"') & set(unicodedata.normalize("NFKD", chr(code)))
     )
-    assert len(alike) == 11  # of which four are what they look like
+    assert len(alike) == 11  # four of them are the ASCII characters
     for form in FORMS:
-        assert not set("[]`") & set(unicodedata.normalize(form, neutral(alike)))  # type: ignore[arg-type]
-        assert unicodedata.normalize(form, quoted(alike)).count('"') == 2  # type: ignore[arg-type]
+        assert not set("[]`") & set(unicodedata.normalize(form, neutralize(alike)))  # type: ignore[arg-type]
+        assert unicodedata.normalize(form, quote(alike)).count('"') == 2  # type: ignore[arg-type]
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""Pages that do their worst: each ends as a page read with a notice, or as an error of ours."""
+"""Hostile pages end in a readable page with a notice, or in a documented error."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def late() -> Iterator[threading.Event]:
-    """An answer that a test lets come."""
+    """An answer that arrives when the test sets it."""
     event = threading.Event()
     yield event
     event.set()
@@ -88,7 +88,7 @@ def test_where_the_only_window_closes_itself_the_first_page_is_opened_anew(
     page = visit.act("click [1]")
     assert (page.title, page.tabs) == ("One", ("One",))
     assert page.notices == ("the page closed its window; the first page is open again",)
-    visit.session.page.close()  # between two steps, as a timer would
+    visit.session.page.close()  # between two steps, like a timer of the page
     assert visit.act("click [1]").title == "Two"
 
 
@@ -99,7 +99,7 @@ def test_windows_nobody_asked_for_do_not_open(visit: "Visit") -> None:
         if (document.title.length > 20) { clearInterval(i); fetch('/over') } })</script>""")
     while not any(
         asked.endswith("/over") for asked in visit.pages.asked
-    ):  # asking the page would count as being asked for
+    ):  # evaluate would count as a user activation
         visit.session.page.wait_for_timeout(10)
     assert visit.session.page.evaluate("n") == 0
     assert len(visit.session.observe().tabs) == 1
@@ -108,7 +108,7 @@ def test_windows_nobody_asked_for_do_not_open(visit: "Visit") -> None:
 def test_there_are_only_so_many_tabs(visit: "Visit") -> None:
     visit.show("<title>Home</title><p>x")
     context = visit.session.page.context
-    for _ in range(MAX_TABS + 2):  # evaluating counts as being asked for
+    for _ in range(MAX_TABS + 2):  # evaluate counts as a user activation
         with context.expect_event("page"):
             visit.session.page.evaluate("open('/none') && 0")
     page = visit.session.observe()
@@ -129,7 +129,7 @@ def test_ocr_over_its_time_leaves_the_text_unread_and_the_browser_alive(
         page = session.observe()
         assert [node.name for node in page.nodes] == ["here", "Poster"]
         assert page.notices == ("text inside 1 images could not be read",)
-        assert session.observe().notices == ()  # nor is it tried again
+        assert session.observe().notices == ()  # and it is not tried again
         assert ocr.num_runs <= 1
     assert browser.is_alive
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from agentkv_env.browser import Browser
-from agentkv_env.ocr import Ocr, OcrMissing, key_of
+from agentkv_env.ocr import Ocr, OcrMissing, image_key
 from agentkv_env.page import Page
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_images_are_read_together_and_words_go_to_their_own(poster: Draw) -> Non
 
 def test_a_cold_cache_reads_and_a_warm_one_does_not(poster: Draw, tmp_path: Path) -> None:
     image = opened(poster("WARM 77"))
-    key = key_of(image)
+    key = image_key(image)
     first = Ocr(tmp_path)
     lines = first.read({key: image})[key]
     assert first.num_runs == 1 and lines[0].text == "WARM 77"

@@ -1,4 +1,4 @@
-"""What the walk sees on a page."""
+"""The nodes that the walk finds on a page."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Pages as lines of text."""
+"""Serialization of pages."""
 
 import re
 
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_env.page import Box, Node, Page
-from agentkv_env.serialize import neutral, serialize
+from agentkv_env.serialize import neutralize, serialize
 
 BOX = Box(1, 2, 30, 40)
 
@@ -146,7 +146,7 @@ def test_the_budget_is_kept_but_for_the_marker(
 @settings(deadline=None)
 @given(names)
 def test_neutral_text_is_one_harmless_line_and_stays_as_it_is(name: str) -> None:
-    once = neutral(name)
+    once = neutralize(name)
     assert len(once.splitlines()) <= 1 and not set("[]`") & set(once)
-    assert neutral(once) == once
+    assert neutralize(once) == once
     once.encode()

@@ -1,7 +1,7 @@
-"""The long run of hostile input: `make soak`, or `python -m tests.soak PART ... --out FILE`.
+"""Run all cases of hostile input: `make soak`, or `python -m tests.soak PART ... --out FILE`.
 
-The test command runs a fixed sample of the same cases; here are all of them. The result file has
-one entry per part with its counts, and names every case that broke or is unproven.
+The test suite runs a fixed sample of these cases. The result file has
+one entry per part with its counts, and lists every broken or unproven case.
 """
 
 import argparse
@@ -27,14 +27,14 @@ MODULES = (
     "model_folders",
     "toml_files",
 )
-"""Modules of this folder with a `PART`, in the order they run."""
+"""Modules of this folder with a `PART`, in the order of the run."""
 
 SHOWN = 20
-"""Broken cases that are printed as they come; the file has all."""
+"""Number of broken cases printed during the run; the file has all of them."""
 
 
 def run(part: Part) -> dict[str, Any]:
-    """All cases of `part`, with progress on the terminal; what the result file says of it."""
+    """Run all cases of `part`, showing progress; return its entry of the result file."""
     started = time.monotonic()
     counts: Counter[str] = Counter()
     notable: dict[str, list[dict[str, str]]] = {"broken": [], "unproven": []}

@@ -1,11 +1,9 @@
-"""1,200 texts that a model may write for an action: each is read, or refused with ActionError.
+"""1,200 texts that a model may write as an action: each is parsed or refused with ActionError.
 
-Also what a page's grammar admits of them is an action on that page.
+Every text that the grammar of a page admits is an action on that page.
 """
 
-import contextlib
 import random
-import signal
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -17,12 +15,13 @@ from agentkv.grammar import Grammar
 from agentkv_env.actions import KINDS, Action, ActionError, extract, parse, render
 from agentkv_env.page import Box, Node, Page
 from tests.soak.part import Part, Verdict
+from tests.soak.time_limit import time_limit
 
 TOTAL = 1200
 LONG = 200_000
-"""Characters; in time quadratic in the text, reading one such text takes minutes."""
-GIVEN_S = 20.0
-"""Seconds of processor time that reading one text may take; a long one takes some 0.05."""
+"""Characters; a parser with quadratic time would need minutes for such a text."""
+LIMIT_S = 20.0
+"""Limit of processor time per text, in seconds; a long text takes about 0.05."""
 
 _PIECES = [
     *(*KINDS, "Click", "TYPE", "fill", "go back", "answer", "finish", "scroll down", "action:"),
@@ -41,7 +40,7 @@ _TAILS = ["", "x", "]", "] [1]", "[1"]
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Every case's name and text; the same ones at each call."""
+    """Yield the name and text of every case, the same at each call."""
     long = [
         (f"long-{head}-{unit!r}-{tail}", head + unit * (LONG // len(unit)) + tail)
         for head, unit, tail in product(_HEADS, _REPEATED, _TAILS)
@@ -55,16 +54,16 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def check(name: str, text: str) -> Verdict:
-    """Read `text` in every way there is."""
+    """Parse `text` strictly and leniently, whole and extracted, and check the grammar."""
     try:
-        with _processor_time(GIVEN_S):
+        with time_limit(LIMIT_S, processor_time=True):
             for strict in (True, False):
                 for read in (text, _extracted(text, strict)):
                     _is_read(read, strict)
             if len(text) <= 1000:
                 _is_on_the_page(f"done\n```{text}```")
                 _is_on_the_page(text)
-    except Exception as error:  # whatever it is, it is this case's verdict
+    except Exception as error:  # any error is the verdict of this case
         return Verdict(name, "broken", f"{type(error).__name__}: {str(error)[:200]}")
     return Verdict(name, "held")
 
@@ -92,7 +91,7 @@ def _is_read(text: str, strict: bool) -> None:
 
 
 def _is_on_the_page(reply: str) -> None:
-    """What the grammar admits is read strictly, and acts on nothing but the page's elements."""
+    """Check that an admitted reply parses strictly and acts only on elements of the page."""
     grammar, tokenizer, page = _grammar()
     matcher = grammar.start(page, "Find the blue kayak")
     for id in tokenizer.encode(reply.encode(errors="replace").decode()).ids:
@@ -117,20 +116,4 @@ def _grammar() -> tuple[Grammar, Tokenizer, Page]:
     return Grammar(tokenizer, end_id=tokenizer.token_to_id("<|end|>")), tokenizer, page
 
 
-@contextlib.contextmanager
-def _processor_time(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError once so much of the processor's time is used up."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {seconds:g} s of processor time")
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-PART = Part("actions", "An action's text is read or refused with ActionError, in linear time.", run)
+PART = Part("actions", "Action texts are parsed or refused with ActionError, in linear time.", run)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 150
@@ -15,14 +15,14 @@ _SMALL = str(Path(__file__).parents[1] / "tasks" / "data" / "small.json")
 _HUGE = "9" * 5000
 _LONG = "a" * 5000
 _HALF = "\udcff"
-"""A byte that is no UTF-8, as Python gives it in an argument."""
+"""A byte that is not UTF-8, as Python passes it in an argument."""
 _RUN = ("run", "--tasks", _SMALL, "--model", "stop", "--browser-path", NO_BROWSER)
 _NANO = ("run", "--tasks", _SMALL, "--browser-path", NO_BROWSER)
 _ACT = ("act", "--model", "stop", "--browser-path", NO_BROWSER)
 
 
 def cases() -> list[tuple[str, ...]]:
-    """The command lines; names of files are those that `prepare` makes."""
+    """Return the command lines; `prepare` makes the files that they name."""
     return [
         *_PLAIN,
         *((*_RUN, *more) for more in _OF_RUN),
@@ -33,7 +33,7 @@ def cases() -> list[tuple[str, ...]]:
 
 
 def prepare(folder: Path) -> None:
-    """Put the files and folders that the command lines name into `folder`."""
+    """Make the files and folders that the command lines name in `folder`."""
     row = {
         **{"suite": "small", "world_seed": 75, "task_id": 0, "category": "form"},
         **{"policy": "full", "policy_parameters": {"budget": None}, "model": "nano", "seed": 0},
@@ -55,8 +55,8 @@ def prepare(folder: Path) -> None:
 
 
 def check(arguments: tuple[str, ...], folder: Path) -> Verdict:
-    """One of `cases` in a prepared folder."""
-    return ask(" ".join(part[:40] for part in arguments), arguments, folder)
+    """Run one of `cases` in a prepared folder."""
+    return invoke(" ".join(part[:40] for part in arguments), arguments, folder)
 
 
 def run() -> Iterator[Verdict]:
@@ -172,4 +172,4 @@ _OF_BENCH: list[tuple[str, ...]] = [
 ]
 
 
-PART = Part("commands", "A command line gives a result, or one line of error and 1 or 2.", run)
+PART = Part("commands", "A command gives a result, or one error line and exit code 1 or 2.", run)

@@ -1,8 +1,8 @@
-"""Ways out of the allowed hosts, each tried with and without the fence.
+"""Attempts to leave the allowed hosts, each with and without our fence.
 
-Every try asks for a port of its own, on which anything that arrives is counted: a connection, a
-datagram. So many tries share a page, and what comes late still counts for the right one. A try that
-reaches its port without the fence, in a plain browser, is a try; the others are unproven.
+Every attempt has its own port, on which any connection or datagram counts. Several attempts can
+therefore share a page, and late traffic counts for the right one. An attempt proves something only
+if it reaches its port in a plain browser without the fence; otherwise its case is unproven.
 """
 
 import html
@@ -25,24 +25,24 @@ from playwright.sync_api import Error
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.session import Session
-from tests.soak import ways
+from tests.soak import escapes
 from tests.soak.part import Part, Verdict
 
 BATCH = 10
-"""Tries that share a page."""
+"""Number of attempts that share a page."""
 
 Place = Literal["page", "alone", "iframe", "srcdoc", "data", "blob", "sandbox", "window"]
-Door = Literal["none", "session", "caller", "idle session", "idle caller"]
-"""What stands around the page: nothing (the control); `Browser.session`; `Session.on`. While idle,
-the Python that holds the session waits elsewhere."""
+Setup = Literal["none", "session", "caller", "idle session", "idle caller"]
+"""The fence around the page: none (the control), `Browser.session`, or `Session.on` on a caller's
+page. In the idle setups, the session's Python thread makes no browser calls meanwhile."""
 
 
 class Listeners:
-    """Ports of the forbidden host: TCP and UDP, all loopback addresses, any byte is counted."""
+    """Ports of the forbidden host: TCP and UDP on all loopback addresses; any byte counts."""
 
     def __init__(self) -> None:
         self.touched: dict[int, str] = {}
-        """Port -> what arrived first on it."""
+        """Port to the first protocol that arrived on it."""
         self._open: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._ended = False
@@ -52,8 +52,8 @@ class Listeners:
 
     def port(self) -> int:
         while True:
-            # None is used twice, nor is one that this machine gives to clients: what an earlier
-            # page still sends must not count for a later try.
+            # No port is reused or from the range of client ports, so that late traffic of an
+            # earlier page does not count for a later attempt.
             port = self._next_port
             self._next_port = port + 1 if port < 32_000 else 11_000
             try:
@@ -73,7 +73,7 @@ class Listeners:
             return port
 
     def close_ports(self) -> None:
-        """Close those opened so far."""
+        """Close all open ports."""
         with self._lock:
             for each in self._open:
                 self._selector.unregister(each)
@@ -146,7 +146,7 @@ class Answer:
 
 
 class Site:
-    """The allowed host: answers by path, and redirects to whatever address it is asked to."""
+    """The allowed host: answers by path, and redirects to any requested address."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -215,8 +215,8 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One way out. Texts are as in `ways`."""
+class Attempt:
+    """One attempt; texts have the placeholders of `escapes`."""
 
     name: str
     place: Place
@@ -224,7 +224,7 @@ class Try:
     headers: tuple[tuple[str, str], ...] = ()
     status: int = 200
     via: str = ""
-    """The address in place of `@U/x...`, which is itself one of the page's own host."""
+    """An address of the page's own host that replaces `@U/x...`."""
     spelling: str = ""
 
 
@@ -266,65 +266,65 @@ _LEADS = {
 }
 
 
-def tries() -> dict[str, list[Try]]:
-    """All tries by kind. A kind shares one session."""
-    found: dict[str, list[Try]] = {
-        "document": [Try(name, "page", text) for name, text in ways.DOCUMENT.items()],
+def attempts() -> dict[str, list[Attempt]]:
+    """Return all attempts by kind; the attempts of a kind share one session."""
+    found: dict[str, list[Attempt]] = {
+        "document": [Attempt(name, "page", text) for name, text in escapes.DOCUMENT.items()],
         "document, redirected": [
-            Try(f"{name}, redirected", "page", re.sub(r"@U(?=/x)", "@G/go/302?@U", text))
-            for name, text in ways.DOCUMENT.items()
+            Attempt(f"{name}, redirected", "page", re.sub(r"@U(?=/x)", "@G/go/302?@U", text))
+            for name, text in escapes.DOCUMENT.items()
             if "@U/x" in text and not name.startswith(("svg use", "Link"))
         ],
     }
     for place in _PLACES:
         found[f"in {place}"] = [
-            Try(f"{name} in {place}", place, ways.DOCUMENT[name]) for name in _SAMPLED_TEXTS
+            Attempt(f"{name} in {place}", place, escapes.DOCUMENT[name]) for name in _SAMPLED_TEXTS
         ]
     places: tuple[Place, ...] = ("alone", "iframe", "window")
     for place in places:
         found[f"navigation in {place}"] = [
-            Try(f"{name} in {place}", place, text) for name, text in ways.NAVIGATION.items()
+            Attempt(f"{name} in {place}", place, text) for name, text in escapes.NAVIGATION.items()
         ]
         found[f"answers in {place}"] = [
-            Try(
+            Attempt(
                 f"{name} in {place}",
                 place,
                 "<img src='@U/x.png'><img src='/x.png'>" if "img-src" in str(headers) else "<p>a",
                 tuple(headers.items()),
                 status,
             )
-            for name, (status, headers) in ways.HEADERS.items()
+            for name, (status, headers) in escapes.HEADERS.items()
         ]
     for kind in _WORKERS:
         found[kind] = [
-            Try(f"{name} in {kind}", "page", f"<script>@{kind}@{code}</script>")
-            for name, code in ways.WORKER.items()
+            Attempt(f"{name} in {kind}", "page", f"<script>@{kind}@{code}</script>")
+            for name, code in escapes.WORKER.items()
         ]
     for lead, address in _LEADS.items():
         found[f"windows: {lead}"] = [
-            Try(f"{name}: {lead}", "page", text.replace("@R", address))
-            for name, text in ways.WINDOWS.items()
+            Attempt(f"{name}: {lead}", "page", text.replace("@R", address))
+            for name, text in escapes.WINDOWS.items()
         ]
     found["spelling, fetched"] = [
-        Try(
+        Attempt(
             f"{name}, fetched",
             "page",
             f"<script>fetch({json.dumps(address)},{{mode:'no-cors'}}).catch(()=>0)</script>",
         )
-        for name, address in ways.SPELLINGS.items()
+        for name, address in escapes.SPELLINGS.items()
     ]
     found["spelling, gone to"] = [
-        Try(f"{name}, gone to", "alone", f"<script>location={json.dumps(address)}</script>")
-        for name, address in ways.SPELLINGS.items()
+        Attempt(f"{name}, gone to", "alone", f"<script>location={json.dumps(address)}</script>")
+        for name, address in escapes.SPELLINGS.items()
     ]
     return found
 
 
-class Grounds:
-    """Both hosts and both browsers; tries are run here."""
+class Harness:
+    """Both hosts and both browsers; runs attempts."""
 
     def __init__(self, *, patience_s: float = 1.5) -> None:
-        """`patience_s` is how long a try may take to get out when nothing holds it."""
+        """`patience_s` limits the time of an attempt to escape without the fence."""
         self._patience_s = patience_s
         self._stack = ExitStack()
         self._number = 0
@@ -345,21 +345,23 @@ class Grounds:
 
     @property
     def own(self) -> Browser:
-        """A browser of ours; another one when a page made the watchdog kill the last."""
+        """A browser of ours; a new one after the watchdog killed the last."""
         if not self._own.is_alive:
             self._own = self._stack.enter_context(Browser.launch())
         return self._own
 
-    def run(self, chosen: Sequence[Try], doors: Iterable[Door]) -> dict[Door, dict[str, str]]:
-        """By door: what each try reached ("" for nothing)."""
-        result: dict[Door, dict[str, str]] = {}
+    def run(
+        self, chosen: Sequence[Attempt], setups: Iterable[Setup]
+    ) -> dict[Setup, dict[str, str]]:
+        """Return, by setup, what each attempt reached ("" for nothing)."""
+        result: dict[Setup, dict[str, str]] = {}
         seconds: dict[int, float] = {}
-        for door in doors:
+        for setup in setups:
             ports = {each: self.listeners.port() for each in chosen}
             with ExitStack() as stack:
-                shown = self._run(chosen, door, ports, seconds, stack)
+                shown = self._run(chosen, setup, ports, seconds, stack)
             touched = self.listeners.touched
-            result[door] = {
+            result[setup] = {
                 each.name: touched.get(port, "") or ("shown" if str(port) in shown else "")
                 for each, port in ports.items()
             }
@@ -369,21 +371,21 @@ class Grounds:
 
     def _run(
         self,
-        chosen: Sequence[Try],
-        door: Door,
-        ports: dict[Try, int],
+        chosen: Sequence[Attempt],
+        setup: Setup,
+        ports: dict[Attempt, int],
         seconds: dict[int, float],
         stack: ExitStack,
     ) -> set[str]:
         session: Session | None = None
-        if door.endswith("session"):
+        if setup.endswith("session"):
             session = stack.enter_context(self.own.session(hosts=[self.site.host]))
             page = session.page
         else:
             context = self.plain.new_context(service_workers="allow")
             stack.callback(context.close)
             page = context.new_page()
-            if door != "none":
+            if setup != "none":
                 page.goto(self.site.origin + "/start")
                 session = stack.enter_context(Session.on(page, hosts=[self.site.host]))
         shown: set[str] = set()
@@ -395,14 +397,14 @@ class Grounds:
             with suppress(Error):
                 page.goto(address, wait_until="commit", timeout=3000)
             patience = seconds.get(start, self._patience_s)
-            if door.startswith("idle"):
+            if setup.startswith("idle"):
                 time.sleep(patience)
-            while time.monotonic() < started + patience + (0.3 if door.startswith("idle") else 0):
+            while time.monotonic() < started + patience + (0.3 if setup.startswith("idle") else 0):
                 try:
                     page.wait_for_timeout(20)
                 except Error:
-                    return shown  # the browser is gone; nothing gets out of it any more
-                if door == "none" and all(ports[each] in self.listeners.touched for each in batch):
+                    return shown  # the browser is dead, so nothing can escape
+                if setup == "none" and all(ports[each] in self.listeners.touched for each in batch):
                     seconds[start] = 0.25 + 1.5 * (time.monotonic() - started)
                     break
             if session is not None:
@@ -410,7 +412,7 @@ class Grounds:
             for other in page.context.pages:
                 if other != page:
                     with suppress(Error):
-                        # A page that loads itself for ever never says that it is closed.
+                        # A page that reloads itself forever never reports that it is closed.
                         other.close(run_before_unload=True)
         return shown
 
@@ -420,8 +422,8 @@ class Grounds:
         self.site.answers[f"/{key}{extension}"] = answer
         return key
 
-    def _written(self, batch: Sequence[tuple[Try, int]]) -> str:
-        """The address of a page with these tries."""
+    def _written(self, batch: Sequence[tuple[Attempt, int]]) -> str:
+        """Return the address of a page with these attempts."""
         alone = batch[0][0].place == "alone"
         parts: list[str] = []
         for each, port in batch:
@@ -470,11 +472,11 @@ def _script_text(text: str) -> str:
 
 
 def _whole(parts: Iterable[str]) -> str:
-    return "<!doctype html><meta charset=utf-8><title>tries</title><body>" + "\n".join(parts)
+    return "<!doctype html><meta charset=utf-8><title>attempts</title><body>" + "\n".join(parts)
 
 
 def _shown(session: Session) -> set[str]:
-    """Ports whose page `session` shows to the model, on either of two looks."""
+    """Return the ports whose page `session` shows in either of two observations."""
     found: set[str] = set()
     for _ in range(2):
         with suppress(BrowserGone, ActionFailed, Error):
@@ -488,29 +490,29 @@ NOT_HELD_FOR_CALLERS = (
     *("speculation in a shadow tree", "speculation in a closed shadow tree"),
     *(f"speculation in a {kind}shadow tree, redirected" for kind in ("", "closed ")),
 )
-"""Chromium offers no door for these in a browser that is not ours; see `Session.on`. They are
-tried in our own only."""
+"""Chromium cannot prevent these attempts in a caller's browser, see `Session.on`. They are run only
+in a browser of ours."""
 
-DOORS: tuple[Door, ...] = ("none", "session", "caller")
+SETUPS: tuple[Setup, ...] = ("none", "session", "caller")
 
 
-def _doors(kind: str) -> tuple[Door, ...]:
+def _setups(kind: str) -> tuple[Setup, ...]:
     if kind.startswith("windows") or kind.endswith(" in window"):
-        return (*DOORS, "idle session", "idle caller")
-    return DOORS
+        return (*SETUPS, "idle session", "idle caller")
+    return SETUPS
 
 
 def verdicts(
-    kind: str, chosen: Sequence[Try], grounds: Grounds, doors: Iterable[Door]
+    kind: str, chosen: Sequence[Attempt], harness: Harness, setups: Iterable[Setup]
 ) -> Iterator[Verdict]:
-    """How the tries of one kind ended, by door."""
-    reached = grounds.run(chosen, doors)
+    """Yield the verdicts of the attempts of one kind, by setup."""
+    reached = harness.run(chosen, setups)
     control = reached.pop("none")
-    for door, found in reached.items():
+    for setup, found in reached.items():
         for name, what in found.items():
-            if door.endswith("caller") and name in NOT_HELD_FOR_CALLERS:
+            if setup.endswith("caller") and name in NOT_HELD_FOR_CALLERS:
                 continue
-            case = f"{door}: {kind}: {name}"
+            case = f"{setup}: {kind}: {name}"
             if what:
                 yield Verdict(case, "broken", what)
             elif control[name]:
@@ -520,13 +522,13 @@ def verdicts(
 
 
 def run() -> Iterator[Verdict]:
-    with Grounds() as grounds:
-        for kind, chosen in tries().items():
-            yield from verdicts(kind, chosen, grounds, _doors(kind))
+    with Harness() as harness:
+        for kind, chosen in attempts().items():
+            yield from verdicts(kind, chosen, harness, _setups(kind))
 
 
 PART = Part(
     name="fence",
-    about="No try reaches a host that is not on the list, by any protocol, nor is its page shown.",
+    about="No attempt reaches a disallowed host by any protocol, and no page of one is shown.",
     run=run,
 )

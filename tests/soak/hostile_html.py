@@ -1,4 +1,4 @@
-"""Pages that do their worst to a browser, and what becomes of a visit to each."""
+"""Pages that attack a browser, and the outcome of a visit to each."""
 
 import http.server
 import threading
@@ -165,11 +165,11 @@ CASES: dict[str, tuple[str, str]] = {
         "click [1]",
     ),
 }
-"""Name -> document, and what is done on it."""
+"""Name to document and action on it."""
 
 
 class Served:
-    """A loopback server with one document, and a browser, anew where one was lost."""
+    """A loopback server with one document, and a browser that is relaunched if it is lost."""
 
     def __init__(self) -> None:
         self.html = ""
@@ -188,7 +188,7 @@ class Served:
                     self.end_headers()
                     self.wfile.write(body.encode())
                 except OSError:
-                    pass  # the page did not wait for it
+                    pass  # the page did not wait for the answer
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -224,9 +224,9 @@ class Served:
 
 
 def visited(served: Served, html: str, action: str) -> tuple[Page | None, str]:
-    """Open `html`, look, act, look: the last look, and what went wrong that may not.
+    """Open `html`, observe, act and observe; return the last page and any unexpected error.
 
-    A refusal in words and a lost browser may: they are of the kinds that the agent's loop knows.
+    ActionFailed and BrowserGone are expected, because the agent loop handles them.
     """
     served.html = html
     page: Page | None = None
@@ -245,6 +245,6 @@ def visited(served: Served, html: str, action: str) -> tuple[Page | None, str]:
                     return page, f"{len(page.tabs)} tabs"
     except (ActionFailed, BrowserGone):
         return page, ""
-    except Exception as error:  # what is looked for: an error of no kind of ours
+    except Exception as error:  # any other error is a finding
         return page, f"{type(error).__name__}: {error}"
     return page, ""

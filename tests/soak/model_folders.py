@@ -1,4 +1,4 @@
-"""25 model folders: each loads, or is refused in one line; none loads with random weights."""
+"""25 model folders: each loads or is refused in one line; none loads with random weights."""
 
 import json
 import pickle
@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentkv.prompt import PlainTemplate
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 25
@@ -25,7 +25,7 @@ _CODE = f"from pathlib import Path\nPath({_MARK!r}).write_text('')\n"
 
 
 def make_tiny(folder: Path) -> None:
-    """A random Llama of two layers behind `PlainTemplate`, as transformers saves one."""
+    """Save a random Llama of two layers with the tokens of `PlainTemplate`."""
     specials, letters = PlainTemplate.SPECIALS, sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {word: id for id, word in enumerate([*specials, *letters])}
     tokenizer = Tokenizer(models.BPE(words, []))
@@ -48,7 +48,7 @@ def make_tiny(folder: Path) -> None:
 
 
 def cases() -> dict[str, tuple[Change, bool]]:
-    """Per name: what is done to a good folder, and whether it must be refused then."""
+    """Return changes of a valid folder by name, and whether the result must be refused."""
     return {
         "as it is saved": (lambda folder: None, False),
         "two layers more in the config": (_config(num_hidden_layers=4), True),
@@ -79,12 +79,12 @@ def cases() -> dict[str, tuple[Change, bool]]:
 
 
 def check(name: str, change: Change, refused: bool, tiny: Path, folder: Path) -> Verdict:
-    """Let an agent act with a changed copy of `tiny`; what loads finds no browser."""
+    """Call `act` with a changed copy of `tiny`; a folder that loads fails at the browser."""
     place = folder / name.replace(" ", "-")
     shutil.copytree(tiny, place)
     change(place)
     given = ["--url", "http://a.test/", "--goal", "x", "--browser-path", NO_BROWSER]
-    verdict = ask(name, ["act", "--model", str(place), *given], folder, refused=refused)
+    verdict = invoke(name, ["act", "--model", str(place), *given], folder, refused=refused)
     if (folder / _MARK).exists() or (place / _MARK).exists():
         return Verdict(name, "broken", "code of the folder was run")
     return verdict
@@ -129,7 +129,7 @@ def _own_code(folder: Path) -> None:
 
 
 class _Runs:
-    """Pickled, it runs code where it is loaded."""
+    """An object whose pickle runs code when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (_CODE,)
@@ -161,4 +161,4 @@ def _weight_more(folder: Path) -> None:
     save_file({**load_file(path), **more}, path, metadata={"format": "pt"})
 
 
-PART = Part("model_folders", "A model folder loads whole, or is refused in one line.", run)
+PART = Part("model_folders", "A model folder loads completely or is refused in one line.", run)

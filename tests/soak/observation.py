@@ -1,7 +1,7 @@
-"""An independent reader of observations: what in a text passes for the harness's own word.
+"""An independent parser of observations that finds every claim made in the harness's name.
 
-It knows the grammar of what `agentkv_env.serialize` writes, and nothing of how that is written. It
-reads generously, as a model may: white space, case and punctuation in front do not matter to it.
+It knows the grammar of `agentkv_env.serialize` but shares no code with it. Like a model, it
+ignores white space, case and leading punctuation.
 """
 
 import re
@@ -21,7 +21,7 @@ _GROUP = rf"\((?:{STATES})(?:, (?:{STATES}))*\)"
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What a line claims of an element."""
+    """The claims of a line about an element."""
 
     id: int
     role: str
@@ -32,21 +32,21 @@ class Element:
 
 @dataclass(slots=True)
 class Claims:
-    """All that a text says in our name."""
+    """All claims of a text in the harness's name."""
 
     lines: dict[str, list[str]] = field(default_factory=dict)
-    """Marker -> what stands behind it, for the lines that begin with one."""
+    """Marker to the texts after it, for lines that begin with a marker."""
     tabs: list[bool] = field(default_factory=list)
-    """One for each tab: whether it is the current one."""
+    """For each tab, whether it is the current tab."""
     elements: list[Element] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
-    """Numbers in brackets that stand elsewhere than in an element's line."""
+    """Numbers in brackets outside of lines of elements."""
     fences: int = 0
-    """Runs of backticks."""
+    """Number of backticks."""
 
 
 def read(text: str, layout: str, *, boxes: bool) -> Claims:
-    """What `text`, an observation, claims."""
+    """Return the claims of the observation `text`."""
     claims = Claims(fences=text.count("`"))
     for line in text.splitlines():
         if found := _MARKED.match(line) or _BARE.match(line) or _MORE.match(line):
@@ -65,7 +65,7 @@ def read(text: str, layout: str, *, boxes: bool) -> Claims:
 
 
 def _split(listed: str) -> list[str]:
-    """The entries of a list with ` | ` between, some of which are in double quotes."""
+    """Split a list at ` | `, where entries may be in double quotes."""
     entries = []
     while True:
         entry = re.match(r'\s*(?:"[^"]*"[^|"]*(?=$|\|)|[^|]*)', listed)
@@ -115,7 +115,7 @@ def _before(line: str) -> Element | None:
 
 
 def _token(rest: str, ends: str) -> tuple[str, str]:
-    """A string of the page at the start of `rest`, quoted or bare, and what follows it."""
+    """Return the page's string at the start of `rest`, quoted or bare, and the text after it."""
     quoted = re.match(rf' "([^"]*)"(?=$|{ends})', rest)
     if quoted:
         return quoted[1], rest[quoted.end() :]

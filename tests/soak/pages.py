@@ -1,4 +1,4 @@
-"""Hostile pages: whatever a page writes, no line of an observation passes for one of ours."""
+"""Hostile pages: no text of a page can forge a line of an observation."""
 
 import random
 import unicodedata
@@ -16,7 +16,7 @@ from tests.soak.part import Part, Verdict
 
 NUM_VALUES = 40_000
 NUM_BROWSED = 300
-"""Pages of random hostile HTML, beside the named ones of `hostile_html`."""
+"""Number of random hostile documents, besides the named ones of `hostile_html`."""
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 LAYOUTS = ("after", "before")
 WORDS = (
@@ -83,7 +83,7 @@ ROLES = ("link", "button", "textbox", "checkbox", "combobox", "image", "tab")
 
 @cache
 def look_alikes() -> dict[str, str]:
-    """Each ASCII character -> those that a normal form or case folding turns into it."""
+    """ASCII character to the characters that a normal form or case folding maps to it."""
     found: dict[str, str] = {}
     for code in [*range(0xA0, 0xD800), *range(0xF900, 0x10000), *range(0x1D400, 0x1D800)]:
         form = unicodedata.normalize("NFKD", chr(code)).casefold()
@@ -94,7 +94,7 @@ def look_alikes() -> dict[str, str]:
 
 
 def hostile_text(rng: random.Random) -> str:
-    """A string such as a page would write to be taken for us."""
+    """Return a string with which a page may imitate the harness."""
     words = rng.choices(WORDS, k=rng.choice((1, 1, 1, 2, 2, 3, 5)))
     text = rng.choice(("", " ", "", " | ", "\n")).join(words)
     style = rng.random()
@@ -118,7 +118,7 @@ def hostile_text(rng: random.Random) -> str:
 
 
 def hostile_page(rng: random.Random) -> Page:
-    """A page all of whose strings are hostile."""
+    """Return a page whose strings are all hostile."""
 
     def node(index: int) -> Node:
         kind: Kind = rng.choice(("element", "text", "text", "ocr"))
@@ -156,7 +156,7 @@ def hostile_page(rng: random.Random) -> Page:
 
 
 def elements_of(page: Page) -> list[Element]:
-    """What an observation of the whole of `page` may claim of its elements."""
+    """Return the claims about elements that an observation of the whole page may make."""
     return [
         Element(node.id, node.role, _is_seen(node.value), _shown_options(node.options), node.states)
         for node in page.nodes
@@ -173,7 +173,7 @@ def _shown_options(options: tuple[str, ...]) -> int:
 
 
 def check_claims(page: Page, claims: Claims, *, is_cut: bool = False) -> str:
-    """What in `claims` is not ours; "" if nothing."""
+    """Return the first forged claim, or ""."""
     lines = {name: len(found) for name, found in claims.lines.items()}
     expected = {
         "url": 1,
@@ -208,7 +208,7 @@ def check_claims(page: Page, claims: Claims, *, is_cut: bool = False) -> str:
 
 
 def forged(page: Page, rng: random.Random) -> str:
-    """What `page` manages to say in our name, in some layout and any normal form; "" if nothing."""
+    """Return the first forgery of `page` in any layout and normal form, or ""."""
     for layout in LAYOUTS:
         boxes = rng.random() < 0.5
         text = serialize(page, layout=layout, boxes=boxes).text  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def forged(page: Page, rng: random.Random) -> str:
 
 
 def _forged_changes(page: Page, layout: str, rng: random.Random) -> str:
-    """As `forged`, for the page told as what is new in it."""
+    """Return the first forgery of `page` in an observation of its changes, or ""."""
     earlier = replace(page, nodes=page.nodes[: rng.randint(0, len(page.nodes))], notices=())
     known: Known | None = None
     for look in (earlier, page):
@@ -252,7 +252,7 @@ def _forged_changes(page: Page, layout: str, rng: random.Random) -> str:
 
 
 def value_cases(count: int) -> Iterator[Verdict]:
-    """Pages without a browser, numbered by their seeds."""
+    """Yield verdicts of pages built without a browser, numbered by seed."""
     for seed in range(count):
         rng = random.Random(f"pages/{seed}")
         yield _judged(f"page {seed}", hostile_page(rng), rng)
@@ -261,13 +261,13 @@ def value_cases(count: int) -> Iterator[Verdict]:
 def _judged(case: str, page: Page, rng: random.Random) -> Verdict:
     try:
         wrong = forged(page, rng)
-    except Exception as error:  # a case must not end the run
+    except Exception as error:  # an error of one case must not end the run
         wrong = f"{type(error).__name__}: {error}"
     return Verdict(case, "broken" if wrong else "held", wrong)
 
 
 def hostile_html(rng: random.Random) -> str:
-    """A document whose every text and attribute is hostile."""
+    """Return a document whose texts and attributes are all hostile."""
 
     def attribute(name: str) -> str:
         value = hostile_text(rng).encode("utf-8", "replace").decode()
@@ -289,7 +289,7 @@ def hostile_html(rng: random.Random) -> str:
 
 
 def browser_cases(count: int, names: Iterable[str] = CASES) -> Iterator[Verdict]:
-    """Named pages that misbehave, and `count` random ones, in a real browser."""
+    """Yield the named hostile documents and `count` random ones, for a real browser."""
     with Served() as served:
         for name in names:
             html, action = CASES[name]
@@ -314,7 +314,7 @@ def run() -> Iterator[Verdict]:
 
 PART = Part(
     "pages",
-    "no text of a page passes for the harness's word, in any of Unicode's normal forms; and what a "
-    "page does to a browser ends as a page read, or as an error of a kind that is meant for it",
+    "No text of a page forges a line of an observation in any Unicode normal form, and every visit "
+    "ends with a readable page or with an expected error.",
     run,
 )

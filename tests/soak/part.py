@@ -1,4 +1,4 @@
-"""What a long run consists of: parts, each of many cases, each with a verdict."""
+"""The parts of a long run, with a verdict for each case."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ Outcome = Literal["held", "broken", "unproven"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one case ended."""
+    """The outcome of one case."""
 
     case: str
-    """Names the case; unique in its part, so that a result file can be compared with another."""
+    """Name of the case, unique in its part, so that result files can be compared."""
     outcome: Outcome
-    """`unproven`: nothing went wrong, but the case's control did not show that it could have."""
+    """`unproven`: the case held, but its control did not show that it could have broken."""
     detail: str = ""
-    """What was found, where it did not hold."""
+    """The finding, if the case did not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One kind of attack or input, and all its cases."""
+    """All cases of one kind of attack or input."""
 
     name: str
     about: str
-    """What holds in every case, in one sentence."""
+    """The property that holds in every case, in one sentence."""
     run: Callable[[], Iterator[Verdict]]
-    """Yields a verdict per case as soon as it is known. Raises nothing for a case that fails."""
+    """Yields a verdict per case as soon as it is known; failing cases do not raise."""

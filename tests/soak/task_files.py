@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 45
@@ -18,7 +18,7 @@ _HUGE = "9" * 5000
 
 
 def cases() -> Iterator[tuple[str, bytes, bool | None]]:
-    """Every case's name, file content, and whether it must be refused (None: either will do)."""
+    """Yield name, file content, and whether the file must be refused (None: either is fine)."""
     for name, text in _NOT_JSON.items():
         yield name, text if isinstance(text, bytes) else text.encode(), True
     for name, (value, refused) in _not_tasks().items():
@@ -28,14 +28,14 @@ def cases() -> Iterator[tuple[str, bytes, bool | None]]:
 
 
 def check(name: str, content: bytes, refused: bool | None, folder: Path) -> Verdict:
-    """List the tasks of the file, then ask for a run of them, which finds no browser."""
+    """List the tasks of the file, then start a run, which fails at the browser."""
     path = folder / "tasks.json"
     path.write_bytes(content)
-    listed = ask(name, ["tasks", str(path)], folder)
+    listed = invoke(name, ["tasks", str(path)], folder)
     if listed.outcome != "held":
         return listed
     given = ["--model", "stop", "--out", str(folder / "out"), "--browser-path", NO_BROWSER]
-    return ask(name, ["run", "--tasks", str(path), *given], folder, refused=refused)
+    return invoke(name, ["run", "--tasks", str(path), *given], folder, refused=refused)
 
 
 def run() -> Iterator[Verdict]:
@@ -113,4 +113,4 @@ def _changed(path: str, value: Any) -> list[Any]:
     return list(tasks)
 
 
-PART = Part("task_files", "A task file is listed, or refused in one line of error.", run)
+PART = Part("task_files", "A task file is listed or refused in one error line.", run)

@@ -1,10 +1,10 @@
-"""40 TOML files, settings of runs and composed policies: each is read or refused in one line."""
+"""40 TOML files with run settings or composed policies: each is read or refused in one line."""
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.soak.door import NO_BROWSER, ask
+from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 40
@@ -14,22 +14,22 @@ _DEEP = 100_000
 
 
 def cases() -> Iterator[tuple[str, bytes, bool]]:
-    """Every case's name, file content, and whether it must be refused."""
+    """Yield name, file content, and whether the file must be refused."""
     for name, (text, refused) in {**_SETTINGS, **_POLICIES}.items():
         yield name, text if isinstance(text, bytes) else text.encode(), refused
 
 
 def check(name: str, content: bytes, refused: bool, folder: Path) -> Verdict:
-    """Ask for a run by the file, as settings or as a policy; what is well finds no browser."""
+    """Start a run with the file as settings or policy; a valid file fails at the browser."""
     path = folder / "mine.toml"
     path.write_bytes(content)
     given = ["--browser-path", NO_BROWSER, "--out", str(folder / "out")]
     if name in _SETTINGS:
         if b"tasks" not in content:
             given += ["--tasks", str(_SMALL)]
-        return ask(name, ["run", "--config", str(path), *given], folder, refused=refused)
+        return invoke(name, ["run", "--config", str(path), *given], folder, refused=refused)
     given += ["--tasks", str(_SMALL), "--model", "nano"]
-    return ask(name, ["run", "--policies", str(path), *given], folder, refused=refused)
+    return invoke(name, ["run", "--policies", str(path), *given], folder, refused=refused)
 
 
 def run() -> Iterator[Verdict]:
@@ -106,4 +106,4 @@ _POLICIES: dict[str, tuple[str | bytes, bool]] = {
 }
 
 
-PART = Part("toml_files", "A TOML file is read, or refused in one line of error.", run)
+PART = Part("toml_files", "A TOML file is read or refused in one error line.", run)

@@ -1,4 +1,4 @@
-"""Pictures drawn from a seed, with text that OCR can read and the page does not repeat.
+"""Draw pictures from a seed, with text that OCR can read and that the page does not repeat.
 
 All text is at least 18 px high in DejaVu or Liberation Sans (Pillow's own font where neither is
 installed). The same arguments give the same bytes on the same machine.
@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 _INK = (20, 20, 20)
 LEAST_TEXT_PX = 18
-"""No text is drawn smaller; and all of it dark on pale, which OCR reads best."""
+"""Smallest text size. All text is dark on pale, which OCR reads best."""
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 Colour = tuple[int, int, int]
@@ -27,7 +27,7 @@ _PALETTE: tuple[Colour, ...] = (
 
 @lru_cache(maxsize=32)
 def font(size: int, bold: bool = False) -> Font:
-    """A font with clear letters at `size` pixels, never under `LEAST_TEXT_PX`."""
+    """Return a clear font of `size` pixels, at least `LEAST_TEXT_PX`."""
     size = max(size, LEAST_TEXT_PX)
     for name in ("DejaVuSans", "LiberationSans"):
         style = "-Bold" if bold else ("-Regular" if name.startswith("Lib") else "")
@@ -61,7 +61,7 @@ def _lines(
     draw: ImageDraw.ImageDraw, lines: Sequence[str], *, width: int, top: int, size: int,
     colour: Colour, bold_first: bool = True,
 ) -> int:  # fmt: skip
-    """Draw `lines` centred, from `top` down, shrinking what is too wide; return the bottom."""
+    """Draw centered `lines` from `top` down, shrinking wide lines; return the bottom."""
     for index, line in enumerate(lines):
         height = size
         face = font(height, bold_first and index == 0)
@@ -75,7 +75,7 @@ def _lines(
 
 
 def poster(lines: Sequence[str], *, key: str, width: int = 420, height: int = 260) -> bytes:
-    """A poster in pale colours: the first line as the headline, the others under it."""
+    """Draw a poster in pale colors; the first line is the headline."""
     colour = _colour(key, "poster")
     image = Image.new("RGB", (width, height), _pale(colour, 0.88))
     draw = ImageDraw.Draw(image)
@@ -88,9 +88,9 @@ def poster(lines: Sequence[str], *, key: str, width: int = 420, height: int = 26
 
 
 def label(lines: Sequence[str], *, key: str, width: int = 320, height: int = 0) -> bytes:
-    """A label as glued on a box: a headline and lines on pale paper with a coloured edge.
+    """Draw a box label: a headline and lines on pale paper with a colored edge.
 
-    No frame: Tesseract takes framed text for a drawing and skips it.
+    It has no frame, because Tesseract mistakes framed text for a drawing.
     """
     size = 22
     colour = _colour(key, "label")
@@ -103,7 +103,7 @@ def label(lines: Sequence[str], *, key: str, width: int = 320, height: int = 0) 
 
 
 def receipt(lines: Sequence[tuple[str, str]], *, title: str, width: int = 340) -> bytes:
-    """A till receipt: `title`, then rows of a text at the left and a figure at the right."""
+    """Draw a receipt: `title`, then rows with a text on the left and an amount on the right."""
     step = 30
     image = Image.new("RGB", (width, 70 + step * len(lines)), (252, 251, 246))
     draw = ImageDraw.Draw(image)
@@ -118,9 +118,9 @@ def receipt(lines: Sequence[tuple[str, str]], *, title: str, width: int = 340) -
 
 
 def scene(kind: str, *, key: str, width: int = 240, height: int = 180, tag: str = "") -> bytes:
-    """A photo-like picture of some thing: plain shapes on a background, chosen by `kind` and `key`.
+    """Draw a photo-like picture: plain shapes on a background, chosen by `kind` and `key`.
 
-    With `tag` a white tag with that text covers the lower edge.
+    A white tag with the text `tag`, if any, covers the lower edge.
     """
     rng = _random(key, kind)
     colour = _PALETTE[zlib.crc32(kind.encode()) % len(_PALETTE)]
@@ -137,7 +137,7 @@ def scene(kind: str, *, key: str, width: int = 240, height: int = 180, tag: str 
             draw.rounded_rectangle(shape, radius=16, fill=fill)
         else:
             draw.ellipse(shape, fill=fill)
-    image = image.filter(ImageFilter.GaussianBlur(7))  # sharp edges get read as letters
+    image = image.filter(ImageFilter.GaussianBlur(7))  # OCR would read sharp edges as letters
     if tag:
         draw = ImageDraw.Draw(image)
         draw.rectangle((0, height - 48, width, height), fill=(255, 255, 255))

@@ -1,4 +1,4 @@
-"""Invented proper names, drawn from a seed: people, places, brands, titles.
+"""Invented proper names of people, places, brands and titles, drawn from a seed.
 
 Proper nouns are built from a few dozen syllables, so that a small tokenizer meets the same pieces
 again in every world, while the names themselves differ. Evaluation worlds (seeds under a million)
@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 FIRST_TRAINING_SEED = 1_000_000
-"""Seeds from here on make training worlds; smaller ones make evaluation worlds."""
+"""Smaller seeds make evaluation worlds, this and larger seeds make training worlds."""
 
 _SYLLABLES = (
     "bar bel bri cal cor dal den dor el fan fen gar hal hen il jor kal ken kir lan lin lor mar "
@@ -32,30 +32,30 @@ _STREETS = "Lane Street Road Avenue Square Walk".split()
 
 
 def side(seed: int) -> int:
-    """0 for an evaluation world, 1 for a training world."""
+    """Return 0 for an evaluation world and 1 for a training world."""
     return int(seed >= FIRST_TRAINING_SEED)
 
 
 def side_of_name(name: str) -> int:
-    """The side a name belongs to: the parity of the CRC-32 of its UTF-8 bytes."""
+    """Return the side of a name, the parity of the CRC-32 of its UTF-8 bytes."""
     return zlib.crc32(name.encode()) % 2
 
 
 def looks_invented(word: str) -> bool:
-    """Whether `word` is made as all invented nouns are: a syllable or two and an ending.
+    """Return whether `word` has the form of an invented noun: one or two syllables and an ending.
 
-    A few plain words happen to be: "Line", "Pine".
+    A few English words have this form as well: "Line", "Pine".
     """
     return word.istitle() and _INVENTED.fullmatch(word.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody with an account on every site of a world."""
+    """A person with an account on every site of a world."""
 
     name: str
     handle: str
-    """User name: lower case, one word."""
+    """User name in lower case, one word."""
     email: str
     place: str
 
@@ -74,10 +74,10 @@ class Names:
         self.rng = random.Random(f"{seed}/{topic}")
 
     def accept(self, draw: Callable[[], str]) -> str:
-        """Call `draw` until it gives a name of this world's side that is not taken, and take that.
+        """Call `draw` until it returns a free name of this world's side; take and return the name.
 
         Raises:
-            RuntimeError: 2,000 draws gave none; the pool behind `draw` is too small.
+            RuntimeError: 2,000 draws returned no such name, because the pool is too small.
         """
         wanted = side(self.seed)
         for _ in range(2000):
@@ -88,19 +88,19 @@ class Names:
         raise RuntimeError(f"no free name left for {self.topic!r}; last tried {name!r}")
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of `choices`."""
+        """Return one of `choices`."""
         return self.rng.choice(choices)
 
     def sample(self, choices: Sequence[T], count: int) -> list[T]:
-        """`count` different ones of `choices`, in random order."""
+        """Return `count` different `choices` in random order."""
         return self.rng.sample(choices, count)
 
     def word(self, endings: Sequence[str], syllables: int = 1) -> str:
-        """An invented proper noun of this side: `syllables` syllables and an ending."""
+        """Return an invented proper noun of this side, with `syllables` syllables and an ending."""
         return self.accept(lambda: self._noun(endings, syllables))
 
     def person(self, place: str) -> Person:
-        """A person from `place`; the handle and address follow from the name."""
+        """Return a person from `place`; handle and email address follow from the name."""
 
         name = self.accept(
             lambda: f"{self._noun(_FIRST_ENDINGS, 1)} {self._noun(_LAST_ENDINGS, 2)}"
@@ -109,29 +109,29 @@ class Names:
         return Person(name, f"{first}{last}", f"{first}.{last}@mail.example", place)
 
     def place(self) -> str:
-        """A town: one word."""
+        """Return the name of a town, one word."""
         return self.word(_PLACE_ENDINGS, self.rng.choice((1, 2)))
 
     def street(self) -> str:
-        """A street's name, without the number."""
+        """Return the name of a street, without a number."""
         return f"{self.word(_LAST_ENDINGS)} {self.rng.choice(_STREETS)}"
 
     def brand(self) -> str:
-        """A maker of things: one word."""
+        """Return the name of a brand, one word."""
         return self.word(_BRAND_ENDINGS, self.rng.choice((1, 2)))
 
     def product(self, brand: str, lines: Sequence[str], kind: str) -> str:
-        """`brand`, one of the range words in `lines`, and what it is: "Velmarix Trail Kayak"."""
+        """Return a name from `brand`, one of the `lines` and `kind`: "Velmarix Trail Kayak"."""
         return self.accept(lambda: f"{brand} {self.rng.choice(lines)} {kind}")
 
     def title(self, pattern: str, **choices: Sequence[str]) -> str:
-        """A title from `pattern`, whose fields in braces are drawn from `choices` by name."""
+        """Return a title from `pattern`; its fields in braces are drawn from `choices` by name."""
         return self.accept(
             lambda: pattern.format(**{key: self.rng.choice(of) for key, of in choices.items()})
         )
 
     def code(self, letters: int = 2, digits: int = 3) -> str:
-        """A model number such as "KV-204"; what OCR confuses is left out."""
+        """Return a model number such as "KV-204", without characters that OCR confuses."""
 
         def draw() -> str:
             head = "".join(self.rng.choice("ACEHKMNPRWX") for _ in range(letters))
@@ -140,7 +140,7 @@ class Names:
         return self.accept(draw)
 
     def _noun(self, endings: Sequence[str], syllables: int) -> str:
-        """A word of this side that may be taken: first names are shared within a world."""
+        """Return a word of this side that may be taken, because people may share a first name."""
         while True:
             stem = (self.rng.choice(_SYLLABLES) for _ in range(syllables))
             noun = "".join([*stem, self.rng.choice(endings)]).capitalize()

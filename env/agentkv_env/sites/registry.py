@@ -1,4 +1,6 @@
-"""The five sites, in the order in which their tables are filled."""
+"""The sites of the embedded world; to add a site, import its `SITE` and add it to `SITES`."""
+
+from typing import Any
 
 from agentkv_env.sites.classifieds import SITE as CLASSIFIEDS
 from agentkv_env.sites.forum import SITE as FORUM
@@ -7,4 +9,5 @@ from agentkv_env.sites.shop import SITE as SHOP
 from agentkv_env.sites.site import Site
 from agentkv_env.sites.wiki import SITE as WIKI
 
-SITES: tuple[Site, ...] = (HOME, SHOP, CLASSIFIEDS, FORUM, WIKI)
+SITES: tuple[Site[Any], ...] = (HOME, SHOP, CLASSIFIEDS, FORUM, WIKI)
+"""Sites generate content, fill tables and list hosts in this order."""

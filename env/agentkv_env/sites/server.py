@@ -1,4 +1,4 @@
-"""Serves one world on loopback: five sites told apart by host name, one database, fast reset."""
+"""Serve the sites of one world on loopback, by host name, over one database with a fast reset."""
 
 import asyncio
 import concurrent.futures
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,7 +21,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Host, Route
 
 from agentkv_env.sites.images import label
-from agentkv_env.sites.registry import SITES
 from agentkv_env.sites.site import Database, Site, environment, missing, money, render
 from agentkv_env.sites.world import World
 
@@ -29,37 +29,44 @@ START_LIMIT_S = 20.0
 
 
 class PortBusy(ValueError):
-    """The asked-for port is taken by another program."""
+    """The requested port is in use."""
 
 
 def template_bytes(world: World) -> bytes:
-    """The database of a fresh `world`, as SQLite's own serialisation."""
+    """Return the database of a fresh `world` in SQLite's serialization."""
     with contextlib.closing(_connect()) as connection:
-        for site in SITES:
+        for site, content in zip(world.sites, world.contents, strict=True):
             connection.executescript(site.schema)
             connection.execute("BEGIN")
-            site.fill(world, connection)
+            site.fill(world.region, content, connection)
             connection.execute("COMMIT")
         return connection.serialize()
 
 
 def application(world: World, database: Database) -> Starlette:
-    """The five sites as one ASGI application; the Host header says which one answers."""
+    """Return the sites as one ASGI application; the Host header selects the site."""
     routes: list[BaseRoute] = [
-        Host(f"{site.name}.localhost", _site_application(site, world, database)) for site in SITES
+        Host(f"{site.name}.localhost", _site_application(site, world, database))
+        for site in world.sites
     ]
-    return Starlette(routes=[*routes, Route("/{rest:path}", _no_such_host)])
+    known = ", ".join(f"{site.name}.localhost" for site in world.sites)
+
+    async def no_such_host(request: Request) -> Response:
+        host = request.headers.get("host", "")
+        return PlainTextResponse(f"no site at {host!r}; the sites are {known}", 404)
+
+    return Starlette(routes=[*routes, Route("/{rest:path}", no_such_host)])
 
 
 class Server:
     """One world, served on 127.0.0.1 from a daemon thread; a context manager.
 
-    Args:
-        world: what to serve.
-        port: 0 for any free one.
+        Args:
+    world: the world to serve.
+            port: the port to listen on; 0 selects any free port.
 
-    Raises:
-        PortBusy: by `start`, naming the port.
+        Raises:
+            PortBusy: `start` raises it if the port is in use.
     """
 
     def __init__(self, world: World, port: int = 0) -> None:
@@ -74,11 +81,11 @@ class Server:
         self.application = application(world, self._database)
 
     def start(self) -> "Server":
-        """Begin to serve, and return once requests are answered.
+        """Start to serve, and return when requests are answered.
 
         Raises:
-            PortBusy: the port is taken.
-            RuntimeError: the server did not come up in `START_LIMIT_S` seconds.
+            PortBusy: the port is in use.
+            RuntimeError: the server did not start within `START_LIMIT_S` seconds.
         """
         assert self._thread is None, "a server is started once"
         self._socket = _bind(self._asked_port)
@@ -97,37 +104,37 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the server listens on."""
         assert self._socket is not None, "start() the server first"
         return int(self._socket.getsockname()[1])
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where each site really is: {"shop": "http://shop.localhost:41233", ...}."""
-        return {site.name: f"http://{site.name}.localhost:{self.port}" for site in SITES}
+        """Real origins by site: {"shop": "http://shop.localhost:41233", ...}."""
+        return {site.name: f"http://{site.name}.localhost:{self.port}" for site in self.world.sites}
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Public to real: {"http://shop.localhost": "http://shop.localhost:41233", ...}."""
+        """Public to real origin: {"http://shop.localhost": "http://shop.localhost:41233", ...}."""
         return {f"http://{name}.localhost": real for name, real in self.origins.items()}
 
     @property
     def placeholders(self) -> dict[str, str]:
-        """What tasks write to the public origin: {"__SHOPPING__": "http://shop.localhost", ...}."""
-        return {site.placeholder: f"http://{site.name}.localhost" for site in SITES}
+        """Placeholder to public origin: {"__SHOPPING__": "http://shop.localhost", ...}."""
+        return {site.placeholder: f"http://{site.name}.localhost" for site in self.world.sites}
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host names of the sites: an agent's allow-list."""
-        return tuple(f"{site.name}.localhost" for site in SITES)
+        """The host names of the sites, for the allow list of an agent."""
+        return tuple(f"{site.name}.localhost" for site in self.world.sites)
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The present state. A reset replaces the connection: ask again after one."""
+        """The connection to the current state; a reset replaces it, so do not keep it."""
         return self._database.connection
 
     def reset(self) -> None:
-        """Put every site back to the world's fresh state, in well under a millisecond."""
+        """Restore the fresh state of every site, in less than a millisecond."""
         if self._loop is None:
             self._replace()
             return
@@ -137,11 +144,11 @@ class Server:
             self._replace()
             done.set_result(None)
 
-        self._loop.call_soon_threadsafe(replace)  # on the loop, so that no handler is half way
+        self._loop.call_soon_threadsafe(replace)  # on the loop, so that no handler is interrupted
         done.result(START_LIMIT_S)
 
     def stop(self) -> None:
-        """Stop serving and free the port; stopping twice is fine."""
+        """Stop to serve and free the port; stopping twice does nothing."""
         if self._uvicorn is not None and self._thread is not None:
             self._uvicorn.should_exit = True
             self._uvicorn.force_exit = True
@@ -182,7 +189,7 @@ class Server:
 
 
 def _connect() -> sqlite3.Connection:
-    # The loop's thread and the caller's both use it; SQLite is built to serialise them.
+    # Used by the loop's thread and the caller's; SQLite serializes the calls.
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
     connection.row_factory = sqlite3.Row
     return connection
@@ -195,7 +202,7 @@ def _restored(template: bytes) -> sqlite3.Connection:
 
 
 def _bind(port: int) -> socket.socket:
-    # asyncio switches Nagle's delay off only where the protocol is named: 44 ms a page without it.
+    # asyncio disables Nagle's algorithm, 44 ms per page, only if the protocol is given explicitly.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -210,7 +217,8 @@ def _bind(port: int) -> socket.socket:
     return listening
 
 
-def _site_application(site: Site, world: World, database: Database) -> Starlette:
+def _site_application(site: Site[Any], world: World, database: Database) -> Starlette:
+    content = world.content_of(site)
     pictures: dict[str, bytes] = {}
     base = (Path(__file__).parent / "templates" / "style.css").read_bytes()
     own = site.folder / "style.css"
@@ -219,7 +227,7 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
     async def picture(request: Request) -> Response:
         key = request.path_params["key"]
         if key not in pictures:
-            drawn = site.picture(world, key)
+            drawn = site.picture(world.region, content, key)
             if drawn is None:
                 raise missing()
             pictures[key] = drawn
@@ -238,7 +246,7 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
         return render(request, template, status=error.status_code, code=error.status_code)
 
     async def on_overflow(request: Request, error: Exception) -> Response:
-        # A number in the address that is larger than any in the database: there is no such thing.
+        # A number in the address is too large for SQLite, so the page does not exist.
         return render(request, "missing.html", status=404, code=404)
 
     async def on_failure(request: Request, error: Exception) -> Response:
@@ -249,7 +257,7 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
             Route("/style.css", stylesheet),
             Route("/favicon.ico", icon),
             Route("/image/{key}.png", picture),
-            *site.routes(world),
+            *site.routes,
         ],
         exception_handlers={
             HTTPException: on_http_error,
@@ -257,17 +265,12 @@ def _site_application(site: Site, world: World, database: Database) -> Starlette
             500: on_failure,
         },
     )
-    result.state.world = world
+    result.state.region = world.region
+    result.state.content = content
     result.state.site = site
     result.state.database = database
     result.state.templates = environment(site.folder, _FILTERS)
     return result
-
-
-async def _no_such_host(request: Request) -> Response:
-    known = ", ".join(f"{site.name}.localhost" for site in SITES)
-    host = request.headers.get("host", "")
-    return PlainTextResponse(f"no site at {host!r}; the sites are {known}", 404)
 
 
 def _day(when: datetime | str) -> str:

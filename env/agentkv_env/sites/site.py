@@ -1,16 +1,16 @@
-"""What a site is, and the few things its request handlers need.
+"""The definition of a site, and the helpers of its request handlers.
 
-A site is a value: a name, tables, a way to fill them from the world, routes and pictures. Its
-templates extend a `layout.html` of its own, which extends the shared `base.html`. Handlers are
-plain coroutines; they take the database with `database(request)` after their last `await` and must
-not keep it, because a reset puts another one in its place.
+A site is a value: a name, content generated from the world's seed, tables with a function that
+fills them, routes and pictures. Its templates extend its own `layout.html`, or an empty one, which
+extends the shared `base.html`. Handlers are coroutines. They call `database(request)` after their
+last `await` and do not keep the connection, because a reset replaces it.
 """
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Generic, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import jinja2
@@ -19,55 +19,71 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 
 FORM_LIMIT_BYTES = 64 * 1024
-"""A posted form may not be larger."""
+"""Largest posted form that is accepted."""
+
+C = TypeVar("C")
 
 
-def _no_picture(world: "World", key: str) -> bytes | None:
+def _fill_nothing(region: Region, content: object, connection: sqlite3.Connection) -> None:
+    pass
+
+
+def _no_picture(region: Region, content: object, key: str) -> bytes | None:
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """One site of the embedded world."""
+class Site(Generic[C]):
+    """One site of a world, with content of type `C`."""
 
     name: str
     """Also the host: "shop" is served at shop.localhost."""
     placeholder: str
-    """What tasks write for its address: "__SHOPPING__"."""
+    """Stands for the site's address in task files: "__SHOPPING__"."""
     folder: Path
-    """Holds `templates/` and, if the site has its own looks, `style.css`."""
-    schema: str
-    """SQL that makes its tables, all named `<site>_...`: the sites share one database."""
-    fill: Callable[["World", sqlite3.Connection], None]
-    """Inserts the world's content; must insert the same rows in the same order every time."""
-    routes: Callable[["World"], Sequence[BaseRoute]]
-    picture: Callable[["World", str], bytes | None] = _no_picture
-    """The PNG behind `/image/<key>.png`, or None for an unknown key; asked once per key."""
+    """Holds `templates/` and, optionally, `style.css`."""
+    generate: Callable[[Names, Region], C]
+    """Draws the content; the same seed must give the same content."""
+    routes: Sequence[BaseRoute]
+    """The pages."""
+    schema: str = ""
+    """SQL that creates the tables. The sites share one database, so name tables `<site>_...`."""
+    fill: Callable[[Region, C, sqlite3.Connection], None] = _fill_nothing
+    """Inserts the content; must insert the same rows in the same order every time."""
+    picture: Callable[[Region, C, str], bytes | None] = _no_picture
+    """Returns the PNG for `/image/<key>.png`, or None for an unknown key; called once per key."""
 
 
 @dataclass(slots=True)
 class Database:
-    """Holds the connection of the present state; a reset replaces it."""
+    """Holds the connection to the current state; a reset replaces the connection."""
 
     connection: sqlite3.Connection
 
 
 def database(request: Request) -> sqlite3.Connection:
-    """The present database, rows as `sqlite3.Row`, each statement committed by itself."""
+    """Return the current database: rows are `sqlite3.Row`, each statement commits by itself."""
     return cast(Database, request.app.state.database).connection
 
 
-def world(request: Request) -> "World":
-    """The world that is being served."""
-    return cast("World", request.app.state.world)
+def region(request: Request) -> Region:
+    """Return the facts that all sites of the served world share."""
+    return cast(Region, request.app.state.region)
+
+
+def site_content(request: Request, kind: type[C]) -> C:
+    """Return the content of the request's own site, which is of type `kind`."""
+    content = request.app.state.content
+    assert isinstance(content, kind), f"the content of this site is no {kind.__name__}"
+    return content
 
 
 def origin(request: Request, site: str) -> str:
-    """Where another site of this world is served: same port, that site's host."""
+    """Return the origin of the site named `site` in this world: the same port, its own host."""
     port = request.url.port
     return f"http://{site}.localhost" + (f":{port}" if port else "")
 
@@ -75,15 +91,15 @@ def origin(request: Request, site: str) -> str:
 def render(request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
     """Answer with `template` of the request's site.
 
-    Every template has `world`, `me` (the signed-in person), `site`, `path`, `query` (the
-    request's) and `origin(name)` besides `values`.
+    Besides `values`, every template has `region`, `content` (the site's), `me` (the signed-in
+    person), `site`, `path`, `query` (the request's parameters) and `origin(name)`.
     """
-    environment = cast(jinja2.Environment, request.app.state.templates)
-    shown = world(request)
-    html = environment.get_template(template).render(
-        world=shown,
-        me=shown.me,
-        site=request.app.state.site,
+    state = request.app.state
+    html = state.templates.get_template(template).render(
+        region=state.region,
+        content=state.content,
+        me=state.region.me,
+        site=state.site,
         path=request.url.path,
         query=request.query_params,
         origin=lambda name: origin(request, name),
@@ -93,12 +109,12 @@ def render(request: Request, template: str, *, status: int = 200, **values: obje
 
 
 def see_other(path: str) -> Response:
-    """Send the browser on to `path` with a GET, as every handled form does."""
+    """Redirect the browser to `path` with a GET, as after every handled form."""
     return RedirectResponse(path, 303)
 
 
 async def form(request: Request) -> dict[str, str]:
-    """The posted fields, each once (the last wins), white space at the ends removed.
+    """Return the posted fields, stripped; of a repeated field, the last value counts.
 
     Raises:
         HTTPException: 413 when the body is larger than `FORM_LIMIT_BYTES`.
@@ -111,7 +127,7 @@ async def form(request: Request) -> dict[str, str]:
 
 
 def whole_number(text: str | None, default: int, least: int = 0, most: int = 10**9) -> int:
-    """`text` as an int held between `least` and `most`; `default` if it is none."""
+    """Return `text` as an int clamped to `least` and `most`, or `default` if it is no number."""
     digits = (text or "").strip()
     if not digits.isascii() or not digits.isdigit() or len(digits) > 12:
         return default
@@ -119,16 +135,16 @@ def whole_number(text: str | None, default: int, least: int = 0, most: int = 10*
 
 
 def missing() -> HTTPException:
-    """Raise this for a thing that does not exist: the site's own 404 page."""
+    """Return the exception to raise for a missing page; it shows the site's own 404 page."""
     return HTTPException(404)
 
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """One page of a list that does not fit on a screen."""
+    """One page of a list that is too long for a screen."""
 
     number: int
-    """The page shown, from 1."""
+    """The shown page, counted from 1."""
     num_pages: int
     start: int
     """Index of its first item."""
@@ -137,14 +153,14 @@ class Paging:
 
 
 def paging(count: int, *, page: str | None, size: int) -> Paging:
-    """Which page of `count` items the query's `page` asks for; out of range goes to the nearest."""
+    """Return the requested `page` of `count` items, clamped to the pages that exist."""
     num_pages = max(1, -(-count // size))
     number = whole_number(page, 1, 1, num_pages)
     return Paging(number, num_pages, (number - 1) * size, size)
 
 
 def environment(folder: Path, filters: Mapping[str, Callable[..., object]]) -> jinja2.Environment:
-    """Templates of one site over the shared ones; a missing variable is an error."""
+    """Return the templates of one site and the shared ones; a missing variable is an error."""
     shared = Path(__file__).parent / "templates"
     result = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder / "templates", shared]),
@@ -158,5 +174,5 @@ def environment(folder: Path, filters: Mapping[str, Callable[..., object]]) -> j
 
 
 def money(cents: int) -> str:
-    """$12.50 for 1250 cents."""
+    """Format an amount in cents: 1250 becomes $12.50."""
     return f"${cents // 100:,}.{cents % 100:02d}"

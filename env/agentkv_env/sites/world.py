@@ -1,91 +1,122 @@
-"""One seed's world: who lives in it, where, and what its sites hold."""
+"""One world: the shared facts and the content of every site, generated from one seed."""
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
+from typing import Any, TypeVar
 
+from agentkv_env.sites.classifieds import SITE as CLASSIFIEDS
 from agentkv_env.sites.classifieds.content import Content as Classifieds
-from agentkv_env.sites.classifieds.content import generate as generate_classifieds
+from agentkv_env.sites.forum import SITE as FORUM
 from agentkv_env.sites.forum.content import Content as Forum
-from agentkv_env.sites.forum.content import generate as generate_forum
+from agentkv_env.sites.home import SITE as HOME
 from agentkv_env.sites.home.content import Content as Home
-from agentkv_env.sites.home.content import generate as generate_home
 from agentkv_env.sites.names import Names, Person
+from agentkv_env.sites.region import Region
+from agentkv_env.sites.region import generate as generate_region
+from agentkv_env.sites.registry import SITES
+from agentkv_env.sites.shop import SITE as SHOP
 from agentkv_env.sites.shop.content import Content as Shop
-from agentkv_env.sites.shop.content import generate as generate_shop
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.site import Site
+from agentkv_env.sites.wiki import SITE as WIKI
 from agentkv_env.sites.wiki.content import Content as Wiki
-from agentkv_env.sites.wiki.content import generate as generate_wiki
 
 DEFAULT_SEED = 75
-NUM_PEOPLE = 24
-NUM_PLACES = 12
-NUM_BRANDS = 12
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The content of all five sites, generated from `seed` in some tens of milliseconds.
+    """The content of all sites, generated from `seed` in some tens of milliseconds.
 
-    Equal seeds give equal worlds. A seed from `names.FIRST_TRAINING_SEED` on gives a training
+    Equal seeds give equal worlds. A seed of `names.FIRST_TRAINING_SEED` or more gives a training
     world, which shares no proper name with an evaluation world.
 
+    `content_of(SITE)` returns the content of any site. The properties `home`, `shop`,
+    `classifieds`, `forum` and `wiki` are shortcuts to the embedded sites.
+
     Raises:
-        ValueError: `seed` is negative.
+        ValueError: `seed` is negative, or two sites have the same name.
     """
 
     seed: int = DEFAULT_SEED
-    town: Town = field(init=False)
-    shop: Shop = field(init=False)
-    classifieds: Classifieds = field(init=False)
-    forum: Forum = field(init=False)
-    wiki: Wiki = field(init=False)
-    home: Home = field(init=False)
+    sites: tuple[Site[Any], ...] = field(default=SITES, repr=False, hash=False)
+    """The sites of this world, in the order in which their hosts are listed."""
+    region: Region = field(init=False)
+    contents: tuple[object, ...] = field(init=False)
+    """The content of each site, in the order of `sites`."""
     names: frozenset[str] = field(init=False, repr=False)
-    """Every proper name that was drawn for this world."""
+    """Every proper name drawn for this world."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"world seed {self.seed} is negative; give 0 or more")
+        site_names = [site.name for site in self.sites]
+        if len(set(site_names)) < len(site_names):
+            raise ValueError(f"two sites have the same name; found {', '.join(site_names)}")
         taken: set[str] = set()
+        region = generate_region(Names(self.seed, "town", taken))
+        contents = tuple(
+            site.generate(Names(self.seed, site.name, taken), region) for site in self.sites
+        )
+        # The dataclass is frozen; these are its derived fields.
+        object.__setattr__(self, "region", region)
+        object.__setattr__(self, "contents", contents)
+        object.__setattr__(self, "names", frozenset(taken))
 
-        def names(topic: str) -> Names:
-            return Names(self.seed, topic, taken)
+    def content_of(self, site: Site[C]) -> C:
+        """Return the content of `site`.
 
-        town = _town(names("town"))
-        parts: dict[str, object] = {
-            "town": town,
-            "shop": generate_shop(names("shop"), town),
-            "classifieds": generate_classifieds(names("classifieds"), town),
-            "forum": generate_forum(names("forum"), town),
-            "wiki": generate_wiki(names("wiki"), town),
-            "home": generate_home(names("home"), town),
-            "names": frozenset(taken),
-        }
-        for name, part in parts.items():
-            object.__setattr__(self, name, part)  # frozen from here on
+        Raises:
+            KeyError: this world has no such site.
+        """
+        for known, content in zip(self.sites, self.contents, strict=True):
+            if known is site:
+                found: C = content  # type: ignore[assignment]
+                return found
+        raise KeyError(f"no site {site.name!r} in this world")
+
+    @property
+    def home(self) -> Home:
+        """The content of the home page."""
+        return self.content_of(HOME)
+
+    @property
+    def shop(self) -> Shop:
+        """The content of the shop."""
+        return self.content_of(SHOP)
+
+    @property
+    def classifieds(self) -> Classifieds:
+        """The content of the classifieds."""
+        return self.content_of(CLASSIFIEDS)
+
+    @property
+    def forum(self) -> Forum:
+        """The content of the forum."""
+        return self.content_of(FORUM)
+
+    @property
+    def wiki(self) -> Wiki:
+        """The content of the wiki."""
+        return self.content_of(WIKI)
 
     @property
     def me(self) -> Person:
-        """The person whose browser this is: signed in everywhere."""
-        return self.town.people[0]
+        """The owner of the browser, signed in on every site."""
+        return self.region.me
 
     @property
     def people(self) -> tuple[Person, ...]:
-        return self.town.people
+        """Everybody in the world; the first person is the signed-in user."""
+        return self.region.people
 
     @property
     def places(self) -> tuple[str, ...]:
-        return self.town.places
+        """Names of towns."""
+        return self.region.places
 
     @property
     def now(self) -> datetime:
-        """The world's time; it stands still while the world is served."""
-        return self.town.now
-
-
-def _town(names: Names) -> Town:
-    now = datetime(2026, 1, 5, 9, 30) + timedelta(days=names.rng.randrange(350))
-    places = tuple(names.place() for _ in range(NUM_PLACES))
-    people = tuple(names.person(names.pick(places)) for _ in range(NUM_PEOPLE))
-    brands = tuple(names.brand() for _ in range(NUM_BRANDS))
-    return Town(now, places, people, brands)
+        """The time in the world; it stands still while the world is served."""
+        return self.region.now

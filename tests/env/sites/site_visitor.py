@@ -1,4 +1,4 @@
-"""One site visited without a browser: pages fetched by path, forms sent as fields."""
+"""Visit one site without a browser: fetch pages by path and post forms as fields."""
 
 import http.client
 import re
@@ -12,7 +12,7 @@ from agentkv_env.sites.world import World
 
 @dataclass(frozen=True)
 class Answer:
-    """What a site answered, redirects followed; `text` is the page's text on one line."""
+    """The answer of a site after redirects; `text` is the page's text on one line."""
 
     status: int
     path: str

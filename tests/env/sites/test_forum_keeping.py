@@ -1,4 +1,4 @@
-"""The forum: what a user keeps, reads about boards and members, and changes later."""
+"""The forum: saved threads, pages of boards and members, and later changes."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The home site: what the day brings, and what the user keeps there."""
+"""The home site: local news, and the user's own data."""
 
 import io
 
@@ -103,7 +103,7 @@ def test_only_the_poster_says_what_an_event_costs(home):
     lines = [line.text for line in Ocr().read({"poster": drawn})["poster"]]
     assert f"ENTRY {event.entry} DOLLARS" in lines
     for key in ("event-0", "event-x", "event-9999", "event"):
-        assert SITE.picture(home.world, key) is None
+        assert SITE.picture(home.world.region, home.world.home, key) is None
 
 
 def test_one_can_sign_up_for_what_is_still_to_come(home, server):

@@ -1,4 +1,4 @@
-"""In a real browser: a dialog, a part that is fetched, a hidden text, a map in a frame."""
+"""Scripts of the sites in a real browser: dialogs, fetched parts, hidden text, a framed map."""
 
 import pytest
 

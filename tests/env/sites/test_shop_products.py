@@ -1,4 +1,4 @@
-"""A product's further pages: specifications, questions, reviews; and what is sold out."""
+"""Product details: specifications, questions, reviews, and sold-out products."""
 
 import pytest
 

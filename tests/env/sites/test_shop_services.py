@@ -1,4 +1,4 @@
-"""What the shop has besides products: stores, gift cards, the club; and orders after the sale."""
+"""Services of the shop: stores, gift cards, the club, and past orders."""
 
 import io
 from datetime import timedelta
@@ -91,7 +91,7 @@ def test_signs_cards_and_invoices_can_be_read(shop, content):
         "card-2": [f"CODE {content.gift_cards[1].code}"],
         f"invoice-{order.number}": [f"INVOICE {order.invoice}"],
     }
-    drawn = {key: Image.open(io.BytesIO(picture(shop.world, key))).convert("RGB")
+    drawn = {key: Image.open(io.BytesIO(picture(shop.world.region, content, key))).convert("RGB")
              for key in expected}  # fmt: skip
     read = Ocr().read(drawn)
     for key, lines in expected.items():

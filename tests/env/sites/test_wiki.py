@@ -1,4 +1,4 @@
-"""The wiki: what its articles say, and that pictures alone say the rest."""
+"""The wiki: the text of its articles, and facts that only pictures show."""
 
 import pytest
 

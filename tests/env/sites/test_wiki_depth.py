@@ -1,4 +1,4 @@
-"""The wiki beyond its articles: other ways to them, and the pages about them."""
+"""The wiki beyond its articles: other names, search, and pages about articles."""
 
 import io
 
@@ -118,7 +118,7 @@ def test_what_links_here_names_every_article_that_does(wiki):
 
 def test_history_lists_changes_with_day_author_and_summary(wiki):
     article = next(iter(articles(wiki.world.wiki).values()))
-    changes = revisions(wiki.world, article)
+    changes = revisions(wiki.world.region, article)
     assert [change.number for change in changes] == list(range(len(changes), 0, -1))
     assert [change.day for change in changes] == sorted((c.day for c in changes), reverse=True)
     assert changes[0].day < wiki.world.now.date()
@@ -128,7 +128,7 @@ def test_history_lists_changes_with_day_author_and_summary(wiki):
 
 
 def test_recent_changes_can_be_narrowed_to_a_week(wiki):
-    newest = recent(wiki.world)
+    newest = recent(wiki.world.region, wiki.world.wiki)
     assert newest[0].title in wiki.get("/recent").text
     week = [each for each in newest if (wiki.world.now.date() - each.day).days <= 7]
     assert f"{len(week)} articles changed" in wiki.get("/recent?days=7").text
@@ -138,7 +138,9 @@ def test_recent_changes_can_be_narrowed_to_a_week(wiki):
 def test_a_comment_stays_on_the_talk_page_until_a_reset(wiki, server):
     article = next(iter(articles(wiki.world.wiki).values()))
     address = f"/talk/{article.slug}"
-    assert all(remark.body in wiki.get(address).text for remark in remarks(wiki.world, article))
+    assert all(
+        remark.body in wiki.get(address).text for remark in remarks(wiki.world.region, article)
+    )
     page = wiki.post(address, comment="Counted & found <b>right</b>")
     assert page.path == address and "Counted & found <b>right</b>" in page.text + "<b>"
     assert "&lt;b&gt;right" in page.html

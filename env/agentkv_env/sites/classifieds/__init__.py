@@ -1,4 +1,4 @@
-"""The classifieds: second-hand things, their sellers, and letters between them."""
+"""The classifieds: second-hand listings, their sellers, and messages between users."""
 
 from agentkv_env.sites.classifieds.pages import SITE
 

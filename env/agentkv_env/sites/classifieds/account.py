@@ -1,4 +1,4 @@
-"""What the signed-in user has on the classifieds: own listings, saved ones, letters sent."""
+"""The signed-in user's own listings, saved listings and messages."""
 
 import sqlite3
 
@@ -8,22 +8,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.classifieds.content import CONDITIONS, Content
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
+    region,
     see_other,
+    site_content,
     whole_number,
-    world,
 )
 
 MOST_DOLLARS = 99_999
 
 
 async def own_listings(request: Request) -> Response:
-    found = store.find(database(request), seller=world(request).me.handle)
+    found = store.find(database(request), seller=region(request).me.handle)
     return page(request, "mine.html", listings=found)
 
 
@@ -44,7 +45,7 @@ async def messages(request: Request) -> Response:
 
 
 async def post(request: Request) -> Response:
-    """The form for a new listing; a complete one is stored and shown."""
+    """Show the form for a new listing, or continue with a complete one."""
     if request.method == "GET":
         return form_page(request, None, {}, [])
     fields = await form(request)
@@ -55,8 +56,8 @@ async def post(request: Request) -> Response:
 
 
 def publish(request: Request, fields: dict[str, str]) -> int:
-    """Store a complete listing of the user's and return its id."""
-    shown = world(request)
+    """Store a complete listing of the user and return its id."""
+    shown = region(request)
     cursor = database(request).execute(
         "INSERT INTO classifieds_listing (title, category, price, condition, town, seller,"
         " description, delivery, posted_at, has_photo) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
@@ -67,7 +68,7 @@ def publish(request: Request, fields: dict[str, str]) -> int:
 
 
 async def edit(request: Request) -> Response:
-    """The same form for a listing of the user's own."""
+    """Show the form for an existing listing of the user, or store its changes."""
     fields = await form(request) if request.method == "POST" else {}
     row = own(request)
     if request.method == "GET":
@@ -82,13 +83,13 @@ async def edit(request: Request) -> Response:
         " town = ?, seller = ?, description = ?, delivery = ? WHERE id = ?",
         (*_values(fields, row["seller"]), row["id"]),
     )
-    if fields["category"] != row["category"]:  # other things have other measures
+    if fields["category"] != row["category"]:  # categories have different facts
         store.set_facts(database(request), row["id"], {})
     return see_other(f"/listing/{row['id']}")
 
 
 async def delete(request: Request) -> Response:
-    """Ask whether to delete an own listing, then do it, with everything said about it."""
+    """Ask for confirmation, then delete a listing of the user and all data about it."""
     await form(request)
     row = own(request)
     if request.method == "GET":
@@ -101,25 +102,25 @@ async def delete(request: Request) -> Response:
 
 
 def own(request: Request) -> sqlite3.Row:
-    """The listing in the address, which must be the user's."""
+    """Return the listing in the address, which must belong to the user."""
     row = store.listing(database(request), request.path_params["id"])
     if row is None:
         raise missing()
-    if row["seller"] != world(request).me.handle:
+    if row["seller"] != region(request).me.handle:
         raise HTTPException(403)
     return row
 
 
 def what_is_wrong(request: Request, fields: dict[str, str]) -> list[str]:
-    """What is missing or impossible in a listing form, in words for its reader."""
-    slugs = {category.slug for category in world(request).classifieds.categories}
+    """Return messages about missing and invalid fields of a listing form."""
+    slugs = {category.slug for category in site_content(request, Content).categories}
     price = whole_number(fields.get("price"), -1)
     checks = (
         (bool(fields.get("title")), "Give the listing a title"),
         (fields.get("category") in slugs, "Choose a category"),
         (0 <= price <= MOST_DOLLARS, f"Give the price in whole dollars, up to {MOST_DOLLARS}"),
         (fields.get("condition") in CONDITIONS, "Choose a condition"),
-        (fields.get("town") in world(request).places, "Choose a town"),
+        (fields.get("town") in region(request).places, "Choose a town"),
     )
     return [message for good, message in checks if not good]
 
@@ -140,14 +141,14 @@ def _values(fields: dict[str, str], seller: str) -> tuple[object, ...]:
 def form_page(
     request: Request, id: int | None, fields: dict[str, str], wrong: list[str]
 ) -> Response:
-    """The form for a listing with what was typed, and what is wrong with it."""
+    """Render the form for a listing with its fields and messages about them."""
     return page(
         request,
         "edit.html",
         id=id,
         fields=fields,
         wrong=wrong,
-        categories=world(request).classifieds.categories,
+        categories=site_content(request, Content).categories,
         conditions=CONDITIONS,
         status=422 if wrong else 200,
     )

@@ -1,4 +1,4 @@
-"""Saved searches: the filters of a search kept, with how many listings they leave now."""
+"""Saved searches, with the number of listings that they match now."""
 
 from urllib.parse import urlencode
 
@@ -7,17 +7,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import CONDITIONS
+from agentkv_env.sites.classifieds.content import CONDITIONS, Content
 from agentkv_env.sites.classifieds.page import page
-from agentkv_env.sites.site import database, form, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, region, see_other, site_content, whole_number
 
 _MOST_TEXT = 60
 
 
 async def alerts(request: Request) -> Response:
-    """The user's alerts; a posted search becomes one, unless it would match everything."""
+    """List the user's alerts; a posted search becomes an alert unless it matches everything."""
     fields = await form(request) if request.method == "POST" else {}
-    connection, content = database(request), world(request).classifieds
+    connection, content = database(request), site_content(request, Content)
     named = {category.slug: category.name for category in content.categories}
     if request.method == "POST":
         text = " ".join(fields.get("q", "").split())[:_MOST_TEXT]
@@ -25,7 +25,7 @@ async def alerts(request: Request) -> Response:
         values = (
             text,
             fields["category"] if fields.get("category") in named else "",
-            fields["town"] if fields.get("town") in world(request).places else "",
+            fields["town"] if fields.get("town") in region(request).places else "",
             fields["condition"] if fields.get("condition") in CONDITIONS else "",
             None if most < 0 else most,
         )

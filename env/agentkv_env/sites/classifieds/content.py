@@ -5,7 +5,7 @@ from typing import Literal
 
 from agentkv_env.sites.classifieds import dealings, facts, places
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 NUM_LISTINGS = 72
 SHARE_SOLD = 0.12
@@ -14,7 +14,7 @@ CONDITIONS = ("New", "Like new", "Used", "For parts")
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A kind of thing; `slug` is its part of the address."""
+    """A category of listings; `slug` is its part of the address."""
 
     slug: str
     name: str
@@ -22,7 +22,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """What can be read in a listing's photo, and nowhere else.
+    """The text in a listing's photo, which the page does not repeat.
 
     `kind` says what `fact` is: a serial number on the type plate, a phone number on a note, the
     lowest price in dollars on a sign, or nothing to read.
@@ -42,7 +42,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Something for sale; `price` in whole dollars, `category` a slug, `seller` a handle."""
+    """A listing; `price` is in whole dollars, `category` a slug and `seller` a handle."""
 
     id: int
     title: str
@@ -54,7 +54,7 @@ class Listing:
     seller: str
     description: str
     delivery: bool
-    """The seller can bring it."""
+    """True if the seller delivers."""
     days_ago: int
     photo: Photo
     remarks: tuple[Remark, ...]
@@ -65,7 +65,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Seller:
-    """What a seller's page says."""
+    """The profile of a seller."""
 
     handle: str
     name: str
@@ -81,22 +81,22 @@ class Seller:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything on the classifieds of one world before anybody acts."""
+    """The initial content of the classifieds of one world."""
 
     categories: tuple[Category, ...]
     sellers: tuple[Seller, ...]
     listings: tuple[Listing, ...]
     saved: tuple[int, ...]
-    """Listings the signed-in user has saved."""
+    """Ids of the listings that the signed-in user has saved."""
     offers: tuple[dealings.Offer, ...]
     alerts: tuple[dealings.Alert, ...]
 
     def seller(self, handle: str) -> Seller:
-        """The seller called `handle`."""
+        """Return the seller with this handle."""
         return next(seller for seller in self.sellers if seller.handle == handle)
 
     def category(self, slug: str) -> Category:
-        """The category with this `slug`."""
+        """Return the category with this slug."""
         return next(category for category in self.categories if category.slug == slug)
 
 
@@ -139,12 +139,12 @@ _QUESTIONS = (
 _ANSWER_TIMES = "an hour|half a day|a day|two days".split("|")
 
 
-def generate(names: Names, town: Town) -> Content:
-    """The classifieds of one world; the signed-in user has three listings of their own."""
+def generate(names: Names, region: Region) -> Content:
+    """Generate the classifieds of one world; three listings belong to the signed-in user."""
     rng = names.rng
     extra = Names(names.seed, "classifieds/more", names.taken)
-    streets = places.streets(extra, town)
-    me, *others = [person.handle for person in town.people]
+    streets = places.streets(extra, region)
+    me, *others = [person.handle for person in region.people]
     offering = others[:12]
     sellers = tuple(
         Seller(
@@ -158,7 +158,7 @@ def generate(names: Names, town: Town) -> Content:
             phone=f"555 {extra.rng.randint(2222, 7999)}",
             ratings=dealings.ratings(extra, [x for x in others if x != person.handle]),
         )
-        for person in town.people
+        for person in region.people
         if person.handle == me or person.handle in offering
     )
     mine = set(rng.sample(range(4, NUM_LISTINGS), 3))
@@ -172,8 +172,8 @@ def generate(names: Names, town: Town) -> Content:
         seller = me if number in mine else names.pick(offering)
         curious = [handle for handle in others if handle != seller]
         years = rng.randint(2, 19)
-        title = names.title(pattern, colour=_COLOURS, brand=town.brands)
-        place = names.pick(town.places)
+        title = names.title(pattern, colour=_COLOURS, brand=region.brands)
+        place = names.pick(region.places)
         photo = _photo(names, number, prices[number - 1])
         listings.append(
             Listing(
@@ -208,7 +208,7 @@ def generate(names: Names, town: Town) -> Content:
 
 
 def _photo(names: Names, number: int, price: int) -> Photo:
-    """Every listing but each fourth has something to read in its photo."""
+    """Choose the text in a listing's photo; every fourth photo has none."""
     rng = names.rng
     match number % 4:
         case 1:

@@ -1,4 +1,4 @@
-"""What sellers and buyers of one world said and offered before anybody acts."""
+"""The initial ratings, offers and alerts of the classifieds."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """What a buyer thinks of a seller; `stars` 1 to 5."""
+    """A buyer's rating of a seller, with 1 to 5 `stars`."""
 
     author: str
     stars: int
@@ -30,7 +30,7 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Dollars that somebody would pay for a listing of the signed-in user."""
+    """An offer in dollars for a listing of the signed-in user."""
 
     listing: int
     buyer: str
@@ -40,7 +40,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A search that the signed-in user has saved."""
+    """A saved search of the signed-in user."""
 
     category: str
     town: str
@@ -48,7 +48,7 @@ class Alert:
 
 
 def ratings(names: Names, buyers: list[str]) -> tuple[Rating, ...]:
-    """Two to eight ratings by different `buyers`."""
+    """Generate two to eight ratings by different `buyers`."""
     result = []
     for author in names.sample(buyers, names.rng.randint(2, 8)):
         stars = names.pick((5, 5, 4, 4, 4, 3, 2))
@@ -58,7 +58,7 @@ def ratings(names: Names, buyers: list[str]) -> tuple[Rating, ...]:
 
 
 def offers(names: Names, mine: list[tuple[int, int]], buyers: list[str]) -> tuple[Offer, ...]:
-    """One or two offers for each of `mine`, which are ids with prices; each buyer makes one."""
+    """Generate one or two offers for each listing in `mine` (id and price), by different buyers."""
     left = names.sample(buyers, len(buyers))
     result = []
     for listing, price in mine:
@@ -69,7 +69,7 @@ def offers(names: Names, mine: list[tuple[int, int]], buyers: list[str]) -> tupl
 
 
 def pick_up(names: Names) -> str:
-    """When things can be fetched: "Tuesday to Friday, 15 to 18"."""
+    """Return pickup hours such as "Tuesday to Friday, 15 to 18"."""
     first = names.rng.randint(0, 3)
     last = names.rng.randint(first + 1, 6)
     hour = names.rng.randint(8, 16)

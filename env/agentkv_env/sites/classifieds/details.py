@@ -1,4 +1,4 @@
-"""The second page of posting a listing, and the same form for a listing that is already there."""
+"""The second page of a new listing, and the same form for an existing listing."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +13,7 @@ _FIRST_PAGE = "title category price town condition description delivery".split()
 
 
 async def second_page(request: Request) -> Response:
-    """Ask for details once the first page is complete; publish once they are, too."""
+    """Ask for details after a complete first page; publish the listing when they are valid."""
     fields = await form(request)
     wrong = account.what_is_wrong(request, fields)
     if wrong:
@@ -29,7 +29,7 @@ async def second_page(request: Request) -> Response:
 
 
 async def edit(request: Request) -> Response:
-    """The details of an own listing, to change."""
+    """Show or change the details of a listing of the user."""
     fields = await form(request) if request.method == "POST" else {}
     row = account.own(request)
     if request.method == "GET":
@@ -45,7 +45,7 @@ async def edit(request: Request) -> Response:
 
 
 def _wrong(category: str, fields: dict[str, str]) -> list[str]:
-    """What is impossible in the details; each may be left out."""
+    """Return messages about invalid details; all details are optional."""
     year = fields.get("Year")
     result = []
     if year and not OLDEST_YEAR <= whole_number(year, 0) <= NEWEST_YEAR:
@@ -58,7 +58,7 @@ def _wrong(category: str, fields: dict[str, str]) -> list[str]:
 
 
 def _facts(category: str, fields: dict[str, str]) -> dict[str, str]:
-    """What the table will show of what was given."""
+    """Return the rows of the table for the given fields."""
     given = {key: fields[key] for key in ("Brand", "Year") if fields.get(key)}
     for each in MEASURES[category]:
         if fields.get(each.key):

@@ -1,4 +1,4 @@
-"""What a listing's table says by category: brand, year, and two measures."""
+"""The facts of a listing by category: brand, year and two measures."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ MOST = 99_999
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A whole number with a unit: the key in the table, the unit, the usual range."""
+    """A measure in whole numbers: its key, its unit and its usual range."""
 
     key: str
     unit: str
@@ -20,11 +20,11 @@ class Measure:
 
     @property
     def asked(self) -> str:
-        """What a form calls the field."""
+        """The label of the form field."""
         return f"{self.key} in {self.unit}"
 
     def value(self, number: object) -> str:
-        """What the table shows."""
+        """The text in the table."""
         return f"{number} {self.unit}"
 
 
@@ -44,7 +44,7 @@ Facts = tuple[tuple[str, str], ...]
 
 
 def draw(names: Names, category: str, brand: str, unlike: str) -> Facts:
-    """The facts of one thing; none has the number `unlike`, which only the photo tells."""
+    """Generate the facts of a listing; none contains the number `unlike` of the photo."""
     rng = names.rng
 
     def number(least: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""Small answers of the user to the site: about its cookies, and about a listing that is wrong."""
+"""Answers of the cookie banner, and reports of listings."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,11 +8,11 @@ from agentkv_env.sites.classifieds import store
 from agentkv_env.sites.site import database, form, missing, see_other
 
 REASONS = ("Wrong category", "Wrong price", "Rude words", "Not for sale")
-"""Why a listing can be reported."""
+"""Reasons for a report."""
 
 
 async def cookies(request: Request) -> Response:
-    """Remember the choice and go back to where the banner was answered."""
+    """Store the choice and return to the page with the banner."""
     fields = await form(request)
     choice = "all" if fields.get("choice") == "all" else "needed"
     database(request).execute("INSERT INTO classifieds_consent VALUES (?)", (choice,))
@@ -21,7 +21,7 @@ async def cookies(request: Request) -> Response:
 
 
 async def report(request: Request) -> Response:
-    """Report a listing, once; the page says so from then on."""
+    """Report a listing; its page shows the report from then on."""
     fields, id = await form(request), request.path_params["id"]
     connection = database(request)
     if store.listing(connection, id) is None:

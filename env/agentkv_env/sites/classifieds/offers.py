@@ -1,4 +1,4 @@
-"""Offers: dollars that one user would pay for what another one sells."""
+"""Offers: prices that users propose for listings."""
 
 import sqlite3
 
@@ -8,18 +8,11 @@ from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import account, store
 from agentkv_env.sites.classifieds.page import page
-from agentkv_env.sites.site import (
-    database,
-    form,
-    missing,
-    see_other,
-    whole_number,
-    world,
-)
+from agentkv_env.sites.site import database, form, missing, region, see_other, whole_number
 
 
 async def offers(request: Request) -> Response:
-    me = world(request).me.handle
+    me = region(request).me.handle
     found = database(request).execute(
         "SELECT o.*, l.title, l.price, l.seller, l.is_sold FROM classifieds_offer o"
         " JOIN classifieds_listing l ON l.id = o.listing ORDER BY o.id"
@@ -33,9 +26,9 @@ async def offers(request: Request) -> Response:
 
 
 async def offer(request: Request) -> Response:
-    """The form for an offer; one between half the price and the price is stored."""
+    """Show the form for an offer, or store an offer between half the price and the price."""
     fields = await form(request) if request.method == "POST" else {}
-    connection, me = database(request), world(request).me.handle
+    connection, me = database(request), region(request).me.handle
     row = store.listing(connection, request.path_params["id"])
     if row is None or row["seller"] == me:
         raise missing()
@@ -60,7 +53,7 @@ async def take_back(request: Request) -> Response:
     await form(request)
     database(request).execute(
         "DELETE FROM classifieds_offer WHERE id = ? AND buyer = ?",
-        (request.path_params["id"], world(request).me.handle),
+        (request.path_params["id"], region(request).me.handle),
     )
     return see_other("/offers")
 
@@ -72,7 +65,7 @@ async def decide(request: Request) -> Response:
     row = connection.execute(
         "SELECT o.* FROM classifieds_offer o JOIN classifieds_listing l ON l.id = o.listing"
         " WHERE o.id = ? AND l.seller = ?",
-        (request.path_params["id"], world(request).me.handle),
+        (request.path_params["id"], region(request).me.handle),
     ).fetchone()
     if row is None or decision not in ("accept", "decline"):
         raise missing()
@@ -86,7 +79,7 @@ async def decide(request: Request) -> Response:
 
 
 async def sold(request: Request) -> Response:
-    """Mark an own listing as sold, or put it up again."""
+    """Mark a listing of the user as sold, or as available again."""
     await form(request)
     row = account.own(request)
     database(request).execute(

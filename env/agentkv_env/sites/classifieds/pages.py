@@ -1,13 +1,11 @@
-"""The classifieds' pages: browse and search, one listing, where it is, letters to sellers."""
+"""Pages to browse, search and open listings, find their place, and write to sellers."""
 
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import (
     account,
@@ -19,7 +17,7 @@ from agentkv_env.sites.classifieds import (
     photos,
     store,
 )
-from agentkv_env.sites.classifieds.content import CONDITIONS, Listing
+from agentkv_env.sites.classifieds.content import CONDITIONS, Content, Listing, generate
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     Site,
@@ -27,26 +25,24 @@ from agentkv_env.sites.site import (
     form,
     missing,
     paging,
+    region,
     see_other,
+    site_content,
     whole_number,
-    world,
 )
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
 
 LISTINGS_ON_A_PAGE = 8
 
 
 async def home(request: Request) -> Response:
     found = store.find(database(request))
-    categories = world(request).classifieds.categories
+    categories = site_content(request, Content).categories
     return page(request, "home.html", categories=categories, listings=found[:6])
 
 
 async def search(request: Request) -> Response:
-    """All listings, or those the query's filters leave, in the asked-for order."""
-    query, content = request.query_params, world(request).classifieds
+    """List the listings that pass the query's filters, in the requested order."""
+    query, content = request.query_params, site_content(request, Content)
     slug = query.get("category", "")
     named = {category.slug: category.name for category in content.categories}
     found = store.find(
@@ -79,7 +75,7 @@ async def listing(request: Request) -> Response:
     row = store.listing(connection, id)
     if row is None:
         raise missing()
-    content = world(request).classifieds
+    content = site_content(request, Content)
     return page(
         request,
         "listing.html",
@@ -110,13 +106,13 @@ async def remark(request: Request) -> Response:
         return see_other(f"/listing/{id}?error=Write+a+comment+first#comments")
     connection.execute(
         "INSERT INTO classifieds_remark (listing, author, body) VALUES (?, ?, ?)",
-        (id, world(request).me.handle, fields["body"]),
+        (id, region(request).me.handle, fields["body"]),
     )
     return see_other(f"/listing/{id}#comments")
 
 
 async def contact(request: Request) -> Response:
-    """The form for a letter to the seller; a posted one goes to the user's messages."""
+    """Show the form for a message to the seller, or store a posted message."""
     fields = await form(request) if request.method == "POST" else {}
     connection = database(request)
     row = store.listing(connection, request.path_params["id"])
@@ -134,7 +130,7 @@ async def contact(request: Request) -> Response:
 
 
 async def save(request: Request) -> Response:
-    """Save a listing, or forget it again if it was saved."""
+    """Save a listing, or remove it from the saved ones."""
     await form(request)
     id, connection = request.path_params["id"], database(request)
     if store.listing(connection, id) is None:
@@ -146,7 +142,7 @@ async def save(request: Request) -> Response:
 
 
 async def place(request: Request) -> Response:
-    """Where a listing can be picked up, in words; the map stands in a frame."""
+    """Describe where a listing can be picked up; a frame shows the map."""
     row, shown = _with_spot(request)
     return page(request, "place.html", listing=row, spot=shown.spot)
 
@@ -159,29 +155,28 @@ async def map_frame(request: Request) -> Response:
 def _with_spot(request: Request) -> tuple[sqlite3.Row, Listing]:
     id = request.path_params["id"]
     row = store.listing(database(request), id)
-    spots = {listing.id: listing for listing in world(request).classifieds.listings}
+    spots = {listing.id: listing for listing in site_content(request, Content).listings}
     if row is None or id not in spots:
         raise missing()
     return row, spots[id]
 
 
-def _routes(shown: "World") -> Sequence[BaseRoute]:
-    return (
-        Route("/", home),
-        Route("/search", search),
-        Route("/listing/{id:int}", listing),
-        Route("/listing/{id:int}/comment", remark, methods=["POST"]),
-        Route("/listing/{id:int}/contact", contact, methods=["GET", "POST"]),
-        Route("/listing/{id:int}/save", save, methods=["POST"]),
-        Route("/listing/{id:int}/place", place),
-        Route("/listing/{id:int}/map", map_frame),
-        *account.ROUTES,
-        *alerts.ROUTES,
-        *details.ROUTES,
-        *notices.ROUTES,
-        *offers.ROUTES,
-        *people.ROUTES,
-    )
+ROUTES = (
+    Route("/", home),
+    Route("/search", search),
+    Route("/listing/{id:int}", listing),
+    Route("/listing/{id:int}/comment", remark, methods=["POST"]),
+    Route("/listing/{id:int}/contact", contact, methods=["GET", "POST"]),
+    Route("/listing/{id:int}/save", save, methods=["POST"]),
+    Route("/listing/{id:int}/place", place),
+    Route("/listing/{id:int}/map", map_frame),
+    *account.ROUTES,
+    *alerts.ROUTES,
+    *details.ROUTES,
+    *notices.ROUTES,
+    *offers.ROUTES,
+    *people.ROUTES,
+)
 
 
 SITE = Site(
@@ -190,6 +185,7 @@ SITE = Site(
     folder=Path(__file__).parent,
     schema=store.SCHEMA,
     fill=store.fill,
-    routes=_routes,
+    generate=generate,
+    routes=ROUTES,
     picture=photos.picture,
 )

@@ -1,20 +1,21 @@
-"""Sellers: what they say of themselves, what they offer, and how they are rated."""
+"""Sellers: their profiles, listings and ratings."""
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import Seller
+from agentkv_env.sites.classifieds.content import Content, Seller
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
     paging,
+    region,
     see_other,
+    site_content,
     whole_number,
-    world,
 )
 
 LISTINGS_ON_A_PAGE = 6
@@ -42,14 +43,14 @@ async def seller(request: Request) -> Response:
 
 
 async def phone(request: Request) -> Response:
-    """What a button on the seller's page fetches and puts in its own place."""
+    """Return the part of the page with which a button on the seller's page replaces itself."""
     return PlainTextResponse(f"Phone: {_seller(request).phone}")
 
 
 async def ratings(request: Request) -> Response:
-    """What buyers say of a seller; a complete form adds or replaces the user's own word."""
+    """List the ratings of a seller; a complete form adds or replaces the user's own rating."""
     fields = await form(request) if request.method == "POST" else {}
-    shown, connection, me = _seller(request), database(request), world(request).me.handle
+    shown, connection, me = _seller(request), database(request), region(request).me.handle
     stars = whole_number(fields.get("stars"), 0)
     wrong = []
     if request.method == "POST":
@@ -85,7 +86,7 @@ async def ratings(request: Request) -> Response:
 
 
 def _seller(request: Request) -> Seller:
-    known = {seller.handle: seller for seller in world(request).classifieds.sellers}
+    known = {seller.handle: seller for seller in site_content(request, Content).sellers}
     if request.path_params["handle"] not in known:
         raise missing()
     return known[request.path_params["handle"]]

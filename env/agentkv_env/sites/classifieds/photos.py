@@ -1,24 +1,21 @@
-"""Pictures of listings: a photo, on most of them a card with something written on it, and a map."""
+"""Draw the pictures of listings: a photo, most with a card with a text, and a map."""
 
 import io
-from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from agentkv_env.sites import images
 from agentkv_env.sites.classifieds import places
-from agentkv_env.sites.classifieds.content import Listing
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.classifieds.content import Content, Listing
+from agentkv_env.sites.region import Region
 
 _WIDTH, _HEIGHT = 360, 260
 
 
-def picture(world: "World", key: str) -> bytes | None:
-    """The PNG called `photo-<id>`, `small-<id>` without the card, or `map-<id>`; None else."""
+def picture(region: Region, content: Content, key: str) -> bytes | None:
+    """Draw `photo-<id>`, `small-<id>` (without the card) or `map-<id>`; None for other keys."""
     style, _, number = key.partition("-")
-    listings = {str(listing.id): listing for listing in world.classifieds.listings}
+    listings = {str(listing.id): listing for listing in content.listings}
     if number not in listings or style not in ("photo", "small", "map"):
         return None
     listing = listings[number]

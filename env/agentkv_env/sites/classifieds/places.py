@@ -1,4 +1,4 @@
-"""Where a listing can be picked up: in words for the page, and as a drawn map."""
+"""The pickup places of listings, as text for the page and as a map."""
 
 import io
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 
 from agentkv_env.sites import images
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 _WIDTH, _HEIGHT = 420, 250
 _STREETS_IN_A_TOWN = 2
@@ -20,25 +20,25 @@ _GROUND, _ROAD, _HOUSE, _INK = (236, 243, 232), (255, 255, 255), (222, 206, 190)
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a thing stands; `house` and `parking` are on the map and nowhere else."""
+    """The place of a listing; only the map shows `house` and `parking`."""
 
     street: str
     next_to: str
     bus: int
     house: int
     parking: int
-    """Metres to the next place to park."""
+    """Distance to the next parking place, in meters."""
 
 
-def streets(names: Names, town: Town) -> dict[str, tuple[str, ...]]:
-    """The streets of each town."""
+def streets(names: Names, region: Region) -> dict[str, tuple[str, ...]]:
+    """Generate the streets of each town."""
     return {
-        place: tuple(names.street() for _ in range(_STREETS_IN_A_TOWN)) for place in town.places
+        place: tuple(names.street() for _ in range(_STREETS_IN_A_TOWN)) for place in region.places
     }
 
 
 def draw(names: Names, streets: tuple[str, ...]) -> Spot:
-    """Some spot on one of `streets`."""
+    """Generate a place on one of `streets`."""
     rng = names.rng
     return Spot(
         street=names.pick(streets),
@@ -50,7 +50,7 @@ def draw(names: Names, streets: tuple[str, ...]) -> Spot:
 
 
 def picture(spot: Spot) -> bytes:
-    """The map: two roads, a house, and three lines of large type."""
+    """Draw the map: two roads, a house and three lines of large text."""
     image = Image.new("RGB", (_WIDTH, _HEIGHT), _GROUND)
     draw = ImageDraw.Draw(image)
     bend = 40 + spot.house * 3 % 200
@@ -64,7 +64,7 @@ def picture(spot: Spot) -> bytes:
     )
     for text, top in lines:
         left = (_WIDTH - draw.textlength(text, face)) / 2
-        # Ground under the words, because OCR takes a road's edge behind a letter for a part of it.
+        # A background under the words, because OCR takes a road's edge for a part of a letter.
         colour = _ROAD if top == 46 else _GROUND
         draw.rectangle((left - 12, top - 8, _WIDTH - left + 12, top + 38), fill=colour)
         draw.text((left, top), text, fill=_INK, font=face)

@@ -1,11 +1,10 @@
-"""The classifieds' tables: how they are filled, and the queries the pages share."""
+"""The tables of the classifieds, their initial rows, and queries that pages share."""
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.classifieds.content import Content
+from agentkv_env.sites.region import Region
 
 SCHEMA = """
 CREATE TABLE classifieds_listing (
@@ -46,17 +45,16 @@ ORDERS = {
     "cheapest": ("Price: low to high", "price, id"),
     "dearest": ("Price: high to low", "price DESC, id"),
 }
-"""Ways to sort: what the page calls them, and the SQL."""
+"""Sort orders: the label on the page and the SQL."""
 
 
-def fill(world: "World", connection: sqlite3.Connection) -> None:
-    """Insert the world's listings with all that was said and offered about them."""
-    content = world.classifieds
+def fill(region: Region, content: Content, connection: sqlite3.Connection) -> None:
+    """Insert the listings with their remarks, facts, ratings, offers and alerts."""
     connection.executemany(
         "INSERT INTO classifieds_listing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
         [
             (x.id, x.title, x.category, x.price, x.condition, x.town, x.seller, x.description,
-             x.delivery, (world.now - timedelta(days=x.days_ago)).isoformat(), x.is_sold)
+             x.delivery, (region.now - timedelta(days=x.days_ago)).isoformat(), x.is_sold)
             for x in content.listings
         ],
     )  # fmt: skip
@@ -87,7 +85,7 @@ def fill(world: "World", connection: sqlite3.Connection) -> None:
 
 
 def listing(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
-    """The listing with this id, as its row."""
+    """Return the row of the listing with this id, or None."""
     row: sqlite3.Row | None = connection.execute(
         "SELECT * FROM classifieds_listing WHERE id = ?", (id,)
     ).fetchone()
@@ -95,7 +93,7 @@ def listing(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
 
 
 def facts(connection: sqlite3.Connection, id: int) -> dict[str, str]:
-    """A listing's facts, in the order in which they were written."""
+    """Return the facts of a listing, in the order of insertion."""
     rows = connection.execute(
         "SELECT key, value FROM classifieds_fact WHERE listing = ? ORDER BY rowid", (id,)
     )
@@ -103,7 +101,7 @@ def facts(connection: sqlite3.Connection, id: int) -> dict[str, str]:
 
 
 def set_facts(connection: sqlite3.Connection, id: int, facts: dict[str, str]) -> None:
-    """Put `facts` in the place of what the listing has."""
+    """Replace the facts of a listing by `facts`."""
     connection.execute("DELETE FROM classifieds_fact WHERE listing = ?", (id,))
     connection.executemany(
         "INSERT INTO classifieds_fact VALUES (?, ?, ?)",
@@ -122,7 +120,7 @@ def find(
     seller: str = "",
     order: str = "newest",
 ) -> list[sqlite3.Row]:
-    """Listings that meet every condition given; `text` must have all its words in the title."""
+    """Return the listings that meet all conditions; the title must contain all words of `text`."""
     wheres, values = ["1"], list[object]()
     for word in text.lower().split():
         wheres.append("instr(lower(title), ?)")

@@ -1,4 +1,4 @@
-"""The forum's boards, and what the page about a board says."""
+"""The boards of the forum, and the facts on a board's page."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from agentkv_env.sites.names import Names
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A place for threads on one subject; `name` is its part of the address."""
+    """A board for threads on one subject; `name` is its part of the address."""
 
     name: str
     about: str
@@ -15,7 +15,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """Who looks after a board and by which rules."""
+    """The moderators and rules of a board."""
 
     board: str
     moderators: tuple[str, ...]
@@ -50,7 +50,7 @@ _RULES_OF_A_BOARD = 4
 
 
 def charters(names: Names, handles: list[str]) -> tuple[Charter, ...]:
-    """One charter for each board; two of `handles` moderate it."""
+    """Generate a charter for each board, with two of `handles` as moderators."""
     result = []
     for board in BOARDS:
         moderators = tuple(names.sample(handles, 2))

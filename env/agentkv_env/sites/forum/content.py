@@ -6,7 +6,7 @@ from agentkv_env.sites.forum.boards import BOARDS, Board, Charter, charters
 from agentkv_env.sites.forum.extras import Extras, extras
 from agentkv_env.sites.forum.letters import Letter, letters
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 NUM_THREADS = 64
 NUM_OWN_COMMENTS = 3
@@ -15,7 +15,7 @@ FLAIRS_OF_MEMBERS = "Baker Beginner Driver Gardener Helper Reader Singer Teacher
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a person's user page says."""
+    """The profile of a member."""
 
     handle: str
     bio: str
@@ -39,7 +39,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Poster:
-    """What is drawn into a thread's picture, and stands nowhere in the page."""
+    """The text in a thread's picture, which the page does not repeat."""
 
     lines: tuple[str, ...]
     place: str
@@ -49,7 +49,7 @@ class Poster:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """What somebody posted on a board; ids run from 1, the newest thread is not the last."""
+    """A thread on a board; ids count from 1 and are not in order of age."""
 
     id: int
     board: str
@@ -65,21 +65,21 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything on the forum of one world before anybody acts."""
+    """The initial content of the forum of one world."""
 
     boards: tuple[Board, ...]
     members: tuple[Member, ...]
     threads: tuple[Thread, ...]
     subscribed: tuple[str, ...]
-    """Boards the signed-in user follows."""
+    """Names of the boards that the signed-in user subscribes to."""
     charters: tuple[Charter, ...]
-    """In the order of the boards."""
+    """One charter per board, in the order of the boards."""
     letters: tuple[Letter, ...]
     saved: tuple[int, ...]
-    """Threads the signed-in user has saved."""
+    """Ids of the threads that the signed-in user has saved."""
 
     def member(self, handle: str) -> Member:
-        """The member called `handle`."""
+        """Return the member with this handle."""
         return next(member for member in self.members if member.handle == handle)
 
 
@@ -139,11 +139,11 @@ _HALLS = "CITY HALL|OLD MILL|RIVER HOUSE|SCHOOL YARD|STATION HALL".split("|")
 _EVENT_TITLES = "the poster is here|who is coming|join us".split("|")
 
 
-def generate(names: Names, town: Town) -> Content:
-    """The forum of one world: eight boards, `NUM_THREADS` threads, each fourth a poster."""
+def generate(names: Names, region: Region) -> Content:
+    """Generate a forum: eight boards and `NUM_THREADS` threads, every fourth with a poster."""
     rng = names.rng
     more = Names(names.seed, "forum/more", names.taken)
-    handles = [person.handle for person in town.people]
+    handles = [person.handle for person in region.people]
     members = tuple(
         Member(
             person.handle,
@@ -151,7 +151,7 @@ def generate(names: Names, town: Town) -> Content:
             rng.randint(2009, 2024),
             more.pick(FLAIRS_OF_MEMBERS),
         )
-        for person in town.people
+        for person in region.people
     )
     next_comment = 1
     threads = []
@@ -164,15 +164,15 @@ def generate(names: Names, town: Town) -> Content:
             event = rng.randrange(len(_EVENTS))
             board = _EVENT_BOARDS[event]
             pattern = f"{_EVENTS[event].capitalize()} in {{place}}: {{tail}}"
-            title = names.title(pattern, place=town.places, tail=_EVENT_TITLES)
+            title = names.title(pattern, place=region.places, tail=_EVENT_TITLES)
             poster = _poster(names, _EVENTS[event])
             body = "Everything is on the poster."
         else:
             board = BOARDS[number * 3 // 4 % len(BOARDS)].name
-            title = _thread_title(names, town, board)
+            title = _thread_title(names, region, board)
             body = names.pick(_BODIES)
         author, *others = names.sample(handles[1:], 6)
-        comments = _comments(names, town, number, next_comment, others, ages[number - 1])
+        comments = _comments(names, region, number, next_comment, others, ages[number - 1])
         next_comment += len(comments)
         threads.append(
             Thread(
@@ -184,25 +184,27 @@ def generate(names: Names, town: Town) -> Content:
                 score=scores[number - 1],
                 minutes_ago=ages[number - 1],
                 poster=poster,
-                extras=extras(more, town, number, is_poster=poster is not None),
+                extras=extras(more, region, number, is_poster=poster is not None),
                 comments=comments,
             )
         )
     subscribed = tuple(sorted(names.sample([board.name for board in BOARDS], 3)))
-    _add_own(more, town, handles[0], threads, next_comment)
+    _add_own(more, region, handles[0], threads, next_comment)
     return Content(
         BOARDS,
         members,
         tuple(threads),
         subscribed,
         charters=charters(more, handles[1:]),
-        letters=letters(more, town),
+        letters=letters(more, region),
         saved=tuple(sorted(more.sample(range(1, NUM_THREADS + 1), 2))),
     )
 
 
-def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comment: int) -> None:
-    """Let the signed-in user have commented on `NUM_OWN_COMMENTS` of the threads."""
+def _add_own(
+    names: Names, region: Region, me: str, threads: list[Thread], next_comment: int
+) -> None:
+    """Add a comment by the signed-in user to `NUM_OWN_COMMENTS` threads."""
     for index in sorted(names.sample(range(NUM_THREADS), NUM_OWN_COMMENTS)):
         thread = threads[index]
         own = Comment(
@@ -210,7 +212,7 @@ def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comm
             thread.id,
             None,
             me,
-            _reply(names, town, _REPLIES),
+            _reply(names, region, _REPLIES),
             names.rng.randint(1, 59),
             names.rng.randint(1, thread.minutes_ago - 1),
         )
@@ -218,12 +220,12 @@ def _add_own(names: Names, town: Town, me: str, threads: list[Thread], next_comm
         next_comment += 1
 
 
-def _thread_title(names: Names, town: Town, board: str) -> str:
+def _thread_title(names: Names, region: Region, board: str) -> str:
     def draw() -> str:
         title = names.pick(_TITLES[board]).format(
             adjective=names.pick(_ADJECTIVES),
-            place=names.pick(town.places),
-            brand=names.pick(town.brands),
+            place=names.pick(region.places),
+            brand=names.pick(region.brands),
         )
         return title[0].upper() + title[1:]
 
@@ -234,21 +236,21 @@ def _poster(names: Names, event: str) -> Poster:
     day = names.pick(("FRIDAY", "SATURDAY", "SUNDAY"))
     date = f"{day} {names.rng.randint(2, 28)} {names.pick(_MONTHS).upper()}"
     hall = names.pick(_HALLS)
-    code = str(names.rng.randint(2222, 9799))  # letters beside digits confuse OCR
+    code = str(names.rng.randint(2222, 9799))  # OCR confuses letters and digits in mixed codes
     return Poster((event, hall, date, f"CODE {code}"), hall, date, code)
 
 
 def _comments(
-    names: Names, town: Town, thread: int, first_id: int, authors: list[str], age: int
+    names: Names, region: Region, thread: int, first_id: int, authors: list[str], age: int
 ) -> tuple[Comment, ...]:
-    """Two to five comments by different people; about every third answers an earlier one."""
+    """Generate two to five comments by different people; about every third is a reply."""
     rng = names.rng
     scores = rng.sample(range(1, 60), 5)
     result: list[Comment] = []
     for index, author in enumerate(authors[: rng.randint(2, 5)]):
         top = [comment for comment in result if comment.parent is None]
         parent = names.pick(top) if top and rng.random() < 0.35 else None
-        body = _reply(names, town, _REPLIES if parent is None else _ANSWERS)
+        body = _reply(names, region, _REPLIES if parent is None else _ANSWERS)
         since = parent.minutes_ago if parent else age
         result.append(
             Comment(
@@ -264,11 +266,11 @@ def _comments(
     return tuple(result)
 
 
-def _reply(names: Names, town: Town, patterns: tuple[str, ...]) -> str:
+def _reply(names: Names, region: Region, patterns: tuple[str, ...]) -> str:
     return names.pick(patterns).format(
         number=names.rng.randint(2, 40),
-        place=names.pick(town.places),
-        brand=names.pick(town.brands),
+        place=names.pick(region.places),
+        brand=names.pick(region.brands),
         month=names.pick(_MONTHS),
     )
 

@@ -1,4 +1,4 @@
-"""A thread's page: its comments in some order, its poll, and whether the user keeps it."""
+"""The page of a thread: sorted comments, poll, and saving the thread."""
 
 import sqlite3
 
@@ -7,14 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
-from agentkv_env.sites.site import (
-    database,
-    form,
-    missing,
-    render,
-    see_other,
-    whole_number,
-)
+from agentkv_env.sites.site import database, form, missing, render, see_other, whole_number
 
 
 async def thread(request: Request) -> Response:
@@ -42,7 +35,7 @@ async def thread(request: Request) -> Response:
 
 
 async def save(request: Request) -> Response:
-    """Save a thread, or forget it again if it was saved."""
+    """Save a thread, or remove it from the saved threads."""
     await form(request)
     row, connection = _thread(request), database(request)
     forgotten = connection.execute("DELETE FROM forum_saved WHERE thread = ?", (row["id"],))
@@ -52,7 +45,7 @@ async def save(request: Request) -> Response:
 
 
 async def vote_in_poll(request: Request) -> Response:
-    """Vote, or take the vote back; the results are shown from then on."""
+    """Vote in a poll or remove the vote; the results are shown from then on."""
     fields, id = await form(request), _thread(request)["id"]
     answer = whole_number(fields.get("answer"), 0)
     connection = database(request)
@@ -73,7 +66,7 @@ def _thread(request: Request) -> sqlite3.Row:
 
 
 def _answers(request: Request, thread: int) -> list[sqlite3.Row]:
-    """A poll's answers with all votes, the user's among them; none for a thread without a poll."""
+    """Return a poll's answers with all votes, including the user's; empty without a poll."""
     return (
         database(request)
         .execute(

@@ -1,12 +1,12 @@
-"""What some threads have beside their text: a flair, a poll, a text that is hidden at first."""
+"""Extras of threads: flairs, polls and spoilers."""
 
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 FLAIRS = ("Advice", "Event", "News", "Question", "Story")
-"""What a thread can be marked as; a poster is always an Event."""
+"""Flairs of threads; a thread with a poster is always an Event."""
 
 _MONTHS = "March April May June July August September October".split()
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
@@ -28,7 +28,7 @@ _ANSWERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A question with answers to choose one from; `votes` are everybody else's."""
+    """A poll with one vote per user; `votes` excludes the signed-in user."""
 
     question: str
     answers: tuple[str, ...]
@@ -37,32 +37,32 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Beside the text of one thread."""
+    """The extras of one thread."""
 
     flair: str
     poll: Poll | None
     spoiler: str
-    """Shown after a click; empty where nothing is hidden."""
+    """A text that is shown after a click; empty if there is none."""
 
 
-def extras(names: Names, town: Town, number: int, *, is_poster: bool) -> Extras:
-    """What thread `number` has; of eight threads one has a poll, and one hides something."""
+def extras(names: Names, region: Region, number: int, *, is_poster: bool) -> Extras:
+    """Generate extras of thread `number`; of eight threads, one has a poll and one a spoiler."""
     flair = "Event" if is_poster else names.pick([each for each in FLAIRS if each != "Event"])
-    poll = _poll(names, town) if number % 8 == 1 else None
-    return Extras(flair, poll, _spoiler(names, town) if number % 8 == 3 else "")
+    poll = _poll(names, region) if number % 8 == 1 else None
+    return Extras(flair, poll, _spoiler(names, region) if number % 8 == 3 else "")
 
 
-def _poll(names: Names, town: Town) -> Poll:
+def _poll(names: Names, region: Region) -> Poll:
     question, kind = names.pick(_QUESTIONS)
-    choices = {"places": town.places, "brands": town.brands, "months": _MONTHS, "days": _DAYS}
+    choices = {"places": region.places, "brands": region.brands, "months": _MONTHS, "days": _DAYS}
     votes = names.sample(range(3, 90), _ANSWERS)
     return Poll(question, tuple(names.sample(choices[kind], _ANSWERS)), tuple(votes))
 
 
-def _spoiler(names: Names, town: Town) -> str:
+def _spoiler(names: Names, region: Region) -> str:
     return names.pick(_SPOILERS).format(
-        brand=names.pick(town.brands),
-        place=names.pick(town.places),
+        brand=names.pick(region.brands),
+        place=names.pick(region.places),
         number=names.rng.randint(12, 90),
         code=names.rng.randint(111, 989),
     )

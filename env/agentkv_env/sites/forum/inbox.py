@@ -1,4 +1,4 @@
-"""Private messages: received and sent ones, reading, answering, writing to a member."""
+"""Private messages: the inbox, sent messages, replies and new messages."""
 
 import sqlite3
 
@@ -6,14 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentkv_env.sites.forum.content import Content
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
     paging,
+    region,
     render,
     see_other,
-    world,
+    site_content,
 )
 
 LETTERS_ON_A_PAGE = 8
@@ -28,24 +30,24 @@ async def sent(request: Request) -> Response:
 
 
 async def letter(request: Request) -> Response:
-    """One message; to look at it is to have read it."""
+    """Show a message and mark it as read."""
     row = _letter(request)
     database(request).execute("UPDATE forum_letter SET is_read = 1 WHERE id = ?", (row["id"],))
     return render(request, "letter.html", letter=row)
 
 
 async def write(request: Request) -> Response:
-    """The form for a message to a member; a complete one is sent."""
+    """Show the form for a message to a member, or send a complete one."""
     fields = await form(request) if request.method == "POST" else {}
     handle = request.path_params["handle"]
-    known = {member.handle for member in world(request).forum.members}
-    if handle not in known - {world(request).me.handle}:
+    known = {member.handle for member in site_content(request, Content).members}
+    if handle not in known - {region(request).me.handle}:
         raise missing()
     return _answered(request, "write.html", fields, person=handle, subject=fields.get("subject"))
 
 
 async def reply(request: Request) -> Response:
-    """The form for an answer, below what is answered."""
+    """Show the form for a reply, below the message, or send a complete one."""
     fields = await form(request) if request.method == "POST" else {}
     row = _letter(request)
     subject = "Re: " + str(row["subject"]).removeprefix("Re: ")
@@ -65,7 +67,7 @@ def _answered(
     request: Request, template: str, fields: dict[str, str], *, person: str, subject: str | None,
     letter: sqlite3.Row | None = None,
 ) -> Response:  # fmt: skip
-    """Send the message if it is complete, or show the form with what is missing."""
+    """Send a complete message, or show the form with the missing fields."""
     checks = ((bool(subject), "Give the message a subject"),
               (bool(fields.get("body")), "Write a message first"))  # fmt: skip
     is_posted = request.method == "POST"
@@ -78,7 +80,7 @@ def _answered(
     database(request).execute(
         "INSERT INTO forum_letter (is_sent, person, subject, body, sent_at, is_read)"
         " VALUES (1, ?, ?, ?, ?, 1)",
-        (person, subject, fields["body"], world(request).now.isoformat()),
+        (person, subject, fields["body"], region(request).now.isoformat()),
     )
     return see_other("/sent")
 

@@ -1,9 +1,9 @@
-"""Private messages that members wrote to the signed-in user before anybody acts."""
+"""The initial private messages to the signed-in user."""
 
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 _LETTERS = (
     ("The key", "The key is under pot number {number}. The code of the door is {code}."),
@@ -30,10 +30,10 @@ class Letter:
     is_read: bool
 
 
-def letters(names: Names, town: Town) -> tuple[Letter, ...]:
-    """`NUM_LETTERS` letters by different people, the newest last; the newest two are unread."""
+def letters(names: Names, region: Region) -> tuple[Letter, ...]:
+    """Generate `NUM_LETTERS` messages by different people, newest last; the last two are unread."""
     rng = names.rng
-    senders = names.sample([person.handle for person in town.people[1:]], NUM_LETTERS)
+    senders = names.sample([person.handle for person in region.people[1:]], NUM_LETTERS)
     ages = sorted(names.sample(range(2, 24 * 40), NUM_LETTERS), reverse=True)
     result = []
     for index, (subject, body) in enumerate(names.sample(_LETTERS, NUM_LETTERS)):
@@ -42,8 +42,8 @@ def letters(names: Names, town: Town) -> tuple[Letter, ...]:
             "number": number,
             "other": other,
             "code": rng.randint(2222, 9799),
-            "place": names.pick(town.places),
-            "brand": names.pick(town.brands),
+            "place": names.pick(region.places),
+            "brand": names.pick(region.brands),
             "day": names.pick(_DAYS),
         }
         is_read = index < NUM_LETTERS - 2

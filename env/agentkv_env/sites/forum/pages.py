@@ -1,21 +1,28 @@
-"""The forum's lists of threads: the front page, boards, what the user keeps, search."""
+"""The forum's lists of threads: front page, boards, saved threads and search."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from agentkv_env.sites import images
 from agentkv_env.sites.forum import discussion, inbox, people, post, store
 from agentkv_env.sites.forum.boards import Board
+from agentkv_env.sites.forum.content import Content, generate
 from agentkv_env.sites.forum.extras import FLAIRS
-from agentkv_env.sites.site import Site, database, form, missing, paging, render, see_other, world
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.region import Region
+from agentkv_env.sites.site import (
+    Site,
+    database,
+    form,
+    missing,
+    paging,
+    region,
+    render,
+    see_other,
+    site_content,
+)
 
 THREADS_ON_A_PAGE = 8
 
@@ -32,7 +39,7 @@ async def boards(request: Request) -> Response:
 
 
 async def board(request: Request) -> Response:
-    boards = {board.name: board for board in world(request).forum.boards}
+    boards = {board.name: board for board in site_content(request, Content).boards}
     shown = boards.get(request.path_params["name"])
     if shown is None:
         raise missing()
@@ -40,10 +47,10 @@ async def board(request: Request) -> Response:
 
 
 async def subscribe(request: Request) -> Response:
-    """Subscribe to a board, or stop if the user was subscribed."""
+    """Subscribe to a board, or cancel the subscription."""
     await form(request)
     name = request.path_params["name"]
-    if all(board.name != name for board in world(request).forum.boards):
+    if all(board.name != name for board in site_content(request, Content).boards):
         raise missing()
     if name in _subscribed(request):
         database(request).execute("DELETE FROM forum_subscription WHERE board = ?", (name,))
@@ -53,8 +60,8 @@ async def subscribe(request: Request) -> Response:
 
 
 async def about(request: Request) -> Response:
-    """A board in figures, who moderates it, and its rules."""
-    charters = {charter.board: charter for charter in world(request).forum.charters}
+    """Show the statistics, moderators and rules of a board."""
+    charters = {charter.board: charter for charter in site_content(request, Content).charters}
     charter = charters.get(request.path_params["name"])
     if charter is None:
         raise missing()
@@ -88,7 +95,7 @@ def _threads(
     query = request.query_params
     order = query.get("sort", "hot")
     name = board.name if board else ""
-    now = world(request).now.isoformat()
+    now = region(request).now.isoformat()
     flair = query.get("flair", "")
     found = store.threads(
         database(request), now=now, order=order, board=name, text=text, flair=flair, kept=kept
@@ -115,25 +122,24 @@ def _subscribed(request: Request) -> set[str]:
     return {row["board"] for row in rows}
 
 
-def _routes(shown: "World") -> Sequence[BaseRoute]:
-    return (
-        Route("/", front),
-        Route("/boards", boards),
-        Route("/board/{name}", board),
-        Route("/board/{name}/about", about),
-        Route("/board/{name}/subscribe", subscribe, methods=["POST"]),
-        Route("/subscribed", subscribed),
-        Route("/saved", saved),
-        Route("/search", search),
-        *discussion.ROUTES,
-        *inbox.ROUTES,
-        *people.ROUTES,
-        *post.ROUTES,
-    )
+ROUTES = (
+    Route("/", front),
+    Route("/boards", boards),
+    Route("/board/{name}", board),
+    Route("/board/{name}/about", about),
+    Route("/board/{name}/subscribe", subscribe, methods=["POST"]),
+    Route("/subscribed", subscribed),
+    Route("/saved", saved),
+    Route("/search", search),
+    *discussion.ROUTES,
+    *inbox.ROUTES,
+    *people.ROUTES,
+    *post.ROUTES,
+)
 
 
-def _picture(shown: "World", key: str) -> bytes | None:
-    posters = {f"poster-{t.id}": t.poster for t in shown.forum.threads if t.poster is not None}
+def _picture(region: Region, content: Content, key: str) -> bytes | None:
+    posters = {f"poster-{t.id}": t.poster for t in content.threads if t.poster is not None}
     poster = posters.get(key)
     if poster is None:
         return None
@@ -146,6 +152,7 @@ SITE = Site(
     folder=Path(__file__).parent,
     schema=store.SCHEMA,
     fill=store.fill,
-    routes=_routes,
+    generate=generate,
+    routes=ROUTES,
     picture=_picture,
 )

@@ -1,4 +1,4 @@
-"""Members: their pages, what they said, and the user's own settings."""
+"""Members: their pages and comments, and the user's own settings."""
 
 import sqlite3
 
@@ -7,15 +7,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
-from agentkv_env.sites.forum.content import FLAIRS_OF_MEMBERS
+from agentkv_env.sites.forum.content import FLAIRS_OF_MEMBERS, Content
 from agentkv_env.sites.site import (
     database,
     form,
     missing,
     paging,
+    region,
     render,
     see_other,
-    world,
+    site_content,
 )
 
 COMMENTS_ON_A_PAGE = 8
@@ -27,9 +28,9 @@ async def member(request: Request) -> Response:
     handle = shown["handle"]
     said = _said(connection, handle)
     threads = store.threads(
-        connection, now=world(request).now.isoformat(), order="new", author=handle
+        connection, now=region(request).now.isoformat(), order="new", author=handle
     )
-    moderated = [x.board for x in world(request).forum.charters if handle in x.moderators]
+    moderated = [x.board for x in site_content(request, Content).charters if handle in x.moderators]
     return render(
         request,
         "member.html",
@@ -44,7 +45,7 @@ async def member(request: Request) -> Response:
 
 
 async def comments(request: Request) -> Response:
-    """Everything a member has commented, the newest first."""
+    """List the comments of a member, newest first."""
     shown = _member(request)
     said = _said(database(request), shown["handle"])
     part = paging(len(said), page=request.query_params.get("page"), size=COMMENTS_ON_A_PAGE)
@@ -59,8 +60,8 @@ async def comments(request: Request) -> Response:
 
 
 async def settings(request: Request) -> Response:
-    """The user's bio and flair, to read and to change."""
-    connection, handle = database(request), world(request).me.handle
+    """Show or change the user's bio and flair."""
+    connection, handle = database(request), region(request).me.handle
     fields = await form(request) if request.method == "POST" else {}
     row = connection.execute("SELECT * FROM forum_member WHERE handle = ?", (handle,)).fetchone()
     if request.method == "POST":

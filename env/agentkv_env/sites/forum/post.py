@@ -1,4 +1,4 @@
-"""What a member writes on the forum: threads, comments, votes; and how it is changed later."""
+"""Write, edit and delete threads and comments, and vote."""
 
 import sqlite3
 
@@ -8,23 +8,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
+from agentkv_env.sites.forum.content import Content
 from agentkv_env.sites.forum.extras import FLAIRS
-from agentkv_env.sites.site import database, form, missing, render, see_other, world
+from agentkv_env.sites.site import database, form, missing, region, render, see_other, site_content
 
 _VOTES = {"up": 1, "down": -1}
 
 
 async def submit(request: Request) -> Response:
-    """The form for a new thread; a complete one is stored and shown."""
+    """Show the form for a new thread, or store a complete thread."""
     fields = await form(request) if request.method == "POST" else dict(request.query_params)
     wrong = []
     if request.method == "POST":
-        boards = {board.name for board in world(request).forum.boards}
+        boards = {board.name for board in site_content(request, Content).boards}
         checks = ((fields.get("board") in boards, "Choose a board"),
                   (bool(fields.get("title")), "Give the thread a title"))  # fmt: skip
         wrong = [message for good, message in checks if not good]
         if not wrong:
-            shown = world(request)
+            shown = region(request)
             cursor = database(request).execute(
                 "INSERT INTO forum_thread (board, author, title, body, score, vote, posted_at,"
                 " has_picture, flair) VALUES (?, ?, ?, ?, 0, 1, ?, 0, ?)",
@@ -46,7 +47,7 @@ async def comment(request: Request) -> Response:
 
 
 async def reply(request: Request) -> Response:
-    """A page of its own with the comment that is answered and a form."""
+    """Show a comment with a form for a reply, or store a reply."""
     fields = await form(request) if request.method == "POST" else {}
     row = _comment(request)
     if request.method == "POST" and fields.get("body"):
@@ -57,7 +58,7 @@ async def reply(request: Request) -> Response:
 
 
 async def delete_comment(request: Request) -> Response:
-    """Delete an own comment; its answers move up to where it stood."""
+    """Delete a comment of the user; its replies move up one level."""
     await form(request)
     row = _own_comment(request)
     connection = database(request)
@@ -69,7 +70,7 @@ async def delete_comment(request: Request) -> Response:
 
 
 async def vote_thread(request: Request) -> Response:
-    """Vote; the same vote again takes it back."""
+    """Vote; repeating the vote removes it."""
     fields = await form(request)
     row = store.thread(database(request), request.path_params["id"])
     if row is None:
@@ -79,7 +80,7 @@ async def vote_thread(request: Request) -> Response:
 
 
 async def vote_comment(request: Request) -> Response:
-    """Vote; the same vote again takes it back."""
+    """Vote; repeating the vote removes it."""
     fields = await form(request)
     row = _comment(request)
     _vote(request, "forum_comment", row, fields)
@@ -87,7 +88,7 @@ async def vote_comment(request: Request) -> Response:
 
 
 async def edit_comment(request: Request) -> Response:
-    """An own comment in a form, to change."""
+    """Show the form for a comment of the user, or store its changes."""
     fields = await form(request) if request.method == "POST" else {}
     row = _own_comment(request)
     if request.method == "POST" and fields.get("body"):
@@ -102,12 +103,12 @@ async def edit_comment(request: Request) -> Response:
 
 
 async def edit_thread(request: Request) -> Response:
-    """Text and flair of an own thread; the title stays."""
+    """Edit the text and flair of a thread of the user."""
     fields = await form(request) if request.method == "POST" else {}
     row = store.thread(database(request), request.path_params["id"])
     if row is None:
         raise missing()
-    if row["author"] != world(request).me.handle:
+    if row["author"] != region(request).me.handle:
         raise HTTPException(403)
     if request.method == "GET":
         return render(request, "edit_thread.html", thread=row, flairs=FLAIRS)
@@ -124,7 +125,7 @@ def _flair(fields: dict[str, str]) -> str:
 
 def _own_comment(request: Request) -> sqlite3.Row:
     row = _comment(request)
-    if row["author"] != world(request).me.handle:
+    if row["author"] != region(request).me.handle:
         raise HTTPException(403)
     return row
 
@@ -137,7 +138,7 @@ def _comment(request: Request) -> sqlite3.Row:
 
 
 def _store(request: Request, thread: int, parent: int | None, body: str) -> int:
-    shown = world(request)
+    shown = region(request)
     cursor = database(request).execute(
         "INSERT INTO forum_comment (thread, parent, author, body, score, vote, posted_at)"
         " VALUES (?, ?, ?, ?, 0, 1, ?)",

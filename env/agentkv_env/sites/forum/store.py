@@ -1,11 +1,10 @@
-"""The forum's tables: how they are filled, and the queries the pages share."""
+"""The tables of the forum, their initial rows, and queries that pages share."""
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.forum.content import Content
+from agentkv_env.sites.region import Region
 
 SCHEMA = """
 CREATE TABLE forum_member (
@@ -33,8 +32,8 @@ CREATE TABLE forum_letter (
     body TEXT NOT NULL, sent_at TEXT NOT NULL, is_read INTEGER NOT NULL
 );
 """
-# `score` and `votes` are everybody else's votes, `vote` the signed-in user's: -1, 0 or 1; a ballot
-# is the signed-in user's vote in a poll. `person` is the other end of a letter.
+# `score` and `votes` exclude the signed-in user's vote; `vote` is that vote: -1, 0 or 1. A ballot
+# is the signed-in user's vote in a poll. `person` is the sender or receiver of a message.
 
 _SHOWN = """
 SELECT t.*, t.score + t.vote AS points,
@@ -44,19 +43,19 @@ FROM forum_thread t
 
 _NEWEST = "posted_at DESC, id DESC"
 ORDERS = {
-    # Points lose half their weight a day: an hour is 1/24 of a julian day.
+    # The weight of points halves after one day; julianday counts in days.
     "hot": ("Hot", f"points / (1 + julianday(:now) - julianday(posted_at)) DESC, {_NEWEST}"),
     "new": ("New", _NEWEST),
     "top": ("Top", f"points DESC, {_NEWEST}"),
 }
-"""Ways to sort threads: what the page calls them, and the SQL; `:now` is the world's time."""
+"""Sort orders of threads: the label on the page and the SQL; `:now` is the world's time."""
 
 COMMENT_ORDERS = {
     "best": ("Best first", "points DESC, id"),
     "newest": ("Newest first", _NEWEST),
     "oldest": ("Oldest first", "posted_at, id"),
 }
-"""Ways to sort comments."""
+"""Sort orders of comments."""
 
 _KEPT = {
     "subscribed": "board IN (SELECT board FROM forum_subscription)",
@@ -64,12 +63,11 @@ _KEPT = {
 }
 
 
-def fill(world: "World", connection: sqlite3.Connection) -> None:
-    """Insert the world's members, subscriptions, threads, comments, polls and letters."""
-    content = world.forum
+def fill(region: Region, content: Content, connection: sqlite3.Connection) -> None:
+    """Insert members, subscriptions, threads, comments, polls and messages."""
 
     def moment(minutes_ago: int) -> str:
-        return (world.now - timedelta(minutes=minutes_ago)).isoformat()
+        return (region.now - timedelta(minutes=minutes_ago)).isoformat()
 
     connection.executemany(
         "INSERT INTO forum_member VALUES (?, ?, ?, ?)",
@@ -126,7 +124,7 @@ def threads(
     flair: str = "",
     kept: str = "",
 ) -> list[sqlite3.Row]:
-    """Threads that meet every condition given.
+    """Return the threads that meet all conditions.
 
     Args:
         text: all its words are in the title.
@@ -147,13 +145,13 @@ def threads(
 
 
 def thread(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
-    """The thread with this id, as its row."""
+    """Return the row of the thread with this id, or None."""
     row: sqlite3.Row | None = connection.execute(f"{_SHOWN} WHERE t.id = ?", (id,)).fetchone()
     return row
 
 
 def comment(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
-    """The comment with this id, as its row."""
+    """Return the row of the comment with this id, or None."""
     row: sqlite3.Row | None = connection.execute(
         "SELECT *, score + vote AS points FROM forum_comment WHERE id = ?", (id,)
     ).fetchone()
@@ -163,7 +161,7 @@ def comment(connection: sqlite3.Connection, id: int) -> sqlite3.Row | None:
 def comments(
     connection: sqlite3.Connection, thread: int, order: str = "best"
 ) -> list[tuple[int, sqlite3.Row]]:
-    """A thread's comments with their depth in one of `COMMENT_ORDERS`, each before its answers."""
+    """Return a thread's comments in one of `COMMENT_ORDERS`, with depth, parents before replies."""
     by = COMMENT_ORDERS.get(order, COMMENT_ORDERS["best"])[1]
     answers: dict[int | None, list[sqlite3.Row]] = {}
     for row in connection.execute(

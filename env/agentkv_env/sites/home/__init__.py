@@ -1,4 +1,4 @@
-"""The home page: the door to the four sites."""
+"""The home page: local news, and links to the other sites."""
 
 from agentkv_env.sites.home.pages import SITE
 

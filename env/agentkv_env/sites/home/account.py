@@ -1,10 +1,11 @@
-"""What the user keeps on the home site: settings, events to go to, a library card."""
+"""The user's data on the home site: settings, planned events and the library card."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentkv_env.sites.site import database, form, missing, render, see_other, world
+from agentkv_env.sites.home.content import Content
+from agentkv_env.sites.site import database, form, missing, region, render, see_other, site_content
 
 SCHEMA = """
 CREATE TABLE home_setting (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -15,26 +16,26 @@ SUMMARIES = ("Never", "Daily", "Weekly")
 
 
 def setting(request: Request, key: str) -> str:
-    """What the user chose, or what holds without a choice."""
+    """Return the user's setting, or its default."""
     found = database(request).execute("SELECT value FROM home_setting WHERE key = ?", (key,))
     row = found.fetchone()
     if row is not None:
         return str(row["value"])
-    return {"town": world(request).me.place, "greeting": "", "summary": "Never"}[key]
+    return {"town": region(request).me.place, "greeting": "", "summary": "Never"}[key]
 
 
 def is_going(request: Request, event: int) -> bool:
-    """Whether the user signed up for the event with this id."""
+    """Return whether the user has signed up for the event."""
     found = database(request).execute("SELECT 1 FROM home_going WHERE event = ?", (event,))
     return found.fetchone() is not None
 
 
 async def settings(request: Request) -> Response:
-    """Shows the settings; saves those that are posted, as far as they are among the choices."""
+    """Show the settings, after saving the posted settings that are valid."""
     saved = request.method == "POST"
     if saved:
         fields = await form(request)
-        allowed = {"town": world(request).places, "summary": SUMMARIES}
+        allowed = {"town": region(request).places, "summary": SUMMARIES}
         chosen = {key: fields[key] for key in allowed if fields.get(key) in allowed[key]}
         if "greeting" in fields:
             chosen["greeting"] = fields["greeting"][:60]
@@ -46,11 +47,11 @@ async def settings(request: Request) -> Response:
 
 
 async def go(request: Request) -> Response:
-    """Sign up for an event that is still to come, or take that back."""
-    number, events = request.path_params["id"], world(request).home.events
+    """Sign up for a future event, or cancel the sign-up."""
+    number, events = request.path_params["id"], site_content(request, Content).events
     if not 1 <= number <= len(events):
         raise missing()
-    if events[number - 1].day >= world(request).now.date():
+    if events[number - 1].day >= region(request).now.date():
         statement = (
             "DELETE FROM home_going WHERE event = ?"
             if is_going(request, number)
@@ -62,16 +63,16 @@ async def go(request: Request) -> Response:
 
 async def going(request: Request) -> Response:
     rows = database(request).execute("SELECT event FROM home_going ORDER BY event")
-    events = world(request).home.events
+    events = site_content(request, Content).events
     return render(request, "going.html", events=[events[row["event"] - 1] for row in rows])
 
 
 async def card(request: Request) -> Response:
-    """The library card: its number is told to those who accept the rules."""
+    """Show the library card; its number appears once the user has accepted the rules."""
     error = ""
     if request.method == "POST":
         fields = await form(request)
-        if fields.get("rules") == "yes" and fields.get("branch") in world(request).places:
+        if fields.get("rules") == "yes" and fields.get("branch") in region(request).places:
             database(request).execute("DELETE FROM home_card")
             database(request).execute("INSERT INTO home_card VALUES (?)", (fields["branch"],))
             return see_other("/card")
@@ -79,7 +80,7 @@ async def card(request: Request) -> Response:
     row = database(request).execute("SELECT branch FROM home_card").fetchone()
     return render(
         request, "card.html", status=422 if error else 200, error=error,
-        branch=row["branch"] if row else "", number=world(request).home.card_number,
+        branch=row["branch"] if row else "", number=site_content(request, Content).card_number,
     )  # fmt: skip
 
 

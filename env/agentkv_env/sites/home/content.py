@@ -1,13 +1,13 @@
-"""What the home page knows of the day: notices, weather, roads, events, offices.
+"""The content of the home site: notices, weather, roads, events and contacts.
 
-All of it stands on the home site only, generated from a world seed.
+Generated from the world's seed; no other site shows it.
 """
 
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from agentkv_env.sites.names import Names, Person
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 NUM_NOTICES = 18
 NUM_MONTHS = 4
@@ -17,7 +17,7 @@ NUM_ROADS = 5
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sheet on the notice board; ids run from 1, the newest."""
+    """A notice on the board; ids count from 1, the newest notice."""
 
     id: int
     subject: str
@@ -49,7 +49,7 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """How a road is today."""
+    """The state of a road today."""
 
     start: str
     end: str
@@ -59,7 +59,7 @@ class Road:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An evening or an afternoon somewhere; ids run from 1 in the order of days."""
+    """An event in a town; ids count from 1 in the order of days."""
 
     id: int
     title: str
@@ -70,12 +70,12 @@ class Event:
     host: Person
     seats: int
     entry: int
-    """Only in the picture: dollars, on the poster."""
+    """Price in dollars; only in the picture, on the poster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Where somebody can be reached."""
+    """Contact details of a person."""
 
     person: Person
     phone: str
@@ -86,7 +86,7 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything on the home site of one world before anybody acts."""
+    """The initial content of the home site of one world."""
 
     notices: tuple[Notice, ...]
     weather: tuple[Weather, ...]
@@ -95,10 +95,10 @@ class Content:
     contacts: tuple[Contact, ...]
     """By name."""
     card_number: int
-    """Given out when the rules of the library are accepted."""
+    """Shown when the user accepts the rules of the library."""
 
     def contact(self, handle: str) -> Contact | None:
-        """The entry of the person with this handle."""
+        """Return the contact with this handle, or None."""
         return next((each for each in self.contacts if each.person.handle == handle), None)
 
 
@@ -113,28 +113,28 @@ _FOUND = "a blue coat|a bunch of keys|a red umbrella|a silver ring|a small watch
 _DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
 
 
-def generate(names: Names, town: Town) -> Content:
-    """The day's content of one world."""
-    contacts = _contacts(names, town)
+def generate(names: Names, region: Region) -> Content:
+    """Generate the content of the home site."""
+    contacts = _contacts(names, region)
     return Content(
-        notices=_notices(names, town, contacts),
-        weather=tuple(_weather(names, place, town) for place in sorted(town.places)),
-        roads=_roads(names, town),
-        events=_events(names, town),
+        notices=_notices(names, region, contacts),
+        weather=tuple(_weather(names, place, region) for place in sorted(region.places)),
+        roads=_roads(names, region),
+        events=_events(names, region),
         contacts=contacts,
         card_number=names.rng.randint(20_000, 99_999),
     )
 
 
 def month_of(content: Content, year: int, month: int) -> tuple[Event, ...]:
-    """The events of a month, the first one first."""
+    """Return the events of a month, in order."""
     return tuple(e for e in content.events if (e.day.year, e.day.month) == (year, month))
 
 
-def _contacts(names: Names, town: Town) -> tuple[Contact, ...]:
+def _contacts(names: Names, region: Region) -> tuple[Contact, ...]:
     rng = names.rng
-    lines = rng.sample(range(1000, 10_000), len(town.people))
-    rooms = rng.sample(range(11, 99), len(town.people))
+    lines = rng.sample(range(1000, 10_000), len(region.people))
+    rooms = rng.sample(range(11, 99), len(region.people))
     return tuple(
         Contact(
             person=person,
@@ -144,24 +144,24 @@ def _contacts(names: Names, town: Town) -> tuple[Contact, ...]:
             hours=f"{names.pick(_DAYS)} {rng.randint(8, 11)}:00 to {rng.randint(13, 17)}:30",
         )
         for person, line, room in zip(
-            sorted(town.people, key=lambda each: each.name), lines, rooms, strict=True
+            sorted(region.people, key=lambda each: each.name), lines, rooms, strict=True
         )
     )
 
 
-def _notices(names: Names, town: Town, contacts: tuple[Contact, ...]) -> tuple[Notice, ...]:
-    """Each with a subject of its own."""
+def _notices(names: Names, region: Region, contacts: tuple[Contact, ...]) -> tuple[Notice, ...]:
+    """Generate notices with different subjects."""
     written: dict[str, Notice] = {}
     while len(written) < NUM_NOTICES:
-        notice = _notice(names, town, contacts, len(written) + 1)
+        notice = _notice(names, region, contacts, len(written) + 1)
         written.setdefault(notice.subject, notice)
     return tuple(written.values())
 
 
-def _notice(names: Names, town: Town, contacts: tuple[Contact, ...], id: int) -> Notice:
-    rng, place = names.rng, names.pick(town.places)
+def _notice(names: Names, region: Region, contacts: tuple[Contact, ...], id: int) -> Notice:
+    rng, place = names.rng, names.pick(region.places)
     author = names.pick(contacts).person
-    day = town.now.date() + timedelta(days=rng.randint(2, 20))
+    day = region.now.date() + timedelta(days=rng.randint(2, 20))
     when = f"{day.day} {day:%B}"
     hours = f"{rng.randint(7, 11)}:00 to {rng.randint(13, 19)}:00"
     subject, facts, text = names.pick(
@@ -184,36 +184,36 @@ def _notice(names: Names, town: Town, contacts: tuple[Contact, ...], id: int) ->
              "Soup and tea for everybody who comes."),
         )
     )  # fmt: skip
-    return Notice(id, subject, author, town.now.date() - timedelta(days=id - 1), facts, text)
+    return Notice(id, subject, author, region.now.date() - timedelta(days=id - 1), facts, text)
 
 
-def _weather(names: Names, place: str, town: Town) -> Weather:
+def _weather(names: Names, place: str, region: Region) -> Weather:
     rng = names.rng
     forecasts = []
     for ahead in range(NUM_FORECAST_DAYS):
         high = rng.randint(3, 31)
-        day = town.now.date() + timedelta(days=ahead)
+        day = region.now.date() + timedelta(days=ahead)
         low = high - rng.randint(3, 11)
         forecasts.append(Forecast(day, names.pick(_SKIES), high, low, rng.randint(2, 79)))
     return Weather(place, tuple(forecasts))
 
 
-def _roads(names: Names, town: Town) -> tuple[Road, ...]:
+def _roads(names: Names, region: Region) -> tuple[Road, ...]:
     delays = names.rng.sample(range(4, 75), NUM_ROADS)
-    ends = [names.sample(town.places, 2) for _ in delays]
+    ends = [names.sample(region.places, 2) for _ in delays]
     return tuple(
         Road(start, end, names.pick(_STATES), delay)
         for (start, end), delay in zip(ends, delays, strict=True)
     )
 
 
-def _events(names: Names, town: Town) -> tuple[Event, ...]:
+def _events(names: Names, region: Region) -> tuple[Event, ...]:
     rng = names.rng
-    first = town.now.date().replace(day=1)
+    first = region.now.date().replace(day=1)
     planned: list[tuple[date, str]] = []
     for _ in range(NUM_MONTHS):
         count = rng.randint(8, 14)
-        planned += [(first.replace(day=day), names.pick(town.places))
+        planned += [(first.replace(day=day), names.pick(region.places))
                     for day in sorted(rng.sample(range(1, 29), count))]  # fmt: skip
         first = (first + timedelta(days=32)).replace(day=1)
     return tuple(
@@ -224,7 +224,7 @@ def _events(names: Names, town: Town) -> tuple[Event, ...]:
             begins=f"{rng.randint(9, 20)}:{names.pick(('00', '15', '30', '45'))}",
             place=place,
             hall=names.pick(_HALLS),
-            host=names.pick(town.people[1:]),
+            host=names.pick(region.people[1:]),
             seats=rng.randint(12, 240),
             entry=rng.randint(3, 49),
         )

@@ -1,23 +1,19 @@
-"""The home site's pages: the day's news of the towns, and the doors to the other sites."""
+"""The pages of the home site: local news, and links to the other sites."""
 
 import sqlite3
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from agentkv_env.sites.home.account import ROUTES as OWN_PAGES
 from agentkv_env.sites.home.account import SCHEMA, is_going, setting
-from agentkv_env.sites.home.content import Content, month_of
+from agentkv_env.sites.home.content import Content, generate, month_of
 from agentkv_env.sites.images import poster
-from agentkv_env.sites.site import Site, missing, paging, render, whole_number, world
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.region import Region
+from agentkv_env.sites.site import Site, missing, paging, region, render, site_content, whole_number
 
 NOTICES_ON_A_PAGE = 6
 TOWNS_ON_A_PAGE = 6
@@ -26,13 +22,13 @@ CONTACTS_ON_A_PAGE = 8
 
 
 def content(request: Request) -> Content:
-    return world(request).home
+    return site_content(request, Content)
 
 
 async def home(request: Request) -> Response:
     town = setting(request, "town")
     weather = next(each for each in content(request).weather if each.place == town)
-    today = world(request).now.date()
+    today = region(request).now.date()
     coming = next(each for each in content(request).events if each.day >= today)
     return render(
         request,
@@ -45,7 +41,7 @@ async def home(request: Request) -> Response:
 
 
 async def notices(request: Request) -> Response:
-    """Notices whose subject or text has the words asked for; all of them without any."""
+    """List the notices that contain all words of the query; without a query, all notices."""
     words = request.query_params.get("q", "").lower().split()
     found = [
         each
@@ -81,7 +77,7 @@ async def forecast(request: Request) -> Response:
 
 
 async def traffic(request: Request) -> Response:
-    """The report itself comes later, when the page is there."""
+    """Show the page of the traffic report, which loads the report itself."""
     return render(request, "traffic.html")
 
 
@@ -90,8 +86,8 @@ async def road_rows(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """One month of the calendar; `month` counts from the present one."""
-    present = world(request).now.date().replace(day=1)
+    """Show one month of the calendar; `month` counts from the current month."""
+    present = region(request).now.date().replace(day=1)
     last = content(request).events[-1].day
     num_months = (last.year - present.year) * 12 + last.month - present.month
     ahead = whole_number(request.query_params.get("month"), 0, 0, num_months)
@@ -113,14 +109,14 @@ async def event(request: Request) -> Response:
     if not 1 <= number <= len(found):
         raise missing()
     shown = found[number - 1]
-    is_past = shown.day < world(request).now.date()
+    is_past = shown.day < region(request).now.date()
     return render(
         request, "event.html", event=shown, is_past=is_past, going=is_going(request, number)
     )
 
 
 async def contacts(request: Request) -> Response:
-    """People whose name, department or office has the words asked for."""
+    """List people whose name, department or office contains all words of the query."""
     words = request.query_params.get("q", "").lower().split()
     found = [
         each
@@ -141,30 +137,29 @@ async def contact(request: Request) -> Response:
     return render(request, "contact.html", contact=found)
 
 
-def _fill(world: "World", db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO world VALUES (?, ?)", (world.seed, world.now.isoformat()))
+def _fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO world VALUES (?, ?)", (region.seed, region.now.isoformat()))
 
 
-def _routes(world: "World") -> Sequence[BaseRoute]:
-    return [
-        Route("/", home),
-        Route("/notices", notices),
-        Route("/notice/{id:int}", notice),
-        Route("/weather", weather),
-        Route("/weather/{place}", forecast),
-        Route("/traffic", traffic),
-        Route("/traffic/rows", road_rows),
-        Route("/events", events),
-        Route("/event/{id:int}", event),
-        Route("/contacts", contacts),
-        Route("/contact/{handle}", contact),
-        *OWN_PAGES,
-    ]
+ROUTES = (
+    Route("/", home),
+    Route("/notices", notices),
+    Route("/notice/{id:int}", notice),
+    Route("/weather", weather),
+    Route("/weather/{place}", forecast),
+    Route("/traffic", traffic),
+    Route("/traffic/rows", road_rows),
+    Route("/events", events),
+    Route("/event/{id:int}", event),
+    Route("/contacts", contacts),
+    Route("/contact/{handle}", contact),
+    *OWN_PAGES,
+)
 
 
-def _picture(world: "World", key: str) -> bytes | None:
+def _picture(region: Region, content: Content, key: str) -> bytes | None:
     kind, _, number = key.partition("-")
-    events = world.home.events
+    events = content.events
     if kind != "event" or not number.isdecimal() or not 1 <= int(number) <= len(events):
         return None
     shown = events[int(number) - 1]
@@ -178,6 +173,7 @@ SITE = Site(
     folder=Path(__file__).parent,
     schema="CREATE TABLE world (seed INTEGER NOT NULL, now TEXT NOT NULL);" + SCHEMA,
     fill=_fill,
-    routes=_routes,
+    generate=generate,
+    routes=ROUTES,
     picture=_picture,
 )

@@ -1,4 +1,4 @@
-"""The shop."""
+"""The shop: products, cart, checkout, orders, reviews and services."""
 
 from agentkv_env.sites.shop.pages import SITE
 

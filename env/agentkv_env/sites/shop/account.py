@@ -1,36 +1,34 @@
-"""The customer's account: profile, addresses, signing in and out, messages to the shop."""
+"""The customer's account: profile, addresses, sign-in and messages to the shop."""
 
 import sqlite3
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from agentkv_env.sites.region import Region
+from agentkv_env.sites.shop.content import Content
 from agentkv_env.sites.shop.view import local_path, shop, show, signed_in
 from agentkv_env.sites.site import database, form, missing, see_other
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
-
 PASSWORD = "welcome"
-"""The one account's password; there is nothing to protect."""
+"""Password of the only account; it protects nothing."""
 NEWSLETTERS = ("Never", "Weekly", "Monthly")
 TOPICS = ("My order", "A product", "Delivery", "Something else")
 ADDRESS_FIELDS = ("label", "person", "street", "place", "postcode")
 
 
-def fill(world: "World", db: sqlite3.Connection) -> None:
+def fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
     """Insert the customer and the saved addresses."""
     db.execute(
         "INSERT INTO shop_customer VALUES (?, ?, ?, 'Never', '', 1, '', 0)",
-        (world.me.name, world.me.email, f"555 {1000 + world.seed % 9000}"),
+        (region.me.name, region.me.email, f"555 {1000 + region.seed % 9000}"),
     )
     db.executemany(
         "INSERT INTO shop_address (label, person, street, place, postcode) VALUES (?, ?, ?, ?, ?)",
         (
             (each.label, each.person, each.street, each.place, each.postcode)
-            for each in world.shop.addresses
+            for each in content.addresses
         ),
     )
 

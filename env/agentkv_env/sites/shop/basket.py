@@ -30,7 +30,7 @@ async def cart(request: Request) -> Response:
 
 
 async def add(request: Request) -> Response:
-    """Put a product into the cart, at the price on its tag if the customer gives that right."""
+    """Add a product to the cart, at its club price if the customer enters that price."""
     fields = await form(request)
     product = product_numbered(request, fields.get("product", ""))
     cents = product.cents
@@ -50,7 +50,7 @@ async def add(request: Request) -> Response:
 def put_in_cart(
     request: Request, product: Product, *, colour: str, size: str, cents: int, quantity: int
 ) -> None:
-    """Add a line, or add to the line that is there already."""
+    """Add a line, or increase the quantity of an existing line."""
     database(request).execute(
         "INSERT INTO shop_cart (product, colour, size, cents, quantity) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET quantity = min(?, quantity + excluded.quantity)",
@@ -136,7 +136,7 @@ async def compare(request: Request) -> Response:
 
 
 async def add_compare(request: Request) -> Response:
-    """Add to the comparison; the product added first leaves when there are too many."""
+    """Add a product to the comparison; a full comparison drops its oldest product."""
     product = product_numbered(request, (await form(request)).get("product", ""))
     keep(database(request), "shop_compare", product)
     database(request).execute(
@@ -154,7 +154,7 @@ async def remove_compare(request: Request) -> Response:
 
 
 def keep(db: sqlite3.Connection, table: str, product: Product) -> None:
-    """Add `product` to a list that a table holds, unless it is there already."""
+    """Add `product` to the list in a table, unless the list has it."""
     db.execute(
         f"INSERT INTO {table} VALUES (?, (SELECT 1 + coalesce(max(added), 0) FROM {table}))"
         " ON CONFLICT DO NOTHING",
@@ -163,7 +163,7 @@ def keep(db: sqlite3.Connection, table: str, product: Product) -> None:
 
 
 def kept(request: Request, table: str) -> list[Product]:
-    """The products of such a list, in the order in which they came."""
+    """Return the products of the list in a table, in the order of insertion."""
     rows = database(request).execute(f"SELECT product FROM {table} ORDER BY added")
     return [shop(request).catalogue[number - 1] for (number,) in rows]
 

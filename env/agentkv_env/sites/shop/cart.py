@@ -1,4 +1,4 @@
-"""What is in the cart and what it comes to."""
+"""The lines and totals of a cart or an order."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from agentkv_env.sites.shop.content import Content, Coupon, Product
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a cart or of an order; `cents` is the price of one piece."""
+    """One line of a cart or an order; `cents` is the unit price."""
 
     id: int
     product: Product
@@ -19,7 +19,7 @@ class Line:
 
     @property
     def options(self) -> str:
-        """Colour and size in a few words."""
+        """Color and size as text."""
         return ", ".join(part for part in (self.colour, self.size) if part)
 
     @property
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The sums under a cart; shipping comes later."""
+    """The totals of a cart, without shipping."""
 
     subtotal_cents: int
     coupon: Coupon | None
@@ -41,12 +41,12 @@ class Summary:
 
 
 def lines(db: sqlite3.Connection, shop: Content) -> list[Line]:
-    """The cart's rows, oldest first."""
+    """Return the lines of the cart, oldest first."""
     return as_lines(shop, db.execute("SELECT * FROM shop_cart ORDER BY id").fetchall())
 
 
 def as_lines(shop: Content, rows: list[sqlite3.Row]) -> list[Line]:
-    """Rows of the cart's or the orders' table as values."""
+    """Convert rows of the cart's or the orders' table to lines."""
     return [
         Line(row["id"], shop.catalogue[row["product"] - 1], row["colour"], row["size"],
              row["cents"], row["quantity"])
@@ -55,7 +55,7 @@ def as_lines(shop: Content, rows: list[sqlite3.Row]) -> list[Line]:
 
 
 def summary(db: sqlite3.Connection, shop: Content) -> Summary:
-    """What the cart comes to, with the coupon in use taken off the lines of its category."""
+    """Return the totals of the cart; the active coupon reduces lines of its category."""
     in_cart = lines(db, shop)
     (code,) = db.execute("SELECT coupon FROM shop_customer").fetchone()
     coupon = next((coupon for coupon in shop.coupons if coupon.code == code), None)

@@ -1,4 +1,4 @@
-"""Finding products: filters, orders and ranked search over the shop's unchanging catalogue."""
+"""Find products: filters, sort orders and ranked search."""
 
 import re
 import sqlite3
@@ -13,7 +13,7 @@ _Key = Callable[[Product], tuple[float, ...] | tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """Stars from 1 to 5, averaged over `count` reviews; `stars` is 0 without any."""
+    """Average of 1 to 5 stars over `count` reviews; 0 without reviews."""
 
     stars: float
     count: int
@@ -24,13 +24,13 @@ ORDERS = ("Featured", "Lowest price", "Highest price", "Best rated", "Name")
 
 
 def ratings(db: sqlite3.Connection) -> dict[int, Rating]:
-    """The rating of every product that has reviews."""
+    """Return the ratings of all products with reviews."""
     rows = db.execute("SELECT product, avg(stars), count(*) FROM shop_review GROUP BY product")
     return {number: Rating(stars, count) for number, stars, count in rows}
 
 
 def ordered(products: Iterable[Product], order: str, rated: Mapping[int, Rating]) -> list[Product]:
-    """`products` in one of `ORDERS`; an unknown order, like "Featured", leaves them as they are."""
+    """Sort `products` by one of `ORDERS`; an unknown order, like "Featured", does not sort."""
 
     def by_rating(product: Product) -> tuple[float, ...]:
         rating = rated.get(product.number, NO_RATING)
@@ -48,9 +48,9 @@ def ordered(products: Iterable[Product], order: str, rated: Mapping[int, Rating]
 def filtered(
     products: Iterable[Product], query: Mapping[str, str], rated: Mapping[int, Rating]
 ) -> list[Product]:
-    """Those of the query's `brand`, from `min` to `max` dollars, with at least `stars` stars.
+    """Filter products by the query's `brand`, `min` and `max` dollars, and minimum `stars`.
 
-    What is absent filters nothing.
+    Absent parameters filter nothing.
     """
     brand = query.get("brand", "")
     least = whole_number(query.get("min"), 0) * 100
@@ -66,7 +66,7 @@ def filtered(
 
 
 def search(content: Content, words: str) -> list[Product]:
-    """Products that hold the most of `words`, best first; those that hold fewer are left out.
+    """Return the products that contain the most of `words`, best match first.
 
     A word in the name counts more than one in the category or the facts, a whole word more than a
     beginning. A word found nowhere is ignored unless all are.
@@ -81,7 +81,7 @@ def search(content: Content, words: str) -> list[Product]:
 
 
 def _score(product: Product, terms: Sequence[str]) -> tuple[int, int]:
-    """How many of `terms` occur, and how well."""
+    """Return how many of `terms` occur, and how well they match."""
     name = product.name.lower().split()
     rest = f"{product.category} {' '.join(value for _, value in product.facts)}".lower().split()
     found = weight = 0

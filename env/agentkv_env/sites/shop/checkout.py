@@ -1,4 +1,4 @@
-"""From the cart to an order: where to, how, when, and what it is paid with."""
+"""The checkout: address, shipping, delivery time and payment."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,12 +9,12 @@ from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.shop.cart import lines, summary
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, form, money, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, money, region, see_other, whole_number
 
 
 @dataclass(frozen=True, slots=True)
 class Shipping:
-    """One way to get an order."""
+    """A shipping method."""
 
     name: str
     cents: int
@@ -33,11 +33,11 @@ SHIPPING = (
 PAYMENTS = ("Invoice", "Bank transfer", "Cash on delivery")
 GIFT_WRAP_CENTS = 250
 SLOT_DAYS = (2, 3)
-"""Days from now on which a parcel can be brought at a chosen time."""
+"""Days ahead for which a delivery time can be chosen."""
 
 
 def slots(now: datetime) -> tuple[str, ...]:
-    """When a parcel may come; the first is the one nobody has to choose."""
+    """Return the delivery times; the first is the default."""
     days = [now + timedelta(days=count) for count in SLOT_DAYS]
     return (
         "Any time",
@@ -56,14 +56,14 @@ async def checkout(request: Request) -> Response:
         addresses=db.execute("SELECT * FROM shop_address ORDER BY id").fetchall(),
         methods=SHIPPING,
         payments=PAYMENTS,
-        slots=slots(world(request).now),
+        slots=slots(region(request).now),
         gift_wrap_cents=GIFT_WRAP_CENTS,
     )
 
 
 @signed_in
 async def place_order(request: Request) -> Response:
-    """Turn the cart into an order and empty it; an empty cart goes back to the cart's page."""
+    """Place an order for the cart and empty it; an empty cart leads back to its page."""
     fields = await form(request)
     db = database(request)
     bought, sums = lines(db, shop(request)), summary(db, shop(request))
@@ -73,7 +73,7 @@ async def place_order(request: Request) -> Response:
     ).fetchone()
     if not bought or address is None:
         return see_other("/cart" if not bought else "/account/addresses/new")
-    now = world(request).now
+    now = region(request).now
     method = next((way for way in SHIPPING if way.name == fields.get("shipping")), SHIPPING[0])
     free_from_cents = shop(request).free_shipping_dollars * 100
     is_free = method is SHIPPING[0] and sums.total_cents >= free_from_cents

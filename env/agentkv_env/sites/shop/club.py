@@ -18,7 +18,7 @@ async def club(request: Request) -> Response:
 
 @signed_in
 async def join(request: Request) -> Response:
-    """Become a member, if the rules were read."""
+    """Join the club, if the customer has accepted the rules."""
     fields = await form(request)
     if fields.get("rules") == "yes":
         plan = fields.get("plan", "")
@@ -49,7 +49,7 @@ async def gift_cards(request: Request) -> Response:
 
 @signed_in
 async def redeem(request: Request) -> Response:
-    """Add a card to the customer's balance, once."""
+    """Add a gift card to the customer's balance, once."""
     card = _card(request, (await form(request)).get("code", ""))
     db = database(request)
     if card is not None and not _is_redeemed(request, card):

@@ -1,8 +1,9 @@
-"""What the shop sells and what has happened in it so far, generated from a world seed."""
+"""The initial content of the shop, generated from the world's seed."""
 
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names, Person
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.details import Detail, generate_details, often_reviewed
 from agentkv_env.sites.shop.goods import Product, generate_products, generate_sold_out, slug
 from agentkv_env.sites.shop.services import (
@@ -14,7 +15,6 @@ from agentkv_env.sites.shop.services import (
     generate_stores,
 )
 from agentkv_env.sites.shop.stock import CATEGORIES, REVIEWS
-from agentkv_env.sites.town import Town
 
 __all__ = ["Address", "Content", "Coupon", "PastOrder", "Product", "Review", "generate", "slug"]
 
@@ -35,10 +35,10 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Coupon:
-    """A reduction of everything in one category."""
+    """A coupon for all products of one category."""
 
     code: str
-    """Only in the picture: on the poster."""
+    """Only in the picture, on the poster."""
     percent: int
     category: str
     days_left: int
@@ -47,7 +47,7 @@ class Coupon:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to send things; `label` is "Home" or "Work"."""
+    """A delivery address; `label` is "Home" or "Work"."""
 
     label: str
     person: str
@@ -58,105 +58,105 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class PastOrder:
-    """An order from before; `lines` are product numbers and quantities."""
+    """A past order; `lines` are product numbers and quantities."""
 
     number: int
     days_ago: int
     status: str
     lines: tuple[tuple[int, int], ...]
     tracking: str
-    """Only in the picture: on the parcel's label."""
+    """Only in the picture, on the parcel's label."""
     invoice: str
-    """Only in the picture: the invoice's number."""
+    """Invoice number; only in the picture."""
     courier: str
-    """Only in the status history: who brought it."""
+    """Courier; only in the status history."""
     step_days: tuple[int, ...]
-    """Days from the order to each thing that may have happened to it since."""
+    """Days from the order to each later step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything the shop starts with."""
+    """The initial content of the shop."""
 
     name: str
     categories: tuple[str, ...]
     brands: tuple[str, ...]
     products: tuple[Product, ...]
-    """What can be bought, in order of their numbers, from 1."""
+    """Products on sale, in the order of their numbers, from 1."""
     sold_out: tuple[Product, ...]
-    """Numbered after the others; never the cheapest nor the dearest of its kind."""
+    """Sold-out products, numbered after the others; never the cheapest or dearest of a kind."""
     details: tuple[Detail, ...]
-    """More about each product, sold out or not, in order of their numbers."""
+    """Details of all products, including sold-out ones, in the order of their numbers."""
     reviews: tuple[Review, ...]
     coupons: tuple[Coupon, ...]
-    """One for each of the first few categories."""
+    """One coupon for each of the first categories."""
     addresses: tuple[Address, ...]
     orders: tuple[PastOrder, ...]
     """Oldest first."""
     free_shipping_dollars: int
-    """Only in the picture: from which total on standard shipping is free."""
+    """Minimum total for free standard shipping; only in the picture."""
     delivery_days: tuple[tuple[str, int], ...]
-    """How long a parcel takes to each town."""
+    """Delivery time to each town, in days."""
     stores: tuple[Store, ...]
     gift_cards: tuple[GiftCard, ...]
     club: Club
 
     @property
     def catalogue(self) -> tuple[Product, ...]:
-        """Everything that has a page, sold out or not."""
+        """All products, including sold-out ones."""
         return (*self.products, *self.sold_out)
 
     def product(self, number: int) -> Product | None:
-        """The product with `number`, or None."""
+        """Return the product with this number, or None."""
         shown = self.catalogue
         return shown[number - 1] if 1 <= number <= len(shown) else None
 
     def detail(self, product: Product) -> Detail:
-        """More about `product`."""
+        """Return the details of `product`."""
         return self.details[product.number - 1]
 
     def in_category(self, category: str) -> tuple[Product, ...]:
-        """What can be bought of a category."""
+        """Return the products on sale of a category."""
         return tuple(product for product in self.products if product.category == category)
 
 
-def generate(names: Names, town: Town) -> Content:
-    """Draw the shop of a world; `town.people[0]` is the customer."""
+def generate(names: Names, region: Region) -> Content:
+    """Generate the shop; `region.me` is the customer."""
     categories = tuple(sorted(names.sample(sorted(CATEGORIES), NUM_CATEGORIES)))
-    products = generate_products(names, town, categories)
+    products = generate_products(names, region, categories)
     more = Names(names.seed, "more of the shop", names.taken)
-    sold_out = generate_sold_out(more, town, products)
+    sold_out = generate_sold_out(more, region, products)
     shown = (*products, *sold_out)
-    reviews = _reviews(names, town, products)
+    reviews = _reviews(names, region, products)
     reviewed = {(review.product, review.author) for review in reviews}
-    me = town.people[0]
+    me = region.people[0]
     return Content(
         name=names.brand(),
         categories=categories,
-        brands=town.brands,
+        brands=region.brands,
         products=products,
         sold_out=sold_out,
-        details=generate_details(more, town, shown, sold_out),
-        reviews=(*reviews, *(Review(*row) for row in often_reviewed(more, town, products,
+        details=generate_details(more, region, shown, sold_out),
+        reviews=(*reviews, *(Review(*row) for row in often_reviewed(more, region, products,
                                                                     reviewed))),
         coupons=_coupons(names, categories),
         addresses=(_address(names, "Home", me, me.place),
-                   _address(names, "Work", me, names.pick(town.places))),
-        orders=_orders(names, more, town, products),
+                   _address(names, "Work", me, names.pick(region.places))),
+        orders=_orders(names, more, region, products),
         free_shipping_dollars=names.pick((60, 70, 80, 90, 120)),
-        delivery_days=tuple((place, more.rng.randint(1, 9)) for place in sorted(town.places)),
-        stores=generate_stores(more, town),
-        gift_cards=generate_gift_cards(more, town),
-        club=generate_club(more, town),
+        delivery_days=tuple((place, more.rng.randint(1, 9)) for place in sorted(region.places)),
+        stores=generate_stores(more, region),
+        gift_cards=generate_gift_cards(more, region),
+        club=generate_club(more, region),
     )  # fmt: skip
 
 
-def _reviews(names: Names, town: Town, products: tuple[Product, ...]) -> tuple[Review, ...]:
+def _reviews(names: Names, region: Region, products: tuple[Product, ...]) -> tuple[Review, ...]:
     rng = names.rng
     reviews: list[Review] = []
     for product in products:
         mood = rng.choice(((5, 5, 4), (5, 4, 3), (4, 3, 2), (3, 2, 1), (5, 4, 1)))
-        for author in rng.sample(town.people[1:], rng.choice((0, 1, 2, 2, 3))):
+        for author in rng.sample(region.people[1:], rng.choice((0, 1, 2, 2, 3))):
             stars = rng.choice(mood)
             title, text = rng.choice(REVIEWS[stars])
             reviews.append(
@@ -185,7 +185,7 @@ def _address(names: Names, label: str, me: Person, place: str) -> Address:
 
 
 def _orders(
-    names: Names, more: Names, town: Town, products: tuple[Product, ...]
+    names: Names, more: Names, region: Region, products: tuple[Product, ...]
 ) -> tuple[PastOrder, ...]:
     rng = names.rng
     number = rng.randint(3001, 8999)
@@ -198,7 +198,7 @@ def _orders(
         ("Being packed", rng.randint(1, 3), 2),
     ):
         lines = tuple((bought.pop().number, rng.choice((1, 1, 2))) for _ in range(count))
-        courier = more.pick(town.people[1:]).name
+        courier = more.pick(region.people[1:]).name
         papers = names.code(2, 4), more.code(3, 4), courier, _step_days(more)
         orders.append(PastOrder(number, days_ago, status, lines, *papers))
         number += rng.randint(11, 37)
@@ -206,7 +206,7 @@ def _orders(
 
 
 def _step_days(names: Names) -> tuple[int, ...]:
-    days = [0, 0]  # orders are paid at once, and some were placed only yesterday
+    days = [0, 0]  # orders are paid at once, and some were placed yesterday
     for _ in range(3):
         days.append(days[-1] + names.rng.randint(1, 4))
     return tuple(days)

@@ -1,24 +1,24 @@
-"""What stands on a product's further pages: stock, specifications, answers, later reviews."""
+"""Details on the further pages of a product: stock, specifications, questions, reviews."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.goods import Product
 from agentkv_env.sites.shop.questions import ANY_PRODUCT, OF_CATEGORY, REVIEWS
 from agentkv_env.sites.shop.services import NUM_STORES
-from agentkv_env.sites.town import Town
 
 CARE = ("wipe with a dry cloth", "wash by hand", "keep out of the sun", "oil once a year")
 PACKING = ("paper", "cardboard", "a cotton bag", "a wooden box", "nothing")
 NUM_ALSO_BOUGHT = 2
 SHARE_OFTEN_REVIEWED = 8
-"""One product of so many has a whole page of reviews."""
+"""One product out of this many has many reviews."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question with its answer, which is written `key: value`."""
+    """A question with its answer, in the form `key: value`."""
 
     question: str
     key: str
@@ -27,12 +27,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """More about one product."""
+    """The details of one product."""
 
     stock: int
-    """Pieces left; none of what is sold out."""
+    """Units in stock; 0 if sold out."""
     arrived_days_ago: int
-    """Different for every product."""
+    """Unique among the products."""
     specifications: tuple[tuple[str, str], ...]
     """Only on the specifications page."""
     answers: tuple[Answer, ...]
@@ -40,22 +40,22 @@ class Detail:
     also_bought: tuple[int, ...]
     """Numbers of other products."""
     sizes_cm: tuple[tuple[str, int], ...]
-    """Only on the size guide: how long each size is; empty where there is only one size."""
+    """Length of each size, only in the size guide; empty if there is only one size."""
     in_stores: tuple[int, ...]
-    """Only on a page of its own: pieces left in each store."""
+    """Units in each store; only on a page of its own."""
 
 
 def generate_details(
-    names: Names, town: Town, products: Sequence[Product], sold_out: Collection[Product]
+    names: Names, region: Region, products: Sequence[Product], sold_out: Collection[Product]
 ) -> tuple[Detail, ...]:
-    """One for each of `products`, which include those that are `sold_out`."""
+    """Generate details for each of `products`, which include the `sold_out` ones."""
     rng = names.rng
     arrived = rng.sample(range(2, 900), len(products))
     return tuple(
         Detail(
             stock=0 if product in sold_out else rng.randint(2, 60),
             arrived_days_ago=days_ago,
-            specifications=_specifications(names, town, product),
+            specifications=_specifications(names, region, product),
             answers=_answers(names, product),
             also_bought=_also_bought(names, product, products),
             sizes_cm=_sizes_cm(names, product),
@@ -65,9 +65,9 @@ def generate_details(
     )
 
 
-def _specifications(names: Names, town: Town, product: Product) -> tuple[tuple[str, str], ...]:
+def _specifications(names: Names, region: Region, product: Product) -> tuple[tuple[str, str], ...]:
     rng = names.rng
-    edge = (8 * product.grams) ** (1 / 3)  # of a cube that weighs as much, in cm
+    edge = (8 * product.grams) ** (1 / 3)  # edge of a cube of this weight, in cm
     width, height, depth = (round(edge * rng.uniform(0.6, 1.7)) for _ in range(3))
     return (
         ("Item code", names.code(3, 3)),
@@ -77,8 +77,8 @@ def _specifications(names: Names, town: Town, product: Product) -> tuple[tuple[s
         ("Parts", str(rng.randint(1, 24))),
         ("Care", rng.choice(CARE)),
         ("Packed in", rng.choice(PACKING)),
-        ("Designed by", rng.choice(town.people[1:]).name),
-        ("Repairs in", rng.choice(town.places)),
+        ("Designed by", rng.choice(region.people[1:]).name),
+        ("Repairs in", rng.choice(region.places)),
         ("Sold since", str(rng.randint(1998, 2024))),
     )
 
@@ -103,16 +103,16 @@ def _sizes_cm(names: Names, product: Product) -> tuple[tuple[str, int], ...]:
 
 
 def often_reviewed(
-    names: Names, town: Town, products: Sequence[Product], reviewed: Collection[tuple[int, str]]
+    names: Names, region: Region, products: Sequence[Product], reviewed: Collection[tuple[int, str]]
 ) -> list[tuple[int, str, int, str, str, int]]:
-    """Product, author, stars, title, text and days ago of many reviews of a few products.
+    """Yield product, author, stars, title, text and age in days of many reviews of a few products.
 
     `reviewed` are the products and authors that go together already: nobody reviews twice.
     """
     rng = names.rng
     rows: list[tuple[int, str, int, str, str, int]] = []
     for product in names.sample(products, len(products) // SHARE_OFTEN_REVIEWED):
-        for author in rng.sample(town.people[1:], rng.randint(6, 11)):
+        for author in rng.sample(region.people[1:], rng.randint(6, 11)):
             if (product.number, author.name) in reviewed:
                 continue
             stars, title, text = rng.choice(REVIEWS)

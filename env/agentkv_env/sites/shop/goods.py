@@ -1,10 +1,10 @@
-"""What the shop sells, generated from a world seed."""
+"""The products of the shop, generated from the world's seed."""
 
 from dataclasses import dataclass, replace
 
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.stock import BLURBS, CATEGORIES, COLOURS, LINES, SIZES, Kind
-from agentkv_env.sites.town import Town
 
 PRODUCTS_PER_KIND = 3
 NUM_SOLD_OUT = 4
@@ -12,7 +12,7 @@ NUM_SOLD_OUT = 4
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One thing on sale. `number` is in its address: /product/12."""
+    """A product; `number` is part of its address: /product/12."""
 
     number: int
     name: str
@@ -20,42 +20,44 @@ class Product:
     category: str
     kind: str
     cents: int
-    """No two products of a category cost the same."""
+    """Unique among the products of a category."""
     colours: tuple[str, ...]
     sizes: tuple[str, ...]
-    """Empty where there is only one size."""
+    """Empty if there is only one size."""
     facts: tuple[tuple[str, str], ...]
     """The specification table."""
     blurb: str
     model: str
-    """Only in the picture: the model number, on the label."""
+    """Model number; only in the picture, on the label."""
     grams: int
-    """Only in the picture: the weight, on the label."""
+    """Weight; only in the picture, on the label."""
     club_cents: int | None
-    """Only in the picture: a lower price on a tag over the photo; none for most products."""
+    """Club price, only in the picture, on a tag; None for most products."""
 
     @property
     def picture(self) -> str:
-        """Key of the photo. Products of a kind share a few photos; a price tag makes it its own."""
+        """Key of the photo; products of a kind share photos, except those with a price tag."""
         if self.club_cents is not None:
             return f"tag-{self.number}"
         return f"photo-{slug(self.kind)}-{self.number % 2}"
 
 
 def slug(name: str) -> str:
-    """`name` as part of an address: lower case, dashes for spaces."""
+    """Return `name` as part of an address: in lower case, with dashes for spaces."""
     return name.lower().replace(" ", "-")
 
 
-def generate_products(names: Names, town: Town, categories: tuple[str, ...]) -> tuple[Product, ...]:
-    """Products of every kind in `categories`, each kind by several makers."""
+def generate_products(
+    names: Names, region: Region, categories: tuple[str, ...]
+) -> tuple[Product, ...]:
+    """Generate products of every kind in `categories`, each kind by several brands."""
     products: list[Product] = []
     for category in categories:
         prices: set[int] = set()
         drawn: list[Product] = []
         for kind in CATEGORIES[category]:
-            for brand in names.sample(town.brands, PRODUCTS_PER_KIND):
-                product = _product(names, town, brand=brand, category=category, kind=kind)
+            for brand in names.sample(region.brands, PRODUCTS_PER_KIND):
+                product = _product(names, region, brand=brand, category=category, kind=kind)
                 while product.cents in prices:
                     product = replace(product, cents=product.cents + 100)
                 prices.add(product.cents)
@@ -70,9 +72,9 @@ def generate_products(names: Names, town: Town, categories: tuple[str, ...]) -> 
 
 
 def generate_sold_out(
-    names: Names, town: Town, products: tuple[Product, ...]
+    names: Names, region: Region, products: tuple[Product, ...]
 ) -> tuple[Product, ...]:
-    """Products beside others of their kind, with a price between theirs."""
+    """Generate sold-out products with prices between those of their category."""
     found: list[Product] = []
     kinds = [(category, kind) for category in sorted({one.category for one in products})
              for kind in CATEGORIES[category]]  # fmt: skip
@@ -82,17 +84,19 @@ def generate_sold_out(
         prices = sorted(one.cents for one in of_kind)
         free = [cents for cents in range(prices[0] + 100, prices[-1], 100) if cents not in taken]
         if len(found) < NUM_SOLD_OUT and free:
-            brands = [brand for brand in town.brands if brand not in {one.brand for one in of_kind}]
-            drawn = _product(names, town, brand=names.pick(brands), category=category, kind=kind)
+            brands = [
+                brand for brand in region.brands if brand not in {one.brand for one in of_kind}
+            ]
+            drawn = _product(names, region, brand=names.pick(brands), category=category, kind=kind)
             facts = dict(drawn.facts) | {"Delivery": f"back in {names.rng.randint(2, 9)} weeks"}
             found.append(replace(drawn, number=len(products) + len(found) + 1,
                                  cents=names.pick(free), facts=tuple(facts.items())))  # fmt: skip
     return tuple(found)
 
 
-def _product(names: Names, town: Town, *, brand: str, category: str, kind: Kind) -> Product:
+def _product(names: Names, region: Region, *, brand: str, category: str, kind: Kind) -> Product:
     rng = names.rng
-    material, place = rng.choice(kind.materials), rng.choice(town.places)
+    material, place = rng.choice(kind.materials), rng.choice(region.places)
     least, most = kind.dollars
     blurb = rng.choice(BLURBS).format(
         kind=kind.name.lower(), material=material, Material=material.capitalize(), place=place

@@ -1,38 +1,35 @@
-"""Orders that were placed: their pages, history and papers."""
+"""Placed orders: their pages, history and documents."""
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.basket import put_in_cart
 from agentkv_env.sites.shop.cart import as_lines
 from agentkv_env.sites.shop.checkout import GIFT_WRAP_CENTS
-from agentkv_env.sites.shop.content import PastOrder
+from agentkv_env.sites.shop.content import Content, PastOrder
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, missing, see_other, world
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.site import database, missing, region, see_other
 
 STEPS = {
     "Delivered": ("Ordered", "Paid", "Packed", "Sent", "Delivered"),
     "Cancelled": ("Ordered", "Paid", "Cancelled"),
     "Being packed": ("Ordered", "Paid"),
 }
-"""What has happened to an order of each status."""
+"""Past steps of an order by status."""
 
 
-def fill(world: "World", db: sqlite3.Connection) -> None:
-    """Insert the orders from before."""
-    home = world.shop.addresses[0]
-    for order in world.shop.orders:
-        bought = [(world.shop.products[number - 1], count) for number, count in order.lines]
+def fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
+    """Insert the past orders."""
+    home = content.addresses[0]
+    for order in content.orders:
+        bought = [(content.products[number - 1], count) for number, count in order.lines]
         total = sum(product.cents * count for product, count in bought)
-        placed = world.now - timedelta(days=order.days_ago)
+        placed = region.now - timedelta(days=order.days_ago)
         db.execute(
             "INSERT INTO shop_order VALUES (?, ?, ?, ?, ?, ?, ?, 'Pick up', 'Invoice', 0, '', '',"
             " 0, 0, ?, 'Any time', 0)",
@@ -76,7 +73,7 @@ async def order(request: Request) -> Response:
 
 @signed_in
 async def history(request: Request) -> Response:
-    """What happened when; who brought it stands on this page only."""
+    """Show the status history; only this page names the courier."""
     row = requested_order(request)
     events = database(request).execute(
         "SELECT * FROM shop_order_event WHERE number = ? ORDER BY id", (row["number"],)
@@ -100,7 +97,7 @@ async def latest(request: Request) -> Response:
 
 @signed_in
 async def cancel(request: Request) -> Response:
-    """Cancel an order that has not left yet; others stay as they are."""
+    """Cancel an order that has not been sent; other orders do not change."""
     row = requested_order(request)
     db = database(request)
     if row["status"] == "Being packed":
@@ -110,14 +107,14 @@ async def cancel(request: Request) -> Response:
         )
         db.execute(
             "INSERT INTO shop_order_event (number, step, happened) VALUES (?, 'Cancelled', ?)",
-            (row["number"], world(request).now.isoformat()),
+            (row["number"], region(request).now.isoformat()),
         )
     return see_other(f"/order/{row['number']}")
 
 
 @signed_in
 async def again(request: Request) -> Response:
-    """Put everything of an order into the cart once more, at today's price."""
+    """Add all lines of an order to the cart, at current prices."""
     requested_order(request)
     for line in as_lines(shop(request), requested_lines(request)):
         put_in_cart(request, line.product, colour=line.colour, size=line.size,
@@ -126,7 +123,7 @@ async def again(request: Request) -> Response:
 
 
 def requested_order(request: Request) -> sqlite3.Row:
-    """The order in the address.
+    """Return the order in the address.
 
     Raises:
         HTTPException: 404 when there is none.
@@ -142,7 +139,7 @@ def requested_order(request: Request) -> sqlite3.Row:
 
 
 def requested_lines(request: Request) -> list[sqlite3.Row]:
-    """What was bought with the order in the address."""
+    """Return the lines of the order in the address."""
     query = "SELECT * FROM shop_order_line WHERE number = ? ORDER BY id"
     return database(request).execute(query, (request.path_params["number"],)).fetchall()
 

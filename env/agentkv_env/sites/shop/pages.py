@@ -1,34 +1,24 @@
-"""The shop's public lists: start page, categories, search, new things, deals; and its help."""
+"""The public pages of the shop: start page, categories, search, new products, deals, help."""
 
 import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop import account, basket, checkout, club, orders, returns, shelf, stores
 from agentkv_env.sites.shop.catalogue import ORDERS, filtered, ordered, ratings, search
-from agentkv_env.sites.shop.content import Product, slug
+from agentkv_env.sites.shop.content import Content, Product, generate, slug
 from agentkv_env.sites.shop.pictures import picture
 from agentkv_env.sites.shop.view import shop, show
-from agentkv_env.sites.site import (
-    Site,
-    database,
-    missing,
-    paging,
-    whole_number,
-    world,
-)
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.site import Site, database, missing, paging, region, whole_number
 
 PAGE_SIZES = (8, 4)
-"""The first is taken unless another is asked for."""
+"""The first size is the default."""
 STARS = (4, 3, 2)
 NUM_NEW = 18
 NEW_A_PAGE = 6
@@ -103,8 +93,8 @@ def _listing(
 
 
 async def arrivals(request: Request) -> Response:
-    """What came last, with the day."""
-    content, now = shop(request), world(request).now
+    """List the newest products with their day of arrival."""
+    content, now = shop(request), region(request).now
     newest = sorted(content.catalogue, key=lambda one: content.detail(one).arrived_days_ago)
     shown = paging(NUM_NEW, page=request.query_params.get("page"), size=NEW_A_PAGE)
     rows = [(product, now - timedelta(days=content.detail(product).arrived_days_ago))
@@ -130,43 +120,41 @@ async def returning(request: Request) -> Response:
     return show(request, "returns.html", days=returns.RETURN_DAYS)
 
 
-def _fill(world: "World", db: sqlite3.Connection) -> None:
-    content = world.shop
+def _fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
     db.executemany(
         "INSERT INTO shop_review (product, author, stars, title, text, written)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         (
             (
                 review.product, review.author, review.stars, review.title, review.text,
-                (world.now - timedelta(days=review.days_ago)).isoformat(),
+                (region.now - timedelta(days=review.days_ago)).isoformat(),
             )
             for review in content.reviews
         ),
     )  # fmt: skip
-    orders.fill(world, db)
-    account.fill(world, db)
+    orders.fill(region, content, db)
+    account.fill(region, content, db)
 
 
-def _routes(world: "World") -> Sequence[BaseRoute]:
-    return [
-        Route("/", start),
-        Route("/category/{name}", category),
-        Route("/brand/{name}", brand),
-        Route("/search", results),
-        Route("/new", arrivals),
-        Route("/deals", deals),
-        Route("/help/shipping", shipping),
-        Route("/help/delivery", delivery),
-        Route("/help/returns", returning),
-        *basket.ROUTES,
-        *shelf.ROUTES,
-        *checkout.ROUTES,
-        *orders.ROUTES,
-        *returns.ROUTES,
-        *club.ROUTES,
-        *stores.ROUTES,
-        *account.ROUTES,
-    ]
+ROUTES = (
+    Route("/", start),
+    Route("/category/{name}", category),
+    Route("/brand/{name}", brand),
+    Route("/search", results),
+    Route("/new", arrivals),
+    Route("/deals", deals),
+    Route("/help/shipping", shipping),
+    Route("/help/delivery", delivery),
+    Route("/help/returns", returning),
+    *basket.ROUTES,
+    *shelf.ROUTES,
+    *checkout.ROUTES,
+    *orders.ROUTES,
+    *returns.ROUTES,
+    *club.ROUTES,
+    *stores.ROUTES,
+    *account.ROUTES,
+)
 
 
 SITE = Site(
@@ -175,6 +163,7 @@ SITE = Site(
     folder=Path(__file__).parent,
     schema=Path(__file__).with_name("schema.sql").read_text(),
     fill=_fill,
-    routes=_routes,
+    generate=generate,
+    routes=ROUTES,
     picture=picture,
 )

@@ -1,26 +1,23 @@
-"""The shop's pictures. What they say stands nowhere else on the pages."""
+"""Draw the pictures of the shop; the pages do not repeat their texts."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from agentkv_env.sites.images import label, poster, receipt, scene
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.content import Content, slug
 from agentkv_env.sites.site import money, whole_number
 
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
-
 PAY_WITHIN_DAYS = 14
-"""An invoice is to be paid so many days after the order."""
+"""An invoice is due this many days after the order."""
 
 
-def picture(world: "World", key: str) -> bytes | None:
-    """Draw `key`, which is a word, a dash and a number, or "shipping".
+def picture(region: Region, content: Content, key: str) -> bytes | None:
+    """Draw the picture `key`: a word, a dash and a number, or "shipping".
 
     The words: photo-KIND, tag and label of a product, parcel, receipt and invoice of an order,
     coupon, card (a gift card), sign (of a store).
     """
-    shop = world.shop
+    shop = content
     kind, _, rest = key.partition("-")
     if kind == "shipping" and not rest:
         limit = f"FROM {shop.free_shipping_dollars} DOLLARS"
@@ -37,7 +34,7 @@ def picture(world: "World", key: str) -> bytes | None:
     if kind == "sign":
         return _sign(shop, number)
     if kind == "invoice":
-        return _invoice(world, number)
+        return _invoice(region, shop, number)
     if kind in ("parcel", "receipt"):
         return _of_order(shop, kind, number)
     return None
@@ -101,12 +98,12 @@ def _sign(shop: Content, number: int) -> bytes | None:
     return poster(lines, key=store.place, width=360, height=200)
 
 
-def _invoice(world: "World", number: int) -> bytes | None:
-    order = next((order for order in world.shop.orders if order.number == number), None)
+def _invoice(region: Region, shop: Content, number: int) -> bytes | None:
+    order = next((order for order in shop.orders if order.number == number), None)
     if order is None:
         return None
-    total = sum(world.shop.products[line - 1].cents * quantity for line, quantity in order.lines)
-    due = world.now - timedelta(days=order.days_ago - PAY_WITHIN_DAYS)
+    total = sum(shop.products[line - 1].cents * quantity for line, quantity in order.lines)
+    due = region.now - timedelta(days=order.days_ago - PAY_WITHIN_DAYS)
     lines = [
         f"INVOICE {order.invoice}",
         f"TOTAL {money(total)}",

@@ -1,16 +1,16 @@
-"""Common words of what customers ask about a product; nothing here is a proper name."""
+"""Texts of customers' questions and reviews, without proper names."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, the key its answer stands under, and how the answer is made."""
+    """A question, the key of its answer, and the form of the answer."""
 
     text: str
     key: str
     value: str
-    """Holds `{}` for the number."""
+    """Contains `{}` for the number."""
     numbers: range
 
 
@@ -87,4 +87,4 @@ REVIEWS = (
     (2, "Too loud", "It makes a noise. I wrote to the shop {count} times."),
     (1, "Broken", "It broke after {count} weeks. The shop in {place} took it back."),
 )
-"""Stars, title and text of the reviews of what many people bought."""
+"""Stars, title and text of reviews of popular products."""

@@ -1,4 +1,4 @@
-"""Sending things back."""
+"""Returns of ordered products."""
 
 from datetime import datetime, timedelta
 
@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from agentkv_env.sites.shop.cart import as_lines
 from agentkv_env.sites.shop.orders import requested_lines, requested_order
 from agentkv_env.sites.shop.view import shop, show, signed_in
-from agentkv_env.sites.site import database, form, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, region, see_other, whole_number
 
 RETURN_DAYS = 90
 REASONS = ("Too small", "Too large", "Broken", "Wrong product", "Not needed")
@@ -17,10 +17,10 @@ REFUNDS = ("Money back", "New one", "Gift card")
 
 
 def may_return(request: Request) -> bool:
-    """Whether the order in the address came, and not too long ago."""
+    """Return whether the order in the address was delivered recently enough for a return."""
     order = requested_order(request)
     placed = datetime.fromisoformat(order["placed"])
-    is_recent = world(request).now - placed <= timedelta(days=RETURN_DAYS)
+    is_recent = region(request).now - placed <= timedelta(days=RETURN_DAYS)
     return bool(order["status"] == "Delivered" and is_recent)
 
 
@@ -40,7 +40,7 @@ async def return_form(request: Request) -> Response:
 
 @signed_in
 async def send_back(request: Request) -> Response:
-    """Register a line of the order; one that is registered already gets another reason."""
+    """Register the return of an order line, or change the reason of a registered return."""
     fields = await form(request)
     line = whole_number(fields.get("line"), 0)
     if not may_return(request) or line not in {row["id"] for row in requested_lines(request)}:

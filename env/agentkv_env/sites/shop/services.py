@@ -1,9 +1,9 @@
-"""What the shop has besides its products: stores in some towns, gift cards, a club."""
+"""The services of the shop: stores, gift cards and a club."""
 
 from dataclasses import dataclass
 
 from agentkv_env.sites.names import Names, Person
-from agentkv_env.sites.town import Town
+from agentkv_env.sites.region import Region
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 MONTHS = ("January February March April May June July August September October November"
@@ -14,7 +14,7 @@ NUM_GIFT_CARDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A shop one can walk into. Hours are full ones of the day, opening and closing."""
+    """A store; its opening and closing times are full hours."""
 
     place: str
     street: str
@@ -23,16 +23,16 @@ class Store:
     parking: int
     hours: tuple[int, int]
     late_day: str
-    """The day of the week on which it closes two hours later."""
+    """The weekday on which it closes two hours later."""
     saturday: tuple[int, int]
     sunday: tuple[int, int]
-    """Only in the picture: on the sign at the door."""
+    """Only in the picture, on the sign at the door."""
     closed_on: str
-    """Only in the picture: a day such as "24 MAY"."""
+    """A day such as "24 MAY"; only in the picture."""
 
     @property
     def week(self) -> tuple[tuple[str, str], ...]:
-        """The days that are not on the sign alone, with their hours."""
+        """Opening hours by day, without the days that only the sign shows."""
         opens, closes = self.hours
         days = [(day, (opens, closes + 2 * (day == self.late_day))) for day in WEEKDAYS]
         return tuple((day, _span(hours)) for day, hours in [*days, ("Saturday", self.saturday)])
@@ -40,7 +40,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class GiftCard:
-    """Money somebody gave the customer."""
+    """A gift card of the customer."""
 
     code: str
     """Only in the picture."""
@@ -50,28 +50,28 @@ class GiftCard:
 
 @dataclass(frozen=True, slots=True)
 class Club:
-    """What membership costs."""
+    """Price of the membership."""
 
     yearly_cents: int
     monthly_cents: int
     members: int
     since: int
     host: str
-    """Who leads it."""
+    """The head of the club."""
 
 
 def _span(hours: tuple[int, int]) -> str:
     return f"{hours[0]} to {hours[1]}"
 
 
-def generate_stores(names: Names, town: Town) -> tuple[Store, ...]:
-    """One in each of a few towns, in the order of their names."""
+def generate_stores(names: Names, region: Region) -> tuple[Store, ...]:
+    """Generate one store in each of a few towns, in the order of their names."""
     rng = names.rng
-    managers = rng.sample(town.people[1:], NUM_STORES)
+    managers = rng.sample(region.people[1:], NUM_STORES)
     return tuple(
         _store(names, place, manager)
         for place, manager in zip(
-            sorted(rng.sample(town.places, NUM_STORES)), managers, strict=True
+            sorted(rng.sample(region.places, NUM_STORES)), managers, strict=True
         )
     )
 
@@ -93,18 +93,18 @@ def _store(names: Names, place: str, manager: Person) -> Store:
     )
 
 
-def generate_gift_cards(names: Names, town: Town) -> tuple[GiftCard, ...]:
-    """From different people, each over another sum."""
+def generate_gift_cards(names: Names, region: Region) -> tuple[GiftCard, ...]:
+    """Generate gift cards from different people, with different amounts."""
     sums = names.sample(range(15, 150, 5), NUM_GIFT_CARDS)
-    givers = names.sample(town.people[1:], NUM_GIFT_CARDS)
+    givers = names.sample(region.people[1:], NUM_GIFT_CARDS)
     return tuple(
         GiftCard(names.code(3, 4), giver.name, 100 * dollars)
         for giver, dollars in zip(givers, sums, strict=True)
     )
 
 
-def generate_club(names: Names, town: Town) -> Club:
-    """The shop's one club."""
+def generate_club(names: Names, region: Region) -> Club:
+    """Generate the club of the shop."""
     rng = names.rng
     monthly_cents = 10 * rng.randint(15, 80)
     return Club(
@@ -112,5 +112,5 @@ def generate_club(names: Names, town: Town) -> Club:
         monthly_cents=monthly_cents,
         members=rng.randint(200, 9000),
         since=rng.randint(1990, 2023),
-        host=rng.choice(town.people[1:]).name,
+        host=rng.choice(region.people[1:]).name,
     )

@@ -1,4 +1,4 @@
-"""A product's pages: the product itself, its specifications, questions and reviews."""
+"""The pages of a product: overview, specifications, questions and reviews."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,10 +6,10 @@ from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.shop.basket import keep, kept
 from agentkv_env.sites.shop.view import requested_product, shop, show
-from agentkv_env.sites.site import database, form, missing, paging, see_other, whole_number, world
+from agentkv_env.sites.site import database, form, missing, paging, region, see_other, whole_number
 
 NEWEST_REVIEWS = 2
-"""On the product's own page; all of them have a page."""
+"""Number of reviews on the product's page; another page shows all of them."""
 REVIEWS_A_PAGE = 4
 REVIEW_ORDERS = {
     "Newest": "written DESC, id DESC",
@@ -112,7 +112,7 @@ async def write_review(request: Request) -> Response:
     if not 1 <= stars <= 5 or not title:
         error = "Please choose a rating and write a title."
         return show(request, "review.html", status=422, product=shown, error=error, fields=fields)
-    now = world(request).now
+    now = region(request).now
     database(request).execute(
         "INSERT INTO shop_review (product, author, stars, title, text, written)"
         " VALUES (?, (SELECT name FROM shop_customer), ?, ?, ?, ?)",
@@ -122,7 +122,7 @@ async def write_review(request: Request) -> Response:
 
 
 async def recent(request: Request) -> Response:
-    """The part of the start page that comes after the rest: what was looked at last."""
+    """Return the part of the start page with recently viewed products, which loads later."""
     seen = kept(request, "shop_seen")[: -NUM_SEEN - 1 : -1]
     return show(request, "recent.html", products=seen)
 
@@ -132,7 +132,7 @@ async def alerts(request: Request) -> Response:
 
 
 async def add_alert(request: Request) -> Response:
-    """Remember to tell the customer; what is there is not waited for."""
+    """Store a stock alert for a sold-out product."""
     shown = requested_product(request)
     if not shop(request).detail(shown).stock:
         keep(database(request), "shop_alert", shown)

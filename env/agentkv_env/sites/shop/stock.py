@@ -1,19 +1,19 @@
-"""Common words the shop's products are made of; nothing here is a proper name."""
+"""Kinds of products and their words, without proper names."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of product: what it is called, what it is made of and what it costs."""
+    """A kind of product: name, materials and prices."""
 
     name: str
     materials: tuple[str, ...]
     dollars: tuple[int, int]
-    """The cheapest and the dearest."""
+    """Lowest and highest price."""
     grams: tuple[int, int]
     sizes: bool = False
-    """Comes in several sizes."""
+    """True if it comes in several sizes."""
 
 
 def _kind(name: str, materials: str, dollars: tuple[int, int], grams: tuple[int, int],

@@ -1,4 +1,4 @@
-"""The stores in town: where they are, what is left there, and keeping it for the customer."""
+"""The stores: addresses, stock and reservations."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,7 +37,7 @@ def _in_stores(request: Request, error: str) -> Response:
 
 
 def _left(request: Request) -> dict[str, int]:
-    """How many pieces of the product in the address each store has."""
+    """Show the stock of the product in each store."""
     content = shop(request)
     pieces = content.detail(requested_product(request)).in_stores
     return {store.place: count for store, count in zip(content.stores, pieces, strict=True)}
@@ -45,7 +45,7 @@ def _left(request: Request) -> dict[str, int]:
 
 @signed_in
 async def reserve(request: Request) -> Response:
-    """Keep a piece in a store; a product is kept in one store at a time."""
+    """Reserve a unit in a store; a product can be reserved in one store at a time."""
     place = (await form(request)).get("store", "")
     if not _left(request).get(place):
         return _in_stores(request, error="There is none left in that store.")

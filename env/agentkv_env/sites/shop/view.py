@@ -1,4 +1,4 @@
-"""What every page of the shop shows, and who may see it."""
+"""Render pages of the shop, find the requested product, and require sign-in."""
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -9,18 +9,18 @@ from starlette.responses import Response
 
 from agentkv_env.sites.shop.catalogue import NO_RATING, ratings
 from agentkv_env.sites.shop.content import Content, Product, slug
-from agentkv_env.sites.site import database, missing, render, see_other, whole_number, world
+from agentkv_env.sites.site import database, missing, render, see_other, site_content, whole_number
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def shop(request: Request) -> Content:
-    """The shop's unchanging content."""
-    return world(request).shop
+    """Return the content of the shop."""
+    return site_content(request, Content)
 
 
 def show(request: Request, template: str, *, status: int = 200, **values: object) -> Response:
-    """Render `template` with what the layout and the product cards need besides `values`."""
+    """Render `template` with `values` and the values that the layout and product cards need."""
     db = database(request)
     rated = ratings(db)
     customer = db.execute("SELECT * FROM shop_customer").fetchone()
@@ -39,7 +39,7 @@ def show(request: Request, template: str, *, status: int = 200, **values: object
 
 
 def requested_product(request: Request) -> Product:
-    """The product in the address.
+    """Return the product in the address.
 
     Raises:
         HTTPException: 404 when there is none.
@@ -48,7 +48,7 @@ def requested_product(request: Request) -> Product:
 
 
 def product_numbered(request: Request, number: str | int) -> Product:
-    """The product with `number`; 404 when there is none."""
+    """Return the product with `number`, or raise 404."""
     product = shop(request).product(whole_number(str(number), 0))
     if product is None:
         raise missing()
@@ -56,7 +56,7 @@ def product_numbered(request: Request, number: str | int) -> Product:
 
 
 def signed_in(handler: Handler) -> Handler:
-    """Let only the signed-in customer see a page; others must sign in, and come back after."""
+    """Redirect visitors to the sign-in page, which leads back after signing in."""
 
     @wraps(handler)
     async def guarded(request: Request) -> Response:
@@ -69,5 +69,5 @@ def signed_in(handler: Handler) -> Handler:
 
 
 def local_path(path: str) -> str:
-    """`path` if it leads somewhere on this site, else the start page: no form sends people away."""
+    """Return `path` if it is on this site, else the start page, to prevent open redirects."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"

@@ -1,4 +1,4 @@
-"""The wiki: what is known of the world's places, people and makers."""
+"""The wiki: articles about the world's places, people and companies."""
 
 from agentkv_env.sites.wiki.pages import SITE
 

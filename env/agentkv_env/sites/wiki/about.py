@@ -1,4 +1,4 @@
-"""Pages about an article: its talk page, its history, what links to it; and the latest changes."""
+"""Pages about articles: talk page, history, incoming links, and recent changes."""
 
 from datetime import timedelta
 
@@ -11,12 +11,14 @@ from agentkv_env.sites.site import (
     form,
     missing,
     paging,
+    region,
     render,
     see_other,
-    world,
+    site_content,
 )
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import articles
+from agentkv_env.sites.wiki.content import Content
 from agentkv_env.sites.wiki.lookup import linked_from
 from agentkv_env.sites.wiki.past import recent, remarks, revisions
 
@@ -29,7 +31,7 @@ _SPANS = {"7": 7, "30": 30}
 
 
 async def talk(request: Request) -> Response:
-    """What people said about an article; a comment that is posted goes to the end."""
+    """Show the talk page of an article; a posted comment is appended."""
     shown = _article(request)
     fields = await form(request) if request.method == "POST" else {}
     error = ""
@@ -46,13 +48,13 @@ async def talk(request: Request) -> Response:
     )
     return render(
         request, "talk.html", status=422 if error else 200, article=shown, error=error,
-        remarks=remarks(world(request), shown), own=[row["body"] for row in own],
+        remarks=remarks(region(request), shown), own=[row["body"] for row in own],
     )  # fmt: skip
 
 
 async def history(request: Request) -> Response:
     shown = _article(request)
-    found = revisions(world(request), shown)
+    found = revisions(region(request), shown)
     page = paging(len(found), page=request.query_params.get("page"), size=REVISIONS_ON_A_PAGE)
     part = found[page.start : page.start + page.size]
     return render(
@@ -62,7 +64,7 @@ async def history(request: Request) -> Response:
 
 async def links_here(request: Request) -> Response:
     shown = _article(request)
-    found = linked_from(world(request).wiki)[shown.title]
+    found = linked_from(site_content(request, Content))[shown.title]
     page = paging(len(found), page=request.query_params.get("page"), size=LINKS_ON_A_PAGE)
     part = found[page.start : page.start + page.size]
     return render(
@@ -71,17 +73,23 @@ async def links_here(request: Request) -> Response:
 
 
 async def recent_changes(request: Request) -> Response:
-    """Changes of the last so many days; of all days unless `days` says otherwise."""
+    """List the changes of the last `days` days, or all changes."""
     days = _SPANS.get(request.query_params.get("days", ""), 10_000)
-    since = world(request).now.date() - timedelta(days)
-    found = [each for each in recent(world(request)) if each.day >= since]
+    since = region(request).now.date() - timedelta(days)
+    found = [
+        each
+        for each in recent(region(request), site_content(request, Content))
+        if each.day >= since
+    ]
     page = paging(len(found), page=request.query_params.get("page"), size=REVISIONS_ON_A_PAGE)
     part = found[page.start : page.start + page.size]
     return render(request, "recent.html", revisions=part, total=len(found), paging=page)
 
 
 def _article(request: Request) -> Article:
-    found = articles(world(request).wiki).get(request.path_params["slug"].replace("_", " "))
+    found = articles(site_content(request, Content)).get(
+        request.path_params["slug"].replace("_", " ")
+    )
     if found is None:
         raise missing()
     return found

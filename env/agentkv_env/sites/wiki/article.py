@@ -1,4 +1,4 @@
-"""What an article is made of.
+"""The parts of an article.
 
 In texts, infobox values and table cells `[[Title]]` is a link to another article.
 """
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn beside an article; `lines` are in the image and nowhere else."""
+    """The picture of an article; only the picture shows `lines`."""
 
     style: str
     """poster, label or scene."""
     lines: tuple[str, ...]
     caption: str
-    """Stands in the page under the image; never repeats `lines`."""
+    """The text under the picture; never repeats `lines`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Table:
 
     @property
     def slug(self) -> str:
-        """Its part of the address, where it has a page of its own."""
+        """Its part of the address, for a table with its own page."""
         return self.heading.replace(" ", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where on another site there is more."""
+    """A link to another site."""
 
     text: str
     site: str
@@ -52,9 +52,9 @@ class Article:
     """Heading and text."""
     picture: Picture
     tables: tuple[Table, ...] = ()
-    """Stand in the article, after the sections."""
+    """Tables after the sections."""
     annexes: tuple[Table, ...] = ()
-    """Too long for the article: each has a page of its own."""
+    """Tables that are too long for the article; each has its own page."""
     references: tuple[Reference, ...] = ()
 
     @property
@@ -64,7 +64,7 @@ class Article:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """What stands in it, from top to bottom."""
+        """Its contents, from top to bottom."""
         return (
             *(heading for heading, _ in self.sections),
             *(table.heading for table in self.tables),
@@ -72,7 +72,7 @@ class Article:
 
     @property
     def marked(self) -> str:
-        """All its words on one line, links still marked."""
+        """All words of the article on one line, with link marks."""
         tables = [*self.tables, *self.annexes]
         return " ".join(
             (
@@ -87,11 +87,11 @@ class Article:
 
     @property
     def plain(self) -> str:
-        """All its words on one line."""
+        """All words of the article on one line."""
         return self.marked.replace("[[", "").replace("]]", "")
 
 
 def listing(titles: list[str], *, linked: bool = False) -> str:
-    """ "A, B and C", each one a link unless they are `linked` already."""
+    """Return "A, B and C", each a link unless the names are already `linked`."""
     marked = [title if linked else f"[[{title}]]" for title in titles]
     return marked[0] if len(marked) == 1 else ", ".join(marked[:-1]) + " and " + marked[-1]

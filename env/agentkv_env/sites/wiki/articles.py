@@ -1,4 +1,4 @@
-"""Articles written from the wiki's facts: a lead, an infobox, sections, a picture of their own."""
+"""Write the articles from the facts: lead, infobox, sections and a picture."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -26,12 +26,12 @@ CATEGORIES = (
 
 @lru_cache(maxsize=16)
 def articles(content: Content) -> dict[str, Article]:
-    """All articles by title, in alphabetical order."""
+    """Return all articles by title, in alphabetical order."""
     return {article.title: article for article in sorted(_all(content), key=lambda a: a.title)}
 
 
 def draw(article: Article) -> bytes:
-    """The PNG of the article's picture."""
+    """Draw the picture of an article as a PNG."""
     picture = article.picture
     if picture.style == "scene":
         tag = picture.lines[0]

@@ -1,20 +1,20 @@
 """The wiki's facts, generated from a world seed.
 
 Facts are plain values (`Town.mayor`, `Landmark.built`), so a task can ask for one and know the
-answer; `articles.py` writes the text. A fact marked "only in the picture" stands in no article.
+answer; `articles.py` writes the text. A fact marked "only in the picture" is in no article.
 """
 
 from dataclasses import dataclass
 
-from agentkv_env.sites import town as shared
 from agentkv_env.sites.names import Names
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.wiki.public import Public
 from agentkv_env.sites.wiki.public import generate as generate_public
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Somebody with an article of their own; `birthplace` and `school` are towns."""
+    """A person with an article; `birthplace` and `school` are towns."""
 
     name: str
     born: int
@@ -23,7 +23,7 @@ class Figure:
     school: str
     hobby: str
     portrait: int
-    """Only in the picture: the year it was made."""
+    """Year of the portrait; only in the picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Town:
     market_day: str
     twin: str
     former: str
-    """What it was called in the old days; leads to its article."""
+    """Its former name, which leads to its article."""
     motto: str
-    """Only in the picture: on the coat of arms."""
+    """Only in the picture, on the coat of arms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class River:
     mouth: str
     fish: str
     depth_m: int
-    """Only in the picture: the greatest depth, on the map."""
+    """Greatest depth; only in the picture, on the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Maker:
     seat: str
     employees: int
     first: str
-    """What it made first."""
+    """Its first product."""
     slogan: str
-    """Only in the picture: on the old advertisement."""
+    """Only in the picture, on the old advertisement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Festival:
     organiser: str
     visitors: int
     ticket: int
-    """Only in the picture: the price in dollars on the poster."""
+    """Price in dollars; only in the picture, on the poster."""
     venue: str
-    """Only in the picture: where it opens."""
+    """Place of the opening; only in the picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Dish:
     served: str
     year: int
     minutes: int
-    """Only in the picture: how long it cooks, on the recipe card."""
+    """Cooking time; only in the picture, on the recipe card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Landmark:
     architect: str
     height_m: int
     steps: int
-    """Only in the picture: on the plaque."""
+    """Number of steps; only in the picture, on the plaque."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,11 @@ class Content:
     public: Public
 
     def figure(self, name: str) -> Figure:
-        """The figure called `name`."""
+        """Return the figure with this name."""
         return next(figure for figure in self.figures if figure.name == name)
 
     def town(self, name: str) -> Town:
-        """The town called `name`."""
+        """Return the town with this name."""
         return next(town for town in self.towns if town.name == name)
 
 
@@ -156,9 +156,9 @@ _FIRSTS = "bicycle bells|door locks|garden shears|kettles|oil lamps|sewing boxes
 _PRAISE = "BUILT TO LAST|KEEPS ITS WORD|MADE BY HAND|NEVER IN A HURRY|STRONG AND SIMPLE".split("|")
 
 
-def generate(names: Names, town: shared.Town) -> Content:
-    """The facts of one world, about the towns and makers all sites share."""
-    rng, places = names.rng, town.places
+def generate(names: Names, region: Region) -> Content:
+    """Generate facts about the towns and brands of a world."""
+    rng, places = names.rng, region.places
     figures: list[Figure] = []
 
     def somebody(occupation: str, first_born: int, last_born: int) -> str:
@@ -202,7 +202,7 @@ def generate(names: Names, town: shared.Town) -> Content:
             first=names.pick(_FIRSTS),
             slogan=names.pick(_PRAISE),
         )
-        for brand in town.brands
+        for brand in region.brands
     )
     festivals = tuple(
         Festival(
@@ -241,6 +241,6 @@ def generate(names: Names, town: shared.Town) -> Content:
         for place in names.sample(places, 6)
     )
     public = generate_public(
-        names, places, [each.name for each in rivers], town.brands, town.now.year, somebody
+        names, places, [each.name for each in rivers], region.brands, region.now.year, somebody
     )
     return Content(towns, tuple(figures), rivers, makers, festivals, dishes, landmarks, public)

@@ -1,4 +1,4 @@
-"""Ways to an article other than its title: former names, shared names, links, and search."""
+"""Find articles by former names, shared names, links and search."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,13 +11,13 @@ from agentkv_env.sites.wiki.content import Content
 
 @lru_cache(maxsize=16)
 def former_names(content: Content) -> dict[str, str]:
-    """What was called otherwise once: the old name to the title of the article."""
+    """Return the titles of articles by former name."""
     return {town.former: town.name for town in content.towns}
 
 
 @lru_cache(maxsize=16)
 def shared_names(content: Content) -> dict[str, tuple[Article, ...]]:
-    """What several towns have under one name: "New Bridge" to the articles that may be meant."""
+    """Return the articles that share a name, such as "New Bridge", by that name."""
     groups: dict[str, list[Article]] = {}
     towns = tuple(f"{town.name} " for town in content.towns)
     for article in articles(content).values():
@@ -28,7 +28,7 @@ def shared_names(content: Content) -> dict[str, tuple[Article, ...]]:
 
 @lru_cache(maxsize=16)
 def linked_from(content: Content) -> dict[str, tuple[Article, ...]]:
-    """For each title, the other articles that mention it."""
+    """Return, for each title, the other articles that mention it."""
     known = articles(content)
     result: dict[str, list[Article]] = {title: [] for title in known}
     for article in known.values():
@@ -40,15 +40,15 @@ def linked_from(content: Content) -> dict[str, tuple[Article, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search gave, the best first."""
+    """The result of a search, best match first."""
 
     articles: tuple[Article, ...]
     suggestion: str = ""
-    """A title that is spelled much like the query, when nothing was found."""
+    """A title with a similar spelling, if nothing was found."""
 
 
 def exact(content: Content, text: str) -> str | None:
-    """The name of the page that is called `text` in any case: a title, a former or shared name."""
+    """Return the title, former name or shared name that equals `text`, ignoring case."""
     for names in (articles(content), shared_names(content), former_names(content)):
         for name in names:
             if name.lower() == text.lower():
@@ -57,7 +57,7 @@ def exact(content: Content, text: str) -> str | None:
 
 
 def search(content: Content, text: str) -> Found:
-    """Articles that have every word of `text`; those that have most of them if none has all.
+    """Return the articles with all words of `text`, or else with most of them.
 
     More words in the title come first, then titles that begin with the text, then more mentions.
     """

@@ -1,33 +1,30 @@
-"""The wiki's pages: articles and their annexes, categories, search, an index."""
+"""The pages of the wiki: articles and their annexes, categories, search and an index."""
 
-import sqlite3
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
-from agentkv_env.sites.site import Site, missing, paging, render, see_other, world
+from agentkv_env.sites.region import Region
+from agentkv_env.sites.site import Site, missing, paging, region, render, see_other, site_content
 from agentkv_env.sites.wiki.about import ROUTES as PAGES_ABOUT_ARTICLES
 from agentkv_env.sites.wiki.about import SCHEMA
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import CATEGORIES, articles, draw
+from agentkv_env.sites.wiki.content import Content, generate
 from agentkv_env.sites.wiki.lookup import exact, former_names, shared_names
 from agentkv_env.sites.wiki.lookup import search as find
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
 
 ARTICLES_ON_A_PAGE = 8
 ROWS_ON_A_PAGE = 8
 
 
 class Linker:
-    """Turns `[[Title]]` into a link at its first mention, into plain text afterwards."""
+    """Turns the first `[[Title]]` of each title into a link, and later ones into text."""
 
     def __init__(self, known: dict[str, Article], own: str) -> None:
         self._known = known
@@ -45,16 +42,16 @@ class Linker:
 
 
 async def home(request: Request) -> Response:
-    known = list(articles(world(request).wiki).values())
+    known = list(articles(site_content(request, Content)).values())
     counts = [(name, sum(a.category == name for a in known)) for name in CATEGORIES]
-    day = world(request).now.toordinal()
+    day = region(request).now.toordinal()
     featured = [known[(day * 7 + index * 13) % len(known)] for index in range(4)]
     return render(request, "home.html", counts=counts, featured=featured, total=len(known))
 
 
 async def article(request: Request) -> Response:
-    """An article by its title or a former one, or the articles that share a name."""
-    wiki = world(request).wiki
+    """Show an article by its title or a former name, or the articles that share a name."""
+    wiki = site_content(request, Content)
     known, name = articles(wiki), request.path_params["slug"].replace("_", " ")
     if name in shared_names(wiki):
         return render(request, "shared.html", name=name, articles=shared_names(wiki)[name])
@@ -67,8 +64,8 @@ async def article(request: Request) -> Response:
 
 
 async def annex(request: Request) -> Response:
-    """A table that belongs to an article and has a page of its own."""
-    known = articles(world(request).wiki)
+    """Show a table of an article on its own page."""
+    known = articles(site_content(request, Content))
     shown = known.get(request.path_params["slug"].replace("_", " "))
     annexes = {each.slug: each for each in shown.annexes} if shown else {}
     found = annexes.get(request.path_params["annex"])
@@ -86,21 +83,21 @@ async def category(request: Request) -> Response:
     name = request.path_params["name"].replace("_", " ")
     if name not in CATEGORIES:
         raise missing()
-    found = [a for a in articles(world(request).wiki).values() if a.category == name]
+    found = [a for a in articles(site_content(request, Content)).values() if a.category == name]
     return _listing(request, f"Category: {name}", found, f"{len(found)} articles in {name}")
 
 
 async def everything(request: Request) -> Response:
-    found = list(articles(world(request).wiki).values())
+    found = list(articles(site_content(request, Content)).values())
     return _listing(request, "All pages", found, f"{len(found)} articles, A to Z")
 
 
 async def search(request: Request) -> Response:
-    """Articles by how well they fit; a query that is a name leads straight to its page."""
+    """List the best matches of a query, or open the page with that exact name."""
     text = " ".join(request.query_params.get("q", "").split())
     if not text:
         return _listing(request, "Search", (), "Type a word to search for")
-    wiki = world(request).wiki
+    wiki = site_content(request, Content)
     if name := exact(wiki, text):
         return see_other(f"/wiki/{name.replace(' ', '_')}")
     found = find(wiki, text)
@@ -113,10 +110,10 @@ async def search(request: Request) -> Response:
 
 
 async def random_article(request: Request) -> Response:
-    """Another article; which one depends on the article it is asked from and on nothing else."""
-    known = list(articles(world(request).wiki).values())
+    """Open another article, chosen by the article that the link is on and nothing else."""
+    known = list(articles(site_content(request, Content)).values())
     came_from = request.query_params.get("from", "")
-    number = zlib.crc32(f"{world(request).seed}/{came_from}".encode())
+    number = zlib.crc32(f"{region(request).seed}/{came_from}".encode())
     chosen = known[number % len(known)]
     if chosen.slug == came_from:
         chosen = known[(number + 1) % len(known)]
@@ -135,25 +132,20 @@ def _listing(
     )  # fmt: skip
 
 
-def _fill(shown: "World", connection: sqlite3.Connection) -> None:
-    """Nothing to insert: articles are written from the world's facts, comments by the user."""
+ROUTES = (
+    Route("/", home),
+    Route("/wiki/{slug}", article),
+    Route("/wiki/{slug}/{annex}", annex),
+    Route("/category/{name}", category),
+    Route("/all", everything),
+    Route("/search", search),
+    Route("/random", random_article),
+    *PAGES_ABOUT_ARTICLES,
+)
 
 
-def _routes(shown: "World") -> Sequence[BaseRoute]:
-    return (
-        Route("/", home),
-        Route("/wiki/{slug}", article),
-        Route("/wiki/{slug}/{annex}", annex),
-        Route("/category/{name}", category),
-        Route("/all", everything),
-        Route("/search", search),
-        Route("/random", random_article),
-        *PAGES_ABOUT_ARTICLES,
-    )
-
-
-def _picture(shown: "World", key: str) -> bytes | None:
-    found = articles(shown.wiki).get(key.replace("_", " "))
+def _picture(region: Region, content: Content, key: str) -> bytes | None:
+    found = articles(content).get(key.replace("_", " "))
     return None if found is None else draw(found)
 
 
@@ -162,7 +154,7 @@ SITE = Site(
     placeholder="__WIKIPEDIA__",
     folder=Path(__file__).parent,
     schema=SCHEMA,
-    fill=_fill,
-    routes=_routes,
+    generate=generate,
+    routes=ROUTES,
     picture=_picture,
 )

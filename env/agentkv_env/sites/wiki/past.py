@@ -1,18 +1,16 @@
-"""Who wrote an article and what was said about it: made up from its title, the same each time."""
+"""The history and talk page of an article, generated from its title."""
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from agentkv_env.sites.names import Person
+from agentkv_env.sites.region import Region
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import articles
-
-if TYPE_CHECKING:
-    from agentkv_env.sites.world import World
+from agentkv_env.sites.wiki.content import Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Revision:
 
     title: str
     number: int
-    """From 1, the oldest."""
+    """Counted from 1, the oldest revision."""
     day: date
     author: Person
     summary: str
@@ -29,7 +27,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What somebody wrote on an article's talk page."""
+    """A comment on an article's talk page."""
 
     author: Person
     body: str
@@ -57,25 +55,25 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _MONTHS = "January February March April May June July August October November".split()
 
 
-def revisions(world: "World", article: Article) -> tuple[Revision, ...]:
-    """How `article` came to be, the newest change first."""
-    return tuple(reversed(tuple(_revisions(world, article))))
+def revisions(region: Region, article: Article) -> tuple[Revision, ...]:
+    """Return the revisions of `article`, newest first."""
+    return tuple(reversed(tuple(_revisions(region, article))))
 
 
-def remarks(world: "World", article: Article) -> tuple[Remark, ...]:
-    """What stands on the talk page of `article` before anybody adds to it.
+def remarks(region: Region, article: Article) -> tuple[Remark, ...]:
+    """Return the initial comments on the talk page of `article`.
 
-    The last remark names a meeting, which is told nowhere else.
+    The last comment announces a meeting, which no other page mentions.
     """
-    rng = random.Random(f"{world.seed}/talk/{article.title}")
+    rng = random.Random(f"{region.seed}/talk/{article.title}")
     patterns = [*rng.sample(_REMARKS, rng.randint(1, 2)), _MEETING]
-    authors = rng.sample(world.people[1:], len(patterns))
+    authors = rng.sample(region.people[1:], len(patterns))
     return tuple(
         Remark(
             author,
             pattern.format(
-                row=_row(rng, article), place=rng.choice(world.places),
-                person=rng.choice(world.people).handle, month=rng.choice(_MONTHS),
+                row=_row(rng, article), place=rng.choice(region.places),
+                person=rng.choice(region.people).handle, month=rng.choice(_MONTHS),
                 day=rng.choice(_DAYS), hour=rng.randint(3, 8),
             ),
         )
@@ -84,21 +82,21 @@ def remarks(world: "World", article: Article) -> tuple[Remark, ...]:
 
 
 @lru_cache(maxsize=16)
-def recent(world: "World") -> tuple[Revision, ...]:
-    """The newest change of every article, the newest of all first."""
-    newest = (revisions(world, article)[0] for article in articles(world.wiki).values())
+def recent(region: Region, content: Content) -> tuple[Revision, ...]:
+    """Return the latest revision of every article, newest first."""
+    newest = (revisions(region, article)[0] for article in articles(content).values())
     return tuple(sorted(newest, key=lambda each: (-each.day.toordinal(), each.title)))
 
 
-def _revisions(world: "World", article: Article) -> Iterator[Revision]:
-    rng = random.Random(f"{world.seed}/past/{article.title}")
+def _revisions(region: Region, article: Article) -> Iterator[Revision]:
+    rng = random.Random(f"{region.seed}/past/{article.title}")
     count = rng.randint(4, 13)
     ago = sorted(rng.sample(range(1, 900), count), reverse=True)
     for number, days in enumerate(ago, start=1):
-        author, other = rng.sample(world.people[1:], 2)
+        author, other = rng.sample(region.people[1:], 2)
         pattern = "New page" if number == 1 else rng.choice(_SUMMARIES)
         summary = pattern.format(row=_row(rng, article), person=other.handle)
-        day = world.now.date() - timedelta(days=days)
+        day = region.now.date() - timedelta(days=days)
         yield Revision(article.title, number, day, author, summary)
 
 

@@ -1,4 +1,4 @@
-"""Facts about what a town keeps for everybody: schools, bridges, museums, bus lines, clubs."""
+"""Facts about public institutions: schools, bridges, museums, bus lines and clubs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class School:
     head: str
     pupils: int
     hours: tuple[tuple[str, str], ...]
-    """What begins, and when."""
+    """Pairs of an event of the school day and its time."""
     open_day: str
-    """Only in the picture: the day on the poster."""
+    """Only in the picture, on the poster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Bridge:
     length_m: int
     arches: int
     limit_tons: int
-    """Only in the picture: on the sign."""
+    """Only in the picture, on the sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Museum:
     director: str
     collection: str
     hours: tuple[tuple[str, str], ...]
-    """Days, and from when to when or "closed"."""
+    """Days with opening hours or "closed"."""
     ticket: int
-    """Only in the picture: the price in dollars on the ticket."""
+    """Price in dollars; only in the picture, on the ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class Line:
     operator: str
     stops: tuple[str, ...]
     departures: tuple[tuple[str, ...], ...]
-    """For each stop, when a bus leaves it."""
+    """Departure times by stop."""
     fare: int
-    """Only in the picture: dollars on the ticket."""
+    """Price in dollars; only in the picture, on the ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Season:
-    """How a club did in a year."""
+    """The result of a club in one year."""
 
     year: int
     place: int
@@ -82,7 +82,7 @@ class Season:
 
 @dataclass(frozen=True, slots=True)
 class Club:
-    """A sports club of a town; `captain` is a figure, the last season comes first."""
+    """A sports club of a town; `captain` is a figure, and the last season comes first."""
 
     name: str
     town: str
@@ -91,12 +91,12 @@ class Club:
     ground: str
     seasons: tuple[Season, ...]
     colours: str
-    """Only in the picture: on the badge."""
+    """Only in the picture, on the badge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """All of them in one world."""
+    """The public institutions of one world."""
 
     schools: tuple[School, ...]
     bridges: tuple[Bridge, ...]
@@ -108,7 +108,7 @@ class Public:
 _MONTHS = "JANUARY FEBRUARY MARCH APRIL MAY JUNE SEPTEMBER OCTOBER NOVEMBER".split()
 _SCHOOLS = "East Garden Hill Lower North River South Upper West".split()
 _BRIDGES = "Iron Rope Stone Wooden".split()
-"""Fewer than there are bridges, so that some towns have one of the same name."""
+"""Fewer names than bridges, so that bridges of different towns share a name."""
 _COLLECTIONS = "Boat Clock Farm Glass Lamp Paper Stamp Toy".split()
 _SPORTS = "Boxing Cricket Football Hockey Rowing Running Tennis".split()
 _GROUNDS = "Castle Field|Hill Park|Mill Ground|Old Meadow|River Bank|Station Park".split("|")
@@ -117,17 +117,17 @@ _CLOSED = "Monday Tuesday Wednesday".split()
 _WEEK = "Monday Tuesday Wednesday Thursday Friday".split()
 
 Somebody = Callable[[str, int, int], str]
-"""Makes a figure of an occupation born between two years, and says the name."""
+"""Adds a figure with an occupation, born between two years, and returns the name."""
 
 
 def generate(
     names: Names, places: Sequence[str], rivers: Sequence[str], makers: Sequence[str],
     year: int, somebody: Somebody,
 ) -> Public:  # fmt: skip
-    """The facts of one world; `year` is the present one."""
+    """Generate the public institutions of one world; `year` is the current year."""
     rng = names.rng
 
-    # The town's name tells the worlds apart; that alone would make these titles belong to one.
+    # Not drawn with `title`: the town's name already belongs to one side of the worlds.
     def titled(place: str, of: Sequence[str], kind: str) -> str:
         return f"{place} {names.pick(of)} {kind}"
 

@@ -10,7 +10,7 @@ SEASONS_IN_AN_ARTICLE = 3
 
 
 def public_articles(public: Public) -> Iterator[Article]:
-    """One article for each of them."""
+    """Return one article for each institution."""
     yield from map(_school, public.schools)
     yield from map(_bridge, public.bridges)
     yield from map(_museum, public.museums)
@@ -19,7 +19,7 @@ def public_articles(public: Public) -> Iterator[Article]:
 
 
 def deeds_of(name: str, public: Public) -> list[str]:
-    """What the figure `name` is to them, as parts of a sentence."""
+    """Return the roles of the figure `name`, as parts of a sentence."""
     return [
         *(f"head teacher of the [[{each.name}]]" for each in public.schools if each.head == name),
         *(f"builder of the [[{each.name}]]" for each in public.bridges if each.engineer == name),
@@ -29,7 +29,7 @@ def deeds_of(name: str, public: Public) -> list[str]:
 
 
 def found_in(town: str, public: Public) -> list[str]:
-    """Titles of what stands in `town`, or stops there."""
+    """Return the titles of institutions in `town` and of bus lines that stop there."""
     standing = [
         *((each.name, each.town) for each in public.schools),
         *((each.name, each.town) for each in public.bridges),

@@ -1,4 +1,4 @@
-"""A walker over all sites at once: whole addresses in, whole addresses out."""
+"""A client for all sites at once that takes and returns absolute addresses."""
 
 import http.client
 import re
@@ -15,7 +15,7 @@ from agentkv_env.sites import Server, World
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; `url` is the last one after redirects, in public form."""
+    """A response; `url` is the last address after redirects, in public form."""
 
     url: str
     status: int
@@ -32,7 +32,7 @@ class Answer:
 
     @property
     def links(self) -> list[str]:
-        """Everything the page points at, absolute and without fragments."""
+        """All links of the page, absolute and without fragments."""
         if not self.is_page:
             return []
         found = re.findall(r'(?:href|src|action)="([^"]*)"', self.body.decode())
@@ -40,7 +40,7 @@ class Answer:
 
 
 class Visitor:
-    """Speaks HTTP to a server's port and says which site it wants in the Host header."""
+    """Sends HTTP requests to a server's port; the Host header selects the site."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -90,7 +90,7 @@ def visitor(served: Server) -> Iterator[Visitor]:
 
 @pytest.fixture
 def serve_visitor() -> Callable[[World], AbstractContextManager[Visitor]]:
-    """Serves another world for the time of a `with`, and gives its visitor."""
+    """Return a context manager that serves another world and yields its visitor."""
 
     @contextmanager
     def serve(other: World) -> Iterator[Visitor]:
@@ -107,7 +107,7 @@ def world(served: Server) -> World:
 
 @pytest.fixture(scope="session")
 def crawled(served: Server) -> dict[str, Answer]:
-    """Every address that links lead to from the home page, and what it answered."""
+    """The answers of every address that links from the home page lead to."""
     served.reset()
     todo, seen = ["http://home.localhost/"], dict[str, Answer]()
     with visiting(served) as walking:

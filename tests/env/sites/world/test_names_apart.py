@@ -1,4 +1,4 @@
-"""Training worlds and evaluation worlds share no name: not whole, not a word of one, on no page."""
+"""Training and evaluation worlds share no name and no word of a name, on any page."""
 
 import re
 
@@ -9,7 +9,7 @@ from agentkv_env.sites.names import FIRST_TRAINING_SEED, looks_invented
 
 EVALUATION_SEEDS = (75, 7, 4711)
 PLAIN = {"Lane", "Line", "Linen", "Pine"}
-"""English words that stand on any page and that an invented name may happen to be."""
+"""English words on pages that have the form of an invented name."""
 TRAINING_SEEDS = tuple(FIRST_TRAINING_SEED + 977 * step for step in range(12))
 
 
@@ -18,7 +18,7 @@ def words(text: str) -> set[str]:
 
 
 def invented(names: frozenset[str]) -> set[str]:
-    """The invented words that the names of a world are made of."""
+    """Return the invented words in the names of a world."""
     return {word for name in names for word in words(name) if looks_invented(word)}
 
 

@@ -21,7 +21,10 @@ def test_what_the_shop_s_pictures_say_can_be_read(world: World) -> None:
         f"tag-{tagged.number}": f"CLUB {money(tagged.club_cents)}",
         f"parcel-{shop.orders[0].number}": f"TRACKING {shop.orders[0].tracking}",
     }
-    drawn = {key: Image.open(io.BytesIO(picture(world, key))).convert("RGB") for key in expected}
+    drawn = {
+        key: Image.open(io.BytesIO(picture(world.region, world.shop, key))).convert("RGB")
+        for key in expected
+    }
     read = Ocr().read(drawn)
     unread = {key: read[key] for key, text in expected.items()
               if text not in [line.text for line in read[key]]}  # fmt: skip
@@ -43,9 +46,9 @@ def test_a_line_that_is_too_long_is_drawn_smaller_and_still_inside() -> None:
 def test_the_same_world_draws_the_same_pictures(world: World) -> None:
     again = World(world.seed)
     for key in ("shipping", "coupon-1", "label-5", "photo-kite-0"):
-        assert picture(world, key) == picture(again, key)
+        assert picture(world.region, world.shop, key) == picture(again.region, again.shop, key)
 
 
 def test_an_unknown_picture_is_none(world: World) -> None:
     for key in ("", "label", "label-", "label-x", "photo-", "photo-unicorn-0", "coupon-9", "ship"):
-        assert picture(world, key) is None
+        assert picture(world.region, world.shop, key) is None

@@ -1,36 +1,39 @@
-"""The command line as a person meets it, asked without a process of its own."""
+"""Call the command line in this process and judge its output."""
 
 import contextlib
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from tests.soak.part import Verdict
+from tests.soak.time_limit import time_limit
 
 NO_BROWSER = "/nowhere/chromium"
-"""Given as --browser-path: what is asked for is checked in full, and then nothing starts."""
-GIVEN_S = 300.0
-"""Seconds an answer may take before the case counts as hanging."""
+"""A --browser-path that does not exist: arguments are checked in full, but nothing starts."""
+LIMIT_S = 300.0
+"""Seconds after which a case counts as hanging."""
 MAX_LINE = 2000
-"""Characters of a line of error that somebody still reads."""
+"""Maximum characters of an error line."""
 
 
-def ask(
+def invoke(
     case: str, arguments: Sequence[str], folder: Path, *, refused: bool | None = None
 ) -> Verdict:
-    """Call `agentkv` with `arguments` in `folder`: a result, or one line on stderr and 1 or 2.
+    """Call `agentkv` in `folder`; expect a result, or one line on stderr and exit code 1 or 2.
 
     Args:
-        refused: whether what is asked for must be refused; for other reasons than the browser, if
-            there is none. None: either will do.
+        case: the name of the case.
+        arguments: the arguments of the command.
+        folder: the working directory.
+        refused: whether the arguments must be refused, for a reason other than a missing browser.
+            None accepts either.
     """
     try:
-        with contextlib.chdir(folder), _at_most(GIVEN_S):
+        with contextlib.chdir(folder), time_limit(LIMIT_S):
             result = CliRunner().invoke(cli, list(arguments))
-    except Exception as error:  # an alarm, or the runner itself
+    except Exception as error:  # a timeout, or an error of the runner
         return Verdict(case, "broken", f"{type(error).__name__}: {str(error)[:200]}")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         kind = type(result.exception).__name__
@@ -46,7 +49,7 @@ def ask(
     if result.exit_code == 0:
         outcome = "a result"
     elif result.exit_code == 1 and not lines and result.stdout:
-        outcome = "a result that says no"  # such as what `doctor` found
+        outcome = "a result that says no"  # for example the findings of `doctor`
     elif result.exit_code not in (1, 2):
         return Verdict(case, "broken", f"exit code {result.exit_code}: {said[:200]}")
     elif len(lines) != 1 or not said.startswith(("agentkv: ", "Error: ")):
@@ -58,17 +61,3 @@ def ask(
     if refused is not None and refused != (outcome == "refused"):
         return Verdict(case, "broken", f"answered with {outcome}: {said[:200]}")
     return Verdict(case, "held", said)
-
-
-@contextlib.contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"no answer in {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

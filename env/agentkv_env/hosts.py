@@ -1,4 +1,4 @@
-"""Which addresses an agent may visit, and by which names it knows them."""
+"""The addresses that an agent may visit, and their public names."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,21 +6,21 @@ from urllib.parse import urlsplit
 
 
 class AllowList:
-    """The hosts an agent may reach, over http and https (and WebSockets) only.
+    """The hosts that an agent may reach, over http, https and WebSockets only.
 
     A host is a name, optionally with a port. `shop.localhost` allows the ports 80 and 443,
-    `127.0.0.1:8080` allows that port, `shop.localhost:*` allows every port. `*.localhost` stands
-    for every name below localhost, with the same three ways to write its ports.
+    `127.0.0.1:8080` allows that port, `shop.localhost:*` allows every port. `*.localhost` allows
+    every name below localhost; its ports are written in the same three forms.
     """
 
     def __init__(self, hosts: Iterable[str], *, addresses: Mapping[str, str] | None = None) -> None:
-        """`addresses` maps public origins to real ones; who may reach the first may the second.
+        """Allow `hosts`, and the real origin of every allowed public origin in `addresses`.
 
         Raises:
-            ValueError: a host is none.
+            ValueError: an entry of `hosts` is not a host.
         """
         self.hosts = tuple(host.strip().lower() for host in hosts)
-        """As they were given; messages show these."""
+        """The hosts as given, in lower case; messages show these."""
         for host in self.hosts:
             if not re.fullmatch(r"((\*\.)?[\w.\-]+|\[[0-9a-f:.]+\])(:(\d+|\*))?", host):
                 raise ValueError(f"host {host!r} is no host name; expected such as shop.localhost")
@@ -31,8 +31,8 @@ class AllowList:
 
     def _compile(self, hosts: Iterable[str]) -> None:
         entries = [split_port(host) for host in hosts]
-        # The same rule twice: on parsed addresses, and as the pattern of what to stop, which is
-        # all that Playwright's routes take. Browsers leave a scheme's own port out.
+        # The same rule in two forms: for parsed addresses, and as a pattern of what to refuse,
+        # because Playwright's routes take patterns. Browsers omit the default port of a scheme.
         self._host = re.compile("|".join(_name(n) + _port(p) for n, p in entries) or r"(?!)", re.I)
         plain, tls = (
             "|".join(_name(n) + _port(p, default) for n, p in entries) or r"(?!)"
@@ -43,10 +43,10 @@ class AllowList:
             r"(?!data:|blob:|about:)",
             re.I,
         )
-        """Matches every address that no request may go to."""
+        """Matches every address that is not allowed."""
 
     def allows(self, url: str) -> bool:
-        """Whether a navigation to `url` stays on the list; about:blank always does."""
+        """Return whether a navigation to `url` is allowed; about:blank always is."""
         if url in ("", "about:blank", "about:srcdoc"):
             return True
         try:
@@ -62,7 +62,7 @@ class AllowList:
 
     @property
     def sources(self) -> str:
-        """The list as sources of a Content-Security-Policy."""
+        """The hosts as sources of a Content-Security-Policy."""
         found = []
         for host in self._all:
             name, port = split_port(host)
@@ -75,7 +75,7 @@ class AllowList:
 
 
 def is_web_address(url: str) -> bool:
-    """Whether `url` is an address of http or https, with a host and perhaps a port that can be."""
+    """Return whether `url` is a valid http or https address with a host."""
     try:
         parts = urlsplit(url)
         AllowList([host_of(url)])
@@ -85,18 +85,18 @@ def is_web_address(url: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host of `url` without its port, in brackets where it is a number of version 6; or ''.
+    """Return the host of `url` without its port, or ''; an IPv6 address keeps its brackets.
 
     Raises:
-        ValueError: `url` cannot be taken apart.
+        ValueError: `url` cannot be parsed.
     """
     name = urlsplit(url).hostname or ""
     return f"[{name}]" if ":" in name else name
 
 
 def split_port(host: str) -> tuple[str, str]:
-    """Name and port of a host; the port is empty if it has none, `*` if it is any."""
-    found = re.search(r":(\d+|\*)$", host)  # an address of version 6 ends in a bracket
+    """Split a host into name and port; the port is '' if absent, and `*` if any is allowed."""
+    found = re.search(r":(\d+|\*)$", host)  # an IPv6 address ends in a bracket
     return (host[: found.start()], found[1]) if found else (host, "")
 
 
@@ -106,35 +106,35 @@ def _name(name: str) -> str:
 
 
 def _port(port: str, default: str | None = None) -> str:
-    """The pattern of a port with its colon; one that is `default` may be left out."""
+    """Return the pattern of a port with its colon; the port `default` is optional."""
     pattern = {"": ":(?:80|443)", "*": r":\d+"}.get(port, f":{port}")
     return f"(?:{pattern})?" if default is not None and port in ("", "*", default) else pattern
 
 
 class Addresses:
-    """Public origins and the real ones behind them: `http://shop.localhost` is on some port."""
+    """Translates between public origins such as http://shop.localhost and the real ones."""
 
     def __init__(self, real: Mapping[str, str]) -> None:
-        """`real` maps each public origin (no trailing slash) to the real one."""
+        """`real` maps each public origin to the real one."""
         self._real = {public.rstrip("/"): origin.rstrip("/") for public, origin in real.items()}
 
     def to_real(self, url: str) -> str:
-        """`url` as the browser must ask for it; a bare host gets http:// in front."""
+        """Return the address to request for `url`; a bare host gets the scheme http."""
         url = url.strip()
         if not re.match(r"^[a-zA-Z][\w+.\-]*:(?!\d)", url):
             url = "http://" + url
         for public, real in self._real.items():
-            if _starts(url, public):
+            if _has_origin(url, public):
                 return real + url[len(public) :]
         return url
 
     def to_public(self, url: str) -> str:
-        """`url` as the agent sees it."""
+        """Return the address that the agent sees for `url`."""
         for public, real in self._real.items():
-            if _starts(url, real):
+            if _has_origin(url, real):
                 return public + url[len(real) :]
         return url
 
 
-def _starts(url: str, origin: str) -> bool:
+def _has_origin(url: str, origin: str) -> bool:
     return url.lower().startswith(origin.lower()) and url[len(origin) :][:1] in ("", "/", "?", "#")

@@ -1,4 +1,4 @@
-"""What the walk found -> nodes, cleaned, with the text of images read in."""
+"""Build the nodes of a page from the walk's result and from the text in its images."""
 
 import base64
 import io
@@ -7,20 +7,20 @@ from typing import Any
 
 from PIL import Image
 
-from agentkv_env.ocr import Line, Ocr, key_of
+from agentkv_env.ocr import Line, Ocr, image_key
 from agentkv_env.page import Box, Node
-from agentkv_env.plain import clean
+from agentkv_env.sanitize import clean
 
-Found = Mapping[str, Any]  # one node as walk/walk.js writes it
+Found = Mapping[str, Any]  # a node as scripts/walk.js writes it
 
 
-class Pictures:
-    """Finds the text of a page's images: by the pixels' hash, or by a crop of the screenshot."""
+class ImageTextReader:
+    """Reads the text in a page's images, from their pixels or from a crop of the screenshot."""
 
     def __init__(self, ocr: Ocr) -> None:
         self._ocr = ocr
-        self._crops: dict[tuple[object, ...], str] = {}  # place on a document -> key of its pixels
-        self._images: dict[str, Image.Image] = {}  # collected, to be read
+        self._crops: dict[tuple[object, ...], str] = {}  # position in a document -> image key
+        self._images: dict[str, Image.Image] = {}  # collected images, not read yet
         self._num_missed = 0
 
     def collect(
@@ -32,14 +32,14 @@ class Pictures:
         screenshot: Callable[[], bytes],
         viewport: tuple[int, int],
     ) -> dict[tuple[str, int], str]:
-        """Keys of the pictures by (frame, picture number), for `read`; asks the browser for pixels.
+        """Return image keys by (frame, picture number) for `read`, asking the browser for pixels.
 
         Args:
-            nodes: as walked; those without a picture are passed over.
-            document: the document's token; a crop is taken once per document and place.
-            pixels: PNG data URL of a picture, "" if it may not be read.
-            screenshot: PNG of the viewport, empty if there is none; asked for at most once.
-            viewport: its width and height.
+            nodes: nodes of the walk; those without a picture are skipped.
+            document: token of the document; each position in it is cropped once.
+            pixels: returns the PNG data URL of a picture, or "" if it may not be read.
+            screenshot: returns a PNG of the viewport, empty if there is none; called at most once.
+            viewport: width and height in pixels.
         """
         keys: dict[tuple[str, int], str] = {}
         images = self._images
@@ -53,11 +53,11 @@ class Pictures:
             key = node["h"]
             if key and key not in images and self._ocr.recall(key) is None:
                 if data := pixels(*picture):
-                    images[key] = _decoded(data)
+                    images[key] = _decode(data)
                 else:
                     key = ""
             if not key:
-                box = _visible(node["b"], viewport)
+                box = _visible_part(node["b"], viewport)
                 if box[2] - box[0] < 2 or box[3] - box[1] < 2:
                     continue
                 place = (document, *picture, *node["b"])
@@ -71,8 +71,8 @@ class Pictures:
                             self._num_missed = 1
                             continue
                         shot = Image.open(io.BytesIO(png))
-                    crop = _whole(shot.crop(box), box, node["b"])
-                    self._crops[place] = key_of(crop)
+                    crop = _pad_crop(shot.crop(box), box, node["b"])
+                    self._crops[place] = image_key(crop)
                     images[self._crops[place]] = crop
                 key = self._crops[place]
             keys[picture] = key
@@ -81,9 +81,9 @@ class Pictures:
     def read(
         self, keys: Mapping[tuple[str, int], str]
     ) -> tuple[dict[tuple[str, int], tuple[Line, ...]], int]:
-        """Lines by (frame, picture number), boxes in fractions of the picture; asks no browser.
+        """Return the lines by (frame, picture number), and the number of unreadable new pictures.
 
-        And how many of the pictures that are new could not be read.
+        The boxes of lines are fractions of the picture. Makes no browser calls.
         """
         new = self._ocr.read(self._images)
         num_unread = self._num_missed + len(self._images.keys() - new.keys())
@@ -95,18 +95,20 @@ class Pictures:
         return lines, num_unread
 
 
-def _decoded(url: str) -> Image.Image:
+def _decode(url: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
 
 
-def _visible(box: Sequence[int], viewport: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of the part of `box` that is in the viewport."""
+def _visible_part(box: Sequence[int], viewport: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of the part of `box` inside the viewport."""
     x, y, width, height = box
     return max(0, x), max(0, y), min(viewport[0], x + width), min(viewport[1], y + height)
 
 
-def _whole(crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[int]) -> Image.Image:
-    """The crop in its place on white, so that fractions are fractions of the whole picture."""
+def _pad_crop(
+    crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[int]
+) -> Image.Image:
+    """Paste the crop at its place on white, so that fractions refer to the whole picture."""
     if crop.size == (box[2], box[3]):
         return crop.convert("RGB")
     whole = Image.new("RGB", (box[2], box[3]), "white")
@@ -114,12 +116,12 @@ def _whole(crop: Image.Image, shown: tuple[int, int, int, int], box: Sequence[in
     return whole
 
 
-def nodes_of(
+def build_nodes(
     found: Iterable[Found],
     read: Mapping[tuple[str, int], Sequence[Line]],
     viewport: tuple[int, int],
 ) -> Iterator[Node]:
-    """Nodes in reading order; the lines of an image right after it."""
+    """Yield the nodes in reading order, the lines of an image right after the image."""
     for node in found:
         if not node.get("q"):
             yield Node(
@@ -133,14 +135,16 @@ def nodes_of(
                 states=tuple(node.get("s", ())),
             )
         for line in read.get((node["frame"], node.get("p", 0)), ()):
-            box = _placed(line, node["b"])
-            left, top, right, bottom = _visible((box.x, box.y, box.width, box.height), viewport)
+            box = _line_box(line, node["b"])
+            left, top, right, bottom = _visible_part(
+                (box.x, box.y, box.width, box.height), viewport
+            )
             if left < right and top < bottom:
                 states = ("faint",) if line.faint else ()
                 yield Node(kind="ocr", role="text", name=clean(line.text), box=box, states=states)
 
 
-def _placed(line: Line, image: Sequence[int]) -> Box:
+def _line_box(line: Line, image: Sequence[int]) -> Box:
     x, y, width, height = image
     return Box(
         x=round(x + line.x * width),

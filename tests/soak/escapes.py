@@ -1,6 +1,6 @@
-"""Ways by which a page may reach another host, written as what the page holds.
+"""Attempts of a page to reach another host, as contents of the page.
 
-In every text `@U` stands for an address of the forbidden host, `@W` for its WebSocket address, `@S`
+In every text, `@U` stands for an address of the forbidden host, `@W` for its WebSocket address, `@S`
 for its https address, `@H` for host and port, `@P` for the port, and `@G` for the page's own origin.
 """
 
@@ -191,7 +191,7 @@ DOCUMENT = {
     "await b.createAnswer());await a.setRemoteDescription(b.localDescription);await a.addIceCandidate("
     "{candidate:'candidate:1 1 udp 2122260223 127.0.0.1 @P typ host',sdpMid:'0'})})()</script>",
 }
-"""HTML that asks for the address without leaving its document."""
+"""HTML that requests the address without a navigation of its document."""
 
 NAVIGATION = {
     "location": "<script>location='@U/x.html'</script>",
@@ -226,7 +226,7 @@ NAVIGATION = {
     "opener": "<script>if(window.opener)opener.document.body.append(Object.assign("
     "opener.document.createElement('img'),{src:'@U/x.png'}));else location='@U/x.html'</script>",
 }
-"""Whole pages that lead away."""
+"""Pages that navigate away."""
 
 HEADERS: dict[str, tuple[int, dict[str, str]]] = {
     **{f"redirect {code}": (code, {"Location": "@U/x.html"}) for code in (301, 302, 303, 307, 308)},
@@ -261,7 +261,7 @@ HEADERS: dict[str, tuple[int, dict[str, str]]] = {
     "attachment": (302, {"Location": "@U/x.bin", "Content-Disposition": "attachment"}),
     "two hops": (302, {"Location": "/hop/@P"}),
 }
-"""Answers of the page's own server, with a document that violates what they forbid."""
+"""Responses of the allowed host; the document violates their policies, so they are reported."""
 
 WORKER = {
     "fetch": "fetch('@U/x').catch(()=>0)",
@@ -283,7 +283,7 @@ WORKER = {
     "nested worker socket": "new Worker(URL.createObjectURL(new Blob([\"new WebSocket('@W/x')\"])))",
     "font": "new FontFace('f','url(@U/x.woff)').load().catch(()=>0)",
 }
-"""JavaScript for workers."""
+"""JavaScript that runs in workers."""
 
 WINDOWS = {
     "window.open": "<script>window.open('@R')</script>",
@@ -303,7 +303,7 @@ WINDOWS = {
     "form opener": "<form id=f@P target=_blank rel=opener method=post action='@R'></form>"
     "<script>f@P.submit()</script>",
 }
-"""HTML that opens a window at `@R`, an address of the page's own origin that leads away."""
+"""HTML that opens a window at `@R`, an address of the page's origin that leads away."""
 
 SPELLINGS = {
     "plain": "http://evil.localhost:@P/x",
@@ -352,4 +352,4 @@ SPELLINGS = {
     "ftp": "ftp://evil.localhost:@P/x",
     "ws": "ws://evil.localhost:@P/x",
 }
-"""Odd names of the forbidden host, and other ports of the allowed one."""
+"""Unusual spellings of the forbidden host, and other ports of the allowed host."""

@@ -1,14 +1,14 @@
-// Images and canvases: their pixels, and hashes by which Python remembers what it read in them.
+// Images and canvases: their pixels, and the hashes under which Python caches their text.
 
-const MIN_PICTURE = [40, 14]; // no text worth reading is smaller
-const MAX_PICTURE = 1600; // pixels a side; larger pictures are scaled down before they are read
+const MIN_PICTURE = [40, 14]; // width and height; smaller pictures have no readable text
+const MAX_PICTURE = 1600; // pixels per side; larger pictures are scaled down
 
 const hashes = new WeakMap(); // image -> {source, hash}
 const pictures = new Map(); // picture number -> WeakRef(image), for pixels()
 const pictureIds = new WeakMap();
 let nextPicture = 1;
 
-// cyrb53 over the pixels: quick, and 53 bits are plenty for the images of one cache.
+// cyrb53 over the pixels: fast, and 53 bits suffice for the images of one cache.
 function hashOf(words) {
   let a = 0xdeadbeef ^ words.length, b = 0x41c6ce57;
   for (let i = 0; i < words.length; i++) {
@@ -33,7 +33,7 @@ function draw(image) {
   return [canvas, pen];
 }
 
-// How Python is to get at a picture: by its pixels' hash, or by a crop of the screenshot.
+// Returns the number and pixel hash of a picture; the hash is "" if Python must crop a screenshot.
 function picture(el, plain) {
   if (!pictureIds.has(el)) {
     pictureIds.set(el, nextPicture);
@@ -57,7 +57,7 @@ function picture(el, plain) {
   return [number, hash];
 }
 
-// The pixels of a picture as a PNG data URL; "" if they may not be read.
+// Returns the pixels of a picture as a PNG data URL, or "" if they may not be read.
 function pixels(number) {
   const el = pictures.get(number)?.deref();
   try { return el ? draw(el)[0].toDataURL("image/png") : ""; } catch { return ""; }

@@ -1,4 +1,4 @@
-"""What pages may not do by themselves: leave the allowed hosts, wait for an answer, download."""
+"""Keep pages on the allowed hosts, answer their dialogs and cancel their downloads."""
 
 import re
 from collections import Counter, defaultdict
@@ -16,41 +16,40 @@ from playwright.sync_api import (
 )
 from playwright.sync_api import Page as PlaywrightPage
 
-from agentkv_env.allow import AllowList
-from agentkv_env.plain import quoted
+from agentkv_env.hosts import AllowList
 from agentkv_env.proxy import Proxy
+from agentkv_env.sanitize import quote
 
-MAX_DIALOG = 200  # characters of a dialog's message that are told
-MAX_URL = 200  # characters of a refused address that are told
+MAX_DIALOG = 200  # characters of a dialog's message in its notice
+MAX_URL = 200  # characters of a refused address in its notice
 
 _ALL = [{"urlPattern": "*"}]
-_ANSWERS = [  # those that may make a worker, which keeps to their policy
+_WORKER_RESPONSES = [  # responses that may create a worker, which inherits their policy
     {"urlPattern": "*", "resourceType": kind, "requestStage": "Response"}
     for kind in ("Script", "Other")
 ]
 _EVERYTHING = re.compile("")
 
 
-class Gate:
-    """Stands at one browser context and tells in `notices` what it refused or answered.
+class RequestFilter:
+    """Filters the requests of one browser context and reports refusals and answers in `notices`.
 
-    Requests are checked by Playwright's routes, which also see the first request of a new window,
-    and by each tab over Chromium's protocol (`judge`), which also sees the later hops of a
-    redirect. Neither sees all: beneath them a context of ours has the proxy. A caller's context has
-    none; there
+    Two mechanisms check requests: Playwright's routes, which see the first request of a new window,
+    and each tab over CDP (`handle_paused`), which sees every hop of a redirect. Neither sees all
+    requests, so a context of ours also has the proxy. A caller's context has no proxy. There,
 
-    * the first document of a new window is answered by an empty one, which its tab loads again
-      once the tab sees every hop (`was_held`);
-    * documents (by their tab) and workers (here) get a Content-Security-Policy that names the
-      allowed hosts, which Chromium keeps for sockets, for WebTransport, for sign-in requests and
-      for frames in other processes;
-    * shared workers are held before their first line.
+    * the first document of a new window is replaced by an empty one, and its tab reloads the
+      document once it sees every hop (`take_held`);
+    * documents (through their tab) and workers (here) get a Content-Security-Policy with the
+      allowed hosts, which Chromium enforces for sockets, WebTransport, sign-in requests and frames
+      in other processes;
+    * shared workers are paused before their first statement.
     """
 
     def __init__(self, context: BrowserContext, allow: AllowList, *, proxy: Proxy | None) -> None:
-        """Nothing is refused before `install`.
+        """Prepare the filter; it refuses nothing before `install`.
 
-        Without a proxy it is a caller's context, where their handlers go first.
+        `proxy` is None for a caller's context, where the caller's handlers come first.
         """
         self.allow = allow
         self.notices: list[str] = []
@@ -58,14 +57,14 @@ class Gate:
         self._proxy = proxy
         self._owns_context = proxy is not None
         self._pages: list[PlaywrightPage] = []
-        self._open = False  # nothing is refused any more
+        self._released = False  # if True, nothing is refused any more
         self._num_refused_pages = 0
         self._passed: defaultdict[PlaywrightPage, Counter[str]] = defaultdict(Counter)
-        self._held: Counter[str] = Counter()  # addresses answered by an empty document
+        self._held: Counter[str] = Counter()  # addresses answered with an empty document
         self._workers: CDPSession | None = None
 
     def install(self) -> None:
-        """Check the requests of all pages from now on."""
+        """Start to check the requests of all pages."""
         self._context.route_web_socket(self.allow.refused, self._on_web_socket)
         if self._owns_context:
             self._context.route(self.allow.refused, self._on_refused)
@@ -75,15 +74,15 @@ class Gate:
             self._hold_shared_workers()
 
     def watch(self, page: PlaywrightPage) -> None:
-        """Answer this page's dialogs and tell of its downloads."""
+        """Answer the dialogs of `page` and report its downloads."""
         self._pages.append(page)
         page.on("download", self._on_download)
         if not self._owns_context:
-            page.on("dialog", self._on_dialog)  # behind its owner's, who may answer first
+            page.on("dialog", self._on_dialog)  # after the owner's handlers, which may answer first
 
     def release(self) -> None:
-        """Take everything off a caller's context again."""
-        self._open = True
+        """Remove all handlers from a caller's context."""
+        self._released = True
         for page in self._pages:
             if not page.is_closed():
                 page.remove_listener("download", self._on_download)
@@ -91,24 +90,24 @@ class Gate:
         self._context.unroute(_EVERYTHING, self._on_request)
         if self._workers is not None:
             try:
-                self._workers.detach()  # those held begin
+                self._workers.detach()  # lets the paused workers start
             except Error:
                 pass  # the browser is gone
 
-    def guard(self, wire: CDPSession) -> None:
-        """Have a page's requests paused, for `judge`."""
+    def intercept(self, cdp: CDPSession) -> None:
+        """Let the browser pause a page's requests for `handle_paused`."""
         if self._owns_context:
-            wire.send("Fetch.enable", {"patterns": _ALL})
+            cdp.send("Fetch.enable", {"patterns": _ALL})
             return
-        wire.send("Fetch.enable", {"patterns": [*_ALL, *_ANSWERS]})
-        wire.send("Network.enable")
-        wire.send("Network.setBypassServiceWorker", {"bypass": True})
+        cdp.send("Fetch.enable", {"patterns": [*_ALL, *_WORKER_RESPONSES]})
+        cdp.send("Network.enable")
+        cdp.send("Network.setBypassServiceWorker", {"bypass": True})
 
     @property
     def policy(self) -> str:
-        """The allowed hosts as a Content-Security-Policy that forbids nothing else.
+        """A Content-Security-Policy that allows exactly the allowed hosts.
 
-        "" in a context of ours, which needs none.
+        "" in a context of ours, where the proxy makes a policy unnecessary.
         """
         if self._owns_context:
             return ""
@@ -117,57 +116,57 @@ class Gate:
         return f"default-src {sources}; form-action {sources}"
 
     def take_notices(self) -> tuple[str, ...]:
-        """What there is to tell since this was last asked, each line once."""
+        """Return the notices since the last call, without duplicates."""
         self._collect()
         found = tuple(dict.fromkeys(self.notices))
         self.notices.clear()
         return found
 
     def has_refused_page(self) -> bool:
-        """Whether the document of a tab or window was refused since this was last asked."""
+        """Return whether a main document was refused since the last call."""
         self._collect()
         found, self._num_refused_pages = self._num_refused_pages > 0, 0
         return found
 
     def failure_of(self, url: str) -> str:
-        """The browser's name for why `url` did not answer; "" if that is not known."""
+        """Return Chromium's name of the error with which `url` failed, or ""."""
         failures = self._proxy.failures if self._proxy is not None else ()
         host = url.partition("://")[2].partition("/")[0]
         return next((why for found, why in reversed(failures) if f"//{host}/" in found), "")
 
     def _collect(self) -> None:
         while self._proxy is not None and self._proxy.refused_pages:
-            self._tell_refused(self._proxy.refused_pages.popleft())
+            self._record_refusal(self._proxy.refused_pages.popleft())
 
-    def was_held(self, url: str) -> bool:
-        """Whether a new window shows an empty document in place of `url`; true once."""
+    def take_held(self, url: str) -> bool:
+        """Return whether a new window shows an empty document instead of `url`; true only once."""
         if not self._held[url]:
             return False
         self._held[url] -= 1
         return True
 
-    def judge(
-        self, event: dict[str, Any], wire: CDPSession, *, page: PlaywrightPage, main_frame: str
+    def handle_paused(
+        self, event: dict[str, Any], cdp: CDPSession, *, page: PlaywrightPage, main_frame: str
     ) -> bool:
-        """Let a paused request pass or refuse it; whether it was the main frame's navigation."""
+        """Continue or refuse a paused request; return whether a main document was refused."""
         url, request = event["request"]["url"], {"requestId": event["requestId"]}
         refused_page = False
         try:
             if "responseStatusCode" in event or "responseErrorReason" in event:
-                wire.send("Fetch.continueResponse", {**request, **self._with_policy(event)})
+                cdp.send("Fetch.continueResponse", {**request, **self._with_policy(event)})
             elif not self.allow.refused.match(url):
                 if not self._owns_context and event.get("frameId") == main_frame:
                     self._passed[page][url] += 1
-                wire.send("Fetch.continueRequest", request)
+                cdp.send("Fetch.continueRequest", request)
             elif event.get("resourceType") == "Document":
                 refused_page = event.get("frameId") == main_frame
                 if refused_page:
-                    self._tell_refused(url)
-                # 204 ends a navigation and keeps the present document; an abort would show an
-                # error page in its place.
-                wire.send("Fetch.fulfillRequest", {**request, "responseCode": 204})
+                    self._record_refusal(url)
+                # 204 ends a navigation and keeps the current document; an abort would show an
+                # error page.
+                cdp.send("Fetch.fulfillRequest", {**request, "responseCode": 204})
             else:
-                wire.send("Fetch.failRequest", {**request, "errorReason": "BlockedByClient"})
+                cdp.send("Fetch.failRequest", {**request, "errorReason": "BlockedByClient"})
         except Error:
             pass  # the request or its page is gone
         return refused_page
@@ -182,21 +181,21 @@ class Gate:
 
     def _hold_shared_workers(self) -> None:
         browser = self._context.browser
-        assert browser is not None, "`Session.on` asks for one"
+        assert browser is not None, "`Session.on` requires a browser"
         page = self._context.new_cdp_session(self._context.pages[0])
         ours = page.send("Target.getTargetInfo")["targetInfo"].get("browserContextId")
         page.detach()
-        wire = self._workers = browser.new_browser_cdp_session()
+        cdp = self._workers = browser.new_browser_cdp_session()
 
         def on_attached(event: dict[str, Any]) -> None:
             if event["targetInfo"].get("browserContextId") != ours:
                 try:
-                    wire.send("Target.detachFromTarget", {"sessionId": event["sessionId"]})
+                    cdp.send("Target.detachFromTarget", {"sessionId": event["sessionId"]})
                 except Error:
-                    pass  # it ended
+                    pass  # the worker has ended
 
-        wire.on("Target.attachedToTarget", on_attached)
-        wire.send(
+        cdp.on("Target.attachedToTarget", on_attached)
+        cdp.send(
             "Target.setAutoAttach",
             {
                 "autoAttach": True,
@@ -207,7 +206,7 @@ class Gate:
         )
 
     def _on_request(self, route: Route) -> None:
-        """Of a caller's context: refuse, hold, or leave it to the caller's own handlers."""
+        """Refuse or hold a request of a caller's context, or leave it to the caller's handlers."""
         request = route.request
         if self.allow.refused.match(request.url):
             self._on_refused(route)
@@ -218,10 +217,10 @@ class Gate:
             route.fallback()
 
     def _has_passed(self, request: Request) -> bool:
-        """Whether the tab sees this request's hops; a frame's are its tab's."""
+        """Return whether a tab already sees the hops of this request; frames belong to a tab."""
         try:
             frame = request.frame
-        except Error:  # a window has no frame yet when its first request comes
+        except Error:  # the first request of a window comes before its frame exists
             return False
         passed, url = self._passed[frame.page], request.url.partition("#")[0]
         if frame.parent_frame is not None:
@@ -238,18 +237,18 @@ class Gate:
             return
         try:
             is_whole_page = request.frame.parent_frame is None
-        except Error:  # a window has no frame yet when its first request comes
+        except Error:  # the first request of a window comes before its frame exists
             is_whole_page = True
         if is_whole_page:
-            self._tell_refused(request.url)
+            self._record_refusal(request.url)
         route.fulfill(status=204)
 
-    def _tell_refused(self, url: str) -> None:
+    def _record_refusal(self, url: str) -> None:
         self._num_refused_pages += 1
         self.notices.append(f"navigation to {url[:MAX_URL]} refused; allowed hosts: {self.allow}")
 
     def _on_web_socket(self, socket: WebSocketRoute) -> None:
-        if self._open:  # Playwright cannot take this route off again
+        if self._released:  # Playwright cannot remove this route
             socket.connect_to_server()
         else:
             socket.close()
@@ -264,11 +263,11 @@ class Gate:
             else:
                 dialog.dismiss()
         except Error:
-            return  # its owner answered it
+            return  # the owner answered it
         if kind != "beforeunload":
             self.notices.append(f"{kind} {'accepted' if accepted else 'dismissed'}: {message}")
 
     def _on_download(self, download: Download) -> None:
         name = download.suggested_filename[:100]
-        shown = name if re.fullmatch(r"[\w.\-]+", name) else quoted(name)
+        shown = name if re.fullmatch(r"[\w.\-]+", name) else quote(name)
         self.notices.append(f"download of {shown} cancelled")

@@ -1,14 +1,14 @@
-// What is done to elements, and the names under which Python calls this script.
+// Actions on elements, and the functions that Python calls.
 
 const find = (id) => {
   const el = elements.get(id)?.deref();
   return el && isConnected(el) ? el : null;
 };
 
-// Where to press for element `id`, in pixels of this frame's page viewport.
+// Returns the point to press for element `id`, in pixels of the viewport of this frame's page.
 function locate(id) {
   const el = find(id);
-  late = performance.now() + 1000;
+  deadline = performance.now() + 1000;
   if (!el) return { error: "gone" };
   const target = hiddenBehindLabel(el)
     ? [...labelsOf(el)].find((label) => rectsOf(label).length) || el : el;
@@ -31,7 +31,7 @@ function locate(id) {
     x += corner.x;
     y += corner.y;
   }
-  const over = point ? null : deepest(documentOf(el), px, py);
+  const over = point ? null : hitTest(documentOf(el), px, py);
   const role = roleOf(el, styleOf(el));
   const cover = over ? `${tagOf(over)} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
   return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
@@ -40,11 +40,11 @@ function locate(id) {
     covered: point ? "" : cover };
 }
 
-// Focus a field; with `all`, select what it holds, so that typing replaces it.
+// Focuses a field; with `all`, selects its text, so that typing replaces it.
 function focus(id, all) {
   const el = find(id);
   if (!el) return false;
-  if (!within(deepActive(el), el)) focusOn(el);
+  if (!isInside(deepActive(el), el)) focusOn(el);
   if (!all) return true;
   if (!isForm(el) && typeof el.select === "function") el.select();
   else (viewOf(documentOf(el)) || window).getSelection().selectAllChildren(el);
@@ -56,40 +56,40 @@ function deepActive(el) {
   return active;
 }
 
-function announce(el) {
+function dispatchChange(el) {
   el.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
   el.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
-// Choose an option of a native select by its label: as written, then in any case, then in part.
-function choose(id, label) {
-  const el = find(id), wanted = squeeze(label), low = wanted.toLowerCase();
+// Selects an option by its label: exact, then ignoring case, then by prefix or part.
+function selectOption(id, label) {
+  const el = find(id), wanted = collapse(label), low = wanted.toLowerCase();
   const options = [...el.options].filter((option) => !option.disabled);
-  const test = (way) => options.find((option) => way(squeeze(option.label), option.value));
+  const test = (way) => options.find((option) => way(collapse(option.label), option.value));
   const option = test((text) => text === wanted) || test((text) => text.toLowerCase() === low) ||
     test((_, value) => value === label) || test((text) => text.toLowerCase().startsWith(low)) ||
     test((text) => text.toLowerCase().includes(low));
-  if (!option || !wanted) return { error: options.map((o) => squeeze(o.label)) };
+  if (!option || !wanted) return { error: options.map((o) => collapse(o.label)) };
   el.focus();
   if (el.multiple) for (const other of el.options) other.selected = other === option;
   else option.selected = true;
-  announce(el);
-  return { chosen: squeeze(option.label) };
+  dispatchChange(el);
+  return { chosen: collapse(option.label) };
 }
 
-// Dates, times, colours and sliders take a whole value; keys would depend on the locale.
-function assign(id, value) {
+// Sets the value of date, time, color and range inputs; key presses would depend on the locale.
+function setValue(id, value) {
   const el = find(id), before = el.value;
   el.focus();
   el.value = value;
   if (value && el.value === "") { el.value = before; return false; }
-  announce(el);
+  dispatchChange(el);
   return true;
 }
 
 function scroll(sign) {
-  late = performance.now() + 1000;
-  const moving = scroller();
+  deadline = performance.now() + 1000;
+  const moving = findScroller();
   if (!moving) return false;
   const before = scrollTopOf(moving);
   const height = moving === scrollingElementOf(document) ? innerHeight : clientHeightOf(moving);
@@ -97,11 +97,11 @@ function scroll(sign) {
   return scrollTopOf(moving) !== before;
 }
 
-// Resolves when the page has had one frame and one task to react in.
-const turn = () => Promise.race([
+// Resolves after one animation frame and one task, in which the page can react.
+const nextFrame = () => Promise.race([
   new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
-  new Promise((done) => setTimeout(done, 50)), // a tab in the background draws no frames
+  new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
 ]);
 
-globalThis.agentkv = { walk, turn, locate, focus, choose, assign, scroll, pixels,
+globalThis.agentkv = { walk, nextFrame, locate, focus, selectOption, setValue, scroll, pixels,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -1,4 +1,4 @@
-"""Doing an action on one tab's page, with real mouse and keyboard events."""
+"""Execute actions on the page of one tab, with real mouse and keyboard events."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from playwright.sync_api import Error
 from agentkv_env.actions import Action
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
-from agentkv_env.plain import quoted
+from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 
-# Fields that take a whole value in a fixed format rather than keys.
+# Input types whose value is set whole, in a fixed format, with an example of each format.
 FORMATS = {
     "date": "2026-01-31",
     "time": "09:30",
@@ -22,14 +22,14 @@ FORMATS = {
 }
 
 
-def perform(tab: Tab, action: Action, *, strict: bool) -> None:
-    """Do `action`, one of those on a page's content: click, hover, type, clear, press, scroll.
+def execute(tab: Tab, action: Action, *, strict: bool) -> None:
+    """Execute a click, hover, type, clear, press or scroll.
 
-    With `strict` nothing is refused beforehand, and text goes where the click left the cursor, as
-    VisualWebArena's executor does it.
+    With `strict`, as in VisualWebArena, no action is refused in advance, and text is inserted at
+    the cursor.
 
     Raises:
-        ActionFailed: it could not be done; the message is for the model.
+        ActionFailed: the action could not be executed; the message is for the model.
     """
     match action.kind, action.element_id:
         case "press", _:
@@ -39,7 +39,7 @@ def perform(tab: Tab, action: Action, *, strict: bool) -> None:
         case "click", int(id):
             _click(tab, id, strict=strict)
         case "hover", int(id):
-            place = _place(tab, id, strict=strict)
+            place = _locate(tab, id, strict=strict)
             tab.page.mouse.move(place["x"], place["y"])
         case "type", int(id):
             _type(tab, id, action, strict=strict)
@@ -50,22 +50,25 @@ def perform(tab: Tab, action: Action, *, strict: bool) -> None:
 
 
 def _click(tab: Tab, id: int, *, strict: bool) -> None:
-    place = _place(tab, id, strict=strict)
+    place = _locate(tab, id, strict=strict)
     if not strict:
-        _refuse_list(place, id)
+        _reject_select(place, id)
         if place["disabled"]:
-            raise ActionFailed(f"{_called(place, id)} is disabled")
+            raise ActionFailed(f"{_describe(place, id)} is disabled")
     tab.page.mouse.click(place["x"], place["y"])
 
 
 def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
-    """Type into a field (what it held is replaced, our choice), or choose from a native list."""
+    """Type into a field or select an option.
+
+    Unless `strict`, the text replaces the old value (our choice; VisualWebArena inserts).
+    """
     text = action.text
-    place = _place(tab, id, strict=strict)
+    place = _locate(tab, id, strict=strict)
     if place["tag"] == "select":
-        answer = tab.ask(id, "choose", text)
+        answer = tab.script.call_on(id, "selectOption", text)
         if "error" in answer:
-            known = " | ".join(map(quoted, answer["error"][:40]))
+            known = " | ".join(map(quote, answer["error"][:40]))
             raise ActionFailed(f"[{id}] has no option {text!r}; it has: {known}")
         return
     if place["type"] == "file":
@@ -73,13 +76,13 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     if not strict:
         if place["disabled"] or place["readonly"]:
             state = "disabled" if place["disabled"] else "read-only"
-            raise ActionFailed(f"{_called(place, id)} is {state}")
+            raise ActionFailed(f"{_describe(place, id)} is {state}")
         if place["role"] not in ("textbox", "combobox", "slider"):
-            raise ActionFailed(f"{_called(place, id)} takes no text")
+            raise ActionFailed(f"{_describe(place, id)} takes no text")
     if place["type"] in FORMATS:
-        if not tab.ask(id, "assign", text):
+        if not tab.script.call_on(id, "setValue", text):
             example = FORMATS[place["type"]]
-            raise ActionFailed(f"{_called(place, id)} takes a {place['type']} such as {example}")
+            raise ActionFailed(f"{_describe(place, id)} takes a {place['type']} such as {example}")
     else:
         tab.page.mouse.click(place["x"], place["y"])
         if strict:
@@ -91,12 +94,12 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
 
 
 def _clear(tab: Tab, id: int, *, strict: bool) -> None:
-    place = _place(tab, id, strict=strict)
+    place = _locate(tab, id, strict=strict)
     if not strict and place["role"] not in ("textbox", "combobox"):
-        raise ActionFailed(f"{_called(place, id)} holds no text to clear")
-    _refuse_list(place, id)
+        raise ActionFailed(f"{_describe(place, id)} holds no text to clear")
+    _reject_select(place, id)
     if place["type"] in FORMATS:
-        tab.ask(id, "assign", "")
+        tab.script.call_on(id, "setValue", "")
         return
     tab.page.mouse.click(place["x"], place["y"])
     if strict:
@@ -116,37 +119,37 @@ def _press(tab: Tab, key: str, *, strict: bool) -> None:
 
 
 def _scroll(tab: Tab, direction: str) -> None:
-    if not tab.call("scroll", 1 if direction == "down" else -1):
+    if not tab.script.call("scroll", 1 if direction == "down" else -1):
         raise ActionFailed(f"the page cannot be scrolled further {direction}")
 
 
 def _replace(tab: Tab, id: int, text: str) -> None:
-    if not tab.ask(id, "focus", True):
+    if not tab.script.call_on(id, "focus", True):
         raise ActionFailed(f"there is no element [{id}] on this page")
     if not text:
         tab.page.keyboard.press("Backspace")
         return
-    # All but the last letter go in at once, which is 20 times faster than key by key; the last
-    # is a real key, for the fields that search as you type.
+    # All characters but the last are inserted at once, 20 times faster than key by key. The last
+    # one is a real key press, for fields that search while the user types.
     if text[:-1]:
         tab.page.keyboard.insert_text(text[:-1])
     tab.page.keyboard.type(text[-1])
 
 
-def _place(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
-    """Where to press for the element, and what it is; scrolls it into view."""
-    place: dict[str, Any] = tab.ask(id, "locate")
+def _locate(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
+    """Scroll the element into view; return the point to press and the element's properties."""
+    place: dict[str, Any] = tab.script.call_on(id, "locate")
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if place["covered"] and not strict:
-        raise ActionFailed(f"{_called(place, id)} is covered by {quoted(place['covered'])}")
+        raise ActionFailed(f"{_describe(place, id)} is covered by {quote(place['covered'])}")
     return place
 
 
-def _refuse_list(place: dict[str, Any], id: int) -> None:
+def _reject_select(place: dict[str, Any], id: int) -> None:
     if place["tag"] == "select":
         raise ActionFailed(f"[{id}] is a list: choose with type [{id}] [option] [0]")
 
 
-def _called(place: dict[str, Any], id: int) -> str:
-    return f"{place['role'] or quoted(place['tag'])} {quoted(place['name'][:60])} [{id}]"
+def _describe(place: dict[str, Any], id: int) -> str:
+    return f"{place['role'] or quote(place['tag'])} {quote(place['name'][:60])} [{id}]"

@@ -1,8 +1,7 @@
-// Properties as the classes of the DOM define them, whatever the page calls its elements.
+// DOM properties read through the prototypes of this world.
 //
-// A field named `childNodes` hides the property of that name of its form, and an image named `body`
-// that of the document, in every world. So whatever may be a form or a document is asked through
-// the prototypes of this world, which the page cannot reach.
+// In every world, a field named `childNodes` hides its form's property of that name, and an image
+// named `body` hides the document's. The page cannot change the prototypes of this world.
 
 const getter = (type, name) =>
   Function.prototype.call.bind(Object.getOwnPropertyDescriptor(type.prototype, name).get);
@@ -31,7 +30,7 @@ const scrollingElementOf = getter(Document, "scrollingElement");
 const viewOf = getter(Document, "defaultView"), titleOf = getter(Document, "title");
 const newRange = method(Document, "createRange"), newElement = method(Document, "createElement");
 
-// Several classes define each of these; only a form's can be hidden. (`<form>` in an SVG is none.)
+// Several classes define these properties; only a form's can be hidden. A `<form>` in SVG is none.
 const namespaceOf = getter(Element, "namespaceURI");
 const isForm = (el) => tagOf(el) === "form" && namespaceOf(el) === "http://www.w3.org/1999/xhtml";
 const ofForm = (name) => {

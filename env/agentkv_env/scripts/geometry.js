@@ -1,23 +1,23 @@
-// Where things are: rectangles, what lies under a point, what scrolls.
+// Geometry: rectangles, hit tests and scrolling.
 //
-// The files of this folder are joined into one script with one scope (tab.py), which runs in an
-// isolated world: the page's scripts can neither see these names nor patch what they call. Nothing
-// here writes to the page's DOM; an element's number lives in a WeakMap of this world.
-// All boxes are in pixels of the page's viewport.
+// The files of this folder are joined into one script with one scope (page_script.py). It runs in
+// an isolated world, where the page's scripts can neither see these names nor patch the functions
+// that they call. Reading does not change the page's DOM; a WeakMap of this world holds the ids of
+// elements. All boxes are in pixels of the page's viewport.
 
-const MIN_OVERLAP = 2; // pixels; less is a border or a rounding error
+const MIN_OVERLAP = 2; // pixels; a smaller overlap is a border or a rounding error
 
-const MAX_TEXT = 20000; // characters of one text; more is a flood and no text
-const MAX_NESTING = 800; // of elements in each other; a parser stops at 512, scripts go on
+const MAX_TEXT = 20000; // characters of one text
+const MAX_NESTING = 800; // depth of elements; the parser stops at 512, but scripts can nest deeper
 
-const squeeze = (text) => text.slice(0, MAX_TEXT).replace(/\s+/g, " ").trim();
+const collapse = (text) => text.slice(0, MAX_TEXT).replace(/\s+/g, " ").trim();
 const styleOf = (el) => (viewOf(documentOf(el)) || window).getComputedStyle(el);
 
-// Reading may take so long; then what was read so far is all.
-let late = Infinity;
-const isLate = () => performance.now() > late;
+// After the deadline (performance.now), reading stops with what it has found.
+let deadline = Infinity;
+const isOverdue = () => performance.now() > deadline;
 
-function cut(rect, clip) {
+function intersect(rect, clip) {
   const x = Math.max(rect.x, clip.x), y = Math.max(rect.y, clip.y);
   const right = Math.min(rect.x + rect.width, clip.x + clip.width);
   const bottom = Math.min(rect.y + rect.height, clip.y + clip.height);
@@ -25,18 +25,18 @@ function cut(rect, clip) {
 }
 const shift = (rect, at) =>
   ({ x: rect.x + at.x, y: rect.y + at.y, width: rect.width, height: rect.height });
-const seen = (rect, clip) => {
-  const part = cut(rect, clip);
+const isSeen = (rect, clip) => {
+  const part = intersect(rect, clip);
   return part.width >= Math.min(MIN_OVERLAP, rect.width) && part.width > 0 &&
     part.height >= Math.min(MIN_OVERLAP, rect.height) && part.height > 0 &&
     rect.width > 1 && rect.height > 1;
 };
-const numbers = (rect) => {
+const rounded = (rect) => {
   const x = Math.round(rect.x), y = Math.round(rect.y);
   return [x, y, Math.round(rect.x + rect.width) - x, Math.round(rect.y + rect.height) - y];
 };
 
-// The rectangles of an element; of its content where it has none of its own (a link around a float).
+// Returns the rectangles of an element, or of its content if it has none (a link around a float).
 function rectsOf(el, depth = 0) {
   const rects = [...clientRectsOf(el)].filter((rect) => rect.width > 1 && rect.height > 1);
   if (rects.length || depth > MAX_NESTING) return rects;
@@ -47,11 +47,11 @@ function rectsOf(el, depth = 0) {
   return [];
 }
 
-// The nodes an element shows as its own: those of its shadow root, or those put into its slot.
+// Returns the displayed children: those of the shadow root, or the nodes assigned to a slot.
 const childrenOf = (el) => shadowOf(el) ? childNodesOf(shadowOf(el))
   : tagOf(el) === "slot" && el.assignedNodes?.().length ? el.assignedNodes() : childNodesOf(el);
 
-// The rectangle inside a frame's border and padding, in pixels of the document around it.
+// Returns the rectangle inside a frame's border and padding, in pixels of the parent document.
 function insideOf(frame) {
   const style = styleOf(frame), outer = boxOf(frame);
   const left = frame.clientLeft + parseFloat(style.paddingLeft);
@@ -60,7 +60,7 @@ function insideOf(frame) {
     width: outer.width - 2 * left, height: outer.height - 2 * top };
 }
 
-function deepest(doc, x, y) {
+function hitTest(doc, x, y) {
   let hit = hitIn(doc, x, y);
   while (hit && shadowOf(hit)) {
     const inner = hitIn(shadowOf(hit), x, y);
@@ -71,24 +71,24 @@ function deepest(doc, x, y) {
 }
 const parentOf = (node) => (nodeTypeOf(node) === 1 ? slotOf(node) : node.assignedSlot) ||
   parentNodeOf(node) || (nodeTypeOf(node) === 11 ? node.host : null) || null;
-const within = (node, ancestor) => {
+const isInside = (node, ancestor) => {
   for (; node; node = parentOf(node)) if (node === ancestor) return true;
   return false;
 };
-// Whether a press at x, y of the element's own viewport reaches it, its label or a box around it.
+// Returns whether a press at x, y (own viewport) hits the element, its label or an ancestor.
 function reaches(el, x, y) {
-  const hit = deepest(documentOf(el), x, y);
+  const hit = hitTest(documentOf(el), x, y);
   if (!hit) return false;
-  if (within(hit, el) || within(el, hit)) return true;
-  return [...(labelsOf(el) || [])].some((label) => within(hit, label));
+  if (isInside(hit, el) || isInside(el, hit)) return true;
+  return [...(labelsOf(el) || [])].some((label) => isInside(hit, label));
 }
 
-function scroller() {
+function findScroller() {
   const root = scrollingElementOf(document) || rootElementOf(document), body = bodyOf(document);
   if (!root || !body || scrollHeightOf(root) > innerHeight + 1) return root;
-  let best = root, area = (innerWidth * innerHeight) / 4; // a quarter of the window, or no scroller
+  let best = root, area = (innerWidth * innerHeight) / 4; // a smaller box does not count
   for (const el of queryAllIn(body, "*")) {
-    if (isLate()) break;
+    if (isOverdue()) break;
     if (scrollHeightOf(el) <= clientHeightOf(el) + 1 || clientHeightOf(el) < 100) continue;
     if (clientWidthOf(el) * clientHeightOf(el) <= area) continue;
     if (!/auto|scroll|overlay/.test(styleOf(el).overflowY)) continue;

@@ -1,36 +1,38 @@
-// Reads one document, and every same-origin frame and open shadow root in it, in reading order.
+// Reads a document with its same-origin frames and open shadow roots, in reading order.
 
-const ids = new WeakMap(); // element -> its number
-const elements = new Map(); // number -> WeakRef(element)
-const token = Math.random().toString(36).slice(2); // names this document
-let frames = []; // cross-origin iframes met by the last walk
+const ids = new WeakMap(); // element -> id
+const elements = new Map(); // id -> WeakRef(element)
+const token = Math.random().toString(36).slice(2); // identifies this document
+let frames = []; // cross-origin frames found by the last walk
 
 const MAX_NODES = 5000; // in one viewport
 
-// The document's nodes as JSON: k kind, r role, n name, b box (x, y, width, height), i number,
-// v value, o options, s states, p and h number and hash of a picture, q a picture that is not told
-// itself; for a frame of another origin f its index and c the part of it that shows.
+// Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
+// width, height), i id, v value, o options, s states, p and h number and hash of a picture, q 1 for
+// a picture that is no node itself. A frame of another origin has f, its index, and c, its visible
+// part.
 //
-// Numbers go on from `firstId`; if `expected` names another document than this one, from 1. `at` is
-// where this document's corner lies in the viewport, `view` the part of it that shows (null: all).
-// After `mostMs` milliseconds, or as many nodes as no page has, it ends; `part` says so.
+// New ids count from `firstId`, or from 1 if `expected` is the token of another document. `at` is
+// the position of this document in the viewport, `view` its visible part (null: all). The walk ends
+// after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true.
 function walk(firstId, expected, at, view, mostMs) {
   const out = [];
-  late = performance.now() + mostMs;
+  deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
-  let pending = "", pendingBox = null; // text that goes on one line, not told yet
+  let pending = "", pendingBox = null; // text of the current line
   frames = [];
 
-  // What holds for a subtree. at: its document's corner; clip, absolute, window: what shows of its
-  // boxes by their position; inside: its words are told already; hidden; pre: line breaks count.
+  // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
+  // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
+  // invisible; pre: line breaks count.
   const state = (at, clip) =>
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, depth: 0 });
 
   const flush = () => {
-    const text = squeeze(pending);
-    if (text && pendingBox) out.push({ k: "text", r: "text", n: text, b: numbers(pendingBox) });
+    const text = collapse(pending);
+    if (text && pendingBox) out.push({ k: "text", r: "text", n: text, b: rounded(pendingBox) });
     pending = "";
     pendingBox = null;
   };
@@ -44,9 +46,9 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function emit(el, role, rect, at) {
     flush();
-    const node = { k: "element", r: role, n: nameOf(el, role), b: numbers(rect), i: idOf(el) };
+    const node = { k: "element", r: role, n: nameOf(el, role), b: rounded(rect), i: idOf(el) };
     const value = valueOf(el, role), options = optionsOf(el), states = statesOf(el);
-    const part = cut(rect, view);
+    const part = intersect(rect, view);
     const x = part.x + part.width / 2 - at.x, y = part.y + part.height / 2 - at.y;
     if (!reaches(el, x, y)) states.push("covered");
     if (value) node.v = value;
@@ -61,7 +63,7 @@ function walk(firstId, expected, at, view, mostMs) {
     const range = newRange(documentOf(node));
     range.selectNodeContents(node);
     const rect = shift(range.getBoundingClientRect(), s.at);
-    if (!seen(rect, s.clip)) return;
+    if (!isSeen(rect, s.clip)) return;
     if (s.pre && node.data.includes("\n")) {
       for (const line of node.data.slice(0, MAX_TEXT).split("\n")) {
         pending += line;
@@ -78,17 +80,17 @@ function walk(firstId, expected, at, view, mostMs) {
       height: Math.max(pendingBox.y + pendingBox.height, rect.y + rect.height) - y };
   }
 
-  // `plain`: an image or canvas, whose pixels can be asked for; else a background or a drawing.
+  // `plain`: an image or canvas with readable pixels; otherwise a background or an SVG.
   function image(el, name, s, plain) {
     const rect = shift(boxOf(el), s.at);
-    if (s.hidden || !seen(rect, s.clip)) return;
+    if (s.hidden || !isSeen(rect, s.clip)) return;
     flush();
-    const node = { k: "text", r: "image", n: s.inside ? "" : name, b: numbers(rect) };
-    const ready = !isLate() && (!plain || tagOf(el) === "canvas" || (el.complete && el.naturalWidth > 0));
+    const node = { k: "text", r: "image", n: s.inside ? "" : name, b: rounded(rect) };
+    const ready = !isOverdue() && (!plain || tagOf(el) === "canvas" || (el.complete && el.naturalWidth > 0));
     if (ready && rect.width >= MIN_PICTURE[0] && rect.height >= MIN_PICTURE[1]) {
       [node.p, node.h] = picture(el, plain);
     }
-    if (s.inside) node.q = 1; // its link or button speaks for it; only what is written in it counts
+    if (s.inside) node.q = 1; // its link or button has the name; only the text in the picture counts
     if (node.n || node.p) out.push(node);
   }
 
@@ -102,7 +104,7 @@ function walk(firstId, expected, at, view, mostMs) {
   function frame(el, s) {
     flush();
     const inner = shift(insideOf(el), s.at);
-    const clip = cut(inner, s.clip);
+    const clip = intersect(inner, s.clip);
     if (s.hidden || clip.width < MIN_OVERLAP || clip.height < MIN_OVERLAP) return;
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
@@ -116,9 +118,9 @@ function walk(firstId, expected, at, view, mostMs) {
   }
 
   const shownRect = (el, s) =>
-    rectsOf(el).map((rect) => shift(rect, s.at)).find((rect) => seen(rect, s.clip));
+    rectsOf(el).map((rect) => shift(rect, s.at)).find((rect) => isSeen(rect, s.clip));
 
-  // A label speaks for a control that hides behind it; elsewhere the control carries its words.
+  // A label stands for the control that hides behind it; otherwise the control has the label's text.
   function labels(el, s) {
     if (!hiddenBehindLabel(el.control)) return rectsOf(el.control).length > 0;
     const rect = shownRect(el, s);
@@ -127,18 +129,18 @@ function walk(firstId, expected, at, view, mostMs) {
     return true;
   }
 
-  // A heading, or a table row without controls, is one line of text.
+  // A heading or a table row without controls is one line of text.
   function line(el, role, text, s) {
     const rect = shift(boxOf(el), s.at);
-    if (!text || !seen(rect, s.clip)) return;
+    if (!text || !isSeen(rect, s.clip)) return;
     flush();
-    out.push({ k: "text", r: role, n: text, b: numbers(rect) });
+    out.push({ k: "text", r: role, n: text, b: rounded(rect) });
   }
 
   function element(el, s) {
     const tag = tagOf(el);
     if (SKIPPED.has(tag)) return;
-    if (isLate() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
+    if (isOverdue() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
     if (tag === "br") { flush(); return; }
     const style = styleOf(el);
     if (style.display === "none") return;
@@ -159,7 +161,7 @@ function walk(firstId, expected, at, view, mostMs) {
       const claimed = attributeOf(el, "role");
       const role = ROLES[claimed] || (hasAttribute(el, "onclick") ? "button" : "");
       if (!role || s.inside) {
-        image(el, squeeze(attributeOf(el, "aria-label") || el.alt || el.title || ""), s, true);
+        image(el, collapse(attributeOf(el, "aria-label") || el.alt || el.title || ""), s, true);
         return;
       }
     }
@@ -178,7 +180,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (style.overflowX !== "visible" || style.overflowY !== "visible") {
       if (tag !== "body" && tag !== "html" && !inline) {
-        s = { ...s, clip: cut(shift(boxOf(el), s.at), s.clip) };
+        s = { ...s, clip: intersect(shift(boxOf(el), s.at), s.clip) };
       }
     }
     if (position !== "static" || style.transform !== "none") s = { ...s, absolute: s.clip };
@@ -194,8 +196,8 @@ function walk(firstId, expected, at, view, mostMs) {
         return;
       }
     }
-    // A picture behind other text is not read: the crop would show that text a second time.
-    if (style.backgroundImage.includes("url(") && !squeeze(textContentOf(el))) {
+    // A background behind text is not read, because the crop would repeat the text.
+    if (style.backgroundImage.includes("url(") && !collapse(textContentOf(el))) {
       image(el, "", s, false);
     }
     children(el, s);
@@ -206,12 +208,12 @@ function walk(firstId, expected, at, view, mostMs) {
     if (rootElementOf(document)) element(rootElementOf(document), state(at, view));
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    isPart = true; // nested so deep that the stack is full
+    isPart = true; // stack overflow: the page nests too deeply
   }
   flush();
-  const moving = scroller(), top = moving ? scrollTopOf(moving) : 0;
+  const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: out, nextId, part: isPart || isLate(), above: Math.round(top),
+    nodes: out, nextId, part: isPart || isOverdue(), above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
 }

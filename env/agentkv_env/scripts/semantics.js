@@ -1,4 +1,4 @@
-// What things are: the role, name, value, options and states of an element.
+// Semantics: the role, name, value, options and states of an element.
 
 const MAX_OPTIONS = 1000; // of one list
 
@@ -15,7 +15,7 @@ const ACTIVE =
   "a[href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
   "[tabindex]:not([tabindex^='-'])," + Object.keys(ROLES).map((role) => `[role=${role}]`).join();
 
-// Native controls keep their nature whatever role they claim.
+// Native controls keep their native role, whatever their role attribute says.
 function roleOf(el, style) {
   const tag = tagOf(el);
   if (tag === "input") {
@@ -36,18 +36,18 @@ function roleOf(el, style) {
   const pointer = style.cursor === "pointer" && parent && styleOf(parent).cursor !== "pointer";
   const reachable = hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0;
   if (!hasAttribute(el, "onclick") && !pointer && !reachable) return "";
-  // A generic box is a button only if nothing inside is one, and if it is no scrollable article.
+  // A generic box counts as a button only without controls inside and with a short text.
   if (queryIn(el, ACTIVE) || textContentOf(el).length > 200) return "";
   return tag === "a" ? "link" : "button";
 }
 
 const CONTROLS = new Set(["input", "select", "textarea", "button"]);
 
-// What an element says: its text, the alternative text of its images, the labels of its parts.
+// Returns the text of an element, with the alternative text of images and the labels of parts.
 function textOf(el, depth = 0) {
   let text = "";
   for (const child of childrenOf(el)) {
-    if (text.length > MAX_TEXT || depth > MAX_NESTING || isLate()) break;
+    if (text.length > MAX_TEXT || depth > MAX_NESTING || isOverdue()) break;
     if (nodeTypeOf(child) === 3) { text += child.data; continue; }
     if (nodeTypeOf(child) !== 1) continue;
     const tag = tagOf(child);
@@ -61,15 +61,15 @@ function textOf(el, depth = 0) {
     const inner = attributeOf(child, "aria-label") || textOf(child, depth + 1);
     text += style.display === "inline" || style.display === "contents" ? inner : ` ${inner} `;
   }
-  return depth ? text : squeeze(text);
+  return depth ? text : collapse(text);
 }
 
-const svgName = (svg) => squeeze(
+const svgName = (svg) => collapse(
   attributeOf(svg, "aria-label") || queryIn(svg, ":scope > title")?.textContent || "");
 
 function byIds(el, attribute) {
   const root = rootOf(el);
-  return squeeze((attributeOf(el, attribute) || "").split(/\s+/)
+  return collapse((attributeOf(el, attribute) || "").split(/\s+/)
     .map((id) => (id ? byIdIn(root, id) : null))
     .filter((other) => other)
     .map((other) => attributeOf(other, "aria-label") || textOf(other)).join(" "));
@@ -77,45 +77,45 @@ function byIds(el, attribute) {
 
 function nameOf(el, role) {
   const tag = tagOf(el);
-  const own = byIds(el, "aria-labelledby") || squeeze(attributeOf(el, "aria-label") || "");
+  const own = byIds(el, "aria-labelledby") || collapse(attributeOf(el, "aria-label") || "");
   if (own) return own;
   if (tag === "input" && role === "button") {
     const standard = { submit: "Submit", reset: "Reset", image: "Submit" }[el.type] || "";
-    return squeeze(el.type === "image" ? el.alt || el.title || el.value : el.value) ||
-      squeeze(el.title) || standard;
+    return collapse(el.type === "image" ? el.alt || el.title || el.value : el.value) ||
+      collapse(el.title) || standard;
   }
   if (CONTROLS.has(tag) || labelsOf(el)) {
     const labels = [...(labelsOf(el) || [])].map((label) => textOf(label)).join(" ");
-    if (squeeze(labels)) return squeeze(labels);
+    if (collapse(labels)) return collapse(labels);
   }
   if (tag === "input" || tag === "textarea" || tag === "select" || role === "textbox") {
-    return squeeze(attributeOf(el, "placeholder") || tooltipOf(el) ||
-      attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? beside(el) : "");
+    return collapse(attributeOf(el, "placeholder") || tooltipOf(el) ||
+      attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? textAfter(el) : "");
   }
   const titled = queryIn(el, "[title]");
-  return textOf(el) || squeeze(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "");
+  return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "");
 }
 
-// The words right of a bare checkbox or radio button, which sighted people read as its name.
-function beside(el) {
+// Returns the text right of a checkbox or radio button without a label.
+function textAfter(el) {
   if (el.type !== "checkbox" && el.type !== "radio") return "";
   const next = nextSiblingOf(el);
-  return next && nodeTypeOf(next) === 3 ? squeeze(next.data) : "";
+  return next && nodeTypeOf(next) === 3 ? collapse(next.data) : "";
 }
 
 function valueOf(el, role) {
   const tag = tagOf(el);
   if (tag === "select") {
-    return [...el.selectedOptions].map((option) => squeeze(option.label)).join(", ");
+    return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");
   }
   if (tag === "input") {
     if (role === "button" || role === "checkbox" || role === "radio") return "";
     if (el.type === "file") return [...el.files].map((file) => file.name).join(", ");
-    return el.type === "password" ? (el.value ? "********" : "") : squeeze(el.value);
+    return el.type === "password" ? (el.value ? "********" : "") : collapse(el.value);
   }
-  if (tag === "textarea") return squeeze(el.value);
-  if (role === "textbox") return squeeze(innerTextOf(el) || "");
-  return squeeze(attributeOf(el, "aria-valuetext") || attributeOf(el, "aria-valuenow") || "");
+  if (tag === "textarea") return collapse(el.value);
+  if (role === "textbox") return collapse(innerTextOf(el) || "");
+  return collapse(attributeOf(el, "aria-valuetext") || attributeOf(el, "aria-valuenow") || "");
 }
 
 function optionsOf(el) {
@@ -123,7 +123,7 @@ function optionsOf(el) {
   const list = tag === "select" ? el.options : tag === "input" && el.list?.options;
   return list ? Array.from({ length: Math.min(list.length, MAX_OPTIONS) }, (_, index) => list[index])
     .filter((option) => !option.disabled || option.selected)
-    .map((option) => squeeze(option.label || option.value)) : [];
+    .map((option) => collapse(option.label || option.value)) : [];
 }
 
 function statesOf(el) {
@@ -144,7 +144,7 @@ function statesOf(el) {
   return states;
 }
 
-// Custom checkboxes, radios and file fields hide the real one and style its label.
+// Custom checkboxes, radio buttons and file fields hide the native input and style its label.
 function hiddenBehindLabel(el) {
   if (!labelsOf(el)?.length || !["checkbox", "radio", "file"].includes(el.type)) return false;
   const style = styleOf(el), rect = boxOf(el);

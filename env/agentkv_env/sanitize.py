@@ -1,0 +1,84 @@
+"""Sanitize untrusted text for observations: clean, neutralize and quote it."""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+_REPLACEMENTS = {"[": "(", "]": ")", "`": "'"}
+"""Square brackets enclose element ids in observations, and backticks enclose actions."""
+# Invisible, though Unicode classifies these as letters, marks or unassigned.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\U000e0000-\U000e0fff]"
+)
+
+
+def clean(text: str) -> str:
+    """Return `text` on one line, with collapsed white space and no invisible characters.
+
+    Control characters become spaces. Format characters (bidirectional controls, zero-width
+    joiners), unpaired surrogates and other invisible characters are removed.
+    """
+    if not text.isascii() or not text.isprintable():
+        text = "".join(map(_visible_character, text))
+    return " ".join(text.split())
+
+
+def neutralize(text: str) -> str:
+    """Clean `text` and make it unable to forge an element id or a fence.
+
+    Square brackets become round brackets and backticks become apostrophes, and so do characters
+    that a Unicode normal form maps to them.
+    """
+    text = clean(text)
+    return "".join(map(_neutral_character, text)) if not text.isascii() else text.translate(_TABLE)
+
+
+@lru_cache(maxsize=4096)  # consecutive pages share most of their texts
+def normal_forms(text: str) -> tuple[str, ...]:
+    """Return the texts as which a tolerant reader may read `text`; for comparisons only.
+
+    Texts that Unicode's normal forms or case folding make equal are equal here; white space is
+    collapsed. Combining marks and invisible characters are removed in the first form and become
+    spaces in the second. The third form is not normalized, so symbols do not become letters.
+    """
+    if text.isascii():
+        return (" ".join(text.lower().split()),)
+    return _normal_form(text, ""), _normal_form(text, " "), " ".join(text.casefold().split())
+
+
+def quote(text: str) -> str:
+    """Return `text` in double quotes; double quotes inside become apostrophes."""
+    text = neutralize(text)
+    if not text.isascii():
+        text = "".join("'" if '"' in unicodedata.normalize("NFKD", c) else c for c in text)
+    return '"' + text.replace('"', "'") + '"'
+
+
+_TABLE = str.maketrans(_REPLACEMENTS)
+
+
+def _normal_form(text: str, gap: str) -> str:
+    for _ in range(2):  # case folding may produce characters that normalize again
+        text = unicodedata.normalize("NFKD", text)
+        text = "".join(_base_character(character) or gap for character in text).casefold()
+    return " ".join(text.split())
+
+
+@lru_cache(maxsize=4096)
+def _base_character(character: str) -> str:
+    return "" if unicodedata.category(character)[0] == "M" else _visible_character(character)
+
+
+@lru_cache(maxsize=4096)
+def _visible_character(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in ("Cc", "Zl", "Zp"):
+        return " "
+    return "" if category in ("Cf", "Cs") or _INVISIBLE.match(character) else character
+
+
+@lru_cache(maxsize=4096)
+def _neutral_character(character: str) -> str:
+    # NFKD is the widest of the four normal forms for a single character.
+    form = unicodedata.normalize("NFKD", character)
+    return form.translate(_TABLE) if not _REPLACEMENTS.keys().isdisjoint(form) else character
