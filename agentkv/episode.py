@@ -14,7 +14,7 @@ from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 
 MAX_NOTE = 200
 """Characters of an error that the model is told; it may quote the page or the model at length."""
@@ -137,7 +137,7 @@ class _Run:
             self._surface.act(action)
         except ActionFailed as error:
             # It may quote the page, and the page must not write numbers or fences in our name.
-            self._note = _note(neutral(str(error)))
+            self._note = _note(neutralize(str(error)))
             record(action, str(error))
         except BrowserGone as error:
             record(action, str(error))
@@ -173,7 +173,7 @@ class _Run:
             raise _Ended("context_limit", error=str(error)) from error
 
     def _unread(self, error: ActionError) -> None:
-        self._note = _note(neutral(str(error)))
+        self._note = _note(neutralize(str(error)))
         self._last = None
         self._num_unread += 1
         if self._num_unread == self._terms.max_parse_failures:

@@ -21,7 +21,7 @@ from agentkv.models.scripted import label
 from agentkv.prompt import Thoughts
 from agentkv.quotes import TEXT, quotations, texts_made_of
 from agentkv_env.page import Node, Page
-from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutral
+from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
 MAX_THOUGHT = 400
 """Characters of a line of thought."""
@@ -162,7 +162,7 @@ def _on(node: Node) -> str:
         text = rf"{TEXT}{{1,{MAX_TEXT}}}"
         actions.append(rf"clear \[{id}\]")
     else:
-        text = "|".join(re.escape(neutral(each)) for each in node.options[:MAX_OPTIONS])
+        text = "|".join(re.escape(neutralize(each)) for each in node.options[:MAX_OPTIONS])
     if text and _is_typeable(node):
         # Text may begin with a space: `PlainTemplate` writes it so.
         actions.append(rf"type \[{id}\] \[ ?(?:{text})\] \[[01]\]")

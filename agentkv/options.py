@@ -12,7 +12,7 @@ from rich.console import Console
 
 from agentkv.masking import Secrets
 from agentkv.terminal import Terminal, plain
-from agentkv_env.allow import is_web_address
+from agentkv_env.hosts import is_web_address
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 

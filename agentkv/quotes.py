@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 
 MAX_NOTES = 3
 """Lines that begin with `read`, of one reply."""
@@ -44,7 +44,7 @@ MAX_QUOTABLE = 100_000
 """Characters of a page that may be quoted, those first in reading order: many times what the
 default `observation_tokens` shows of one."""
 TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
-"""A character that `neutral` leaves as it is."""
+"""A character that `neutralize` leaves as it is."""
 
 _REMEMBERED = TEXT.replace("[^", "[^;")
 """What was noted ends where the next begins."""
@@ -61,7 +61,7 @@ def quotations(goal: str, page: Page) -> str:
     goal that is begun, each ended by a line break; it may be empty. `FROM` is one quotation or
     several, without a line break. Other terminals begin with `Q_`.
     """
-    goal = _beginning(neutral(goal))
+    goal = _beginning(neutralize(goal))
     rules = [*_line_of(page), *_part_of(goal)]
     if goal:
         rules += [
@@ -89,7 +89,7 @@ def _beginning(goal: str) -> str:
 
 def _line_of(page: Page) -> list[str]:
     """`Q_LINE`: some words that follow each other in what one node of `page` says."""
-    lines = dict.fromkeys(neutral(node.name) for node in page.nodes)
+    lines = dict.fromkeys(neutralize(node.name) for node in page.nodes)
     said, left = [], MAX_QUOTABLE
     for line in filter(None, lines):
         if left <= 0:
@@ -147,7 +147,7 @@ def texts_made_of(quotation: str, goal: str, *, most: int) -> str | None:
     one that the goal says may be left out, unless it is the last. None where no text of at most
     `most` characters is of that kind.
     """
-    goal = neutral(goal)
+    goal = neutralize(goal)
     made, shortest, between = "", 0, ""
     for passage in reversed([part.strip() for part in quotation.split("; ")]):
         begins = [

@@ -18,7 +18,7 @@ from agentkv.models.model import Reply
 from agentkv.quotes import quoted_to
 from agentkv_env.actions import Action, ActionError, parse, render
 from agentkv_env.page import Node, Page
-from agentkv_env.serialize import MAX_NAME, neutral
+from agentkv_env.serialize import MAX_NAME, neutralize
 
 CLICKABLE = frozenset(
     "link button checkbox radio tab menuitem option combobox switch image summary".split()
@@ -169,7 +169,7 @@ def quoted(action: Action, goal: str, pages: Sequence[Page]) -> str:
     stands nowhere so. Several things in one text, joined by commas, are quoted one by one, the
     goal's as they are.
     """
-    text = neutral(action.answer if action.kind == "stop" else action.text)
+    text = neutralize(action.answer if action.kind == "stop" else action.text)
     if not text or text.lower() in goal.lower():
         return ""
     if found := _passage(text, pages):
@@ -182,7 +182,7 @@ def _passage(text: str, pages: Sequence[Page]) -> str:
     whole = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
     for page in reversed(pages):
         for node in page.nodes:
-            line = neutral(node.name)
+            line = neutralize(node.name)
             found = whole.search(line) if node.id is None else None
             if found is not None and found.start() and found.end() <= MAX_NAME:
                 return quoted_to(line, *found.span())
@@ -190,7 +190,7 @@ def _passage(text: str, pages: Sequence[Page]) -> str:
 
 
 def _shown(name: str) -> str:
-    name = neutral(name)
+    name = neutralize(name)
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - 3] + "..."
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from agentkv.build import SCRIPTED, check_model
 from agentkv.config import RunSettings
 from agentkv.files import NotWritten, require_folder
-from agentkv_env.allow import is_web_address
+from agentkv_env.hosts import is_web_address
 from agentkv_env.sites.registry import SITES
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.display import RunDisplay, failure_lines, result_table

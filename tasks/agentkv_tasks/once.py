@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from agentkv.build import load_run_model, make_acting, make_agent, resolved_parameters
 from agentkv.config import RunSettings
 from agentkv.trace import Episode, Step
-from agentkv_env.allow import host_of, is_web_address
 from agentkv_env.browser import Browser
+from agentkv_env.hosts import host_of, is_web_address
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World

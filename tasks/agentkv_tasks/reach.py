@@ -23,7 +23,7 @@ from agentkv.prompt import PlainTemplate
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral, serialize
+from agentkv_env.serialize import neutralize, serialize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks.addresses import Addresses
@@ -126,7 +126,7 @@ def _last(texts: Sequence[str], wanted: str) -> int | None:
 
 def _says(text: str, wanted: str) -> bool:
     """Whether `wanted` stands in `text` as whole words; upper or lower case."""
-    words = re.escape(neutral(wanted))
+    words = re.escape(neutralize(wanted))
     return re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
 
 

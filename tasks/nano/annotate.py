@@ -24,7 +24,7 @@ from agentkv.models.scripted import label, spoken
 from agentkv.quotes import ITEM_WORDS, MAX_NOTES, WORDS_AHEAD
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 from nano.episode import Episode
 from nano.passages import Passage, needed_by
 
@@ -42,7 +42,7 @@ Span = tuple[int, int]
 
 def annotated(episode: Episode) -> Episode:
     """`episode` with the same actions and every reply's first lines written anew."""
-    goal = neutral(episode.goal)
+    goal = neutralize(episode.goal)
     actions = [parse(extract(turn.reply)) for turn in episode.turns]
     pages = [turn.page for turn in episode.turns]
     counts = [turn.counts for turn in episode.turns]
@@ -125,7 +125,9 @@ def _host(url: str) -> str:
 
 def _named(goal: str, action: Action, page: Page, after: int) -> Span | None:
     """Where the goal speaks of what `action` types or acts on, from `after` on if it does."""
-    if action.kind == "type" and (span := _find(goal, neutral(action.text), after, anywhere=True)):
+    if action.kind == "type" and (
+        span := _find(goal, neutralize(action.text), after, anywhere=True)
+    ):
         return span
     node = None if action.element_id is None else page.element(action.element_id)
     if node is None:

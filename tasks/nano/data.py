@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentkv.prompt import PlainTemplate
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 from nano.annotate import annotated
 from nano.augment import vary
 from nano.episode import Episode, Row, encode, load
@@ -85,15 +85,15 @@ def is_founded(episode: Episode) -> bool:
 
     OCR misses some of what solutions know; who learns from such an episode learns to guess.
     """
-    read = neutral(episode.goal).lower()
+    read = neutralize(episode.goal).lower()
     for turn in episode.turns:
         nodes = turn.page.nodes
         read += "\n" + "\n".join(
-            neutral(" ".join((node.name, node.value, *node.options))) for node in nodes
+            neutralize(" ".join((node.name, node.value, *node.options))) for node in nodes
         )
         read = read.lower()
         for part in _copied("", turn.reply).split(", "):
-            text = neutral(part).lower()
+            text = neutralize(part).lower()
             if text != "n/a" and text not in read and any(w not in read for w in text.split()):
                 return False
     return True

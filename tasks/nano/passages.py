@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agentkv.quotes import quoted_to
 from agentkv_env.actions import Action
 from agentkv_env.page import Page
-from agentkv_env.serialize import MAX_NAME, neutral
+from agentkv_env.serialize import MAX_NAME, neutralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def needed_by(
     lines = [_lines(page) for page in pages]
     needed: list[list[Passage]] = []
     for index, action in enumerate(actions):
-        text = neutral(action.answer if action.kind == "stop" else action.text)
+        text = neutralize(action.answer if action.kind == "stop" else action.text)
         passages = [
             Passage(None, part)
             if part in goal
@@ -67,8 +67,8 @@ def _parts(text: str, goal: str, lines: Sequence[Sequence[str]]) -> list[str]:
 
 def _lines(page: Page) -> list[str]:
     """What a page says, its texts before its elements' names."""
-    texts = [neutral(node.name) for node in page.nodes if node.id is None]
-    return [*texts, *(neutral(node.name) for node in page.nodes if node.id is not None)]
+    texts = [neutralize(node.name) for node in page.nodes if node.id is None]
+    return [*texts, *(neutralize(node.name) for node in page.nodes if node.id is not None)]
 
 
 def _passage(

@@ -8,7 +8,7 @@ import random
 from agentkv.models.scripted import label
 from agentkv.prompt import PlainTemplate
 from agentkv_env.page import Node, Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 from nano.episode import Row, encode_page
 
 _TYPED = frozenset({"textbox", "searchbox"})
@@ -24,7 +24,7 @@ def quoting(
     ids = opening + seen[:-1]
     weights = [0.0] * len(ids)
     elements = [node for node in page.nodes if node.id is not None and node.name]
-    facts = [neutral(node.name) for node in page.nodes if node.name.count(" | ") == 1]
+    facts = [neutralize(node.name) for node in page.nodes if node.name.count(" | ") == 1]
     for _ in range(count if elements else 0):
         fields = [node for node in elements if node.role in _TYPED]
         node = rng.choice(fields if fields and rng.random() < 0.3 else elements)
@@ -51,7 +51,7 @@ def _reply(rng: random.Random, node: Node, goal: str, page: Page) -> tuple[str, 
     """What is given of a reply, and what is to be said."""
     name = label(node)
     if node.role in _TYPED:
-        source = goal if rng.random() < 0.5 else neutral(rng.choice(page.nodes).name)
+        source = goal if rng.random() < 0.5 else neutralize(rng.choice(page.nodes).name)
         words = source.split()
         start = rng.randrange(max(1, len(words) - 1))
         phrase = words[start : start + rng.randint(2, 6)]

@@ -16,7 +16,7 @@ from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks import vwa75
@@ -196,12 +196,12 @@ def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
     tasks = [task for task in suite.tasks if task.reads_image]
     with Server(World(DEFAULT_SEED)) as server, Browser.launch() as browser:
         for task in tasks:
-            wanted = neutral(task.turns_on).lower()
+            wanted = neutralize(task.turns_on).lower()
             was_read = False
             with walk(task, browser, server, ocr) as pages:
                 for page in pages:
                     for node in page.nodes:
-                        holds = wanted in neutral(f"{node.name} {node.value}").lower()
+                        holds = wanted in neutralize(f"{node.name} {node.value}").lower()
                         was_read |= holds and node.kind == "ocr"
                         assert was_read or node.kind == "ocr" or not holds, (
                             f"task {task.task_id}: {page.url} says {wanted!r} outside the image"

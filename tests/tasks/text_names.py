@@ -1,4 +1,4 @@
-"""What the elements of a page are called, by the rules of the walk (env/agentkv_env/walk)."""
+"""What the elements of a page are called, by the rules of the walk (env/agentkv_env/scripts)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ def listing_with_my_phone(draw: Draw) -> Draft:
     category, thing = _thing(draw)
     price, condition = draw.rng.randint(12, 480), draw.rng.choice(("Like new", "Used", "For parts"))
     phone, home = f"555 {1000 + draw.world.seed % 9000}", draw.world.shop.addresses[0]
-    title = f"{draw.rng.choice(draw.world.town.brands)} {thing}"
+    title = f"{draw.rng.choice(draw.world.region.brands)} {thing}"
     return Draft(
         intent=draw.rng.choice((
             "Read my phone number on the page Account of the shop, and the town of my Home address "

@@ -25,7 +25,7 @@ def _searched(words: str) -> Evaluation:
 
 def listing_that_nobody_offers(draw: Draw) -> Draft:
     """Nothing of that kind is sold in that colour by anybody."""
-    brand = draw.rng.choice(draw.world.town.brands)
+    brand = draw.rng.choice(draw.world.region.brands)
     title = f"Purple {brand} {draw.rng.choice(('canoe', 'piano', 'ladder', 'desk', 'toaster'))}"
     return Draft(
         intent=draw.rng.choice(

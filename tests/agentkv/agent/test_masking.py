@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.masking import MASK, Secrets
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "plain": str,
@@ -26,7 +26,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "json, not ascii": lambda text: json.dumps(text, ensure_ascii=False),
     "json in json": lambda text: json.dumps(json.dumps(text)),
     "repr": repr,
-    "as pages are shown": neutral,
+    "as pages are shown": neutralize,
 }
 for where in range(3):
     for kind in (base64.b64encode, base64.urlsafe_b64encode):

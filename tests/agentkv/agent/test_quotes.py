@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from agentkv.grammar import MAX_TEXT, RESERVE, Grammar
 from agentkv.quotes import MAX_NOTES, WORDS_AHEAD, quoted_to, texts_made_of
 from agentkv_env.page import Box, Node, Page
-from agentkv_env.serialize import neutral
+from agentkv_env.serialize import neutralize
 
 GOAL = "Put the Red Lamp, the Green Tent, the Red Chair and last the coupon code into the cart."
 BOX = Box(0, 0, 1, 1)
@@ -188,7 +188,7 @@ def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits: Adm
 
 texts = st.text(max_size=40)
 passages = st.lists(
-    texts.map(neutral).filter(lambda text: text.strip("; ")), min_size=1, max_size=5
+    texts.map(neutralize).filter(lambda text: text.strip("; ")), min_size=1, max_size=5
 )
 
 
@@ -218,14 +218,14 @@ def test_whatever_goal_and_page_say_it_can_be_quoted(
     page = a_page(*lines)
     first = ""
     for line in lines:
-        if whole := neutral(line):
+        if whole := neutralize(line):
             first = f"read {whole}\n"
-    words = list(re.finditer(r"\w+|[^\w\s]", neutral(goal)))
+    words = list(re.finditer(r"\w+|[^\w\s]", neutralize(goal)))
     if words:
         begin = data.draw(st.integers(0, len(words) - 1))
         end = data.draw(st.integers(begin, len(words) - 1))
-        part = neutral(goal)[words[begin].start() : words[end].end()]
-        ahead = " ".join(neutral(goal)[words[end].end() :].split()[:WORDS_AHEAD])
+        part = neutralize(goal)[words[begin].start() : words[end].end()]
+        ahead = " ".join(neutralize(goal)[words[end].end() :].split()[:WORDS_AHEAD])
         first += f"for {part} | {ahead}".rstrip() + "\n"
     assert admits(first + DONE, goal=goal, page=page)
 

@@ -23,7 +23,7 @@ TEMPLATE = PlainTemplate(TOKENIZER)
 GRAMMAR = Grammar(TOKENIZER, end_id=min(TEMPLATE.end_ids))
 BOX = Box(0, 0, 1, 1)
 DOTS = str.maketrans("[]`()'", "......")
-"""What `neutral` writes in two ways, alike."""
+"""What `neutralize` writes in two ways, alike."""
 SEARCH = Node("element", "textbox", "Search", BOX, id=2)
 
 
