@@ -121,7 +121,7 @@ test-versions: .venv-oldest/installed .venv-newest/installed
 
 # The documentation, into site/; a warning is an error.
 docs: setup .venv/docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .venv/docs: .venv/installed
 	@echo "setting up the documentation (about ten seconds)"

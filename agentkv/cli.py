@@ -47,7 +47,7 @@ def _main(
     if version:
         import importlib.metadata
 
-        typer.echo(importlib.metadata.version("agentkv"))
+        typer.echo(importlib.metadata.version("agentkv-web"))
         raise typer.Exit
 
 

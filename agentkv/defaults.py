@@ -1,7 +1,7 @@
 """Defaults that do not depend on the model; what was tuned for nano is in its profile.
 
-All three are our choice. A quarter of the context is what the recorded comparisons gave the policies
-beside a full cache; the floor keeps short prompts whole.
+All three are our choice. A quarter of the context is what the recorded comparisons gave the
+policies beside a full cache; the floor keeps short prompts whole.
 """
 
 POLICY = "conf-kv-int8"

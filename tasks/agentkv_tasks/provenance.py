@@ -5,7 +5,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-_PACKAGES = ("agentkv", "torch", "transformers", "tokenizers", "playwright")
+_PACKAGES = ("agentkv-web", "torch", "transformers", "tokenizers", "playwright")
 
 
 def versions(**more: str) -> dict[str, str]:
