@@ -5,15 +5,18 @@ import platform
 import subprocess
 from pathlib import Path
 
-_PACKAGES = ("agentkv-web", "torch", "transformers", "tokenizers", "playwright")
+_DISTRIBUTIONS = {
+    "agentkv": "agentkv-web",
+    **{name: name for name in ("torch", "transformers", "tokenizers", "playwright")},
+}
 
 
 def versions(**more: str) -> dict[str, str]:
     """Versions of Python and of the packages that results depend on, and `more`."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package, distribution in _DISTRIBUTIONS.items():
         try:
-            found[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue  # agentkv itself, when it runs from its source tree
     return {**found, **{name: version for name, version in more.items() if version}}
