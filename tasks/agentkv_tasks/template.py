@@ -184,20 +184,24 @@ def suite(
     world: "World",
     templates: Mapping[Category, Sequence[Template | tuple[Callable[[Draw], Draft], int]]],
 ) -> list[Task]:
-    """All tasks of a suite in `world`, category by category: the same templates in every world,
-    other names and values in each."""
+    """Return all tasks of a suite in `world`, category by category.
+
+    Every world gets the same templates with its own names and values. Categories without templates
+    may be left out.
+    """
     tasks: list[Task] = []
     num_templates = 0
     for category in CATEGORIES:
+        of_category = templates.get(category, ())
         tasks += instantiate(
             world,
-            templates[category],
+            of_category,
             world.seed,
             category=category,
             first_id=len(tasks),
             first_template_id=num_templates,
         )
-        num_templates += len(templates[category])
+        num_templates += len(of_category)
     return tasks
 
 
