@@ -1,5 +1,6 @@
 """What a run needs of the machine, looked at before anything starts."""
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def find_browser(executable: Path | None) -> str:
 def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterator[Finding]:
     """Everything in turn; takes seconds, because the browser and the sites are really started."""
     yield Finding("python", "ok", f"{versions()['python']} at {sys.executable}")
+    yield from _shadowing()
     yield _browser(browser_path)
     tesseract = tesseract_version()
     if tesseract is None:
@@ -65,6 +67,20 @@ def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterato
     yield _model(model)
     yield _sites()
     yield Finding("commit", "ok", commit() or "not run from a git checkout")
+
+
+def _shadowing() -> Iterator[Finding]:
+    """Report another project's distribution that has our package's name."""
+    try:
+        other = importlib.metadata.version("agentkv")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    yield Finding(
+        "package",
+        "degraded",
+        f"agentkv {other}, another project, is installed beside agentkv-web and may shadow its "
+        "package or command: pip uninstall agentkv, then pip install --force-reinstall agentkv-web",
+    )
 
 
 def _browser(path: Path | None) -> Finding:

@@ -1,0 +1,20 @@
+"""What `agentkv doctor` finds."""
+
+from pathlib import Path
+
+import pytest
+
+from agentkv_tasks.preflight import _shadowing
+
+
+def test_another_project_of_our_name_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(_shadowing()) == []
+    metadata = tmp_path / "agentkv-0.9.1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: agentkv\nVersion: 0.9.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (finding,) = _shadowing()
+    assert finding.verdict == "degraded"
+    assert "agentkv 0.9.1" in finding.detail and "pip uninstall agentkv" in finding.detail
