@@ -178,11 +178,11 @@ def test_the_pages_nano_learnt_from_read_as_they_did() -> None:
     )
 
 
-def test_the_walk_tells_no_state_that_the_serializer_does_not_know() -> None:
-    walk = Path(serializing.__file__).parent / "walk"
-    told = {
+def test_the_scripts_name_no_state_that_the_serializer_does_not_know() -> None:
+    package = Path(serializing.__file__).parent
+    named = {
         state
-        for file in walk.glob("*.js")
+        for file in package.rglob("*.js")
         for state in re.findall(r'states\.push\("(\w+)"\)', file.read_text())
     }
-    assert told <= set(STATES) and len(told) > 10
+    assert named <= set(STATES) and len(named) > 10
