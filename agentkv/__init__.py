@@ -23,7 +23,7 @@ _HOMES = {
     "PolicyError": "agentkv.policies.entries",
     "browser": "agentkv.browsing",
     "attach": "agentkv.cache.hf.attach",
-    "load_model": "agentkv.models.local",
+    "load_model": "agentkv.models.load",
     "policy": "agentkv.policies.registry",
     "scored": "agentkv.policies.registry",
 }

@@ -8,7 +8,7 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
-from agentkv.episode import Surface, Terms, pursue
+from agentkv.episode import Environment, Limits, run_episode
 from agentkv.masking import Secrets
 from agentkv.models.model import CachedModel, Model
 from agentkv.trace import Episode, Step
@@ -23,7 +23,7 @@ class Agent:
         model: a `LocalModel`, the name of one (`agentkv.load_model`), or any `Model`, such as a
             scripted one.
         policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations:
-            as `LocalModel.under` has them; of no effect on any other `Model`.
+            as `LocalModel.with_cache` has them; of no effect on any other `Model`.
         strict: read replies bit for bit as VisualWebArena does; False mends its known traps.
         max_parse_failures: so many unreadable replies in a row end an episode.
         max_repeats: so many equal actions in a row, all answered to one unchanged page, end an
@@ -49,11 +49,11 @@ class Agent:
         max_repeats: int = 5,
     ) -> None:
         if isinstance(model, str):
-            from agentkv.models.local import load_model  # seconds of imports, only where needed
+            from agentkv.models.load import load_model  # seconds of imports, only where needed
 
             model = load_model(model)
         if isinstance(model, CachedModel):
-            model = model.under(
+            model = model.with_cache(
                 policy,
                 budget=budget,
                 decoding=decoding,
@@ -69,7 +69,7 @@ class Agent:
 
     def run(
         self,
-        page: Surface | PlaywrightPage,
+        page: Environment | PlaywrightPage,
         goal: str,
         *,
         max_steps: int = 30,
@@ -84,8 +84,8 @@ class Agent:
         """Pursue `goal` from where `page` is now.
 
         Args:
-            page: a Session (any `Surface`), or a Playwright page (sync API) of the caller's, which
-                stays open afterwards.
+            page: a `Session` or another `Environment`, or the caller's own Playwright page (sync
+                API), which stays open afterwards.
             goal: the task in plain words.
             max_steps: actions at most.
             timeout_s: seconds at most; checked between tokens and between steps.
@@ -103,7 +103,7 @@ class Agent:
             which end the episode.
         """
 
-        terms = Terms(
+        limits = Limits(
             goal,
             seed=seed,
             strict=self._strict,
@@ -115,7 +115,7 @@ class Agent:
             screenshots=screenshots,
             secrets=Secrets() if secrets is None else secrets,
         )
-        if isinstance(page, Surface):
-            return pursue(self.model, page, terms)
+        if isinstance(page, Environment):
+            return run_episode(self.model, page, limits)
         with Session.on(page, hosts=hosts, ocr=Ocr.find() if ocr else None) as session:
-            return pursue(self.model, session, terms)
+            return run_episode(self.model, session, limits)

@@ -56,7 +56,7 @@ def states(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.states import Bench, conduct
+        from agentkv_tasks.bench.states import Bench, run_bench
 
         settings = read_settings(
             model=model,
@@ -66,7 +66,7 @@ def states(
             device=device,
             browser_path=browser_path,
         )
-        conduct(
+        run_bench(
             Bench(
                 settings=settings,
                 num_tokens=tokens,
@@ -111,7 +111,7 @@ def speed(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.speed.measure import Bench, conduct
+        from agentkv_tasks.bench.speed.measure import Bench, run_bench
 
         settings = read_settings(
             model=model,
@@ -121,7 +121,7 @@ def speed(
             dtype=dtype,
             device=device,
         )
-        conduct(
+        run_bench(
             Bench(
                 settings=settings,
                 shape=shape,
@@ -165,7 +165,7 @@ def memory(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.memory.measure import Bench, conduct
+        from agentkv_tasks.bench.memory.measure import Bench, run_bench
 
         settings = read_settings(
             model=model,
@@ -175,7 +175,7 @@ def memory(
             dtype=dtype,
             device=device,
         )
-        conduct(
+        run_bench(
             Bench(
                 settings=settings,
                 shape=shape,
@@ -225,7 +225,7 @@ def needle(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.needle.measure import REPLY_TOKENS, Bench, conduct
+        from agentkv_tasks.bench.needle.measure import REPLY_TOKENS, Bench, run_bench
 
         settings = read_settings(
             model=model,
@@ -238,7 +238,7 @@ def needle(
             max_new_tokens=REPLY_TOKENS,
             observation_tokens=None,
         )
-        conduct(
+        run_bench(
             Bench(
                 settings=settings,
                 lengths=options.read_numbers("--lengths", lengths),

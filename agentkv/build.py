@@ -11,8 +11,7 @@ from agentkv.models.scripted import RandomClicks, Solution, Stop
 
 if TYPE_CHECKING:
     from agentkv.agent import Agent
-    from agentkv.models.decode import ActingModel
-    from agentkv.models.local import LocalModel
+    from agentkv.models.local import ActingModel, LocalModel
     from agentkv.policies.policy import Policy
 
 SCRIPTED = ("solution", "stop", "random")
@@ -48,7 +47,7 @@ def load_run_model(settings: RunSettings) -> "LocalModel | None":
         return None
     from transformers.utils import logging  # seconds of imports, which no script needs
 
-    from agentkv.models.local import load_model
+    from agentkv.models.load import load_model
 
     # A bar belongs to no worker's log, and its lock would outlive a worker that is killed.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -147,7 +146,7 @@ def make_acting(
         ValueError: an unknown policy, or a budget that no cache can keep.
     """
     made = make_policy(policy)
-    return model.under(
+    return model.with_cache(
         made,
         budget=budget_for(settings, made),
         decoding=settings.decoding,

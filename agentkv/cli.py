@@ -91,7 +91,7 @@ def run(
     with options.for_people() as console:
         from agentkv.build import SCRIPTED
         from agentkv.config import read_settings
-        from agentkv_tasks.campaign import conduct, prepare
+        from agentkv_tasks.run import command
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--scoring", scoring, ("compat", "mended"))
@@ -130,7 +130,7 @@ def run(
         if out or config is None or "out" not in settings.model_fields_set:
             where = out or options.default_out(settings.tasks, settings.world_seed, settings.model)
             settings = settings.model_copy(update={"out": where})
-        campaign = prepare(
+        prepared = command.prepare(
             settings,
             sites=options.sites_elsewhere(site or []),
             scoring="mended" if scoring == "mended" else "compat",
@@ -138,7 +138,7 @@ def run(
             fresh=fresh,
             retry_failures=retry_failures,
         )
-        conduct(campaign, console)
+        command.run(prepared, console)
 
 
 @cli.command()
@@ -150,13 +150,13 @@ def report(
 ) -> None:
     """Print the table of a run, or of several counted together, and write report.html anew."""
     with options.for_people() as console:
-        from agentkv_tasks.display import failure_lines, result_table
-        from agentkv_tasks.pool import read_runs
-        from agentkv_tasks.report import write_report
+        from agentkv_tasks.report.pool import read_runs
+        from agentkv_tasks.report.summary import summarise
+        from agentkv_tasks.report.tables import markdown as as_markdown
+        from agentkv_tasks.report.tables import standings
+        from agentkv_tasks.report.write import write_report
         from agentkv_tasks.results import mixture
-        from agentkv_tasks.summary import summarise
-        from agentkv_tasks.tables import markdown as as_markdown
-        from agentkv_tasks.tables import standings
+        from agentkv_tasks.run.display import failure_lines, result_table
 
         others = None if against is None else options.split("--against", against)
         rows = [row for run in read_runs(folders).values() for row in run]
@@ -194,7 +194,7 @@ def tasks(
 ) -> None:
     """List the tasks of a suite."""
     with options.for_people() as console:
-        from agentkv_tasks.display import task_table
+        from agentkv_tasks.run.display import task_table
         from agentkv_tasks.suites import SUITES, load_suite
 
         loaded = load_suite(suite, world_seed=world_seed)
@@ -241,7 +241,7 @@ def act(
     """Let the agent pursue one goal on one site, and print what it does."""
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.once import act_once
+        from agentkv_tasks.run.act import act_once
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--observations", observations, ("whole", "changes"))
@@ -277,8 +277,8 @@ def replay(
 ) -> None:
     """Do a recorded episode again without its model, and score it again."""
     with options.for_people() as console:
-        from agentkv_tasks.replay import find_trace, has_masks
-        from agentkv_tasks.replay import replay as do_again
+        from agentkv_tasks.run.replay import find_trace, has_masks
+        from agentkv_tasks.run.replay import replay as do_again
 
         def compare(before: "Step", now: "Step") -> None:
             _print_step(console, now)
@@ -299,7 +299,7 @@ def replay(
 def doctor(model: options.Model = "nano", browser_path: options.Browser = None) -> None:
     """Look at everything a run needs and say what is there."""
     with options.for_people() as console:
-        from agentkv_tasks.preflight import examine
+        from agentkv_tasks.run.preflight import examine
 
         colours = {"ok": "green", "degraded": "yellow", "missing": "red"}
         verdicts = []

@@ -21,7 +21,7 @@ MAX_NOTE = 200
 
 
 @runtime_checkable
-class Surface(Protocol):
+class Environment(Protocol):
     """What the loop needs of the web; `agentkv_env.browser.Session` is one."""
 
     def observe(self) -> Page:
@@ -38,7 +38,7 @@ class Surface(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Limits:
     """What an episode is to do and when it must end; `agentkv.agent.Agent` says what each means."""
 
     goal: str
@@ -53,9 +53,9 @@ class Terms:
     secrets: Secrets
 
 
-def pursue(model: Model, surface: Surface, terms: Terms) -> Episode:
-    """Run one episode of `model` on `surface`. Raises what `Agent.run` raises."""
-    return _Run(model, surface, terms).episode()
+def run_episode(model: Model, environment: Environment, limits: Limits) -> Episode:
+    """Run one episode of `model` on `environment`. Raises what `Agent.run` raises."""
+    return _EpisodeLoop(model, environment, limits).episode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +78,24 @@ class _Ended(Exception):
         self.error = error
 
 
-class _Run:
+class _EpisodeLoop:
     """One episode. Every way out of `_turn` but the next turn is an `_Ended`."""
 
-    def __init__(self, model: Model, surface: Surface, terms: Terms) -> None:
-        self._surface = surface
-        self._terms = terms
+    def __init__(self, model: Model, environment: Environment, limits: Limits) -> None:
+        self._environment = environment
+        self._limits = limits
         self._started = time.monotonic()
-        self._talk = model.begin(terms.goal, seed=terms.seed)
+        self._talk = model.begin(limits.goal, seed=limits.seed)
         self._steps: list[Step] = []
         self._note = ""
         self._num_unread = 0
         self._num_repeats = 0
         self._last: tuple[Page, Action] | None = None
-        self._secrets = terms.secrets
+        self._secrets = limits.secrets
 
     def episode(self) -> Episode:
         try:
-            while len(self._steps) < self._terms.max_steps:
+            while len(self._steps) < self._limits.max_steps:
                 self._turn()
             raise _Ended("step_limit")
         except _Ended as end:
@@ -119,7 +119,7 @@ class _Run:
             self._record(shown, action, error, seconds=time.monotonic() - began)
 
         try:
-            strict = self._terms.strict
+            strict = self._limits.strict
             action = parse(extract(reply.text, strict=strict), strict=strict)
         except ActionError as error:
             record(None, str(error))
@@ -134,7 +134,7 @@ class _Run:
             raise _Ended("repetition")
         self._note = ""
         try:
-            self._surface.act(action)
+            self._environment.act(action)
         except ActionFailed as error:
             # It may quote the page, and the page must not write numbers or fences in our name.
             self._note = _note(neutralize(str(error)))
@@ -147,14 +147,14 @@ class _Run:
 
     def _look(self) -> tuple[Page, str]:
         """The page, and the name of its picture."""
-        if time.monotonic() > self._started + self._terms.timeout_s:
-            raise _Ended("timeout", error=f"{self._terms.timeout_s:g} s are over")
+        if time.monotonic() > self._started + self._limits.timeout_s:
+            raise _Ended("timeout", error=f"{self._limits.timeout_s:g} s are over")
         try:
-            page = self._surface.observe()
-            folder = self._terms.screenshots
+            page = self._environment.observe()
+            folder = self._limits.screenshots
             if folder is None:
                 return page, ""
-            picture = self._surface.screenshot()
+            picture = self._environment.screenshot()
         except BrowserGone as error:
             raise _Ended("env_error", error=str(error)) from error
         if not picture:
@@ -166,7 +166,7 @@ class _Run:
 
     def _ask(self, page: Page) -> Reply:
         try:
-            return self._talk.reply(page, self._note, self._started + self._terms.timeout_s)
+            return self._talk.reply(page, self._note, self._started + self._limits.timeout_s)
         except TimeoutError as error:
             raise _Ended("timeout", error=str(error)) from error
         except ContextLimit as error:
@@ -176,14 +176,14 @@ class _Run:
         self._note = _note(neutralize(str(error)))
         self._last = None
         self._num_unread += 1
-        if self._num_unread == self._terms.max_parse_failures:
+        if self._num_unread == self._limits.max_parse_failures:
             raise _Ended("parse_limit")
 
     def _is_stuck(self, page: Page, action: Action) -> bool:
         now = (replace(page, notices=()), action)
         self._num_repeats = self._num_repeats + 1 if self._last == now else 1
         self._last = now
-        return self._num_repeats == self._terms.max_repeats
+        return self._num_repeats == self._limits.max_repeats
 
     def _record(self, shown: _Shown, action: Action | None, error: str, seconds: float) -> None:
         page, reply = shown.page, shown.reply
@@ -213,8 +213,8 @@ class _Run:
         )
         step = self._masked(step)
         self._steps.append(step)
-        if self._terms.on_step is not None:
-            self._terms.on_step(step)
+        if self._limits.on_step is not None:
+            self._limits.on_step(step)
 
     def _masked(self, step: Step) -> Step:
         mask = self._secrets.mask

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from agentkv.cache.packed import PackedForward, can_share
-from agentkv.models.choose import choose
-from agentkv.models.writing import Writing
+from agentkv.models.generation import Generation
+from agentkv.models.sampling import choose
 
 LONG = 64
 """Tokens from which on a piece is a part of a page, of which a forward takes one: the others' next
@@ -23,66 +23,70 @@ class Batch:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._writings: list[Writing] = []
+        self._generations: list[Generation] = []
 
     def __len__(self) -> int:
-        return len(self._writings)
+        return len(self._generations)
 
-    def add(self, writing: Writing) -> None:
-        self._writings.append(writing)
+    def add(self, generation: Generation) -> None:
+        self._generations.append(generation)
 
-    def drop(self, writing: Writing) -> None:
+    def drop(self, generation: Generation) -> None:
         """Let go of one that nobody waits for any more."""
-        self._writings.remove(writing)
+        self._generations.remove(generation)
 
     @torch.inference_mode()
-    def step(self) -> list[Writing]:
+    def step(self) -> list[Generation]:
         """Take every reply one piece further; those that ended, well or not, leave and are given
         back. What goes wrong in one is its `error` and no other's; what goes wrong in the model is
         everyone's who took part."""
-        for writing in self._writings:
-            writing.end_if_late()
+        for generation in self._generations:
+            generation.end_if_late()
         for members in self._forwards():
             try:
                 self._forward(members)
             except Exception as error:  # the edge of these replies
-                for writing in members:
-                    writing.fail(error)
-        ended = [writing for writing in self._writings if writing.is_over]
-        self._writings = [writing for writing in self._writings if not writing.is_over]
+                for generation in members:
+                    generation.fail(error)
+        ended = [each for each in self._generations if each.is_over]
+        self._generations = [
+            generation for generation in self._generations if not generation.is_over
+        ]
         return ended
 
-    def _forwards(self) -> list[list[Writing]]:
-        joint: list[Writing] = []
+    def _forwards(self) -> list[list[Generation]]:
+        joint: list[Generation] = []
         forwards = [joint]
         has_long = False
-        for writing in self._writings:
-            num_tokens = 0 if writing.is_over else len(writing.piece)
+        for generation in self._generations:
+            num_tokens = 0 if generation.is_over else len(generation.piece)
             if not num_tokens or (num_tokens > LONG and has_long):
                 continue
             has_long = has_long or num_tokens > LONG
-            if can_share(writing.cache, num_tokens):
-                joint.append(writing)
+            if can_share(generation.cache, num_tokens):
+                joint.append(generation)
             else:
-                forwards.append([writing])
+                forwards.append([generation])
         return [members for members in forwards if members]
 
-    def _forward(self, members: list[Writing]) -> None:
+    def _forward(self, members: list[Generation]) -> None:
         device = self._model.device
         together = PackedForward(
             self._model,
-            [writing.cache for writing in members],
-            [torch.tensor([writing.piece], device=device) for writing in members],
+            [generation.cache for generation in members],
+            [torch.tensor([generation.piece], device=device) for generation in members],
         )
         logits = together.read()
         # on the host, while the device is still at the forward
-        allowed = [writing.rule.allowed() if writing.chooses else None for writing in members]
-        ids = choose(logits, allowed, [writing.sampler for writing in members])
+        allowed = [
+            generation.rule.allowed() if generation.chooses else None for generation in members
+        ]
+        ids = choose(logits, allowed, [generation.sampler for generation in members])
         # the only point of a step that waits for the device; float32 holds ids up to 2**24
         numbers = torch.cat([ids.to(torch.float32), together.confidences(logits)]).tolist()
         together.apply_gates_at(numbers[len(members) :])
-        for writing, error, id in zip(members, together.errors, numbers, strict=False):
+        for generation, error, id in zip(members, together.errors, numbers, strict=False):
             if error is not None:
-                writing.fail(error)
+                generation.fail(error)
             else:
-                writing.has_read(int(id) if writing.chooses else None)
+                generation.has_read(int(id) if generation.chooses else None)

@@ -1,27 +1,25 @@
-"""Language models on this machine: found, loaded, and put under a cache policy."""
+"""A model in memory and its conversations: the model reads pages as text and writes replies."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf.attach import attach
-from agentkv.chat import ChatTemplate
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
-from agentkv.grammar import Grammar
-from agentkv.models.decode import ActingModel
-from agentkv.models.find import ModelError, check_files, find_model
-from agentkv.prompt import PlainTemplate, Template
-
-_MOST_PER_VALUE = 8
-"""Parameters that one number of a file may hold: eight of 4 bits in one of 32."""
+from agentkv.dialog.grammar import Grammar
+from agentkv.dialog.prompt import Template
+from agentkv.models.batch import Batch
+from agentkv.models.generation import Generation, no_room
+from agentkv.models.model import CacheUse, Reply
+from agentkv.models.rules import Constrained, Free, Rule
+from agentkv.models.sampling import Sampler
+from agentkv_env.changes import Known, serialize_changes
+from agentkv_env.page import Page
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class LocalModel:
     max_positions: int | None
     """Tokens an episode may have; None if the architecture sets no end."""
 
-    def under(
+    def with_cache(
         self,
         policy: Any = POLICY,
         *,
@@ -48,7 +46,7 @@ class LocalModel:
         observation_tokens: int | None = 3840,
         observations: Observations = "whole",
         **cache_options: Any,
-    ) -> ActingModel:
+    ) -> "ActingModel":
         """This model with its cache kept by `policy`.
 
         Args:
@@ -81,132 +79,114 @@ class LocalModel:
         )
 
 
-def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -> LocalModel:
-    """Load `nano`, a folder in Hugging Face format, or a hub id that has been downloaded before.
+@dataclass(frozen=True, slots=True)
+class ActingModel:
+    """A `Model`: a `LocalModel` under one policy. Made by `LocalModel.with_cache`."""
 
-    Nothing is downloaded. The weights go to `device` (`auto`: CUDA if there is one) in `dtype`
-    (`auto`: the checkpoint's own on CUDA, float32 on a CPU, where 16-bit is slower). Models whose
-    tokenizer has our four special tokens read `PlainTemplate`, all others `ChatTemplate`.
+    local: LocalModel
+    new_cache: Callable[[], Cache]
+    decoding: Decoding = field(kw_only=True)
+    temperature: float = field(kw_only=True)
+    max_new_tokens: int = field(kw_only=True)
+    observation_tokens: int | None = field(kw_only=True)
+    observations: Observations = field(kw_only=True)
 
-    Raises:
-        ModelError: no such model, or one with parts or weights missing, too many, or of wrong
-            shapes; files that cannot be read.
+    @property
+    def name(self) -> str:
+        return self.local.name
+
+    def begin(self, goal: str, *, seed: int = 0) -> "LocalConversation":
+        return LocalConversation(self, goal, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A turn whose reply is being written."""
+
+    observation: str
+    """What the model is shown of the page."""
+    generation: Generation
+
+
+class LocalConversation:
+    """One episode: an append-only stream of ids and the cache that has read it.
+
+    `cache` may be looked into (kept positions, bytes); changing it is the turns' business.
     """
-    source = find_model(name)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(
-            f"device {device!r}: torch {torch.__version__} sees no GPU; use auto or cpu"
+
+    def __init__(self, acting: ActingModel, goal: str, seed: int) -> None:
+        self._acting = acting
+        self._local = acting.local
+        self.cache = acting.new_cache()
+        self._goal = goal
+        # Reproducible, and still not to be guessed by a page that does not know the goal.
+        self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
+        self._unread = self._local.template.opening(goal, self._nonce)
+        random = torch.Generator(device=self._local.model.device).manual_seed(seed)
+        self._sampler = Sampler(acting.temperature, random)
+        self._known: Known | None = None
+
+    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        """As `Conversation.reply`.
+
+        Raises:
+            ContextLimit: the page and a reply no longer fit the model's positions.
+            TimeoutError: `deadline` passed between two tokens. The conversation is then over.
+        """
+        asked = self.ask(page, note, deadline)
+        batch = Batch(self._local.model)
+        batch.add(asked.generation)
+        while len(batch):
+            batch.step()
+        return self.answer(asked)
+
+    def ask(self, page: Page, note: str = "", deadline: float | None = None) -> Asked:
+        """Begin a reply, to be written in a `Batch` of this model. Raises ContextLimit."""
+        acting, template = self._acting, self._local.template
+        seen, known = serialize_changes(
+            page,
+            self._known,
+            layout=template.layout,
+            boxes=template.boxes,
+            budget=acting.observation_tokens,
+            count=template.count,
         )
-    if dtype == "auto":
-        kept = "auto" if device.startswith("cuda") else torch.float32
-    else:
-        kept = getattr(torch, dtype)
-    folder, num_values = check_files(source)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # our errors say it in a line
-    try:
-        # Code in the folder is never run, and nobody is asked whether it may be.
-        given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        tokenizer = AutoTokenizer.from_pretrained(source, **given)
-        _refuse_larger(AutoConfig.from_pretrained(source, **given), num_values, folder)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=kept,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below, by name
-            **given,
+        self._known = known if acting.observations == "changes" else None
+        observation = seen.text
+        turn = [*self._unread, *template.turn(observation, note, self._nonce)]
+        limit, used = self._local.max_positions, self.cache.seen
+        if limit is not None and used + len(turn) + acting.max_new_tokens > limit:
+            raise no_room(limit, used, len(turn) + acting.max_new_tokens)
+        generation = Generation(
+            self.cache,
+            turn,
+            self._rule(page),
+            sampler=self._sampler,
+            deadline=deadline,
+            max_positions=limit,
         )
-        model, found = loaded
-        _refuse_other_weights(found, folder)
-        return local_model(model.to(device).eval(), tokenizer, name=str(name))
-    except ModelError:
-        raise
-    except Exception as error:  # the edge: whatever libraries make of files that are not right
-        said = " ".join(str(error).split())[:300]
-        raise ModelError(
-            f"{folder} cannot be read as a model: {type(error).__name__}: {said}"
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
+        return Asked(observation, generation)
 
-
-def _refuse_larger(config: Any, num_values: int, folder: Path) -> None:
-    """Refuse a config.json of a far larger model than there are weights: it would be made in full,
-    at random, before anything else is said. Raises ModelError."""
-    with torch.device("meta"):
-        make: Any = AutoModelForCausalLM.from_config
-        model = make(config, trust_remote_code=False)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    if num_parameters > _MOST_PER_VALUE * num_values:
-        raise ModelError(
-            f"{folder}: config.json describes {num_parameters} parameters, and its weights are "
-            f"{num_values} numbers"
+    def answer(self, asked: Asked) -> Reply:
+        """The reply whose generation has ended. Raises what ended it early."""
+        generation, cache, template = asked.generation, self.cache, self._local.template
+        if generation.error is not None:
+            raise generation.error
+        assert generation.read is not None and generation.ended is not None, "it is not written yet"
+        self._unread = [*generation.rule.unread, *template.between]
+        return Reply(
+            text=template.decode(generation.rule.ids),
+            observation=asked.observation,
+            num_tokens_in=generation.num_prompt,
+            num_tokens_out=len(generation.rule.ids),
+            prefill_s=generation.read - generation.began,
+            decode_s=generation.ended - generation.read,
+            cache=CacheUse(cache.seen, cache.nbytes, cache.peak_nbytes),
         )
 
-
-def _refuse_other_weights(found: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a model some of whose weights would be random, or are not used.
-
-    Args:
-        found: what transformers says of the loading.
-
-    Raises:
-        ModelError: naming some of the weights.
-    """
-    kinds = {
-        "missing_keys": "are missing, and would be random",
-        "unexpected_keys": "have no place in the model of config.json",
-        "mismatched_keys": "have other shapes than config.json says",
-    }
-    for key, what in kinds.items():
-        names = [each if isinstance(each, str) else each[0] for each in found.get(key) or ()]
-        if names:
-            some = ", ".join(sorted(names)[:4]) + (", ..." if len(names) > 4 else "")
-            raise ModelError(f"{folder}: {len(names)} weights {what}: {some}")
-    if found.get("error_msgs"):
-        raise ModelError(f"{folder}: its weights cannot be used: {found['error_msgs'][0][:300]}")
-
-
-def local_model(model: Any, tokenizer: Any, *, name: str) -> LocalModel:
-    """A `LocalModel` of a transformers model and fast tokenizer already in memory.
-
-    Attaches our attention to `model`.
-
-    Raises:
-        ModelError: the tokenizer is a slow one, or another model's.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ModelError(f"{name} has no fast tokenizer (tokenizer.json), which the agent needs")
-    plain = all(backend.token_to_id(token) is not None for token in PlainTemplate.SPECIALS)
-    template: Template = (
-        PlainTemplate(backend) if plain else ChatTemplate(tokenizer, end_ids=_end_ids(model))
-    )
-    if not template.end_ids:
-        raise ModelError(f"{name}: neither tokenizer nor chat template has an end token")
-    rows, largest = (
-        len(model.get_input_embeddings().weight),
-        max(backend.get_vocab(False).values(), default=-1),
-    )
-    if largest >= rows:
-        raise ModelError(
-            f"{name}: its tokenizer gives numbers up to {largest}, and the model has {rows} "
-            "embeddings; the two belong to different models"
-        )
-    attach(model)
-    return LocalModel(
-        name=name,
-        model=model,
-        tokenizer=backend,
-        template=template,
-        grammar=Grammar(backend, end_id=min(template.end_ids)),
-        max_positions=getattr(model.config, "max_position_embeddings", None),
-    )
-
-
-def _end_ids(model: Any) -> list[int]:
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return [ends] if isinstance(ends, int) else list(ends or ())
+    def _rule(self, page: Page) -> Rule:
+        acting, local = self._acting, self._local
+        if acting.decoding == "free":
+            return Free(local.template, most=acting.max_new_tokens)
+        thoughts, most = local.template.thoughts, acting.max_new_tokens
+        return Constrained(local.grammar.start(page, self._goal, thoughts=thoughts, most=most))

@@ -69,6 +69,6 @@ class Model(Protocol):
 class CachedModel(Protocol):
     """A model that acts only once it is said how its cache is kept."""
 
-    def under(self, policy: Any, **options: Any) -> Model:
+    def with_cache(self, policy: Any, **options: Any) -> Model:
         """This model with its cache kept by `policy`; `agentkv.models.local` has the options."""
         ...

@@ -4,8 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from agentkv.grammar import Matcher
-from agentkv.prompt import Template
+from agentkv.dialog.grammar import Matcher
+from agentkv.dialog.prompt import Template
 
 
 class Rule(Protocol):

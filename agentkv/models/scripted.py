@@ -1,29 +1,18 @@
-"""Models that follow a script: to check tasks and the harness with, and to teach small models by.
-
-A reply is what a language model should write: a line that names what is acted on as it reads in
-the page; where it types or answers what some page said, a line that quotes that page up to it; the
-fenced action. So all that is hard to find is copied from where it was read.
-
-    at Coupon code
-    from MODEL RN-563
-    ```type [12] [RN-563] [0]```
-"""
+"""Models that follow a script, to check tasks and the harness, and to record training episodes."""
 
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentkv.dialog.reply import find_quotation, shown_name, write_reply
 from agentkv.models.model import Reply
-from agentkv.quotes import quoted_to
-from agentkv_env.actions import Action, ActionError, parse, render
+from agentkv_env.actions import Action, ActionError, parse
 from agentkv_env.page import Node, Page
-from agentkv_env.serialize import MAX_NAME, neutralize
 
 CLICKABLE = frozenset(
     "link button checkbox radio tab menuitem option combobox switch image summary".split()
 )
-TYPEABLE = frozenset("textbox searchbox combobox textarea spinbutton".split())
 
 _NAMED = re.compile(
     r"^(?P<verb>click|hover|clear|type)\s+"
@@ -114,9 +103,9 @@ class RandomConversation:
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         choices = [node for node in page.nodes if node.id is not None and node.role in CLICKABLE]
         if not choices:
-            return Reply(text=spoken(Action(kind="scroll", direction="down"), page))
+            return Reply(text=write_reply(Action(kind="scroll", direction="down"), page))
         node = self._rng.choice(choices)
-        return Reply(text=spoken(Action(kind="click", element_id=node.id), page))
+        return Reply(text=write_reply(Action(kind="click", element_id=node.id), page))
 
 
 def resolve(
@@ -140,66 +129,15 @@ def resolve(
         action = parse(line)
     except ActionError as error:
         raise SolutionStuck(f"step {number} `{step}` is no action: {error}") from error
-    return spoken(action, page, quote=quoted(action, goal, [*before, page]))
-
-
-def spoken(action: Action, page: Page, *, quote: str = "") -> str:
-    """The whole reply for `action`: where it acts, what of a page it quotes, and the fence.
-
-    Without an element and a quote the first line is the verb, or `done` before a stop.
-    """
-    node = None if action.element_id is None else page.element(action.element_id)
-    lines = [] if node is None else [f"at {label(node)}"]
-    if quote:
-        lines.append(f"from {quote}")
-    if not lines:
-        lines.append("done" if action.kind == "stop" else action.kind)
-    return "\n".join([*lines, f"```{render(action)}```"])
-
-
-def label(node: Node) -> str:
-    """What a reply calls `node`: its name as it reads in a page, or its role if it has none."""
-    return _shown(node.name) or node.role
-
-
-def quoted(action: Action, goal: str, pages: Sequence[Page]) -> str:
-    """What a reply quotes of `pages` before it types or answers: the words up to the text's end.
-
-    Of the latest page that says it behind some other words; nothing for what the goal says, or what
-    stands nowhere so. Several things in one text, joined by commas, are quoted one by one, the
-    goal's as they are.
-    """
-    text = neutralize(action.answer if action.kind == "stop" else action.text)
-    if not text or text.lower() in goal.lower():
-        return ""
-    if found := _passage(text, pages):
-        return found
-    parts = [part if part in goal else _passage(part, pages) for part in text.split(", ")]
-    return "; ".join(parts) if len(parts) > 1 and all(parts) else ""
-
-
-def _passage(text: str, pages: Sequence[Page]) -> str:
-    whole = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
-    for page in reversed(pages):
-        for node in page.nodes:
-            line = neutralize(node.name)
-            found = whole.search(line) if node.id is None else None
-            if found is not None and found.start() and found.end() <= MAX_NAME:
-                return quoted_to(line, *found.span())
-    return ""
-
-
-def _shown(name: str) -> str:
-    name = neutralize(name)
-    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 3] + "..."
+    return write_reply(action, page, quote=find_quotation(action, goal, [*before, page]))
 
 
 def _find(named: re.Match[str], page: Page, step: str) -> Node:
-    role, name, nth = named["role"], _shown(named["name"]), int(named["nth"] or 1)
+    role, name, nth = named["role"], shown_name(named["name"]), int(named["nth"] or 1)
     of_role = [node for node in page.nodes if node.id is not None and node.role == role]
-    fitting = [node for node in of_role if _shown(node.name) == name]
+    fitting = [node for node in of_role if shown_name(node.name) == name]
     if len(fitting) < nth:
-        known = ", ".join(repr(_shown(node.name)) for node in of_role) or "none"
+        known = ", ".join(repr(shown_name(node.name)) for node in of_role) or "none"
         found = f"only {len(fitting)} elements fit" if fitting else "no such element"
         raise SolutionStuck(f"{step}: {found} on {page.url}; {role}s there: {known}")
     return fitting[nth - 1]

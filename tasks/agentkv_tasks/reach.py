@@ -16,10 +16,10 @@ from statistics import median
 from tokenizers import Tokenizer
 
 from agentkv.agent import Agent
+from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv.models.model import Reply
 from agentkv.models.scripted import Solution, SolutionConversation
-from agentkv.prompt import PlainTemplate
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page

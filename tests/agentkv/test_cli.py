@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv.terminal import Terminal
-from agentkv_tasks.plan import make_plan
 from agentkv_tasks.provenance import versions
-from agentkv_tasks.station import blank_row
+from agentkv_tasks.run.episode_runner import blank_row
+from agentkv_tasks.run.plan import make_plan
 from agentkv_tasks.suites import load_suite
 
 SMALL = Path(__file__).parents[1] / "tasks" / "data" / "small.json"

@@ -14,9 +14,9 @@ from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.page import STATES, Box, Node, Page
 from agentkv_env.sanitize import clean, neutralize, quote
 from agentkv_env.serialize import serialize
-from nano.episode import load
 from tests.soak.observation import read
 from tests.soak.pages import FORMS, check_claims, value_cases
+from train_nano.episode import load
 
 BOX = Box(1, 2, 30, 40)
 RECORDINGS = Path(__file__).parents[2] / "tasks" / "nano" / "recordings"

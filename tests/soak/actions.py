@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from agentkv.grammar import Grammar
+from agentkv.dialog.grammar import Grammar
 from agentkv_env.actions import KINDS, Action, ActionError, extract, parse, render
 from agentkv_env.page import Box, Node, Page
 from tests.soak.part import Part, Verdict

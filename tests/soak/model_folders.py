@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from agentkv.prompt import PlainTemplate
+from agentkv.dialog.prompt import PlainTemplate
 from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 

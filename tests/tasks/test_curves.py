@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.trace import Step, Trace
-from agentkv_tasks.curves import NUM_STYLES, Curve, curves, plots
+from agentkv_tasks.report.curves import NUM_STYLES, Curve, curves, plots
+from agentkv_tasks.report.summary import summarise
 from agentkv_tasks.results import Row
-from agentkv_tasks.summary import summarise
 
 MakeRow = Callable[..., Row]
 
@@ -70,7 +70,7 @@ def test_where_one_curve_presses_the_others_flat_those_have_a_plot_of_their_own(
 
 
 def test_no_two_of_as_many_curves_as_a_table_has_look_alike() -> None:
-    sheet = (resources.files("agentkv_tasks") / "templates/style.css").read_text()
+    sheet = (resources.files("agentkv_tasks.report") / "templates/style.css").read_text()
     colours = dict(re.findall(r"\.s(\d+) \{ color: ([^;]+);", sheet))
     dashed = r"((?:\.s\d+ polyline,? )+)\{ stroke-dasharray: ([^;]+);"
     dashes = {

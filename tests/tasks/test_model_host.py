@@ -18,8 +18,8 @@ from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, Reply
 from agentkv_env.page import Box, Node, Page
-from agentkv_tasks.model_host import Host
-from agentkv_tasks.remote import Ask, Begin, ModelGone, Peaks, RemoteModel, ReplyFailed
+from agentkv_tasks.run.model_host import Host
+from agentkv_tasks.run.remote import Ask, Begin, ModelGone, Peaks, RemoteModel, ReplyFailed
 
 SETTINGS = RunSettings(model="nano", device="cpu", budget=64)
 POLICIES = (("full", None), ("conf-kv-int8", 128), ("window", 64))
@@ -71,7 +71,7 @@ def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> No
 
     def worker(policy: str, budget: int | None) -> Callable[[RemoteModel], None]:
         def work(model: RemoteModel) -> None:
-            talk = model.under(PolicySettings(name=policy), budget).begin(policy, seed=3)
+            talk = model.with_cache(PolicySettings(name=policy), budget).begin(policy, seed=3)
             heard[policy] = [talk.reply(page_of(i), "error: x" if i else "") for i in range(3)]
             assert model.end() == Peaks()  # others were here
 
@@ -95,7 +95,7 @@ def test_only_deterministic_replies_have_forwards_of_their_own(
     talking = threading.Barrier(2)
 
     def work(model: RemoteModel) -> None:
-        talk = model.under(PolicySettings(name="full"), None).begin("goal")
+        talk = model.with_cache(PolicySettings(name="full"), None).begin("goal")
         talking.wait()
         talk.reply(page_of(1))
         assert model.end() == Peaks()
@@ -116,7 +116,7 @@ def test_a_deterministic_episode_alone_is_told_of_no_memory(nano: LocalModel) ->
     told: list[Peaks] = []
 
     def work(model: RemoteModel) -> None:
-        model.under(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
+        model.with_cache(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
         told.append(model.end())
 
     host = Host(nano, SETTINGS.model_copy(update={"deterministic": True}))
@@ -128,7 +128,7 @@ def test_an_episode_that_was_alone_is_told_what_it_took(nano: LocalModel) -> Non
     told: list[Peaks] = []
 
     def work(model: RemoteModel) -> None:
-        model.under(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
+        model.with_cache(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
         told.append(model.end())
         told.append(model.end())
 
@@ -144,7 +144,7 @@ def test_a_line_that_breaks_takes_no_other_with_it(nano: LocalModel) -> None:
     replies: list[Reply] = []
 
     def work(model: RemoteModel) -> None:
-        talk = model.under(PolicySettings(name="full"), None).begin("goal")
+        talk = model.with_cache(PolicySettings(name="full"), None).begin("goal")
         replies.extend(talk.reply(page_of(i)) for i in range(2))
 
     host = Host(nano, SETTINGS)
@@ -165,11 +165,11 @@ def test_what_goes_wrong_there_is_raised_here(nano: LocalModel) -> None:
     raised: list[type[BaseException]] = []
 
     def work(model: RemoteModel) -> None:
-        full = model.under(PolicySettings(name="full"), None)
+        full = model.with_cache(PolicySettings(name="full"), None)
         with pytest.raises(TimeoutError) as late:
             full.begin("goal").reply(page_of(0), deadline=time.monotonic() - 1)
         with pytest.raises(ReplyFailed, match=r"PolicyError: .*budget") as failed:
-            model.under(PolicySettings(name="window"), 0).begin("goal").reply(page_of(0))
+            model.with_cache(PolicySettings(name="window"), 0).begin("goal").reply(page_of(0))
         talk = full.begin("goal")
         with pytest.raises(ContextLimit) as outgrown:
             talk.reply(page_of(0), note="long " * 40000)
@@ -182,7 +182,7 @@ def test_what_goes_wrong_there_is_raised_here(nano: LocalModel) -> None:
 
 
 def test_a_worker_loads_no_torch() -> None:
-    code = "import sys, agentkv_tasks.worker; sys.exit('torch' in sys.modules)"
+    code = "import sys, agentkv_tasks.run.worker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

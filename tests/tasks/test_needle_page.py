@@ -5,10 +5,10 @@ import re
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from agentkv.chat import ChatTemplate
-from agentkv.grammar import RESERVE, Grammar
+from agentkv.dialog.chat import ChatTemplate
+from agentkv.dialog.grammar import RESERVE, Grammar
+from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.models.find import NANO
-from agentkv.prompt import PlainTemplate, Template
 from agentkv_env.sites.names import side_of_name
 from agentkv_tasks.bench.needle.measure import REPLY_TOKENS
 from agentkv_tasks.bench.needle.page import NeedleError, make_needle, observe

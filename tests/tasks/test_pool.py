@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentkv_tasks.pool import read_runs
-from agentkv_tasks.report import write_report
+from agentkv_tasks.report.pool import read_runs
+from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Results, ResultsError, Row
 
 MakeRow = Callable[..., Row]

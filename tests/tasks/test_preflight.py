@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkv_tasks.preflight import _shadowing
+from agentkv_tasks.run.preflight import _shadowing
 
 
 def test_another_project_of_our_name_is_reported(

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from agentkv.trace import Episode, Step, TraceWriter
-from agentkv_tasks.display import failure_lines, result_table
-from agentkv_tasks.report import write_report
+from agentkv_tasks.report.summary import human_bytes, summarise
+from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Results, ResultsError, Row
-from agentkv_tasks.summary import human_bytes, summarise
+from agentkv_tasks.run.display import failure_lines, result_table
 
 MakeRow = Callable[..., Row]
 HOSTILE = "</pre><script>alert('x')</script><img src=http://evil.test/x onerror=alert(1)> {{ 7*7 }}"

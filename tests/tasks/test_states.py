@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.config import read_settings
+from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
-from agentkv.prompt import PlainTemplate
-from agentkv_tasks.bench.states import Bench, conduct
+from agentkv_tasks.bench.states import Bench, run_bench
 from agentkv_tasks.bench.stream import of_world
 
 LAYERS = 6
@@ -51,7 +51,7 @@ def measure(text: Path, tmp_path: Path) -> Measure:
         settings = read_settings(model="nano", policies=policies, budget=values.pop("budget", 64))
         out = tmp_path / "rows" / "states.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())
-        conduct(Bench(settings=settings, text=text, out=out, **values), console)
+        run_bench(Bench(settings=settings, text=text, out=out, **values), console)
         return [json.loads(line) for line in out.read_text().splitlines()], console.export_text()
 
     return run

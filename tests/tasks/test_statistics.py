@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from agentkv_tasks.statistics import (
+from agentkv_tasks.report.statistics import (
     Rate,
     bootstrap_interval,
     macro_average,

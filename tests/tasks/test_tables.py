@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from agentkv.config import PolicySettings, RunSettings
-from agentkv_tasks.plan import make_plan
+from agentkv_tasks.report.summary import summarise
+from agentkv_tasks.report.tables import Cost, distances, markdown, references, standings
 from agentkv_tasks.results import ResultsError, Row
-from agentkv_tasks.station import blank_row
+from agentkv_tasks.run.episode_runner import blank_row
+from agentkv_tasks.run.plan import make_plan
 from agentkv_tasks.suites import load_suite
-from agentkv_tasks.summary import summarise
-from agentkv_tasks.tables import Cost, distances, markdown, references, standings
 
 MakeRow = Callable[..., Row]
 

@@ -22,12 +22,12 @@ from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks import vwa75
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, evaluate
-from agentkv_tasks.plan import Job, make_plan
 from agentkv_tasks.results import Results, Row
-from agentkv_tasks.runner import run
+from agentkv_tasks.run.plan import Job, make_plan
+from agentkv_tasks.run.scheduler import run_jobs
+from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import Task
-from agentkv_tasks.worker import Stepped
 from tests.tasks.text_browser import NeedsScript, Refused
 from tests.tasks.text_checks import UnknownScript
 from tests.tasks.text_walk import walk as walk_text
@@ -57,7 +57,7 @@ def play(suite: Suite, model: str, out: Path) -> list[Row]:
     settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
     with Results(out / "results.jsonl") as results:
-        run(plan, results, Silent(), jobs=plan.jobs)
+        run_jobs(plan, results, Silent(), jobs=plan.jobs)
         return sorted(results.rows, key=lambda row: row.task_id)
 
 

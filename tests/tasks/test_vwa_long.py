@@ -10,12 +10,12 @@ from agentkv_env.serialize import serialize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks import vwa_long
-from agentkv_tasks.plan import Job, make_plan
 from agentkv_tasks.reach import uses
 from agentkv_tasks.results import Results, Row
-from agentkv_tasks.runner import run
+from agentkv_tasks.run.plan import Job, make_plan
+from agentkv_tasks.run.scheduler import run_jobs
+from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.suites import Suite, load_suite
-from agentkv_tasks.worker import Stepped
 from tests.tasks.text_walk import walk
 
 OTHER_SEED = 4711
@@ -78,6 +78,6 @@ def test_two_of_them_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) 
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
     jobs = [job for job in plan.jobs if job.task.task_id in REPLAYED]
     with Results(tmp_path / "results.jsonl") as results:
-        run(plan, results, Silent(), jobs=jobs)
+        run_jobs(plan, results, Silent(), jobs=jobs)
         rows = list(results.rows)
     assert {row.task_id: row.score for row in rows} == dict.fromkeys(REPLAYED, 1.0)

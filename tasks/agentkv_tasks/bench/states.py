@@ -31,8 +31,8 @@ from agentkv_tasks.bench.follow import Follower, Truth
 from agentkv_tasks.bench.rows import StateRow
 from agentkv_tasks.bench.stream import Stream, of_file, of_world
 from agentkv_tasks.bench.table import tables
-from agentkv_tasks.preflight import find_browser
 from agentkv_tasks.provenance import commit, processor, versions
+from agentkv_tasks.run.preflight import find_browser
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
@@ -113,7 +113,7 @@ def check(bench: Bench) -> None:
     require_file(bench.out)
 
 
-def conduct(bench: Bench, console: Console) -> list[StateRow]:
+def run_bench(bench: Bench, console: Console) -> list[StateRow]:
     """Measure, write the rows of each part when it is over, and print the tables.
 
     Raises:

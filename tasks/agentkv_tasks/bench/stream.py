@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentkv.agent import Agent
+from agentkv.dialog.prompt import Template
 from agentkv.models.model import Reply
 from agentkv.models.scripted import Solution
-from agentkv.prompt import Template
 from agentkv_env.browser import Browser
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize

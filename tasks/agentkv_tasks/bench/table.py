@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.rows import Distance, StateRow
-from agentkv_tasks.summary import human_bytes
+from agentkv_tasks.report.summary import human_bytes
 
 _STATES = (
     "orig, quant, gone: % of the tokens seen, mean over {steps} steps, layers and heads; by layer: "

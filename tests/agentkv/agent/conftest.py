@@ -9,8 +9,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from agentkv.models.local import LocalModel, local_model
-from agentkv.prompt import PlainTemplate
+from agentkv.dialog.prompt import PlainTemplate
+from agentkv.models.load import local_model
+from agentkv.models.local import LocalModel
 from agentkv_env.browser import Browser
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.session import Session

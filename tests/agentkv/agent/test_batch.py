@@ -9,10 +9,9 @@ import torch
 
 import agentkv
 from agentkv.models.batch import LONG, Batch
-from agentkv.models.choose import Sampler, choose
-from agentkv.models.decode import Asked, LocalConversation
-from agentkv.models.local import LocalModel
+from agentkv.models.local import Asked, LocalConversation, LocalModel
 from agentkv.models.model import ContextLimit, Reply
+from agentkv.models.sampling import Sampler, choose
 from agentkv_env.page import Page
 
 
@@ -36,7 +35,7 @@ WAYS: tuple[tuple[str, dict[str, object]], ...] = (
 
 def talks(model: LocalModel) -> list[LocalConversation]:
     return [
-        model.under(policy, **options).begin(f"find kayak {i}", seed=i)  # type: ignore[arg-type]
+        model.with_cache(policy, **options).begin(f"find kayak {i}", seed=i)  # type: ignore[arg-type]
         for i, (policy, options) in enumerate(WAYS)
     ]
 
@@ -45,7 +44,7 @@ def together(talks: list[LocalConversation], pages: list[Page], model: LocalMode
     batch = Batch(model.model)
     asked = [talk.ask(page) for talk, page in zip(talks, pages, strict=True)]
     for each in asked:
-        batch.add(each.writing)
+        batch.add(each.generation)
     while len(batch):
         batch.step()
     return [talk.answer(each) for talk, each in zip(talks, asked, strict=True)]
@@ -77,7 +76,7 @@ def test_replies_come_and_go_between_steps(tiny_model: LocalModel, page: Page) -
     while len(batch) or len(asked) < len(shared):
         if num_steps % 3 == 0 and len(asked) < len(shared):
             asked.append(shared[len(asked)].ask(page))
-            batch.add(asked[-1].writing)
+            batch.add(asked[-1].generation)
         batch.step()
         num_steps += 1
     for talk, each, lone in zip(shared, asked, alone, strict=True):
@@ -88,24 +87,24 @@ def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
     tiny_model: LocalModel, page: Page
 ) -> None:
     """While pages are read one after another, a reply in progress goes on with every step."""
-    writer = tiny_model.under("full", decoding="free", max_new_tokens=40).begin("goal", seed=0)
-    readers = [tiny_model.under("full", chunk=128).begin(f"goal {i}") for i in range(2)]
+    writer = tiny_model.with_cache("full", decoding="free", max_new_tokens=40).begin("goal", seed=0)
+    readers = [tiny_model.with_cache("full", chunk=128).begin(f"goal {i}") for i in range(2)]
     batch = Batch(tiny_model.model)
-    writing = writer.ask(page).writing
-    batch.add(writing)
-    while writing.read is None:
+    generation = writer.ask(page).generation
+    batch.add(generation)
+    while generation.read is None:
         batch.step()
-    pages = [reader.ask(replace(page, nodes=page.nodes * 6)).writing for reader in readers]
+    pages = [reader.ask(replace(page, nodes=page.nodes * 6)).generation for reader in readers]
     for each in pages:
         batch.add(each)
     assert all(len(each.piece) > LONG for each in pages)
     num_steps = 0
-    while not all(each.read for each in pages) and not writing.is_over:
+    while not all(each.read for each in pages) and not generation.is_over:
         long = [not each.is_over and len(each.piece) > LONG for each in pages]
         seen = [talk.cache.seen for talk in (writer, *readers)]
         batch.step()
         now = [talk.cache.seen for talk in (writer, *readers)]
-        assert writing.is_over or now[0] > seen[0]
+        assert generation.is_over or now[0] > seen[0]
         if all(long):
             assert now[1] == seen[1] or now[2] == seen[2]
         num_steps += 1
@@ -113,18 +112,19 @@ def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
 
 
 def test_a_deadline_ends_one_reply_and_no_other(tiny_model: LocalModel, page: Page) -> None:
-    late, early = (tiny_model.under("full").begin("goal", seed=1) for _ in range(2))
+    late, early = (tiny_model.with_cache("full").begin("goal", seed=1) for _ in range(2))
     batch = Batch(tiny_model.model)
     gone = late.ask(page, deadline=time.monotonic() - 1)
     kept = early.ask(page, deadline=time.monotonic() + 100)
-    batch.add(gone.writing)
-    batch.add(kept.writing)
+    batch.add(gone.generation)
+    batch.add(kept.generation)
     while len(batch):
         batch.step()
     with pytest.raises(TimeoutError):
         late.answer(gone)
     assert (
-        early.answer(kept).text == tiny_model.under("full").begin("goal", seed=1).reply(page).text
+        early.answer(kept).text
+        == tiny_model.with_cache("full").begin("goal", seed=1).reply(page).text
     )
 
 
@@ -132,43 +132,45 @@ def test_a_policy_that_breaks_ends_its_own_reply_alone(tiny_model: LocalModel, p
     def broken(rows: object) -> torch.Tensor:
         raise RuntimeError("no score")
 
-    bad = tiny_model.under(agentkv.scored("broken", broken), budget=24).begin("goal")
-    good = tiny_model.under("full").begin("goal")
+    bad = tiny_model.with_cache(agentkv.scored("broken", broken), budget=24).begin("goal")
+    good = tiny_model.with_cache("full").begin("goal")
     batch = Batch(tiny_model.model)
     asked = [talk.ask(page) for talk in (bad, good)]
     for each in asked:
-        batch.add(each.writing)
+        batch.add(each.generation)
     while len(batch):
         batch.step()
     with pytest.raises(RuntimeError, match="no score"):
         bad.answer(asked[0])
-    assert good.answer(asked[1]).text == tiny_model.under("full").begin("goal").reply(page).text
+    assert (
+        good.answer(asked[1]).text == tiny_model.with_cache("full").begin("goal").reply(page).text
+    )
 
 
 def test_a_reply_that_nobody_waits_for_leaves_the_others_alone(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    first, second = (tiny_model.under("full").begin("goal", seed=2) for _ in range(2))
+    first, second = (tiny_model.with_cache("full").begin("goal", seed=2) for _ in range(2))
     batch = Batch(tiny_model.model)
     dropped, asked = first.ask(page), second.ask(page)
-    batch.add(dropped.writing)
-    batch.add(asked.writing)
+    batch.add(dropped.generation)
+    batch.add(asked.generation)
     batch.step()
-    batch.drop(dropped.writing)
+    batch.drop(dropped.generation)
     while len(batch):
         batch.step()
-    assert not dropped.writing.is_over
-    expected = tiny_model.under("full").begin("goal", seed=2).reply(page)
+    assert not dropped.generation.is_over
+    expected = tiny_model.with_cache("full").begin("goal", seed=2).reply(page)
     assert second.answer(asked).text == expected.text
 
 
 def test_an_outgrown_model_ends_one_reply_and_no_other(short_model: LocalModel, page: Page) -> None:
-    full = short_model.under("full", max_new_tokens=64).begin("goal")
+    full = short_model.with_cache("full", max_new_tokens=64).begin("goal")
     with pytest.raises(ContextLimit):
         for _ in range(10):
             full.ask(page)
             full.reply(page)
-    fresh = short_model.under("full", max_new_tokens=64).begin("goal")
+    fresh = short_model.with_cache("full", max_new_tokens=64).begin("goal")
     assert fresh.reply(page).num_tokens_out
 
 

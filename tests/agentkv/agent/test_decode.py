@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from agentkv.agent import Agent
-from agentkv.models.decode import LocalConversation
 from agentkv.models.find import ModelError
-from agentkv.models.local import LocalModel, load_model, local_model
+from agentkv.models.load import load_model, local_model
+from agentkv.models.local import LocalConversation, LocalModel
 from agentkv.models.model import ContextLimit
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.page import Box, Node, Page
@@ -27,7 +27,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def begin(model: LocalModel, policy: str = "full", **options: object) -> LocalConversation:
-    return model.under(policy, **options).begin("find the kayak", seed=5)  # type: ignore[arg-type]
+    return model.with_cache(policy, **options).begin("find the kayak", seed=5)  # type: ignore[arg-type]
 
 
 def test_constrained_replies_are_actions_on_the_page_turn_after_turn(
@@ -125,7 +125,7 @@ def test_forced_tokens_do_not_change_what_a_model_would_say(
 def test_equal_seeds_give_equal_replies_and_others_do_not(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    acting = tiny_model.under("full", temperature=1.0)
+    acting = tiny_model.with_cache("full", temperature=1.0)
 
     def said(seed: int) -> list[str]:
         talk = acting.begin("goal", seed=seed)
@@ -162,7 +162,7 @@ def test_a_page_is_cut_to_its_budget(tiny_model: LocalModel, page: Page) -> None
 
 def test_an_unknown_policy_is_an_error_before_the_first_episode(tiny_model: LocalModel) -> None:
     with pytest.raises(ValueError, match="known"):
-        tiny_model.under("conf-vk")
+        tiny_model.with_cache("conf-vk")
 
 
 def test_a_name_that_is_no_model_says_what_would_be() -> None:

@@ -5,9 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import RESERVE, Grammar, GrammarError, Matcher, reply_grammar
-from agentkv.models.scripted import Solution, spoken
-from agentkv.prompt import Thoughts
+from agentkv.dialog.grammar import RESERVE, Grammar, GrammarError, Matcher, reply_grammar
+from agentkv.dialog.prompt import Thoughts
+from agentkv.dialog.reply import write_reply
+from agentkv.models.scripted import Solution
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
 
@@ -186,7 +187,7 @@ def test_whatever_a_page_says_its_solutions_are_admitted(
     )
     page = Page("http://a.localhost/", "", nodes)
     node = data.draw(st.sampled_from(nodes))
-    reply = spoken(Action("click", element_id=node.id), page)
+    reply = write_reply(Action("click", element_id=node.id), page)
     assert admits(page, reply)
     assert parse(extract(reply)) == Action("click", element_id=node.id)
 
@@ -223,7 +224,7 @@ def test_ten_thousand_elements_can_all_be_acted_on(
 def test_elements_beyond_those_spelt_out_are_pointed_at_as_far_as_they_can_be(
     admits: Admits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv.grammar.MAX_SPELT", 0)
+    monkeypatch.setattr("agentkv.dialog.grammar.MAX_SPELT", 0)
     box = Box(0, 0, 1, 1)
     beyond = (
         Node("element", "button", "Buy", box, id=10_001, states=("disabled",)),

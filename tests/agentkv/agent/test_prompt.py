@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from agentkv.chat import ChatTemplate
-from agentkv.prompt import PlainTemplate, Template, UntrustedText
+from agentkv.dialog.chat import ChatTemplate
+from agentkv.dialog.prompt import PlainTemplate, Template, UntrustedText
 
 MakeTokenizer = Callable[..., PreTrainedTokenizerFast]
 

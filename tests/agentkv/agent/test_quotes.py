@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.grammar import MAX_TEXT, RESERVE, Grammar
-from agentkv.quotes import MAX_NOTES, WORDS_AHEAD, quoted_to, texts_made_of
+from agentkv.dialog.grammar import MAX_TEXT, RESERVE, Grammar
+from agentkv.dialog.quotes import MAX_NOTES, WORDS_AHEAD, quoted_to, texts_made_of
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import neutralize
 

@@ -3,9 +3,10 @@
 import pytest
 from tokenizers import Tokenizer
 
+from agentkv.dialog.prompt import PlainTemplate
+from agentkv.dialog.reply import write_reply
 from agentkv.models.find import NANO
-from agentkv.models.scripted import Solution, resolve, spoken
-from agentkv.prompt import PlainTemplate
+from agentkv.models.scripted import Solution, resolve
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
 
@@ -54,7 +55,7 @@ def test_a_solution_quotes_pages_it_saw_before() -> None:
 
 def test_an_element_without_a_name_goes_by_its_role() -> None:
     page = Page("http://shop.localhost/", "", (Node("element", "button", "", BOX, id=2),))
-    assert spoken(Action("click", element_id=2), page) == "at button\n```click [2]```"
+    assert write_reply(Action("click", element_id=2), page) == "at button\n```click [2]```"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import typer.main
 
 from agentkv.cli import cli
 from agentkv_kernels import device as kernels_device
-from agentkv_tasks.bench.gpu.__main__ import conduct
+from agentkv_tasks.bench.gpu.__main__ import run_parts
 from agentkv_tasks.bench.gpu.machine import DISTRIBUTIONS, Device, Machine
 from agentkv_tasks.bench.gpu.parts import (
     OLDEST_CAPABILITY,
@@ -302,7 +302,7 @@ def test_the_exit_status_is_that_of_all_parts(
     folder = tmp_path / "gpu"
     parts = [python(code, name=f"part {i}") for i, code in enumerate(codes)]
     skips = [Skip("tasks", "no browser")]
-    found = conduct(WHOLE, parts, skips, folder=folder, began=time.monotonic(), total_s=300)
+    found = run_parts(WHOLE, parts, skips, folder=folder, began=time.monotonic(), total_s=300)
     said = capsys.readouterr().out
     assert found == status and "skipped: tasks: no browser" in said
     assert (folder / "README.md").exists() == bool(codes)
@@ -314,7 +314,7 @@ def test_without_a_device_a_person_is_told_why(
 ) -> None:
     machine = replace(WHOLE, device=None, no_device="torch 2.13.0+cpu is built without CUDA")
     at = {"folder": tmp_path, "began": time.monotonic(), "total_s": 300.0}
-    assert conduct(machine, [python("")], [], **at) == 0  # type: ignore[arg-type]
+    assert run_parts(machine, [python("")], [], **at) == 0  # type: ignore[arg-type]
     assert "no CUDA device: torch 2.13.0+cpu is built without CUDA" in capsys.readouterr().out
     assert not (tmp_path / "README.md").exists()
 

@@ -18,7 +18,7 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv_tasks.bench.memory.episode import Episode, EpisodeError, in_a_process, measured
-from agentkv_tasks.bench.memory.measure import Bench, conduct
+from agentkv_tasks.bench.memory.measure import Bench, run_bench
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import table
 from agentkv_tasks.bench.speed.verify import WrongError
@@ -40,7 +40,7 @@ def measure(tmp_path: Path) -> Measure:
         values = {"shape": "tiny", "lengths": (12_000, 300), "num_decoded": 3, **changes}
         console = Console(width=80, record=True, file=io.StringIO())
         try:
-            conduct(Bench(settings=settings, out=out, command="agentkv", **values), console)
+            run_bench(Bench(settings=settings, out=out, command="agentkv", **values), console)
         finally:
             said = console.export_text()
             lines = out.read_text().splitlines() if out.exists() else []

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.config import read_settings
-from agentkv_tasks.bench.speed.measure import Bench, conduct
+from agentkv_tasks.bench.speed.measure import Bench, run_bench
 from agentkv_tasks.bench.speed.shapes import build
 
 Entries = list[dict[str, Any]]
@@ -41,7 +41,7 @@ def measure(tmp_path: Path) -> Measure:
         out = tmp_path / "rows" / "speed.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())
         try:
-            conduct(Bench(settings=settings, out=out, **values), console)
+            run_bench(Bench(settings=settings, out=out, **values), console)
         finally:
             said = console.export_text()
             lines = out.read_text().splitlines() if out.exists() else []

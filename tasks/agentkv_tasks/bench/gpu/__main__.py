@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         if unknown := [name for name in chosen.parts if name not in known]:
             parser.error(f"no part {', '.join(unknown)}; known here: {', '.join(known)}")
         wanted = chosen.parts or known
-        return conduct(
+        return run_parts(
             machine,
             [part for part in parts if part.name in wanted],
             [skip for skip in skips if skip.name in wanted],
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
 
 
-def conduct(
+def run_parts(
     machine: Machine,
     parts: Sequence[Part],
     skips: Sequence[Skip],

@@ -14,7 +14,7 @@ from agentkv_tasks.bench.speed.contenders import Contender
 from agentkv_tasks.bench.speed.machine import threads_of_torch
 from agentkv_tasks.bench.speed.others import others
 from agentkv_tasks.bench.speed.ready import load_model, make_ours, random_ids
-from agentkv_tasks.memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
+from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
 
 
 class EpisodeError(RuntimeError):

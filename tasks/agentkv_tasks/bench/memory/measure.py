@@ -74,7 +74,7 @@ def check(bench: Bench) -> None:
         raise SpeedError(f"{bench.out} is there already; give another --out, or --fresh")
 
 
-def conduct(bench: Bench, console: Console) -> list[MemoryRow]:
+def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
     """Check, let a process read under each cache at each length, write a row when it has ended,
     print the table, and last all rows in short as a line of JSON.
 

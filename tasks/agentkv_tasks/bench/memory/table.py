@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.memory.rows import MemoryRow
-from agentkv_tasks.summary import human_bytes
+from agentkv_tasks.report.summary import human_bytes
 
 _CAPTION = (
     "{model}, {device}, {dtype}, {threads}. peak: {measured} while a process read so many "

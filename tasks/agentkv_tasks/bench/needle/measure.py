@@ -33,8 +33,7 @@ from agentkv_tasks.bench.speed.machine import threads_of_torch
 from agentkv_tasks.provenance import commit, processor, versions
 
 if TYPE_CHECKING:
-    from agentkv.models.decode import ActingModel
-    from agentkv.models.local import LocalModel
+    from agentkv.models.local import ActingModel, LocalModel
 
 REPLY_TOKENS = 96
 """A reply may have: a line that quotes the page, and the answer."""
@@ -98,7 +97,7 @@ def check(bench: Bench) -> None:
     NeedleFile(bench.out, fresh=bench.fresh)
 
 
-def conduct(bench: Bench, console: Console) -> list[NeedleRow]:
+def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
     """Measure, write each row when it is over, print the tables, and last all rows in short as a
     line of JSON.
 

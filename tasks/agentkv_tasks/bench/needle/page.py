@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from agentkv.prompt import Template
+from agentkv.dialog.prompt import Template
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import serialize
 from agentkv_env.sites.names import Names

@@ -7,11 +7,11 @@ from statistics import fmean
 from typing import Any
 
 from agentkv.cache.cache import Cache
-from agentkv.models.decode import ActingModel
+from agentkv.models.local import ActingModel
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.serialize import serialize
 from agentkv_tasks.bench.needle.page import Needle
-from agentkv_tasks.statistics import rate, wilson_interval
+from agentkv_tasks.report.statistics import rate, wilson_interval
 
 
 @dataclass(frozen=True, slots=True)

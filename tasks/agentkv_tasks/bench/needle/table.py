@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.needle.rows import NeedleRow
-from agentkv_tasks.statistics import Paired, Rate, paired, wilson_interval
-from agentkv_tasks.summary import human_bytes
+from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interval
+from agentkv_tasks.report.summary import human_bytes
 
 _FOUND = (
     "{model}, {decoding}, {device}, {threads}. By length in tokens: % of {needles} needles found "

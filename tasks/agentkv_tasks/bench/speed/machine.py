@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from agentkv.cache.hf.families import describe
-from agentkv_tasks.summary import human_bytes
+from agentkv_tasks.report.summary import human_bytes
 
 
 class SpeedError(ValueError):

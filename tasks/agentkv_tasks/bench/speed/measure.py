@@ -91,7 +91,7 @@ def check(bench: Bench) -> None:
     RowFile(bench.out, fresh=bench.fresh)
 
 
-def conduct(bench: Bench, console: Console) -> list[SpeedRow]:
+def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
     """Check, measure, write the rows of each batch and length when it is over, print the tables,
     and last all rows in short as a line of JSON.
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from agentkv_tasks.bench.speed.contenders import BASELINE
 from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import PARTS
-from agentkv_tasks.summary import human_bytes
+from agentkv_tasks.report.summary import human_bytes
 
 _TIMES = (
     "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: ms of a step, {tokens} "

@@ -1,0 +1,1 @@
+"""Prompts, replies and the grammar between them."""

@@ -1,0 +1,1 @@
+"""Result rows as statistics, tables and pages."""

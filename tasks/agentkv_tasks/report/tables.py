@@ -1,0 +1,184 @@
+"""The table that everybody sees first: a line per policy, paired tests, and cache bytes as shares.
+
+Beside a `Summary` it holds what is only asked of finished runs: success by memory distance, several
+policies to be compared with, and the table as Markdown.
+"""
+
+import statistics as figures
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentkv_tasks.report.statistics import Paired, Rate, paired, rate
+from agentkv_tasks.report.summary import Summary, human_bytes, outcomes, percent
+from agentkv_tasks.results import ResultsError, Row
+
+REFERENCES = ("full", "window")
+"""What policies are compared with unless told otherwise, as far as a run has them."""
+
+_BANDS = ((16, "16 or more"), (8, "8 to 15"), (1, "1 to 7"), (0, "0"))
+"""Least distance in pages, and what a band is called (our choice: each holds a share of vwa75's or
+vwa-long's tasks)."""
+BANDS = tuple(name for _, name in reversed(_BANDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Bytes of a cache, and which part of the baseline's that is on the episodes both ran."""
+
+    bytes: float | None
+    share: float | None
+    """None for the baseline itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One policy's line."""
+
+    summary: Summary
+    by_distance: Mapping[str, Rate]
+    """By how many pages back the furthest fact was seen; empty where no row says."""
+    against: Mapping[str, Paired | None]
+    """Reference -> counts; first is the reference, second this policy. None against itself, and
+    where its model has no such policy."""
+    peak: Cost
+    """Mean over episodes of the most the cache held."""
+    worst: Cost
+    """The most it held in any episode."""
+    mean: Cost
+    """Mean over episodes of the mean over steps."""
+
+
+def standings(summaries: Sequence[Summary], against: Sequence[str] | None = None) -> list[Standing]:
+    """A line for each summary.
+
+    Args:
+        summaries: as `summarise` gives them.
+        against: labels or names of policies to compare with, the first so called of a model; None
+            takes those of `REFERENCES` that are there, or else the baseline.
+
+    Raises:
+        ResultsError: no policy is called so; the message names those that are there.
+    """
+    if against is None:
+        against = [name for name in REFERENCES if _named(name, summaries)]
+        against = against or [summary.policy for summary in summaries if summary.against is None]
+    for name in against:
+        if not _named(name, summaries):
+            known = ", ".join(summary.label for summary in summaries)
+            raise ResultsError(f"no policy {name!r} to compare with; there are {known}")
+    return [_standing(summary, summaries, against) for summary in summaries]
+
+
+def distances(lines: Sequence[Standing]) -> list[str]:
+    """The bands that any of `lines` has tasks in; none where there is only one."""
+    present = [name for name in BANDS if any(name in line.by_distance for line in lines)]
+    return present if len(present) > 1 else []
+
+
+def references(lines: Sequence[Standing]) -> list[str]:
+    """What `lines` are compared with."""
+    return list(lines[0].against)
+
+
+def p_value(value: float) -> str:
+    """`0.021`, or `< 0.001`."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def markdown(lines: Sequence[Standing]) -> str:
+    """The lines as a Markdown table."""
+    categories = sorted({name for line in lines for name in line.summary.by_category})
+    bands, others = distances(lines), references(lines)
+    baseline = next(line.summary.label for line in lines if line.summary.against is None)
+    head = [
+        "policy",
+        "solved",
+        *categories,
+        *(f"{name} pages back" for name in bands),
+        *(f"against {name}" for name in others),
+        *("peak cache", "largest peak", "mean cache"),
+    ]
+    rows = [head, ["---", *("--:" for _ in head[1:])]]
+    for line in lines:
+        summary = line.summary
+        rows.append([
+            summary.label,
+            f"{_counts(summary.success)}, {percent(summary.success.value)}",
+            *(_counts(summary.by_category.get(name)) for name in categories),
+            *(_counts(line.by_distance.get(name)) for name in bands),
+            *(_pairs(line.against.get(name)) for name in others),
+            *(_cost(cost, baseline) for cost in (line.peak, line.worst, line.mean)),
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+
+
+def _named(name: str, summaries: Sequence[Summary], model: str | None = None) -> Summary | None:
+    of_model = [summary for summary in summaries if model in (None, summary.model)]
+    exact = [summary for summary in of_model if summary.label == name]
+    return next(iter(exact + [summary for summary in of_model if summary.policy == name]), None)
+
+
+def _standing(summary: Summary, summaries: Sequence[Summary], against: Sequence[str]) -> Standing:
+    by_distance: dict[str, list[bool]] = {}
+    for row in summary.rows:
+        if row.memory_distance_pages is not None:
+            by_distance.setdefault(_band(row.memory_distance_pages), []).append(row.success)
+    pairs: dict[str, Paired | None] = {}
+    for name in against:
+        other = _named(name, summaries, summary.model)
+        pairs[name] = None
+        if other is not None and other is not summary:
+            pairs[name] = paired(outcomes(other.rows), outcomes(summary.rows))
+    baseline = next(
+        other for other in summaries if other.model == summary.model and other.against is None
+    )
+    return Standing(
+        summary=summary,
+        by_distance={name: rate(by_distance[name]) for name in BANDS if name in by_distance},
+        against=pairs,
+        peak=_costs(summary, baseline, lambda row: row.kv_peak_bytes, figures.fmean),
+        worst=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
+        mean=_costs(summary, baseline, lambda row: row.kv_mean_bytes, figures.fmean),
+    )
+
+
+def _band(distance: int) -> str:
+    return next(name for least, name in _BANDS if distance >= least)
+
+
+def _costs(
+    summary: Summary,
+    baseline: Summary,
+    measure: Callable[[Row], int | None],
+    gather: Callable[[list[int]], float],
+) -> Cost:
+    ours = _measured(summary, measure)
+    if summary is baseline or not ours:
+        return Cost(gather(list(ours.values())) if ours else None, None)
+    theirs = _measured(baseline, measure)
+    shared = [unit for unit in ours if theirs.get(unit)]
+    share = None
+    if shared:
+        share = gather([ours[unit] for unit in shared]) / gather([theirs[unit] for unit in shared])
+    return Cost(gather(list(ours.values())), share)
+
+
+def _measured(
+    summary: Summary, measure: Callable[[Row], int | None]
+) -> dict[tuple[str, int, int, int], int]:
+    return {row.unit: held for row in summary.rows if (held := measure(row)) is not None}
+
+
+def _counts(rate: Rate | None) -> str:
+    return "-" if rate is None else f"{rate.num_successes}/{rate.num_episodes}"
+
+
+def _pairs(counts: Paired | None) -> str:
+    if counts is None:
+        return "-"
+    return f"{counts.only_second} won, {counts.only_first} lost, p {p_value(counts.p_value)}"
+
+
+def _cost(cost: Cost, baseline: str) -> str:
+    share = "" if cost.share is None else f" ({percent(cost.share)} of {baseline})"
+    return human_bytes(cost.bytes) + share

@@ -1,0 +1,212 @@
+"""Rows and traces to pages a person reads: OUT/report.html and a page for each episode.
+
+Static and self-contained: no scripts, no network, pictures by relative links. Everything that came
+from a web page or a model is escaped.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+
+from agentkv.build import SCRIPTED
+from agentkv.files import make_folder, write_whole
+from agentkv.trace import Trace, TraceError, read_trace
+from agentkv_tasks.report.curves import curves, plots
+from agentkv_tasks.report.grid import goal, grid, kind
+from agentkv_tasks.report.pool import read_runs
+from agentkv_tasks.report.summary import BASELINE, human_bytes, percent, summarise
+from agentkv_tasks.report.tables import distances, p_value, references, standings
+from agentkv_tasks.results import FAILURES, Row
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Runs as read from their folders; traces and links go by the key of their row."""
+
+    rows: tuple[Row, ...]
+    traces: Mapping[str, Trace]
+    hrefs: Mapping[str, str]
+    """Where an episode's page is, seen from the report."""
+    source: str
+
+
+def write_report(
+    *folders: Path, out: Path | None = None, against: Sequence[str] | None = None
+) -> Path:
+    """Write the report of the results in `folders`, and return its path.
+
+    Of one folder it is written there. Several are counted together, and the report stands beside
+    the first of them, or in `out`; each folder gets a report of its own too, which its pages need.
+
+    Raises:
+        ResultsError: there are no results, a line of them is broken, they cannot be counted
+            together, or none is of a policy named by `against` (as `standings` takes it).
+        NotWritten: a page could not be written; `agentkv report` writes all of them anew.
+    """
+    environment = _environment()
+    runs = {folder: _read(environment, folder, rows) for folder, rows in read_runs(folders).items()}
+    several = len(runs) > 1
+    pages = {
+        folder: _report(environment, run, None if several else against)
+        for folder, run in runs.items()
+    }
+    if several:
+        place = folders[0].resolve().parent if out is None else out
+        whole = _report(environment, _together(runs, place), against)
+        make_folder(place)
+        pages[place] = whole
+    for folder, page in pages.items():
+        write_whole(folder / "report.html", page)
+    return next(reversed(pages)) / "report.html"
+
+
+def _read(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) -> _Read:
+    """What the folder holds; writes the pages of its episodes."""
+    traces: dict[str, Trace] = {}
+    hrefs: dict[str, str] = {}
+    for row in rows:
+        trace = _trace(folder, row)
+        if trace is not None:
+            traces[row.key] = trace
+            page = Path(row.trace).with_suffix(".html")
+            hrefs[row.key] = quote(str(page))
+            write_whole(folder / page, _episode(environment, row, trace))
+    return _Read(tuple(rows), traces, hrefs, "results.jsonl")
+
+
+def _together(runs: Mapping[Path, _Read], place: Path) -> _Read:
+    hrefs: dict[str, str] = {}
+    for folder, run in runs.items():
+        way = quote(os.path.relpath(folder.resolve(), place.resolve()))
+        hrefs |= {key: f"{way}/{href}" for key, href in run.hrefs.items()}
+    return _Read(
+        tuple(row for run in runs.values() for row in run.rows),
+        {key: trace for run in runs.values() for key, trace in run.traces.items()},
+        hrefs,
+        ", ".join(folder.name for folder in runs),
+    )
+
+
+def kib(count: float | None) -> str:
+    """Bytes as KiB, the report's one unit for caches; a dash where there is no figure."""
+    return "–" if count is None else f"{count / 1024:,.0f} KiB"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+    environment.globals.update(
+        style=Markup(style), kib=kib, human=human_bytes, percent=percent, p_value=p_value
+    )
+    return environment
+
+
+def _report(environment: jinja2.Environment, run: _Read, against: Sequence[str] | None) -> str:
+    rows = run.rows
+    summaries = summarise(rows)
+    lines = standings(summaries, against)
+    suites = sorted({row.suite for row in rows})
+    models = sorted({row.model for row in rows})
+    peaks = [summary.kv_peak_bytes for summary in summaries if summary.kv_peak_bytes]
+    baseline = next((s.label for s in summaries if s.against is None), BASELINE)
+    return environment.get_template("report.html").render(
+        title=f"agentkv: {', '.join(suites)}",
+        rows=rows,
+        num_tasks=len({(row.suite, row.world_seed, row.task_id) for row in rows}),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        source=run.source,
+        is_own_suite="vwa75" in suites,
+        is_script=models[0] in SCRIPTED,
+        models=models,
+        facts=_facts(rows, models),
+        settings=_settings(rows),
+        lines=lines,
+        references=references(lines),
+        distances=distances(lines),
+        baseline=baseline,
+        most_peak=max(peaks, default=0),
+        plots=plots(curves(summaries, run.traces)),
+        categories=sorted({name for summary in summaries for name in summary.by_category}),
+        failures=[row for row in rows if row.status in FAILURES],
+        grid=grid(summaries, run.traces, run.hrefs),
+    )
+
+
+def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
+    """The header: what the figures depend on."""
+    facts = [
+        ("model", ", ".join(models)),
+        ("world seed", _several(str(row.world_seed) for row in rows)),
+        ("seeds", _several(str(row.seed) for row in rows)),
+        ("device", _several(row.device for row in rows)),
+        ("commit", _several(row.commit for row in rows)),
+        ("agentkv", _several(row.versions.get("agentkv", "") for row in rows)),
+        ("scoring", _several(str(row.settings.get("scoring", "")) for row in rows)),
+        ("decoding", _several(str(row.settings.get("decoding", "")) for row in rows)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """What all rows share besides: settings, then versions."""
+    first = rows[0]
+    shown = [
+        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+        for name, value in first.settings.items()
+        if value not in (None, {}, "") and all(row.settings.get(name) == value for row in rows)
+    ]
+    return [*shown, *first.versions.items()]
+
+
+def _several(values: Iterable[str]) -> str:
+    return ", ".join(sorted({value for value in values if value}))
+
+
+def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
+    facts = [
+        ("policy", row.policy),
+        ("parameters", json.dumps(dict(row.policy_parameters))),
+        ("model", row.model),
+        ("seed", str(row.seed)),
+        ("task", f"{row.task_id} of {row.suite}, world {row.world_seed}"),
+        ("steps", str(row.steps)),
+        ("time", f"{row.seconds:.1f} s"),
+        ("cache peak", kib(row.kv_peak_bytes)),
+        ("cache mean", kib(row.kv_mean_bytes)),
+        ("RSS", human_bytes(row.rss_peak_bytes)),
+        ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
+    ]
+    return environment.get_template("episode.html").render(
+        row=row,
+        kind=kind(row),
+        goal=goal(row, trace),
+        facts=facts,
+        steps=trace.steps,
+        ended=trace.end is not None,
+        pictures=quote(Path(row.trace).stem),
+    )
+
+
+def _trace(out: Path, row: Row) -> Trace | None:
+    path = out / row.trace
+    if not row.trace or not path.resolve().is_relative_to(out.resolve()):
+        return None  # a results file from elsewhere must not make us write beside `out`
+    try:
+        return read_trace(path)
+    except (OSError, TraceError):
+        return None  # the row counts without its trace

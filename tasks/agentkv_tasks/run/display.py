@@ -1,0 +1,205 @@
+"""A run on the terminal: a live table by policy, plain lines where there is no terminal, and the
+table at the end."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from agentkv_tasks.report.summary import human_bytes, percent, summarise
+from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.run.plan import Job
+from agentkv_tasks.run.worker import Stepped
+from agentkv_tasks.task import Task
+
+_RECENT = 20  # episodes that the guess of the time left goes by
+
+
+@dataclass
+class _Standing:
+    """One policy so far."""
+
+    total: int
+    done: int = 0
+    successes: int = 0
+    steps: int = 0
+    peak_bytes: int = 0
+    peaks: int = 0
+
+    def add(self, row: Row) -> None:
+        self.done += 1
+        self.successes += row.success
+        self.steps += row.steps
+        if row.kv_peak_bytes is not None:
+            self.peak_bytes += row.kv_peak_bytes
+            self.peaks += 1
+
+
+class RunDisplay:
+    """Shows a run; a context manager. `rows` are those of an earlier start, counted as done."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        title: str,
+        totals: Mapping[str, int],
+        rows: Sequence[Row],
+        workers: int,
+    ) -> None:
+        self._console = console
+        self._title = title
+        self._workers = workers
+        self._standings = {name: _Standing(total) for name, total in totals.items()}
+        self._running: dict[str, tuple[Job, Stepped | None]] = {}
+        self._seconds: list[float] = []
+        self._num_begun = len(rows)
+        self._live: Live | None = None
+        for row in rows:
+            if row.policy in self._standings:
+                self._standings[row.policy].add(row)
+
+    def __enter__(self) -> "RunDisplay":
+        if self._console.is_terminal:
+            self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
+            self._live.start()
+        else:
+            self._console.print(Text(self._title), soft_wrap=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.update(self._picture())
+            self._live.stop()
+
+    def started(self, job: Job) -> None:
+        self._running[job.key] = (job, None)
+
+    def stepped(self, job: Job, step: Stepped) -> None:
+        self._running[job.key] = (job, step)
+
+    def finished(self, job: Job, row: Row) -> None:
+        self._running.pop(job.key, None)
+        self._standings[row.policy].add(row)
+        self._seconds.append(row.seconds)
+        if self._live is None:
+            self._console.print(Text(self._line(row)), soft_wrap=True)
+
+    def tick(self) -> None:
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def _line(self, row: Row) -> str:
+        done = sum(standing.done for standing in self._standings.values())
+        total = sum(standing.total for standing in self._standings.values())
+        outcome = "success" if row.success else "failure"
+        if row.status != "stopped":
+            outcome += f" ({row.status})"
+        cache = "" if row.kv_peak_bytes is None else f", cache {human_bytes(row.kv_peak_bytes)}"
+        seed = f" seed {row.seed}" if row.seed else ""
+        line = (
+            f"[{done:>{len(str(total))}}/{total}] task {row.task_id:03} {row.policy}{seed}: "
+            f"{outcome}, {row.steps} steps{cache}, {row.seconds:.1f} s"
+        )
+        return f"{line}; {row.error}" if row.status in FAILURES and row.error else line
+
+    def _picture(self) -> Group:
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+        table.add_column("policy", no_wrap=True, max_width=22)
+        for name in ("done", "success", "", "steps", "cache peak", "time left"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for name, standing in self._standings.items():
+            done = standing.done
+            table.add_row(
+                Text(name),
+                f"{done}/{standing.total}",
+                str(standing.successes) if done else "-",
+                percent(standing.successes / done) if done else "",
+                f"{standing.steps / done:.1f}" if done else "-",
+                human_bytes(standing.peak_bytes / standing.peaks) if standing.peaks else "-",
+                self._time_left(standing.total - done),
+            )
+        lines: list[Text | Table] = [Text(self._title, style="bold", overflow="ellipsis"), table]
+        for job, step in self._running.values():
+            steps = step.num_steps if step else 0
+            what = f"  task {job.task.task_id:03} {job.policy.row_name}, step {steps}: "
+            line = Text(what + job.task.intent, style="dim", no_wrap=True, overflow="ellipsis")
+            lines.append(line)
+        return Group(*lines)
+
+    def _time_left(self, episodes: int) -> str:
+        """Minutes and seconds for so many episodes at the pace of the last ones."""
+        if episodes == 0:
+            return "done"
+        recent = self._seconds[-_RECENT:]
+        if not recent:
+            return "-"
+        seconds = episodes * sum(recent) / len(recent) / self._workers
+        return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
+
+
+_LEGEND = (
+    "95 %: bootstrap over tasks. won/lost: episodes that only this policy or only {baseline} "
+    "solved; p: exact McNemar. cache peak: mean over episodes; less: {baseline}'s over this one's."
+)
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def result_table(rows: Sequence[Row]) -> Table:
+    """Success and cache by policy, compared in pairs with the baseline; fits 80 columns."""
+    summaries = summarise(rows)
+    baseline = next((summary.label for summary in summaries if summary.against is None), "")
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        caption=_LEGEND.format(baseline=baseline),
+        caption_justify="left",
+    )
+    table.add_column("policy", overflow="fold", max_width=18)
+    for name in ("success", "95 %", "won/lost", "p", "cache peak", "less", "steps"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for summary in summaries:
+        against = summary.against
+        low, high = summary.interval
+        table.add_row(
+            Text(summary.label),
+            f"{summary.success.num_successes}/{summary.success.num_episodes} "
+            f"{100 * summary.success.value:.0f} %",
+            f"{100 * low:.0f}-{100 * high:.0f}",
+            "-" if against is None else f"{against.only_second}/{against.only_first}",
+            "-" if against is None else _p_value(against.p_value),
+            human_bytes(summary.kv_peak_bytes),
+            "-" if summary.peak_ratio is None else f"{summary.peak_ratio:.1f}x",
+            f"{summary.mean_steps:.1f}",
+        )
+    return table
+
+
+def failure_lines(rows: Sequence[Row]) -> list[str]:
+    """Episodes that the harness ended, by policy; nothing where there are none."""
+    lines = []
+    for summary in summarise(rows):
+        if summary.failures:
+            counts = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
+            lines.append(f"{summary.label}: {counts} (counted as failures)")
+    return lines
+
+
+def task_table(tasks: Sequence[Task]) -> Table:
+    """What the tasks of a suite ask for."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("id", "category", "steps", "goal"):
+        table.add_column(name, justify="right" if name in ("id", "steps") else "left")
+    for task in tasks:
+        steps = str(len(task.solution)) if task.solution else "-"
+        mark = " (image)" if task.reads_image else ""
+        table.add_row(str(task.task_id), (task.category or "-") + mark, steps, Text(task.intent))
+    return table

@@ -1,0 +1,141 @@
+"""What a run needs of the machine, looked at before anything starts."""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from PIL import ImageFont
+
+from agentkv.build import SCRIPTED
+from agentkv_env.browser import Browser, find_executable
+from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_env.sites.server import PortBusy, Server
+from agentkv_env.sites.world import World
+from agentkv_tasks.provenance import commit, processor, versions
+
+Verdict = Literal["ok", "degraded", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: `degraded` works less well, `missing` does not work."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+def tesseract_version() -> str | None:
+    """The version of Tesseract, or None where it is not installed."""
+    path = shutil.which("tesseract")
+    if path is None:
+        return None
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    first = (said.stdout or said.stderr).partition("\n")[0]
+    return first.removeprefix("tesseract").strip() or "of unknown version"
+
+
+def find_browser(executable: Path | None) -> str:
+    """The Chromium that a run would use.
+
+    Raises:
+        BrowserMissing: `executable` is not there.
+    """
+    if executable is not None and shutil.which(str(executable)) is None:
+        raise BrowserMissing(f"--browser-path {executable} is no executable file")
+    return str(executable or find_executable() or "Playwright's own Chromium")
+
+
+def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterator[Finding]:
+    """Everything in turn; takes seconds, because the browser and the sites are really started."""
+    yield Finding("python", "ok", f"{versions()['python']} at {sys.executable}")
+    yield from _shadowing()
+    yield _browser(browser_path)
+    tesseract = tesseract_version()
+    if tesseract is None:
+        hint = "not found: text inside images stays unread; install tesseract-ocr"
+        yield Finding("tesseract", "degraded", hint)
+    else:
+        yield Finding("tesseract", "ok", tesseract)
+    yield _fonts()
+    yield from _compute()
+    yield _model(model)
+    yield _sites()
+    yield Finding("commit", "ok", commit() or "not run from a git checkout")
+
+
+def _shadowing() -> Iterator[Finding]:
+    """Report another project's distribution that has our package's name."""
+    try:
+        other = importlib.metadata.version("agentkv")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    yield Finding(
+        "package",
+        "degraded",
+        f"agentkv {other}, another project, is installed beside agentkv-web and may shadow its "
+        "package or command: pip uninstall agentkv, then pip install --force-reinstall agentkv-web",
+    )
+
+
+def _browser(path: Path | None) -> Finding:
+    try:
+        place = find_browser(path)
+        with Browser.launch(executable=str(path) if path else None) as browser:
+            return Finding("browser", "ok", f"Chromium {browser.version} at {place}")
+    except (BrowserMissing, BrowserGone) as error:
+        return Finding("browser", "missing", str(error))
+
+
+def _fonts() -> Finding:
+    for name in ("DejaVuSans.ttf", "LiberationSans-Regular.ttf"):
+        try:
+            ImageFont.truetype(name, 18)
+        except OSError:
+            continue
+        return Finding("fonts", "ok", name)
+    hint = "neither DejaVu nor Liberation found: pictures use Pillow's font; install fonts-dejavu"
+    return Finding("fonts", "degraded", hint)
+
+
+def _compute() -> Iterator[Finding]:
+    import torch  # seconds
+
+    from agentkv_kernels.device import choice_here
+
+    yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    on_cuda = torch.cuda.is_available()
+    where = f"CUDA: {torch.cuda.get_device_name()}" if on_cuda else f"CPU: {processor()}"
+    yield Finding("device", "ok", where)
+    choice = choice_here()
+    is_slower = choice.implementation == "torch"
+    yield Finding("kernels", "degraded" if is_slower else "ok", str(choice))
+
+
+def _model(name: str) -> Finding:
+    if name in SCRIPTED:
+        return Finding("model", "ok", f"the script '{name}'")
+    from agentkv.models.find import ModelError
+    from agentkv.models.load import load_model
+
+    try:
+        model = load_model(name)
+    except ModelError as error:
+        return Finding("model", "missing", str(error))
+    num_parameters = sum(parameter.numel() for parameter in model.model.parameters())
+    size = f"{num_parameters / 1e6:.1f} M parameters on {model.model.device}"
+    limit = model.max_positions or "any number of"
+    return Finding("model", "ok", f"{name}: {size}, {limit} positions")
+
+
+def _sites() -> Finding:
+    try:
+        with Server(World()) as server:
+            return Finding("sites", "ok", f"served on port {server.port} of 127.0.0.1")
+    except (PortBusy, OSError, RuntimeError) as error:
+        return Finding("sites", "missing", str(error))

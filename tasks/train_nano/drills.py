@@ -1,0 +1,270 @@
+"""Drills: walks over made-up pages, without end.
+
+They teach to read a goal of several steps, find the element each step names on the page in front,
+and say its number.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from agentkv.models.scripted import resolve
+from agentkv_env.page import Box, Node, Page
+from agentkv_env.sites.names import FIRST_TRAINING_SEED, Names
+from train_nano.episode import Episode, Turn
+
+_NOWHERE = Box(0, 0, 0, 0)
+_KINDS = (
+    "Kayak Tent Lamp Kettle Chair Desk Bicycle Camera Guitar Jacket Backpack Clock Mirror Blanket "
+    "Radio Stove Teapot Hammer Ladder Rug Printer Speaker Helmet Sofa Toaster Boots "
+    "Scarf Drill Vase Piano"
+).split()
+_RANGES = (
+    "Trail City Classic Compact Deluxe Mini Pro Summer Winter Travel Studio Garden Blue Red Green "
+    "Silent Solid Quick Bright Urban"
+).split()
+_COMMON = (
+    "Home Cart Orders Account Wishlist Categories Messages Profile Settings Help Contact Forums "
+    "Submit Listings Favourites History Articles Random Index Next Previous Popular Recent Saved "
+    "Reviews Deals Sign-out"
+).split()
+_BUTTONS = (
+    "Add to cart|Save|Search|Send|Post|Place order|Apply|Update|Remove|Subscribe|Continue|Reply|"
+    "Publish|Go|Sort"
+).split("|")
+_FIELDS = (
+    "Search|Name|Email|City|Street|Title|Comment|Message|Quantity|Price|Phone|Bio|Text|Coupon|Subject"
+).split("|")
+_CHOICES = (
+    "Sort by: Relevance, Price low to high, Price high to low, Newest, Rating|"
+    "Category: All, Kitchen, Garden, Music, Sport, Home|Delivery: Standard, Express, Pick up|"
+    "Condition: Any, New, Good, Used, Broken|Colour: Red, Green, Blue, Black, White|"
+    "Month: January, March, May, July, October"
+).split("|")
+OPENING = ("open {}", "go to {}", "click {}", "show {}", "find {}", "open the page of {}")
+TYPING = ("type {0} into {1}", 'type "{0}" into {1}', "set {1} to {0}", 'enter "{0}" as {1}')
+SEARCHING = ("search for {0}", 'search for "{0}"', "look for {0}")
+CHOOSING = ("set {1} to {0}", "choose {0} under {1}", "select {0} as {1}")
+PRICING = ("tell me the price of {}", "what is the price of {}?", "how much is {}?")
+ASKING = ("what is the {}?", "tell me the {}", "what does it say under {}?")
+JOINTS = (", then ", ". ", ", and ", " and then ", "; ")
+_FACTS = (
+    "Price Founded Population Founder Length Rating Seller Owner Mayor Opened Weight Stock".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a goal asks for: how it is put, the node it needs, the line that does it."""
+
+    said: str
+    node: Node
+    line: str
+    after: tuple[Node, ...] = ()
+    """What stands below the node on its page: its price, its facts."""
+
+
+class Drills:
+    """Walks over made-up pages. Equal seeds give equal walks; all names are of training worlds."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(f"drills/{seed}")
+        self._taken: set[str] = set()
+        self._names = Names(FIRST_TRAINING_SEED + seed, "drill", self._taken)
+
+    def walk(self, num_elements: int, *, num_steps: int | None = None) -> Episode:
+        """An episode of one to six turns over pages of up to `num_elements` elements."""
+        self.forget()
+        rng = self.rng
+        count = num_steps or rng.choice((1, 1, 2, 3, 4, 5))
+        steps = [self.step() for _ in range(count)]
+        ending, question = self._ending(steps)
+        goal = sentence(rng, [step.said for step in steps] + ([question] if question else []))
+        turns: list[Turn] = []
+        for index, step in enumerate(steps):
+            others = [other for other in steps if other is not step and rng.random() < 0.6]
+            size = rng.randint(max(1, num_elements // 3), num_elements)
+            if index and rng.random() < 0.1:
+                turns += self._astray(steps, size)
+            if rng.random() < 0.15:
+                page = replace(self.page(others, size), pixels_below=rng.randint(1, 900))
+                turns.append(Turn(page, "scroll\n```scroll [down]```"))
+                page = replace(self.page([step, *others], size), pixels_above=500)
+            else:
+                page = self.page([step, *others], size)
+            turns.append(Turn(page, resolve(step.line, page, goal=goal)))
+        page = self.page([*ending, *steps[:1]], rng.randint(1, num_elements))
+        answer = ending[0].line if ending else ""
+        turns.append(Turn(page, resolve(f"stop [{answer}]", page, goal=goal)))
+        return Episode(goal, tuple(turns), "drill")
+
+    # ---- names --------------------------------------------------------------------------
+
+    def thing(self) -> str:
+        """Something to click on, search for or write: a product, a person, a place, a title."""
+        names, rng = self._names, self.rng
+        roll = rng.random()
+        if roll < 0.4:
+            return f"{names.brand()} {rng.choice(_RANGES)} {rng.choice(_KINDS)}"
+        if roll < 0.55:
+            return names.person("").name
+        if roll < 0.7:
+            return names.place()
+        if roll < 0.8:
+            return f"{rng.choice(_RANGES)} {rng.choice(_KINDS)} from {names.place()}"
+        if roll < 0.9:
+            return f"{names.street()} {rng.randint(1, 99)}"
+        return rng.choice(_COMMON)
+
+    def figure(self) -> str:
+        """A value: a price, a year, a number, a code, a name."""
+        rng = self.rng
+        roll = rng.random()
+        if roll < 0.4:
+            cents = rng.choice(("00", "50", "95", "99", str(rng.randint(10, 99))))
+            return f"${rng.randint(1, 400)}.{cents}"
+        if roll < 0.6:
+            return str(rng.randint(1200, 2026))
+        if roll < 0.75:
+            return str(rng.randint(1, 10 ** rng.randint(1, 5)))
+        if roll < 0.85:
+            letters = "".join(rng.choice("ACEFHKLMNPRTVWX") for _ in range(2))
+            return f"{letters}-{rng.randint(200, 999)}"
+        return self.thing()
+
+    def forget(self) -> None:
+        """Let names come again: they are unique within an episode; for all there are too few."""
+        self._taken.clear()
+
+    # ---- steps --------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """Something to do: a link, a button, a field, a choice."""
+        makers: tuple[Callable[[], Step], ...] = (
+            self._open,
+            self._open,
+            self._press,
+            self._fill,
+            self._choose,
+        )
+        return self.rng.choice(makers)()
+
+    def field(self, name: str) -> Step:
+        """A field to type into, of which the goal says the rest."""
+        return Step("", _element("textbox", name), "")
+
+    def _open(self) -> Step:
+        name = self.thing()
+        said = self.rng.choice(OPENING)
+        facts = tuple(_text(self.figure()) for _ in range(self.rng.choice((0, 1, 1, 2))))
+        return Step(said.format(name), _element("link", name), f"click [link: {name}]", facts)
+
+    def _press(self) -> Step:
+        name = self.rng.choice(_BUTTONS)
+        said = self.rng.choice(("press {}", "click {}", "use the button {}"))
+        return Step(said.format(name), _element("button", name), f"click [button: {name}]")
+
+    def _fill(self) -> Step:
+        rng = self.rng
+        name, enter = rng.choice(_FIELDS), rng.choice((0, 1))
+        text = rng.choice((self.thing, self.figure))()
+        if rng.random() < 0.4:
+            text = text.lower()
+        said = rng.choice(TYPING)
+        if name == "Search":
+            enter = 1
+            said = rng.choice((*SEARCHING, said))
+        elif enter:
+            said += " and press Enter"
+        role = "textbox" if rng.random() < 0.8 else "searchbox"
+        line = f"type [{role}: {name}] [{text}] [{enter}]"
+        return Step(said.format(text, name), _element(role, name), line)
+
+    def _choose(self) -> Step:
+        name, _, listed = self.rng.choice(_CHOICES).partition(": ")
+        options = tuple(
+            self.rng.sample(listed.split(", "), self.rng.randint(3, listed.count(",") + 1))
+        )
+        value, wanted = self.rng.sample(options, 2)
+        said = self.rng.choice(CHOOSING)
+        node = replace(_element("combobox", name), value=value, options=options)
+        return Step(said.format(wanted, name), node, f"type [combobox: {name}] [{wanted}] [0]")
+
+    def _ending(self, steps: Sequence[Step]) -> tuple[list[Step], str]:
+        """What the last page must show, and the question it answers; often nothing."""
+        rng = self.rng
+        if rng.random() < 0.45:
+            return [], ""
+        answer = self.figure()
+        if rng.random() < 0.5:
+            name = self.thing()
+            shown: tuple[Node, ...] = (
+                _element("link", name) if rng.random() < 0.7 else _text(name),
+                _text(answer),
+            )
+            said = rng.choice(PRICING)
+            return [Step(said, shown[0], answer, shown[1:])], said.format(name)
+        fact = rng.choice(_FACTS)
+        if rng.random() < 0.5:
+            shown = (_text(f"{fact} | {answer}"),)
+        else:
+            shown = (replace(_text(fact), role=rng.choice(("text", "rowheader"))), _text(answer))
+        if rng.random() < 0.3:
+            shown = tuple(replace(node, kind="ocr", role="text") for node in shown)
+        said = rng.choice(ASKING).format(fact.lower() if rng.random() < 0.5 else fact)
+        return [Step(said, shown[0], answer, shown[1:])], said
+
+    # ---- pages --------------------------------------------------------------------------
+
+    def _astray(self, steps: Sequence[Step], size: int) -> list[Turn]:
+        """A page that leads nowhere, and the way back."""
+        page = self.page([], size)
+        return [Turn(replace(page, title=f"Not found: {self.thing()}"), "go_back\n```go_back```")]
+
+    def page(self, steps: Sequence[Step], num_elements: int, *, first: Sequence[Node] = ()) -> Page:
+        """A page with what `steps` need among up to `num_elements` elements.
+
+        Args:
+            first: what it is about: a heading, and what stands below it.
+        """
+        rng = self.rng
+        groups = [(step.node, *step.after) for step in steps]
+        taken = {(step.node.role, step.node.name) for step in steps}
+        while len(groups) < num_elements:
+            other = rng.choice(
+                (self._open, self._open, self._open, self._press, self._fill, self._choose)
+            )()
+            if (other.node.role, other.node.name) in taken:
+                num_elements -= 1
+                continue
+            taken.add((other.node.role, other.node.name))
+            filler = other.after if rng.random() < 0.7 else (_text(self.thing()),)
+            groups.append((other.node, *filler))
+        rng.shuffle(groups)
+        number, nodes = rng.randint(1, 20), []
+        for node in (node for group in groups for node in group):
+            if node.role not in ("text", "rowheader"):
+                node = replace(node, id=number)
+                number += 1 if rng.random() < 0.8 else rng.randint(1, 4)
+            nodes.append(node)
+        site = rng.choice(("shop", "classifieds", "forum", "wiki"))
+        about = first or (Node("text", "heading", self.thing(), _NOWHERE),)
+        title = about[0].name
+        path = title.lower().replace(" ", "-")
+        where = rng.randint(0, len(nodes)) if rng.random() < 0.5 else 0
+        nodes[where:where] = about
+        return Page(f"http://{site}.localhost/{path}", title, tuple(nodes))
+
+
+def sentence(rng: random.Random, parts: Sequence[str]) -> str:
+    """A goal that asks for `parts`, in order."""
+    text = rng.choice(JOINTS).join(parts)
+    return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
+
+
+def _element(role: str, name: str) -> Node:
+    return Node("element", role, name, _NOWHERE)
+
+
+def _text(name: str) -> Node:
+    return Node("text", "text", name, _NOWHERE)

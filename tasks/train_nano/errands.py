@@ -1,0 +1,194 @@
+"""Errands: facts are read on some pages, and typed or answered some pages later.
+
+What has to be remembered stands behind a key, `Warranty | 3 years`, as on the sites. Other pages
+have the same keys with other values at times, so that it matters where a fact was read.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentkv.models.scripted import resolve
+from agentkv_env.page import Box, Node, Page
+from train_nano.drills import Drills, Step
+from train_nano.episode import Episode, Turn
+
+_NOWHERE = Box(0, 0, 0, 0)
+_KEYS = (
+    "Price|Founded|Population|Length|Rating|Seller|Owner|Mayor|Opened|Weight|Stock|Warranty|Material|"
+    "Made in|Delivery|Condition|Town|Phone|Code|Model|Size|Colour|Street|Bus line|Day|Hours|Ticket|"
+    "Room|Author|Height|Battery life|Serial number|Opening hours|Member since|Next to|Contact"
+).split("|")
+_FIELDS = ("Comment", "Message", "Text", "Subject", "Gift note", "Coupon code", "Title", "Search")
+_VISITS = ("Open {}", "Go to {}", "Look at {}", "Find {}")
+_READINGS = (" and read the {}", " and note the {}", " and remember the {}", " and look up its {}")
+_TYPINGS = (
+    "type the {0} of {1} into {2}", "write the {0} of {1} in the field {2}", "put the {0} into {2}",
+    "enter the {0} as {2}", "set {2} to the {0} of {1}",
+)  # fmt: skip
+_LISTINGS = (
+    "Look up the {0} of {1}",
+    "Read the {0} of {1}",
+    "Note the {0} of {1}",
+    "Find out the {0} of {1}",
+)
+_GATHERINGS = (
+    "Answer with the {} in this order, joined by commas.",
+    "Answer with all {}, joined by commas.",
+    "Give all {} in this order, with commas between.",
+)
+_JOINTS = ((", ", " and "), (", ", ", "), ("; ", "; "), (", ", " and "))
+_LASTS = ("At the end, open", "Then go to", "At last look at", "Then open")
+_COUNTS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
+_ANSWERS = ("tell me the {0} of {1}", "answer with the {0}", "what is the {0} of {1}?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A page of facts."""
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    wanted: int | None
+    """Which of its facts is needed later."""
+
+
+def errand(drills: Drills, num_elements: int) -> Episode:
+    """An episode over three to a dozen made-up pages of up to `num_elements` elements."""
+    rng = drills.rng
+    drills.forget()
+    count = rng.choice((1, 1, 2, 2, 3, 4))
+    keys = rng.sample(_KEYS, 8)
+    subjects = [_subject(drills, keys, is_wanted=rng.random() < 0.7) for _ in range(count)]
+    if all(subject.wanted is None for subject in subjects):
+        subjects[0] = replace(subjects[0], wanted=0)
+    detours = [drills.step() for _ in range(rng.choice((0, 0, 1, 2)))]
+    said = [_visit(rng, subject) for subject in subjects] + [detour.said for detour in detours]
+    asked = [subject for subject in subjects if subject.wanted is not None]
+    endings = [_ending(rng, subject, is_last=subject is asked[-1]) for subject in asked]
+    goal = _sentences(rng, [*said, *(said for said, _ in endings)])
+    turns: list[Turn] = []
+
+    def turn(page: Page, line: str) -> None:
+        before = [turn.page for turn in turns]
+        turns.append(Turn(page, resolve(line, page, goal=goal, before=before)))
+
+    def size() -> int:
+        return rng.randint(max(1, num_elements // 3), num_elements)
+
+    previous: tuple[Node, ...] = ()
+    for subject in subjects:
+        menu = _shown(drills, subject.name)
+        turn(drills.page([menu], size(), first=previous), menu.line)
+        previous = _facts(subject)
+    for detour in detours:
+        turn(drills.page([detour], size(), first=previous), detour.line)
+        previous = ()
+    for subject, (_, line) in zip(asked, endings, strict=True):
+        if line.startswith("type"):
+            field = drills.field(line.partition(": ")[2].partition("]")[0])
+            turn(drills.page([field], size(), first=previous), line)
+        else:
+            turn(drills.page([], size(), first=previous), line)
+        previous = ()
+        assert subject.wanted is not None
+    if endings[-1][1].startswith("type"):
+        turn(drills.page([], size()), "stop []")
+    return Episode(goal, tuple(turns), "errand")
+
+
+def gathering(drills: Drills, num_elements: int) -> Episode:
+    """An episode over two to eight made-up pages of facts, one of each is answered at the end.
+
+    The answer may be given on another page, so that all of it was read before.
+    """
+    rng = drills.rng
+    drills.forget()
+    keys = rng.sample(_KEYS, 6)
+    shared = rng.random() < 0.7
+    subjects = []
+    for _ in range(rng.randint(2, 8)):
+        subject = _subject(drills, keys, is_wanted=True)
+        if shared and keys[0] not in (key for key, _ in subject.facts):
+            at = rng.randrange(len(subject.facts) + 1)
+            facts = (*subject.facts[:at], (keys[0], drills.figure()), *subject.facts[at:])
+            subject = replace(subject, facts=facts)
+        if shared:
+            wanted = [key for key, _ in subject.facts].index(keys[0])
+            subject = replace(subject, wanted=wanted)
+        subjects.append(subject)
+    names = [subject.name for subject in subjects]
+    if shared:
+        asked = rng.choice(_LISTINGS).format(_key(rng, subjects[0]), _enumerated(rng, names))
+    else:
+        rest = [f"the {_key(rng, each)} of {each.name}" for each in subjects]
+        asked = rng.choice(("Look up ", "Read ", "Find out ")) + _enumerated(rng, rest)
+    last = [_subject(drills, keys, is_wanted=False)] if rng.random() < 0.4 else []
+    said = [asked, *(f"{rng.choice(_LASTS)} {each.name}" for each in last)]
+    goal = f"{'. '.join(said)}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
+    answer = ", ".join(each.facts[each.wanted or 0][1] for each in subjects)
+    turns: list[Turn] = []
+    previous: tuple[Node, ...] = ()
+    for subject in (*subjects, *last, None):
+        steps = [] if subject is None else [_shown(drills, subject.name)]
+        size = rng.randint(1, max(1, num_elements // 3))
+        page = drills.page(steps, size, first=previous)
+        line = steps[0].line if steps else f"stop [{answer}]"
+        turns.append(Turn(page, resolve(line, page, goal=goal, before=[t.page for t in turns])))
+        previous = () if subject is None else _facts(subject)
+    return Episode(goal, tuple(turns), "gathering")
+
+
+def _enumerated(rng: random.Random, parts: Sequence[str]) -> str:
+    between, before_last = rng.choice(_JOINTS)
+    return between.join(parts[:-1]) + before_last + parts[-1]
+
+
+def _subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:
+    mine = drills.rng.sample(keys, drills.rng.randint(1, 5))
+    facts = tuple((key, drills.figure()) for key in mine)
+    return _Subject(drills.thing(), facts, drills.rng.randrange(len(facts)) if is_wanted else None)
+
+
+def _visit(rng: random.Random, subject: _Subject) -> str:
+    text = rng.choice(_VISITS).format(subject.name)
+    if subject.wanted is not None and rng.random() < 0.6:
+        text += rng.choice(_READINGS).format(_key(rng, subject))
+    return text
+
+
+def _key(rng: random.Random, subject: _Subject) -> str:
+    assert subject.wanted is not None
+    key = subject.facts[subject.wanted][0]
+    return key.lower() if rng.random() < 0.7 else key
+
+
+def _ending(rng: random.Random, subject: _Subject, *, is_last: bool) -> tuple[str, str]:
+    """How the use of what was read is put, and the line that does it."""
+    assert subject.wanted is not None
+    value, key = subject.facts[subject.wanted][1], _key(rng, subject)
+    if is_last and rng.random() < 0.5:
+        return rng.choice(_ANSWERS).format(key, subject.name), f"stop [{value}]"
+    field = rng.choice(_FIELDS)
+    said = rng.choice(_TYPINGS).format(key, subject.name, field)
+    return said, f"type [textbox: {field}] [{value}] [{rng.randint(0, 1)}]"
+
+
+def _facts(subject: _Subject) -> tuple[Node, ...]:
+    heading = Node("element", "heading", subject.name, _NOWHERE)
+    rows = (Node("text", "text", f"{key} | {value}", _NOWHERE) for key, value in subject.facts)
+    return (heading, *rows)
+
+
+def _shown(drills: Drills, name: str) -> Step:
+    return Step("", Node("element", "link", name, _NOWHERE), f"click [link: {name}]")
+
+
+def _sentences(rng: random.Random, parts: Sequence[str]) -> str:
+    joint = rng.choice((". ", ". Then ", ", then "))
+    text = ""
+    for part in parts:
+        text += (joint if text else "") + part
+    pieces = [piece[:1].upper() + piece[1:] for piece in text.split(". ")]
+    text = ". ".join(pieces)
+    return text if text.endswith("?") else text + "."

@@ -1,0 +1,81 @@
+"""The mixture: every kind of row gets its share of the tokens, whatever is missing."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from agentkv.dialog.prompt import PlainTemplate
+from train_nano.data import Recordings, task_of
+from train_nano.loss import Right
+from train_nano.mixture import ORDER, STAGES, Source, next_kind
+from train_nano.settings import Progress
+from train_nano.train import MODEL, RECORDINGS
+
+TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
+
+
+def a_source(recordings: Path) -> Source:
+    return Source(TEMPLATE, Recordings(recordings), range(300, 900), max_tokens=600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ORDER)
+def test_the_shares_of_a_stage_are_the_whole(stage: str, tmp_path: Path) -> None:
+    for recordings in (RECORDINGS, tmp_path):
+        assert sum(a_source(recordings).shares(stage).values()) == pytest.approx(1.0)
+
+
+def test_without_recordings_what_is_made_up_stands_in_for_them(tmp_path: Path) -> None:
+    shares = a_source(tmp_path).shares("episodes")
+    assert "task" not in shares and shares["errand"] > 0.6
+
+
+@pytest.mark.parametrize("stage", ["drill", "episodes"])
+def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> None:
+    source = a_source(tmp_path)
+    shares, rng = source.shares(stage), random.Random(1)
+    spent: Counter[str] = Counter()
+    while sum(spent.values()) < 60_000:
+        kind = next_kind(shares, spent)
+        row = source.row(kind, stage, 3, rng, left=1.0, wrong={})
+        assert row.kind == kind
+        spent[kind] += len(row.ids)
+    for kind, share in shares.items():
+        assert spent[kind] / sum(spent.values()) == pytest.approx(share, abs=0.05), kind
+
+
+@pytest.mark.slow
+def test_of_what_is_learnt_less_is_drawn() -> None:
+    source, rng = a_source(RECORDINGS), random.Random(4)
+    tasks = {task_of(episode) for episode in source.recordings.tasks}
+    hard = min(tasks)
+    wrong = dict.fromkeys(tasks, 0.0) | {hard: 1.0}
+    drawn = Counter(
+        source.row("task", "episodes", 0, rng, left=1.0, wrong=wrong).task for _ in range(60)
+    )
+    # One in 75 if all were alike; 1.05 against 74 of 0.05, so about one in five.
+    assert 4 <= drawn[hard] <= 28 and set(drawn) <= tasks
+
+
+def test_what_came_out_wrong_of_a_task_is_remembered_and_fades() -> None:
+    progress, replies = Progress(), Right()
+    replies.add([("form/3", False), ("form/3", True), ("form/4", True)])
+    progress.learn(replies)
+    assert progress.wrong == {"form/3": 0.5, "form/4": 0.0}
+    later = Right()
+    later.add([("form/3", True)])
+    progress.learn(later)
+    assert progress.wrong == {"form/3": pytest.approx(0.4), "form/4": 0.0}
+
+
+def test_a_kind_that_has_had_least_of_its_share_comes_next() -> None:
+    assert next_kind({"a": 0.9, "b": 0.1}, {"a": 80, "b": 20}) == "a"
+    assert next_kind({"a": 0.9, "b": 0.1}, {"a": 95, "b": 5}) == "b"
+
+
+def test_stages_follow_each_other_from_copying_to_recordings() -> None:
+    assert ORDER[0] == "copy" and ORDER[-1] == "episodes"
+    assert all(stage.judged <= set(stage.shares) for stage in STAGES.values())
