@@ -1,11 +1,12 @@
 """Settings to objects: the only place where a run is put together."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv.config import ComposedPolicy, PolicySettings, RunSettings, Slot, read_policy
+from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 
@@ -102,10 +103,11 @@ def _composed(composed: ComposedPolicy) -> "Policy":
 
 
 def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
-    """The run's budget, if `policy` needs one; None for those that keep all or bring their own.
+    """Return the run's budget for a policy that needs one, None for a policy that keeps everything
+    or brings its own budget.
 
     Raises:
-        PolicyError: the budget is none, or the policy cannot keep within it.
+        PolicyError: the run's budget cannot be parsed, or the policy does not fit into it.
     """
     from agentkv.cache.budget import parse_budget
     from agentkv.policies.entries import PolicyError
@@ -113,28 +115,42 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     try:
         policy.fitted(None)
     except PolicyError:
-        if settings.budget is None:
-            raise PolicyError(
-                f"the policy {policy.name!r} needs a budget, such as 512, '25%' or '64MiB': give "
-                "--budget, or `budget` in the settings"
-            ) from None
-        budget = parse_budget(settings.budget)
-        if isinstance(budget, int):
-            policy.fitted(budget)  # too small: said before anything starts
-        return settings.budget
+        budget = BUDGET if settings.budget is None else settings.budget
+        parsed = parse_budget(budget)
+        if isinstance(parsed, int):
+            policy.fitted(parsed)  # a budget that is too small fails before anything starts
+        return budget
     return None
 
 
 def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:
-    """All parameters of `policy`, defaults included, and the budget it works under.
+    """Return all parameters of `policy`, defaults included, and its budget.
 
     Raises:
-        ValueError: no such policy or parameter; the message names the known ones.
+        ValueError: no such policy or parameter, with the known ones named; or a label that belongs
+            to a named policy with other parameters.
     """
     made = make_policy(policy)
+    _refuse_shared_label(policy.row_name, made)
     budget = None if settings.model in SCRIPTED else budget_for(settings, made)
-    chosen = {**made.parameters, "budget": budget}
-    return dict(json.loads(json.dumps(chosen)))  # tuples as a row will have them
+    return _plain({**made.parameters, "budget": budget})
+
+
+def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `parameters` as a row holds them: tuples become lists."""
+    return dict(json.loads(json.dumps(dict(parameters))))
+
+
+def _refuse_shared_label(label: str, made: "Policy") -> None:
+    from agentkv.policies.entries import PolicyError
+    from agentkv.policies.registry import NAMED, parameters_of
+
+    own, named = _plain(made.parameters), _plain(parameters_of(label)) if label in NAMED else None
+    if named is not None and own != named:
+        raise PolicyError(
+            f"the label {label!r} belongs to the policy of that name with its default parameters; "
+            f"found other parameters: {own}; give them another `label`"
+        )
 
 
 def make_acting(

@@ -59,8 +59,8 @@ def run(
     model: options.Model = "nano",
     seeds: options.Seeds = "0",
     world_seed: options.World = 75,
-    budget: options.Budget = options.RUN_BUDGET,
-    chunk: options.Chunk = 32,
+    budget: options.RunBudget = None,
+    chunk: options.Chunk = None,
     limit: options.Limit = None,
     workers: options.Workers = None,
     out: options.Out = None,
@@ -126,7 +126,7 @@ def run(
             given["policies"] = tuple(options.split("--policies", policies))
         elif config is None and model in SCRIPTED:
             given["policies"] = ("full",)
-        settings = read_settings(config, **given)
+        settings = read_settings(config, **options.without_none(given))
         if out or config is None or "out" not in settings.model_fields_set:
             where = out or options.default_out(settings.tasks, settings.world_seed, settings.model)
             settings = settings.model_copy(update={"out": where})
@@ -232,7 +232,7 @@ def act(
     goal: Annotated[str, typer.Option(help="What to do, in plain words.")],
     policy: Annotated[str, typer.Option(help="A cache policy, see `agentkv policies`.")] = "full",
     model: options.Model = "nano",
-    budget: options.Budget = options.RUN_BUDGET,
+    budget: options.RunBudget = None,
     decoding: options.Decoding = "constrained",
     observations: options.Observations = "whole",
     max_steps: Annotated[int, typer.Option(min=1, help="Actions at most.")] = 30,
@@ -245,14 +245,15 @@ def act(
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--observations", observations, ("whole", "changes"))
-        settings = read_settings(
-            model=model,
-            policies=(policy,),
-            budget=options.read_budget(budget),
-            decoding=decoding,
-            observations=observations,
-            browser_path=browser_path,
-        )
+        given: dict[str, Any] = {
+            "model": model,
+            "policies": (policy,),
+            "budget": options.read_budget(budget),
+            "decoding": decoding,
+            "observations": observations,
+            "browser_path": browser_path,
+        }
+        settings = read_settings(**options.without_none(given))
         episode = act_once(
             settings,
             url,

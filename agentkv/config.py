@@ -7,7 +7,17 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from agentkv.defaults import CHUNK, POLICY
 
 Decoding = Literal["constrained", "free"]
 Observations = Literal["whole", "changes"]
@@ -52,11 +62,15 @@ class PolicySettings(_Settings):
     parameters: dict[str, Any] = {}
     """Its own parameters, such as `window` or `kernel`; those left out keep their defaults."""
     label: str = ""
-    """What result rows call it; the name unless given."""
+    """Name in result rows. Empty stands for the policy's name followed by its own parameters."""
 
     @property
     def row_name(self) -> str:
-        return self.label or (Path(self.name).stem if self.is_file else self.name)
+        """The label, or a name that no other parameters share."""
+        if self.label:
+            return self.label
+        name = Path(self.name).stem if self.is_file else self.name
+        return " ".join([name, *(f"{key}={value}" for key, value in self.parameters.items())])
 
     @property
     def is_file(self) -> bool:
@@ -112,17 +126,12 @@ Policy = Annotated[PolicySettings, BeforeValidator(_named)]
 """In a file a bare name stands for the policy with its defaults."""
 
 
-_CHOSEN = {
-    "loose": 4096,
-    "tight": 3840,
-    "slope": [1.8, 0.2],
-    "recent": 1,
-    "protected": 256,
-    "mass_weight": 1.0,
-    "decay": 0.99,
-}
-"""`conf-kv-l` for nano's episodes, chosen on a training world: it solves nearly all that the full
-cache solves in a quarter of the bytes (`tasks/results/world_cpu-2-cores_2026-11-23`)."""
+_NANO_PROFILE = Path(__file__).parent / "models" / "nano" / "profile.toml"
+
+
+def _profile(model: object) -> dict[str, Any]:
+    """Return the settings that were tuned for `model`: those beside nano's weights, else none."""
+    return _read(_NANO_PROFILE) if model == "nano" else {}
 
 
 class RunSettings(_Settings):
@@ -135,9 +144,9 @@ class RunSettings(_Settings):
     policies: tuple[Policy, ...] = (
         PolicySettings(name="full"),
         PolicySettings(name="window"),
-        PolicySettings(name="conf-kv-l", parameters=_CHOSEN),
+        PolicySettings(name=POLICY),
     )
-    """Every task is run under each of these."""
+    """Policies; every task runs under each. nano's profile names others."""
     seeds: tuple[Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)], ...] = (0,)
     """Every task is run once per policy and seed. Greedy decoding makes equal runs of them."""
     world_seed: int = Field(default=75, ge=0, le=_LARGEST)
@@ -150,12 +159,14 @@ class RunSettings(_Settings):
     """Processes, each with a model, a browser and the sites of its own."""
 
     budget: int | str | None = None
-    """What a cache may keep whose policy says nothing of it: tokens per layer and KV head, a share
-    of those seen such as "25%", or bytes such as "64MiB"."""
+    """Budget of every policy that does not bring its own: tokens per layer and KV head, a share of
+    the tokens seen such as "25%" or "25%, at least 1024", or bytes such as "64MiB". None stands for
+    `agentkv.defaults.BUDGET`; nano's profile says 704."""
     prefill: Literal["chunked", "whole"] = "chunked"
     """Feed a page in pieces that keep the cache near its budget, or at once."""
-    chunk: int = Field(default=32, ge=1, le=_LARGEST)
-    """Tokens per piece: a peak is so many rows above the budget, in the model's dtype."""
+    chunk: int = Field(default=CHUNK, ge=1, le=_LARGEST)
+    """Tokens of a page that are read at once. The cache's peak is this many dense entries above the
+    budget. nano's profile says 32."""
     decoding: Decoding = "constrained"
     """`constrained` admits only what can be done on the page; `free` counts what cannot be read."""
     temperature: float = Field(default=0.0, ge=0.0)
@@ -191,6 +202,13 @@ class RunSettings(_Settings):
     """Read text inside images, where Tesseract is installed."""
     browser_path: Path | None = None
     """A Chromium to use instead of the one found."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _use_profile(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {**_profile(values.get("model", cls.model_fields["model"].default)), **values}
 
     @field_validator("temperature")
     @classmethod

@@ -1,17 +1,14 @@
-"""Defaults that do not depend on the model; what was tuned for nano is in its profile.
+"""Defaults that do not depend on the model. All are our choice.
 
-All three are our choice. A quarter of the context is what the recorded comparisons gave the
-policies beside a full cache; the floor keeps short prompts whole.
+What was tuned for nano is in `models/nano/profile.toml` and holds for nano alone.
 """
 
 POLICY = "conf-kv-int8"
 """Cache policy."""
 
-BUDGET_SHARE = 0.25
-"""Share of the tokens seen that a cache may keep, for a policy that needs a budget and got none."""
-
-BUDGET_FLOOR = 1024
-"""Tokens that this budget allows at least."""
+BUDGET = "25%, at least 1024"
+"""Tokens that a cache keeps per layer and KV head where a policy needs a budget and got none. A
+quarter is the share that the recorded comparisons gave the policies; short prompts stay whole."""
 
 CHUNK = 512
 """Tokens of an input that are read at once."""

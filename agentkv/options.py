@@ -16,7 +16,6 @@ from agentkv_env.hosts import is_web_address
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
-RUN_BUDGET = "704"
 BENCH_BUDGET = "512"
 
 _LONGEST_S = 366 * 24 * 3600.0
@@ -27,8 +26,8 @@ Suite = Annotated[
 Policies = Annotated[
     str | None,
     typer.Option(
-        help="Cache policies, by commas. [default: full, window, and conf-kv-l with 3840 rows, as "
-        "chosen for nano; full alone for scripts]"
+        help="Cache policies, by commas. [default: full, window and, for nano, conf-kv-l with the "
+        "parameters of its profile, for other models conf-kv-int8; full alone for scripts]"
     ),
 ]
 Model = Annotated[
@@ -43,11 +42,20 @@ Budget = Annotated[
         "share of those seen (25%), or bytes (64MiB)."
     ),
 ]
+RunBudget = Annotated[
+    str | None,
+    typer.Option(
+        help="What a cache may keep if its policy does not say: tokens per layer and KV head, a "
+        "share of those seen (25%), or bytes (64MiB). [default: 704 for nano; else '25%, at least "
+        "1024']"
+    ),
+]
 Chunk = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=1,
-        help="Tokens of a page that are read at once; a peak is so many above the budget.",
+        help="Tokens of a page that are read at once; the cache's peak is this many above the "
+        "budget. [default: 32 for nano, else 512]",
     ),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
@@ -210,7 +218,10 @@ def read_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(number) for number in numbers))
 
 
-def read_budget(text: str) -> int | str:
+def read_budget(text: str | None) -> int | str | None:
+    """Return digits as a number of tokens and any other text as it is."""
+    if text is None:
+        return None
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
 
 
@@ -234,6 +245,11 @@ def typed_only(given: dict[str, Any], context: typer.Context) -> dict[str, Any]:
         for name, value in given.items()
         if (source := sources[name]) is not None and source.name != "DEFAULT"
     }
+
+
+def without_none(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that have a value; the settings' own defaults stand for the others."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def default_out(tasks: str, world_seed: int, model: str) -> Path:

@@ -44,8 +44,9 @@ FLOORS = {
         "browser",
     ),
     "agentkv": (
-        "browsing config defaults dialog files masking policies terminal",
-        "cache options trace",
+        "browsing defaults dialog files masking policies terminal",
+        "cache config trace",
+        "options",
         "models",
         "episode",
         "agent",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.storage.sizes import resting_bytes
-from agentkv.defaults import BUDGET_FLOOR, BUDGET_SHARE
+from agentkv.defaults import BUDGET
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import EnergyState, Learner
@@ -38,7 +38,8 @@ Budget = int | Share | Bytes | None
 
 
 def parse_budget(budget: int | float | str | None) -> Budget:
-    """Parse a number as tokens, 0.25 or "25%" as a share, "64MiB" or "1.5 GB" as bytes.
+    """Parse a number as tokens, 0.25 or "25%" as a share, "25%, at least 1024" as a share with a
+    least number of tokens, "64MiB" or "1.5 GB" as bytes.
 
     Raises:
         PolicyError: the budget is none of these.
@@ -49,9 +50,10 @@ def parse_budget(budget: int | float | str | None) -> Budget:
         raise PolicyError(f"a budget as a share must be between 0 and 1; found {budget}")
     if not isinstance(budget, str):
         return int(budget) if isinstance(budget, float) else budget
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+|%)\s*", budget)
-    if match and match[2] == "%" and 0 < float(match[1]) < 100:
-        return Share(float(match[1]) / 100)
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*(?:, at least (\d+)\s*)?", budget)
+    if share and 0 < float(share[1]) < 100:
+        return Share(float(share[1]) / 100, int(share[2] or 0))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)
     unit = UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise PolicyError(
@@ -62,12 +64,12 @@ def parse_budget(budget: int | float | str | None) -> Budget:
 
 
 def default_budget(policy: Policy) -> Budget:
-    """Return the budget for a policy that got none: a share of the context, or None if the policy
-    keeps everything or brings its own."""
+    """Return the budget of a policy that got none: `agentkv.defaults.BUDGET`, or None for a policy
+    that keeps everything or brings its own."""
     try:
         policy.fitted(None)
     except PolicyError:
-        return Share(BUDGET_SHARE, BUDGET_FLOOR)
+        return parse_budget(BUDGET)
     return None
 
 

@@ -39,7 +39,7 @@ def run() -> Iterator[Verdict]:
 
 
 _SETTINGS: dict[str, tuple[str | bytes, bool]] = {
-    "nothing, and so no budget": ("", True),
+    "nothing": ("", False),
     "some settings": ('model = "stop"\npolicies = ["full"]\nseeds = [1, 2]', False),
     "not utf-8": (b"\xff\xfe", True),
     "a byte order mark": (b'\xef\xbb\xbfmodel = "stop"', True),

@@ -71,8 +71,8 @@ def test_shares_are_what_arithmetic_says(measure: Measure) -> None:
     assert found["window"]["evicted"] == pytest.approx(1 - kept, abs=1e-12)
     # a block of 64 is quantised as soon as 16 + 64 rows are there
     quantised = sum(64 / count for count in seen if count >= 80) / 100
-    assert found["int8"]["quantised"] == pytest.approx(quantised, abs=1e-12)
-    assert [layer["layer"] for layer in found["int8"]["layers"]] == list(range(LAYERS))
+    assert found["int8 recent=16"]["quantised"] == pytest.approx(quantised, abs=1e-12)
+    assert [layer["layer"] for layer in found["int8 recent=16"]["layers"]] == list(range(LAYERS))
     assert found["window"]["evictions"] == 120 - 64
 
 
@@ -84,19 +84,19 @@ def test_quantised_rows_are_followed_until_they_go(measure: Measure) -> None:
     )
     found = whole(rows)
     # at 80 and at 144 tokens a block goes over; nothing is evicted
-    assert found["int8"]["lives"] == {
+    assert found["int8 recent=16"]["lives"] == {
         "gone": 0,
         "median_age": None,
         "shortest_age": None,
         "alive": 2 * 64 * LAYERS,
         "longest_alive": 150 - 80,
     }
-    lives = found["arkv"]["lives"]
+    lives = found["arkv window=8"]["lives"]
     assert lives["gone"] > 0 and lives["alive"] > 0
     # a trim leaves three quarters of 64 - 8 past rows, so the next one is 14 or 15 tokens away
     assert lives["shortest_age"] in (14, 15)
     assert lives["median_age"] >= lives["shortest_age"]
-    assert found["arkv"]["evictions"] == pytest.approx((150 - 64) / 14.5, abs=1.5)
+    assert found["arkv window=8"]["evictions"] == pytest.approx((150 - 64) / 14.5, abs=1.5)
 
 
 def test_a_full_cache_is_at_no_distance_from_itself(measure: Measure) -> None:

@@ -3,8 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from agentkv.build import PARTS, SCRIPTED, budget_for, load_run_model, make_agent, make_policy
+from agentkv.build import (
+    PARTS,
+    SCRIPTED,
+    budget_for,
+    load_run_model,
+    make_agent,
+    make_policy,
+    resolved_parameters,
+)
 from agentkv.config import PolicySettings, RunSettings, SettingsError, read_settings
+from agentkv.defaults import BUDGET, CHUNK
 from agentkv.models.scripted import Solution
 from agentkv.policies.registry import NAMED, parameters_of
 from agentkv_env.page import Page
@@ -184,7 +193,48 @@ def test_the_runs_budget_goes_to_those_that_need_one() -> None:
     assert budget("conf-kv", loose=256) is None
 
 
-def test_a_run_as_it_comes_keeps_the_cache_as_the_committed_result_did() -> None:
+def test_a_run_without_a_budget_keeps_a_share_of_the_context() -> None:
+    run = RunSettings(model="solution")
+    assert run.budget is None
+    assert budget_for(run, make_policy(PolicySettings(name="h2o"))) == BUDGET
+    assert budget_for(run, make_policy(PolicySettings(name="full"))) is None
+
+
+def test_what_was_tuned_for_nano_holds_for_nano_alone(tmp_path: Path) -> None:
+    nano, other = RunSettings(), RunSettings(model=str(tmp_path))
+    assert (nano.budget, nano.chunk) == (704, 32)
+    assert (other.budget, other.chunk) == (None, CHUNK)
+    assert any(policy.parameters for policy in nano.policies)
+    assert not any(policy.parameters for policy in other.policies)
+
+
+def test_what_a_person_sets_goes_before_the_profile(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("chunk = 64\n")
+    run = read_settings(path, budget=100)
+    assert (run.chunk, run.budget) == (64, 100)
+
+
+def test_policies_with_other_parameters_have_other_names_in_rows() -> None:
+    plain = PolicySettings(name="streaming")
+    other = PolicySettings(name="streaming", parameters={"sinks": 8})
+    assert plain.row_name != other.row_name
+    assert RunSettings(policies=(plain, other))
+
+
+@pytest.mark.parametrize("label", ["streaming", "h2o"])
+def test_a_label_of_a_named_policy_with_other_parameters_is_refused(label: str) -> None:
+    policy = PolicySettings(name="streaming", parameters={"sinks": 8}, label=label)
+    with pytest.raises(ValueError, match=f"the label '{label}' belongs to"):
+        resolved_parameters(RunSettings(model="solution"), policy)
+
+
+def test_a_label_of_a_named_policy_with_its_own_defaults_is_fine() -> None:
+    policy = PolicySettings(name="streaming", parameters={"sinks": 4}, label="streaming")
+    assert resolved_parameters(RunSettings(model="solution"), policy)["sinks"] == 4
+
+
+def test_a_run_with_default_settings_keeps_the_cache_as_the_committed_result_did() -> None:
     measured = read_settings(ROOT / "tasks/results/world_cpu-2-cores_2026-11-23/l.toml")
     run = RunSettings()
     assert [policy.name for policy in run.policies] == ["full", "window", "conf-kv-l"]

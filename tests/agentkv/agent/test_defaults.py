@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.budget import Share
-from agentkv.defaults import BUDGET_FLOOR, BUDGET_SHARE, CHUNK
+from agentkv.cache.budget import Share, parse_budget
+from agentkv.defaults import BUDGET, CHUNK
 
 
 @pytest.fixture(scope="module")
@@ -15,13 +15,14 @@ def nano():
 
 def test_a_cache_needs_no_argument_but_its_model(nano):
     cache = agentkv.Cache.for_model(nano.model)
-    assert cache.chunk == CHUNK and cache.budget == Share(BUDGET_SHARE, BUDGET_FLOOR)
+    budget = parse_budget(BUDGET)
+    assert isinstance(budget, Share) and cache.budget == budget and cache.chunk == CHUNK
     draw = torch.Generator().manual_seed(0)
     for _ in range(12):
         cache.feed(nano.model, torch.randint(5, 3000, (1, 500), generator=draw))
     cache.check()
     kept = max(len(head) for head in cache.kept(0)[0])
-    assert BUDGET_FLOOR < kept <= BUDGET_SHARE * cache.seen
+    assert budget.floor < kept <= budget.of_seen * cache.seen
 
 
 def test_a_default_budget_keeps_short_prompts_whole_and_survives_a_file(nano, tmp_path):
