@@ -1,4 +1,4 @@
-"""Settings to objects: the only place where a run is put together."""
+"""Build models, policies and agents from settings. Nothing else turns settings into objects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from agentkv.policies.policy import Policy
 
 SCRIPTED = ("solution", "stop", "random")
-"""Names that stand for a script in place of a language model."""
+"""Names of the scripted models."""
 
 PARTS = ("gate", "allocator", "scorer", "selector", "precision")
-"""What a policy is made of."""
+"""Parts of a policy."""
 
 
 def check_model(settings: RunSettings) -> None:
-    """Raise what `load_run_model` would for a model that is not there, without loading one.
+    """Check that the model of a run exists, without loading it.
 
     Raises:
-        ValueError: no such model; the message names the known ones, scripts among them.
+        ValueError: no such model; the message names the known models and scripts.
     """
     if settings.model in SCRIPTED:
         return
@@ -39,10 +39,12 @@ def check_model(settings: RunSettings) -> None:
 
 
 def load_run_model(settings: RunSettings) -> "LocalModel | None":
-    """The language model of a run, loaded; None if the run uses a script. Load once per process.
+    """Load the language model of a run; return None if the run uses a script.
+
+    Load a model once per process: episodes share its weights.
 
     Raises:
-        ValueError: no such model; the message says what was looked for and what to do.
+        ValueError: no such model; the message names what was searched for and what to do.
     """
     if settings.model in SCRIPTED:
         return None
@@ -50,13 +52,13 @@ def load_run_model(settings: RunSettings) -> "LocalModel | None":
 
     from agentkv.models.load import load_model
 
-    # A bar belongs to no worker's log, and its lock would outlive a worker that is killed.
+    # A progress bar has no place in a log, and its lock would outlive a killed process.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return load_model(settings.model, device=settings.device, dtype=settings.dtype)
 
 
 def make_policy(settings: PolicySettings) -> "Policy":
-    """The cache policy that `settings` names, or that its file composes.
+    """Make the cache policy that `settings` names, or that its file composes.
 
     Raises:
         ValueError: no such policy, parameter or file; the message names the known ones.
@@ -68,7 +70,8 @@ def make_policy(settings: PolicySettings) -> "Policy":
         return policy(settings.name, **settings.parameters)
     if settings.parameters:
         raise PolicyError(
-            f"{settings.name} holds its parameters itself; found {settings.parameters}"
+            f"{settings.name} is a composed policy and takes no further parameters; found "
+            f"{settings.parameters}; write them into the file"
         )
     path = Path(settings.name)
     composed = read_policy(path)
@@ -79,7 +82,7 @@ def make_policy(settings: PolicySettings) -> "Policy":
 
 
 def _composed(composed: ComposedPolicy) -> "Policy":
-    """Raises PolicyError, with the name of the part where there is one."""
+    """Compose a policy. Raises PolicyError, which names the part that is wrong."""
     from agentkv.policies.entries import PolicyError
     from agentkv.policies.policy import Policy
     from agentkv.policies.registry import policy
@@ -156,10 +159,10 @@ def _refuse_shared_label(label: str, made: "Policy") -> None:
 def make_acting(
     settings: RunSettings, *, policy: PolicySettings, model: "LocalModel"
 ) -> "ActingModel":
-    """`model` under one policy of a run.
+    """Give `model` a cache under one policy of a run.
 
     Raises:
-        ValueError: an unknown policy, or a budget that no cache can keep.
+        ValueError: an unknown policy, or a budget that the policy does not fit into.
     """
     made = make_policy(policy)
     return model.with_cache(
@@ -178,14 +181,13 @@ def make_acting(
 def make_agent(
     settings: RunSettings, *, model: Model | None, solution: Sequence[str] = ()
 ) -> "Agent":
-    """The agent of a run's episode.
+    """Make the agent of one episode.
 
     Args:
-        settings: the run.
-        model: what acts, such as `make_acting` gives it; None for the script of the settings.
-        solution: the task's own; only the script `solution` reads it.
+        model: the acting model, as from `make_acting`; None stands for the script of the settings.
+        solution: steps of the task's solution, for the script `solution`.
     """
-    from agentkv.agent import Agent  # a browser's library, which no measurement of a cache needs
+    from agentkv.agent import Agent  # imports Playwright, which measurements of a cache do without
 
     return Agent(
         _script(settings, solution) if model is None else model,
@@ -203,4 +205,4 @@ def _script(settings: RunSettings, solution: Sequence[str]) -> Solution | Stop |
             return Stop()
         case "random":
             return RandomClicks()
-    raise AssertionError(f"{settings.model} is no script")
+    raise AssertionError(f"{settings.model} is not a script")

@@ -1,6 +1,6 @@
-"""The front door: `agentkv run` and its neighbours.
+"""The command line: `agentkv run` and its sibling commands.
 
-Imports wait until a command needs them, so that help and mistakes in options answer at once.
+Commands import what they need when they run, so that help and mistakes in options answer at once.
 """
 
 import json
@@ -86,7 +86,7 @@ def run(
 ) -> None:
     """Run tasks under several cache policies, compare them, and write a report.
 
-    A run that was stopped goes on where it was when it is started again with the same options.
+    The same command continues a run that was stopped.
     """
     with options.for_people() as console:
         from agentkv.build import SCRIPTED
@@ -148,7 +148,7 @@ def report(
     against: options.Against = None,
     out: options.ReportOut = None,
 ) -> None:
-    """Print the table of a run, or of several counted together, and write report.html anew."""
+    """Print the table of a run, or of several pooled runs, and rewrite report.html."""
     with options.for_people() as console:
         from agentkv_tasks.report.pool import read_runs
         from agentkv_tasks.report.summary import summarise
@@ -172,9 +172,9 @@ def report(
 
 @cli.command()
 def policies(
-    name: Annotated[str | None, typer.Argument(help="Say all about this one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Policy to explain.")] = None,
 ) -> None:
-    """List the cache policies with their parts and parameters, or explain one."""
+    """List the cache policies with their parts and parameters, or explain one policy."""
     with options.for_people() as console:
         from agentkv.listing import print_policies, print_policy
 
@@ -186,10 +186,10 @@ def policies(
 
 @cli.command()
 def tasks(
-    suite: Annotated[str, typer.Argument(help="A suite, a JSON file or a folder.")] = "vwa75",
+    suite: Annotated[str, typer.Argument(help="Suite, JSON file or folder.")] = "vwa75",
     world_seed: options.World = 75,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print them in VisualWebArena's schema.")
+        bool, typer.Option("--json", help="Print JSON in VisualWebArena's schema.")
     ] = False,
 ) -> None:
     """List the tasks of a suite."""
@@ -211,9 +211,9 @@ def tasks(
 @cli.command()
 def sites(
     world_seed: options.World = 75,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8075,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8075,
 ) -> None:
-    """Serve the embedded sites for a person to click in, until Ctrl-C."""
+    """Serve the embedded sites for your own browser, until Ctrl-C."""
     with options.for_people() as console:
         from agentkv_env.sites.server import Server
         from agentkv_env.sites.world import World
@@ -221,24 +221,24 @@ def sites(
         with Server(World(world_seed), port) as server:
             for name, origin in server.origins.items():
                 console.print(f"{name:<12} {origin}/", soft_wrap=True)
-            console.print("Ctrl-C ends it and forgets what was changed.", style="dim")
+            console.print("Press Ctrl-C to stop; changes are lost.", style="dim")
             while True:
                 time.sleep(3600)
 
 
 @cli.command()
 def act(
-    url: Annotated[str, typer.Option(help="Where to begin; the agent stays on this host.")],
-    goal: Annotated[str, typer.Option(help="What to do, in plain words.")],
-    policy: Annotated[str, typer.Option(help="A cache policy, see `agentkv policies`.")] = "full",
+    url: Annotated[str, typer.Option(help="Start page; the agent stays on its host.")],
+    goal: Annotated[str, typer.Option(help="Task in plain words.")],
+    policy: Annotated[str, typer.Option(help="Cache policy, see `agentkv policies`.")] = "full",
     model: options.Model = "nano",
     budget: options.RunBudget = None,
     decoding: options.Decoding = "constrained",
     observations: options.Observations = "whole",
-    max_steps: Annotated[int, typer.Option(min=1, help="Actions at most.")] = 30,
+    max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
     browser_path: options.Browser = None,
 ) -> None:
-    """Let the agent pursue one goal on one site, and print what it does."""
+    """Run the agent on one page with one goal, and print its actions."""
     with options.for_people() as console:
         from agentkv.config import read_settings
         from agentkv_tasks.run.act import act_once
@@ -261,8 +261,8 @@ def act(
             max_steps=max_steps,
             on_step=lambda step: _print_step(console, step),
         )
-        said = episode.secrets.mask(episode.answer)
-        answer = f", answer: {said}" if said else ""
+        answer = episode.secrets.mask(episode.answer)
+        answer = f", answer: {answer}" if answer else ""
         console.print(Text(f"{episode.status} after {len(episode.steps)} steps{answer}"))
         if episode.error:
             console.print(Text(episode.error, style="red"), soft_wrap=True)
@@ -271,15 +271,17 @@ def act(
 
 @cli.command()
 def replay(
-    place: Annotated[Path, typer.Argument(help="The --out of a run, or a trace.", metavar="DIR")],
+    place: Annotated[
+        Path, typer.Argument(help="Folder (--out) of a run, or a trace.", metavar="DIR")
+    ],
     key: Annotated[
-        str | None, typer.Argument(help="How the trace's name begins, such as 012-full-0.")
+        str | None, typer.Argument(help="Beginning of the trace's name, such as 012-full-0.")
     ] = None,
 ) -> None:
-    """Do a recorded episode again without its model, and score it again."""
+    """Replay a recorded episode without its model, and score it again."""
     with options.for_people() as console:
         from agentkv_tasks.run.replay import find_trace, has_masks
-        from agentkv_tasks.run.replay import replay as do_again
+        from agentkv_tasks.run.replay import replay as replay_episode
 
         def compare(before: "Step", now: "Step") -> None:
             _print_step(console, now)
@@ -287,9 +289,9 @@ def replay(
                 line = f"    was: {before.url} {before.error}"
                 console.print(Text(line, style="yellow"), soft_wrap=True)
 
-        trace, episode, score = do_again(find_trace(place, key), on_step=compare)
+        trace, episode, score = replay_episode(find_trace(place, key), on_step=compare)
         if has_masks(trace):
-            note = "secrets are not in the trace: *** was typed in their place"
+            note = "the trace holds no secrets; *** was typed in their place"
             console.print(Text(note, style="yellow"), soft_wrap=True)
         value = "none" if score is None else f"{score.value:g}"
         reason = f" ({score.reason})" if score is not None and score.reason else ""
@@ -298,21 +300,21 @@ def replay(
 
 @cli.command()
 def doctor(model: options.Model = "nano", browser_path: options.Browser = None) -> None:
-    """Look at everything a run needs and say what is there."""
+    """Check everything a run needs: model, browser, fonts, OCR and device."""
     with options.for_people() as console:
         from agentkv_tasks.run.preflight import examine
 
-        colours = {"ok": "green", "degraded": "yellow", "missing": "red"}
+        colors = {"ok": "green", "degraded": "yellow", "missing": "red"}
         verdicts = []
         for finding in examine(browser_path=browser_path, model=model):
             verdicts.append(finding.verdict)
-            line = Text(f"{finding.verdict:<9}", style=colours[finding.verdict])
+            line = Text(f"{finding.verdict:<9}", style=colors[finding.verdict])
             console.print(line + Text(f"{finding.name:<10} {finding.detail}"), soft_wrap=True)
         raise typer.Exit(1 if "missing" in verdicts else 0)
 
 
 def _print_step(console: Console, step: "Step") -> None:
-    action = step.action or "(no action could be read)"
+    action = step.action or "(no readable action)"
     console.print(Text(f"{step.index + 1:>3} {action}"), soft_wrap=True)
     console.print(Text(f"    {step.url}", style="dim"), soft_wrap=True)
     if step.error:

@@ -1,6 +1,6 @@
-"""What a run is: everything a person may set, in one frozen value that fits in a TOML or JSON file.
+"""Settings of a run: one frozen value that fits in a TOML or JSON file.
 
-`build.py` alone turns these into objects.
+`build.py` alone turns settings into objects.
 """
 
 import tomllib
@@ -24,7 +24,7 @@ Observations = Literal["whole", "changes"]
 
 
 class SettingsError(ValueError):
-    """A settings file that cannot be read, or a value in it that makes no sense."""
+    """An unreadable settings file, or a value that no setting can have."""
 
 
 class _Settings(BaseModel):
@@ -34,33 +34,33 @@ class _Settings(BaseModel):
     @classmethod
     def _is_text(cls, value: object) -> object:
         if isinstance(value, str) and not is_text(value):
-            raise ValueError("holds a zero byte, or bytes that are no UTF-8")
+            raise ValueError("holds a zero byte, or bytes that are not UTF-8")
         return value
 
 
 def is_text(value: str) -> bool:
-    """Whether `value` can be written as UTF-8 and given to the system as a name."""
+    """Return True if `value` can be written as UTF-8 and used as a file name."""
     return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 _LARGEST = 2**63 - 1
 _YEAR_S = 366 * 24 * 3600.0
 _LEAST_TEMPERATURE = 0.001
-"""Below, logits that are divided by it leave the range of 32 bits."""
+"""Dividing logits by a lower temperature leaves the range of float32."""
 _BUDGET_CHARACTERS = 40
 _FILE_BYTES = 1_000_000
 _DOTS = 2_000
 _SHOWN = 80
-"""Characters of a wrong value that an error repeats."""
+"""Characters of a wrong value that an error message quotes."""
 
 
 class PolicySettings(_Settings):
-    """One cache policy of a run: a named one, perhaps with parameters of its own."""
+    """One cache policy of a run: a named policy or a composed one, with its parameters."""
 
     name: str
-    """A named policy (`agentkv policies` lists them), or a TOML file that composes one."""
+    """Named policy (`agentkv policies` lists them), or TOML file that composes a policy."""
     parameters: dict[str, Any] = {}
-    """Its own parameters, such as `window` or `kernel`; those left out keep their defaults."""
+    """Parameters of the policy, such as `window` or `kernel`; missing ones keep their defaults."""
     label: str = ""
     """Name in result rows. Empty stands for the policy's name followed by its own parameters."""
 
@@ -86,20 +86,20 @@ def _slot(part: object) -> object:
 
 
 class Slot(_Settings):
-    """One of a policy's five parts, taken from a named policy."""
+    """Part of a composed policy, taken from a named policy."""
 
     of: str
-    """The named policy that has the part."""
+    """Named policy that provides the part."""
     parameters: dict[str, Any] = {}
-    """That policy's parameters, as far as the part reads them."""
+    """Parameters of the named policy; only those that the part reads matter."""
 
 
 OneSlot = Annotated[Slot, BeforeValidator(_slot)]
-"""In a file a bare name stands for that policy's part with its defaults."""
+"""In a file, a bare name stands for the part of that policy with default parameters."""
 
 
 class ComposedPolicy(_Settings):
-    """A policy of one's own, put together from parts of named ones.
+    """A policy composed of parts of named policies.
 
     name = "mine"
     base = { of = "conf-kv-int8", parameters = { threshold = 0.8 } }
@@ -109,21 +109,21 @@ class ComposedPolicy(_Settings):
 
     name: str
     base: OneSlot
-    """Gives every part that is not named below."""
+    """Provides every part that is not named below."""
     gate: OneSlot | None = None
-    """How much may stay, and when rows go."""
+    """How many entries may stay, and when eviction runs."""
     allocator: OneSlot | None = None
-    """How that is shared out over layers and heads."""
+    """How the budget is divided among layers and heads."""
     scorer: OneSlot | None = None
-    """What each row is worth."""
+    """Score of each entry."""
     selector: OneSlot | None = None
-    """Which rows stay."""
+    """Which entries stay."""
     precision: OneSlot | None = None
-    """How they are stored."""
+    """Format of the stored entries."""
 
 
 Policy = Annotated[PolicySettings, BeforeValidator(_named)]
-"""In a file a bare name stands for the policy with its defaults."""
+"""In a file, a bare name stands for the policy with default parameters."""
 
 
 _NANO_PROFILE = Path(__file__).parent / "models" / "nano" / "profile.toml"
@@ -135,12 +135,16 @@ def _profile(model: object) -> dict[str, Any]:
 
 
 class RunSettings(_Settings):
-    """One run: which tasks, on which model, under which policies, within which limits."""
+    """One run: its tasks, model, policies and limits.
+
+    Where the model is nano, its profile takes the place of the defaults of `policies`, `budget` and
+    `chunk`.
+    """
 
     tasks: str = "vwa75"
-    """A suite's name or the path of a task file."""
+    """Name of a suite, or path of a task file."""
     model: str = "nano"
-    """`nano`, a hub id, a folder, or a script: `solution`, `stop`, `random`."""
+    """`nano`, a hub id, a folder, or a script: `solution`, `stop` or `random`."""
     policies: tuple[Policy, ...] = (
         PolicySettings(name="full"),
         PolicySettings(name="window"),
@@ -148,60 +152,64 @@ class RunSettings(_Settings):
     )
     """Policies; every task runs under each. nano's profile names others."""
     seeds: tuple[Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)], ...] = (0,)
-    """Every task is run once per policy and seed. Greedy decoding makes equal runs of them."""
+    """Every task runs once per policy and seed. Under greedy decoding all seeds give equal runs."""
     world_seed: int = Field(default=75, ge=0, le=_LARGEST)
-    """Which embedded world the tasks are set in."""
+    """Seed of the embedded world that holds the tasks."""
     limit: int | None = Field(default=None, ge=1, le=_LARGEST)
-    """Only the first so many tasks."""
+    """Number of tasks to run, from the first; None: all."""
     out: Path = Path("results")
-    """Folder for rows, traces and the report."""
+    """Folder of result rows, traces and the report."""
     workers: int = Field(default=1, ge=1, le=_LARGEST)
-    """Processes, each with a model, a browser and the sites of its own."""
+    """Episodes at a time, each in a process with its own browser and sites. One more process
+    holds the model for all of them."""
 
     budget: int | str | None = None
     """Budget of every policy that does not bring its own: tokens per layer and KV head, a share of
     the tokens seen such as "25%" or "25%, at least 1024", or bytes such as "64MiB". None stands for
     `agentkv.defaults.BUDGET`; nano's profile says 704."""
     prefill: Literal["chunked", "whole"] = "chunked"
-    """Feed a page in pieces that keep the cache near its budget, or at once."""
+    """`chunked` feeds a page in chunks, which keeps the cache near its budget; `whole` feeds it at
+    once."""
     chunk: int = Field(default=CHUNK, ge=1, le=_LARGEST)
     """Tokens of a page that are read at once. The cache's peak is this many dense entries above the
     budget. nano's profile says 32."""
     decoding: Decoding = "constrained"
-    """`constrained` admits only what can be done on the page; `free` counts what cannot be read."""
+    """`constrained` admits only actions that the page allows; `free` admits any text."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """0 takes the likeliest token; from 0.001 on the seed matters."""
+    """0 takes the most probable token; 0.001 or more samples, seeded by the episode."""
     deterministic: bool = False
-    """Decode every reply in separate forwards. Replies that share a forward change how its sums are
-    rounded, and rounding can change a token. Two equal runs on one machine then write equal rows,
-    except for times."""
+    """Decode every reply in its own forwards. Replies that share a forward change its rounding, and
+    rounding can change a token. Equal runs on one machine then write equal rows, except for times,
+    if both load compiled kernels: a process that compiles them rounds differently."""
     max_new_tokens: int = Field(default=256, ge=8, le=_LARGEST)
-    """Tokens a reply may have."""
+    """Maximum number of tokens in a reply."""
     observation_tokens: int | None = Field(default=3840, ge=64, le=_LARGEST)
-    """Tokens of a page that are shown; the rest is cut with a marker. VisualWebArena's figure."""
+    """Tokens of a page that the model reads; a marker stands for the rest. None: no limit. The
+    default is VisualWebArena's."""
     observations: Observations = "whole"
-    """`changes` shows a page that is looked at again as the lines that are new or changed since."""
+    """`whole` shows every page in full; `changes` shows only what changed since the last visit."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
-    """`auto` takes CUDA when there is one; `cpu`, `cuda`, `cuda:1` ..."""
+    """`auto` (CUDA where there is a device), `cpu`, `mps`, `cuda` or `cuda:1`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """`auto` is the checkpoint's own on CUDA, float32 on a CPU."""
+    """`auto` is the dtype of the checkpoint on CUDA, and float32 on a CPU."""
 
     strict: bool = False
-    """Read actions bit for bit as VisualWebArena does, traps included; else mend the known ones."""
+    """Parse actions exactly as VisualWebArena does; False avoids its known parsing flaws."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Actions per episode, at most as many as its task allows; None: so many."""
+    """Maximum number of actions in an episode. A task's own limit holds as well; None: only that
+    limit."""
     max_parse_failures: int = Field(default=3, ge=1)
-    """Replies in a row without a readable action that end an episode."""
+    """An episode ends after this many consecutive replies without a readable action."""
     max_repeats: int = Field(default=5, ge=2)
-    """Equal actions in a row on an unchanged page that end an episode."""
+    """An episode ends after this many identical actions on an unchanged page."""
     timeout_s: float = Field(default=900.0, gt=0, le=_YEAR_S)
-    """Seconds an episode may take, a year at most."""
+    """Maximum duration of an episode in seconds; a year at most."""
     screenshots: bool = True
-    """Keep a picture of every page beside the trace."""
+    """Keep a screenshot of every page beside the trace."""
     ocr: bool = True
     """Read text inside images, where Tesseract is installed."""
     browser_path: Path | None = None
-    """A Chromium to use instead of the one found."""
+    """Chromium executable to use; None: the one that `agentkv doctor` finds."""
 
     @model_validator(mode="before")
     @classmethod
@@ -244,10 +252,11 @@ class RunSettings(_Settings):
 
 
 def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
-    """Settings from a TOML file, overridden by `given`; either may be left out.
+    """Read settings from a TOML file; `given` overrides them.
 
     Raises:
-        SettingsError: no such file, no TOML, a bad value, an unknown key (the known are named).
+        SettingsError: the file cannot be read or is not TOML, a value is invalid, or a key is
+            unknown; the message names the known keys.
     """
     values = {} if path is None else _read(path)
     try:
@@ -257,7 +266,7 @@ def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
 
 
 def read_policy(path: Path) -> ComposedPolicy:
-    """A policy of a person's own from its TOML file. Raises SettingsError, as `read_settings`."""
+    """Read a composed policy from a TOML file. Raises SettingsError, as `read_settings` does."""
     try:
         return ComposedPolicy(**_read(path))
     except ValidationError as error:
@@ -279,7 +288,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except RecursionError:
         raise SettingsError(f"{path} is nested too deeply") from None
-    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
+    except ValueError as error:  # no TOML, not UTF-8, or a number of thousands of digits
         raise SettingsError(f"{path} is no TOML: {error}") from error
 
 

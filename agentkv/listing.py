@@ -1,4 +1,4 @@
-"""What `agentkv policies` prints: all policies in short, or one of them in full."""
+"""Output of `agentkv policies`: a list of all policies, or one policy in full."""
 
 import inspect
 import textwrap
@@ -13,22 +13,29 @@ from agentkv.policies.registry import NAMED, about, parameters_of, policy
 
 
 def print_policies(console: Console) -> None:
-    """Every policy: what it keeps, its parts, its parameters, its paper."""
+    """Print every policy: what it keeps, its parts, parameters and source."""
     console.print(Text(f"{' / '.join(PARTS)}, then parameters and source"))
     for name in NAMED:
-        said = about(name)
+        description = about(name)
         console.print(Text(f"\n{name}", style="bold"))
         parts = " / ".join(type(part).__name__ for _, part in _parts(policy(name)))
-        parameters = ", ".join(_set(key, value) for key, value in parameters_of(name).items())
-        for line in (said.summary, parts, parameters or "(no parameters)", said.source):
+        parameters = ", ".join(
+            _assignment(key, value) for key, value in parameters_of(name).items()
+        )
+        for line in (
+            description.summary,
+            parts,
+            parameters or "(no parameters)",
+            description.source,
+        ):
             _print_indented(console, line, 4)
 
 
 def print_policy(console: Console, name: str) -> None:
-    """One policy: its parts, what each parameter means, its paper. Raises PolicyError."""
-    said = about(name)
+    """Print one policy: its parts, parameters and source. Raises PolicyError."""
+    description = about(name)
     console.print(Text(name, style="bold"))
-    for paragraph in (said.summary, said.details):
+    for paragraph in (description.summary, description.details):
         _print_indented(console, paragraph, 4)
     console.print()
     for slot, part in _parts(policy(name)):
@@ -36,11 +43,11 @@ def print_policy(console: Console, name: str) -> None:
         _print_indented(console, (inspect.getdoc(part) or "").partition("\n\n")[0], 8)
     console.print()
     for key, value in parameters_of(name).items():
-        _print_indented(console, _set(key, value), 4)
-        _print_indented(console, said.meanings[key], 8)
-    if said.source:
+        _print_indented(console, _assignment(key, value), 4)
+        _print_indented(console, description.meanings[key], 8)
+    if description.source:
         console.print()
-        _print_indented(console, f"Source: {said.source}", 4)
+        _print_indented(console, f"Source: {description.source}", 4)
 
 
 def _parts(made: Policy) -> Iterator[tuple[str, object]]:
@@ -48,8 +55,8 @@ def _parts(made: Policy) -> Iterator[tuple[str, object]]:
         yield slot, getattr(made, slot)
 
 
-def _set(key: str, value: object) -> str:
-    """Without spaces, so that lines break between parameters only."""
+def _assignment(key: str, value: object) -> str:
+    """Write a parameter without spaces, so that lines break only between parameters."""
     return f"{key}={value!r}".replace(", ", ",")
 
 

@@ -1,4 +1,4 @@
-"""What people may type after `agentkv`: options with their help; read, and refused in words."""
+"""Options of the command line: their help texts, and how their values are parsed and refused."""
 
 import contextlib
 import re
@@ -21,141 +21,158 @@ BENCH_BUDGET = "512"
 _LONGEST_S = 366 * 24 * 3600.0
 
 Suite = Annotated[
-    str, typer.Option(help="A suite (see `agentkv tasks`), or JSON in VisualWebArena's schema.")
+    str, typer.Option(help="Suite (see `agentkv tasks`), or JSON file in VisualWebArena's schema.")
 ]
 Policies = Annotated[
     str | None,
     typer.Option(
-        help="Cache policies, by commas. [default: full, window and, for nano, conf-kv-l with the "
-        "parameters of its profile, for other models conf-kv-int8; full alone for scripts]"
+        help="Cache policies, separated by commas. [default: full, window and conf-kv-int8; for "
+        "nano full, window and conf-kv-l with its profile's parameters; for scripts full]"
     ),
 ]
 Model = Annotated[
-    str, typer.Option(help="nano, a folder, a hub id, or a script: solution, stop, random.")
+    str, typer.Option(help="nano, a folder, a hub id, or a script: solution, stop or random.")
 ]
-Seeds = Annotated[str, typer.Option(help="Seeds, by commas; each task once per seed.")]
-World = Annotated[int, typer.Option(min=0, help="Which embedded world to use.")]
+Seeds = Annotated[
+    str, typer.Option(help="Seeds, separated by commas; each task runs once per seed.")
+]
+World = Annotated[int, typer.Option(min=0, help="Seed of the embedded world.")]
 Budget = Annotated[
     str,
     typer.Option(
-        help="What a cache may keep if its policy does not say: tokens per layer and KV head, a "
-        "share of those seen (25%), or bytes (64MiB)."
+        help="Budget of policies without their own: tokens per layer and KV head, a share of the "
+        "tokens seen (25%), or bytes (64MiB)."
     ),
 ]
 RunBudget = Annotated[
     str | None,
     typer.Option(
-        help="What a cache may keep if its policy does not say: tokens per layer and KV head, a "
-        "share of those seen (25%), or bytes (64MiB). [default: 704 for nano; else '25%, at least "
-        "1024']"
+        help="Budget of policies without their own: tokens per layer and KV head, a share of the "
+        "tokens seen (25%), or bytes (64MiB). [default: '25%, at least 1024'; for nano 704]"
     ),
 ]
 Chunk = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Tokens of a page that are read at once; the cache's peak is this many above the "
-        "budget. [default: 32 for nano, else 512]",
+        help="Tokens of a page read at once. The cache's peak is this many entries above the "
+        "budget. [default: 512; for nano 32]",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Number of tasks to run, from the first.")]
 Workers = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Episodes at a time, each with its browser; one process holds the model for all and "
-        "decodes them in one batch. [default: 2, or 1 on a single core]",
+        help="Episodes at a time, each with its own browser. One process holds the model and "
+        "decodes all of them in one batch. [default: 2; on a single core 1]",
     ),
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Folder for rows, traces, report. [default: below runs/]")
+    Path | None, typer.Option(help="Folder for rows, traces and report. [default: below runs/]")
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh/--resume", help="Begin anew, or go on where --out stands.")
+    bool, typer.Option("--fresh/--resume", help="Start over, or continue the run in --out.")
 ]
 Retry = Annotated[
-    bool, typer.Option(help="Run crashes, timeouts and browser errors of --out again.")
+    bool,
+    typer.Option(help="Repeat episodes of --out that ended in a crash, timeout or browser error."),
 ]
 Decoding = Annotated[
-    str, typer.Option(help="constrained: only actions the page allows; free: whatever is written.")
+    str, typer.Option(help="constrained: only actions that the page allows; free: any text.")
 ]
 Deterministic = Annotated[
     bool,
     typer.Option(
         "--deterministic/--shared",
-        help="Decode every reply in separate forwards: equal runs write equal rows. Slower.",
+        help="Decode every reply in its own forwards, so that equal runs write equal rows. Slower.",
     ),
 ]
 Temperature = Annotated[
-    float, typer.Option(min=0.0, help="0 takes the likeliest token; else 0.001 or more.")
+    float, typer.Option(min=0.0, help="0 takes the most probable token; 0.001 or more samples.")
 ]
 Steps = Annotated[
     int | None,
-    typer.Option(min=1, help="Actions per episode. [default: what its task allows: 30, or 100]"),
+    typer.Option(min=1, help="Maximum actions per episode. [default: the task's limit, 30 or 100]"),
 ]
-ReplyTokens = Annotated[int, typer.Option(min=8, help="Tokens per reply.")]
-PageTokens = Annotated[int, typer.Option(min=64, help="Tokens of a page that are shown.")]
+ReplyTokens = Annotated[int, typer.Option(min=8, help="Maximum tokens per reply.")]
+PageTokens = Annotated[
+    int, typer.Option(min=64, help="Maximum tokens of a page that the model reads.")
+]
 Observations = Annotated[
     str,
     typer.Option(
-        help="whole: each page in full; changes: of a page that is looked at again, the lines that "
-        "are new or changed."
+        help="whole: every page in full; changes: only what changed since the last visit."
     ),
 ]
-Timeout = Annotated[float, typer.Option(min=1, help="Seconds an episode may take.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Maximum seconds per episode.")]
 StepTimeout = Annotated[
-    float, typer.Option(min=1, help="Seconds without a step until the worker is killed.")
+    float, typer.Option(min=1, help="Seconds without a step after which the worker is killed.")
 ]
 Scoring = Annotated[
-    str, typer.Option(help="compat: as VisualWebArena does; mended: its traps repaired.")
+    str, typer.Option(help="compat: as VisualWebArena scores; mended: with its known flaws fixed.")
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict/--lenient", help="Read actions as VisualWebArena, or kindly.")
+    bool,
+    typer.Option(
+        "--strict/--lenient", help="Parse actions exactly as VisualWebArena does, or tolerantly."
+    ),
 ]
-Ocr = Annotated[bool, typer.Option(help="Read text inside images.")]
-Screenshots = Annotated[bool, typer.Option(help="Keep a picture of every page.")]
+Ocr = Annotated[bool, typer.Option(help="Read text in images.")]
+Screenshots = Annotated[bool, typer.Option(help="Keep a screenshot of every page.")]
 Sites = Annotated[
     list[str] | None,
-    typer.Option(help="A site that stands elsewhere: SHOPPING=http://host:7770. Repeatable."),
+    typer.Option(
+        help="Address of a site that runs elsewhere: SHOPPING=http://host:7770. Repeatable."
+    ),
 ]
 Config = Annotated[
-    Path | None, typer.Option(help="TOML with the settings, also policies with parameters.")
+    Path | None,
+    typer.Option(help="TOML file with settings; it can also give policies their parameters."),
 ]
 Runs = Annotated[
-    list[Path], typer.Argument(help="The --out of a run; several are pooled.", metavar="DIR")
+    list[Path],
+    typer.Argument(help="Folder (--out) of a run; several folders are pooled.", metavar="DIR"),
 ]
 Markdown = Annotated[
-    bool, typer.Option("--markdown", help="Print the table as Markdown and write nothing.")
+    bool,
+    typer.Option("--markdown", help="Print the table as Markdown instead of writing a report."),
 ]
 Against = Annotated[
     str | None,
-    typer.Option(help="Policies to compare with in pairs, by commas. [default: full,window]"),
+    typer.Option(
+        help="Baselines of the paired comparison, separated by commas. [default: full,window]"
+    ),
 ]
 ReportOut = Annotated[
     Path | None,
-    typer.Option(help="Folder for the report of several runs. [default: beside the first]"),
+    typer.Option(help="Folder for the report of several runs. [default: beside the first run]"),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-Browser = Annotated[Path | None, typer.Option(help="A Chromium to use instead of the one found.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:1.")]
+Browser = Annotated[
+    Path | None,
+    typer.Option(help="Chromium executable. [default: the one that `agentkv doctor` finds]"),
+]
 
 
 class OptionError(ValueError):
-    """An option's value that cannot be used; the message says what can."""
+    """An unusable option value; the message names usable ones."""
 
 
 @contextlib.contextmanager
 def for_people() -> Iterator[Console]:
-    """Our own errors become one line on stderr and an exit code, without a traceback.
+    """Turn agentkv's own errors into one line on stderr and an exit code, without a traceback.
 
-    2: something to mend before the next try (an option, a file, a missing browser); 1: a run that
-    broke off; 130: interrupted. Errors that are not ours are mistakes of ours and stay as they are.
+    Exit codes: 2 for a mistake that the user can correct (an option, a file, a missing browser), 1
+    for a run that broke off, 130 for an interrupt. Any other exception is a bug and keeps its
+    traceback.
     """
     try:
         yield Terminal()
     except BrokenPipeError:
-        raise  # who reads our output has gone; click ends quietly
+        raise  # the reader of our output has closed it; click exits quietly
     except OSError as error:
-        # A path that was given, and that the system refuses: missing rights, no folder, too long.
+        # The system refused a path that the user gave: no permission, no folder, too long.
         if error.filename is None or error.strerror is None:
             raise
         _fail(f"{error.strerror}: {str(error.filename)[:300]}", 2)
@@ -165,11 +182,11 @@ def for_people() -> Iterator[Console]:
         is_to_mend = isinstance(error, ValueError) or type(error).__name__ == "BrowserMissing"
         _fail(str(error), 2 if is_to_mend else 1)
     except KeyboardInterrupt as error:
-        _fail(str(error) or "interrupted; start the same command again to go on", 130)
+        _fail(str(error) or "interrupted; run the same command again to continue", 130)
 
 
 _LONGEST = 1500
-"""Characters of an error that somebody still reads."""
+"""Characters of an error message that are printed."""
 
 
 def _fail(message: str, code: int) -> None:
@@ -178,43 +195,50 @@ def _fail(message: str, code: int) -> None:
 
 
 def _one_line(message: str) -> str:
-    """On one line, and without what would steer a terminal: it may quote a file or a page."""
+    """Return the message on one line, without control characters that a quoted file or page may
+    hold."""
     line = plain(" ".join(message.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 def require_text(arguments: Sequence[str]) -> None:
-    """Refuse what is typed and is no text: no name, no goal and no path of ours can be that."""
+    """Refuse arguments that cannot be text: zero bytes, or bytes that are not UTF-8."""
     for argument in arguments:
         if argument.isprintable() and argument.isascii():
             continue
-        from agentkv.config import is_text  # a fifth of a second, which help need not wait for
+        from agentkv.config import is_text  # takes 0.2 s, which help need not wait for
 
         if not is_text(argument):
-            raise typer.BadParameter(f"{argument!r} holds a zero byte, or bytes that are no UTF-8")
+            raise typer.BadParameter(f"{argument!r} holds a zero byte, or bytes that are not UTF-8")
 
 
 def require(option: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a value that is not one of `known`."""
     if value not in known:
         raise OptionError(f"{option} {value!r} is unknown; known: {', '.join(known)}")
 
 
 def require_seconds(option: str, value: float) -> None:
+    """Refuse a duration that is not positive or exceeds a year."""
     if not 0 < value <= _LONGEST_S:  # typer's own `min` lets "nan" pass
-        raise OptionError(f"{option} {value:g}: expected seconds, at most a year of them")
+        raise OptionError(
+            f"{option} {value:g}: expected a positive number of seconds, at most a year"
+        )
 
 
 def split(option: str, text: str) -> list[str]:
+    """Split names separated by commas."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise OptionError(f"{option} {text!r} has an empty name; give names by commas")
+        raise OptionError(f"{option} {text!r} holds an empty name; separate names by single commas")
     return names
 
 
 def read_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Parse whole numbers separated by commas; repeated numbers count once."""
     numbers = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[+-]?[0-9]{1,18}", number) for number in numbers):
-        raise OptionError(f"{option} {text[:80]!r}: expected whole numbers by commas")
+        raise OptionError(f"{option} {text[:80]!r}: expected whole numbers, separated by commas")
     return tuple(dict.fromkeys(int(number) for number in numbers))
 
 
@@ -226,6 +250,7 @@ def read_budget(text: str | None) -> int | str | None:
 
 
 def sites_elsewhere(given: list[str]) -> dict[str, str]:
+    """Parse --site values: placeholder to origin."""
     sites = {}
     for entry in given:
         name, _, url = entry.partition("=")
@@ -237,7 +262,8 @@ def sites_elsewhere(given: list[str]) -> dict[str, str]:
 
 
 def typed_only(given: dict[str, Any], context: typer.Context) -> dict[str, Any]:
-    """What was typed: beside a settings file, defaults of options must not override it."""
+    """Return the options that the user typed. Defaults of options must not override a settings
+    file."""
     options = {"timeout_s": "timeout"}
     sources = {name: context.get_parameter_source(options.get(name, name)) for name in given}
     return {
@@ -253,10 +279,12 @@ def without_none(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def default_out(tasks: str, world_seed: int, model: str) -> Path:
+    """Return the folder of a run that was given no --out."""
     suffix = "" if model == "nano" else "-" + Path(model).name
     return Path("runs") / f"{Path(tasks).stem}-{world_seed}{suffix}"
 
 
 def bench_out(what: str, world_seed: int, model: str) -> Path:
+    """Return the file of a measurement that was given no --out."""
     suffix = "" if model == "nano" else "-" + Path(model).name
     return Path("runs") / f"{what}-{world_seed}{suffix}.jsonl"

@@ -47,7 +47,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
     [
         (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: vwa-long, vwa75"),
         (["run", "--policies", "full,gatd"], "unknown policy 'gatd'; known: "),
-        (["run", "--policies", "full,,window"], "has an empty name"),
+        (["run", "--policies", "full,,window"], "holds an empty name"),
         (["run", "--policies", "full,full"], "named twice"),
         (["run", "--seeds", "one"], "--seeds 'one': expected whole numbers"),
         (["run", "--decoding", "magic"], "'magic' is unknown; known: constrained, free"),
@@ -69,7 +69,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["run", "--timeout", "inf"], "timeout_s"),
         (["run", "--step-timeout", "inf"], "at most a year"),
         (["run", "--out", "a\0b"], "holds a zero byte"),
-        (["act", "--url", "http://a.test", "--goal", "\udcff"], "bytes that are no UTF-8"),
+        (["act", "--url", "http://a.test", "--goal", "\udcff"], "bytes that are not UTF-8"),
         (["act", "--url", "http://[bad", "--goal", "x"], "is no web address"),
         (["tasks", "a" * 5000], "File name too long"),
         (["tasks", "/dev/zero"], "longer than 64000000 bytes"),
