@@ -1,29 +1,42 @@
-"""Python blocks of the README's and the documentation's first pages run as they are written."""
+"""Python blocks of the README and of the documentation's pages run as they are written."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from agentkv.policies.registry import NAMED
+
 ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/index.md", "docs/agent.md", "docs/cache.md")
 BLOCKS = [
-    (path.name, number, block)
-    for path in (ROOT / "docs" / "index.md",)
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.S))
+    pytest.param(page, block, id=f"{page}, block {number}")
+    for page in PAGES
+    for number, block in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    )
 ]
 
 
-def test_the_first_page_has_snippets() -> None:
-    assert len(BLOCKS) >= 2
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_has_a_snippet(page: str) -> None:
+    assert any(param.values[0] == page for param in BLOCKS)
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("page, number, block", BLOCKS, ids=lambda value: str(value)[:12])
-def test_a_snippet_runs_as_written(page: str, number: int, block: str) -> None:
-    exec(compile(block, f"{page}, block {number}", "exec"), {})
+@pytest.mark.parametrize("page, block", BLOCKS)
+def test_a_snippet_runs_as_written(
+    page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, page, "exec"), {})
 
 
-@pytest.mark.browser
-def test_the_readmes_agent_runs_as_written() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    exec(compile(blocks[0], "README.md", "exec"), {})
+def test_the_policies_page_names_every_policy() -> None:
+    page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
+    assert [name for name in NAMED if f"`{name}`" not in page] == []
+
+
+def test_relative_links_of_the_readme_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / "README.md").read_text())
+    assert targets and [target for target in targets if not (ROOT / target).exists()] == []

@@ -1,4 +1,4 @@
-"""Policies of a person's own, from the pages that tell people how: they run as they are printed."""
+"""The documentation's examples of custom policies run as printed and do what the text says."""
 
 import re
 from dataclasses import replace
@@ -12,12 +12,10 @@ import agentkv
 from agentkv.build import make_policy
 from agentkv.config import PolicySettings
 from agentkv.models.find import NANO
-from agentkv.policies import registry
 from agentkv.policies.confident import conf_kv
 from agentkv.policies.named import edie
 
 ROOT = Path(__file__).parents[3]
-PROMPT = 150
 
 
 def blocks(page, kind, word):
@@ -28,49 +26,44 @@ def blocks(page, kind, word):
 
 
 @pytest.fixture(scope="module")
-def input_ids():
-    return torch.randint(5, 2304, (1, PROMPT), generator=torch.Generator().manual_seed(3))
-
-
-@pytest.fixture(scope="module")
-def told(input_ids):
-    """What the README's block leaves behind."""
-    (code,) = blocks("README.md", "python", "agentkv.scored")
-    names = {"input_ids": input_ids}
+def example():
+    """Names that the page's example leaves behind."""
+    (code,) = blocks("docs/extending.md", "python", "agentkv.scored")
+    names = {}
     exec(code, names)
     return names
 
 
-def test_ten_lines_of_the_readme_make_a_policy_that_runs(told):
-    (code,) = blocks("README.md", "python", "agentkv.scored")
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= 10
-    cache = told["cache"]
+def test_the_example_policy_of_the_extending_page_runs(example):
+    cache, num_prompt = example["cache"], example["input_ids"].shape[1]
     cache.check()
-    assert PROMPT < cache.seen < PROMPT + 8  # the last token that was decoded is not read
-    full = agentkv.Cache.for_model(told["model"], policy="full")
-    full.feed(told["model"], cache.ids.long())
+    assert num_prompt < cache.seen < num_prompt + 8  # the last decoded token is not fed
+    full = agentkv.Cache.for_model(example["model"], policy="full")
+    full.feed(example["model"], cache.ids.long())
     assert cache.nbytes < full.nbytes
 
 
 @torch.no_grad()
-def test_the_rows_it_keeps_are_those_that_transformers_attention_says(told, input_ids):
-    cache = agentkv.Cache.for_model(told["model"], policy=told["policy"], budget=64)
-    told["model"](input_ids, past_key_values=cache)
+def test_the_example_keeps_the_entries_that_transformers_attention_ranks_highest(example):
+    input_ids = example["input_ids"]
+    num_prompt = input_ids.shape[1]
+    cache = agentkv.Cache.for_model(example["model"], policy=example["policy"], budget=64)
+    example["model"](input_ids, past_key_values=cache)
     plain = AutoModelForCausalLM.from_pretrained(
         NANO, dtype=torch.float32, attn_implementation="eager"
     )
     seen = plain(input_ids, output_attentions=True).attentions
     for layer, attention in enumerate(seen):
         # 4 query heads in groups of 2; attention of the last 16 queries to the entries before them
-        most = attention[0].view(2, 2, PROMPT, PROMPT)[:, :, -16:, :-16].amax(dim=(1, 2))
-        newest = set(range(PROMPT - 16, PROMPT))
+        most = attention[0].view(2, 2, num_prompt, num_prompt)[:, :, -16:, :-16].amax(dim=(1, 2))
+        newest = set(range(num_prompt - 16, num_prompt))
         for head, scores in enumerate(most):
             best = set(scores.topk(64 - 16).indices.tolist())
             assert set(cache.kept(layer)[0][head].tolist()) == best | newest
 
 
-def test_the_composed_policy_of_the_policies_page_is_what_it_says(tmp_path):
-    (code,) = blocks("agentkv/policies/README.md", "toml", "base")
+def test_the_policies_page_composes_the_policy_that_it_describes(tmp_path):
+    (code,) = blocks("docs/policies.md", "toml", "base")
     path = tmp_path / "mine.toml"
     path.write_text(code)
     made = make_policy(PolicySettings(name=str(path)))
@@ -82,11 +75,3 @@ def test_the_composed_policy_of_the_policies_page_is_what_it_says(tmp_path):
     cache.feed(model, torch.arange(5, 105)[None])
     cache.check()
     assert cache.kept(0)[0][0].shape[0] in (24, 48)  # tight or loose
-
-
-def test_the_pages_name_every_policy():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    page = (ROOT / "agentkv/policies/README.md").read_text(encoding="utf-8")
-    for name in registry.NAMED:
-        assert f"`{name}`" in readme and f"`{name}`" in page
-    assert f"the {len(registry.NAMED)} that are there" in readme
