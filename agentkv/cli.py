@@ -155,7 +155,7 @@ def report(
         from agentkv_tasks.report.tables import markdown as as_markdown
         from agentkv_tasks.report.tables import standings
         from agentkv_tasks.report.write import write_report
-        from agentkv_tasks.results import mixture
+        from agentkv_tasks.results import mixed_versions
         from agentkv_tasks.run.display import failure_lines, result_table
 
         others = None if against is None else options.split("--against", against)
@@ -165,7 +165,7 @@ def report(
             return
         path = write_report(*folders, out=out, against=others)
         console.print(result_table(rows))
-        for line in [*failure_lines(rows), *mixture(rows)]:
+        for line in [*failure_lines(rows), *mixed_versions(rows)]:
             console.print(Text(line, style="yellow"), soft_wrap=True)
         console.print(Text(f"report: {path}"), soft_wrap=True)
 

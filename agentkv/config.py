@@ -74,6 +74,7 @@ class PolicySettings(_Settings):
 
     @property
     def is_file(self) -> bool:
+        """True if `name` is the path of a composed policy."""
         return self.name.endswith(".toml")
 
 

@@ -28,7 +28,9 @@ class Tracker(Protocol):
         ...
 
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Dtype of the values."""
+        ...
 
     def num_queries(self, num_new: int) -> int:
         """Return the number of new queries that `AttentionUpdate.mass` averages over."""
@@ -49,7 +51,9 @@ class Gate(Protocol):
     """Decides how many entries a layer may hold on average, given the model's confidence."""
 
     @property
-    def needs_logits(self) -> bool: ...
+    def needs_logits(self) -> bool:
+        """Whether the budget depends on the confidence of the next token."""
+        ...
 
     @property
     def evicts(self) -> bool:
@@ -182,7 +186,9 @@ class Scorer(Protocol):
         ...
 
     @property
-    def tracker(self) -> Tracker | None: ...
+    def tracker(self) -> Tracker | None:
+        """Statistic that the scores read; None for none."""
+        ...
 
     @property
     def by_age(self) -> bool:

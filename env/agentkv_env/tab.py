@@ -179,6 +179,7 @@ class Tab:
 
     @property
     def has_crashed(self) -> bool:
+        """True once the renderer of the page has crashed."""
         return self._crashed
 
     @property

@@ -31,7 +31,9 @@ class Format(Protocol):
     """A way to store keys or values in fewer bits."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name that files and messages use."""
+        ...
 
     @property
     def by_block(self) -> bool:
@@ -44,7 +46,9 @@ class Format(Protocol):
         ...
 
     @property
-    def scale_dtype(self) -> torch.dtype: ...
+    def scale_dtype(self) -> torch.dtype:
+        """Dtype of the scales."""
+        ...
 
     def code_size(self, head_dim: int) -> int:
         """Return C, the codes per entry and head. Raises ValueError for an unsupported head

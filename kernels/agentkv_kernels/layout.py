@@ -101,11 +101,13 @@ class Layout:
 
     @property
     def metadata(self) -> tuple[Field, ...]:
+        """Fields of every entry: position, tracked statistic, norms."""
         norms = Field(self.num_heads, (self.num_norms,), torch.float32)
         return Field(1, (), torch.int32), self.tracked, norms
 
     @property
     def dense(self) -> tuple[Field, ...]:
+        """Fields of dense entries: keys and values."""
         return (Field(self.num_heads, (self.head_dim,), self.dtype),) * 2
 
     @property
@@ -126,6 +128,7 @@ class Layout:
 
     @property
     def queries(self) -> tuple[Field, ...]:
+        """Fields of the query window: queries and positions; none without a window."""
         if not self.query_window:
             return ()
         query = Field(self.num_query_heads, (self.head_dim,), self.dtype)

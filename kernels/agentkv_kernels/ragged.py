@@ -46,6 +46,7 @@ class RaggedLayout:
 
     @property
     def num_segments(self) -> int:
+        """N."""
         return len(self.counts)
 
     @property
@@ -131,10 +132,12 @@ class StoredEntries:
 
     @property
     def num_segments(self) -> int:
+        """N."""
         return self.layout.num_segments
 
     @property
     def head_dim(self) -> int:
+        """D."""
         return self.dense.keys.shape[1]
 
 

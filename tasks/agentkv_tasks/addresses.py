@@ -1,7 +1,7 @@
-"""Three ways to write one address: with a placeholder, in public form, and where it really is.
+"""Three forms of an address: with a placeholder, public, and real.
 
 A task says `__SHOPPING__/cart`, the agent sees `http://shop.localhost/cart`, and the server listens
-at `http://shop.localhost:41233/cart`. For sites that stand elsewhere the last two are the same.
+at `http://shop.localhost:41233/cart`. Sites that run elsewhere have equal public and real forms.
 """
 
 import re
@@ -14,25 +14,25 @@ PLACEHOLDER = re.compile(r"__[A-Z]+__")
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the sites of a run are."""
+    """Addresses of the sites of a run."""
 
     placeholders: Mapping[str, str]
-    """`__SHOPPING__` -> public origin, without a slash at the end."""
+    """Placeholder such as `__SHOPPING__` to public origin, without a final slash."""
     origins: Mapping[str, str]
-    """Public origin -> real origin, for those where the two differ."""
+    """Public origin to real origin, where they differ."""
     settle_s: float = 0.0
     """Seconds to wait after a page check has opened a page; our own sites need none."""
 
     def fill(self, text: str) -> str:
-        """`text` with placeholders replaced by public origins; unknown ones stay."""
+        """Replace placeholders by public origins; unknown placeholders stay."""
         return PLACEHOLDER.sub(lambda found: self.placeholders.get(found[0], found[0]), text)
 
     def missing(self, text: str) -> list[str]:
-        """Placeholders in `text` for which no site is known."""
+        """Return the placeholders in `text` without a known site."""
         return sorted(set(PLACEHOLDER.findall(text)) - set(self.placeholders))
 
     def real(self, url: str) -> str:
-        """Where `url`, given in any of the three forms, is served."""
+        """Return the real form of `url`, given in any form."""
         url = self.fill(url)
         for public, real in self.origins.items():
             if url == public or url.startswith((f"{public}/", f"{public}?", f"{public}#")):
@@ -40,13 +40,13 @@ class Addresses:
         return url
 
     def public(self, text: str) -> str:
-        """`text` (an address, or a page with addresses in it) with real origins made public."""
+        """Replace real origins in `text` by public ones."""
         for public, real in self.origins.items():
             text = text.replace(real, public)
         return text
 
     def hosts(self, *urls: str) -> tuple[str, ...]:
-        """Hosts an agent needs, with their ports: those of all sites and of `urls`."""
+        """Return the hosts of all sites and of `urls`, with their ports."""
         known = [*self.placeholders.values(), *(self.fill(url) for url in urls)]
         names = (urlsplit(url).netloc.rpartition("@")[2] for url in known)
         return tuple(dict.fromkeys(name for name in names if name))

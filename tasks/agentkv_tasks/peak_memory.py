@@ -13,13 +13,13 @@ _STATUS = Path("/proc/self/status")
 
 
 def reset_peaks(device: "torch.device | None" = None) -> None:
-    """Begin to measure anew.
+    """Reset the peaks.
 
-    On Linux the kernel forgets the process's peak; elsewhere, or where that is not allowed, later
-    figures are peaks since the process began.
+    Where the system cannot reset the peak of a process (other than Linux, or without permission),
+    later figures are peaks since the start of the process.
 
     Args:
-        device: where tensors are counted; None, or one that is not CUDA's: nowhere.
+        device: CUDA device whose allocator is reset; other devices and None have none.
     """
     try:
         _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
@@ -30,7 +30,7 @@ def reset_peaks(device: "torch.device | None" = None) -> None:
 
 
 def peak_rss_bytes() -> int:
-    """Most resident memory of this process since the last reset."""
+    """Return the peak resident memory of this process since the last reset."""
     try:
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -42,7 +42,7 @@ def peak_rss_bytes() -> int:
 
 
 def peak_allocator_bytes(device: "torch.device | None") -> int | None:
-    """Most memory that tensors took on a CUDA device since the last reset; None for others."""
+    """Return the peak memory of tensors on a CUDA device since the last reset; None for others."""
     if device is None or device.type != "cuda":
         return None
     return int(sys.modules["torch"].cuda.max_memory_allocated(device))

@@ -1,4 +1,4 @@
-"""What a number depends on besides its settings: versions, commit, machine."""
+"""Provenance of results: versions, commit and machine."""
 
 import importlib.metadata
 import platform
@@ -12,18 +12,18 @@ _DISTRIBUTIONS = {
 
 
 def versions(**more: str) -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on, and `more`."""
+    """Return the versions of Python and of the packages that results depend on, and `more`."""
     found = {"python": platform.python_version()}
     for package, distribution in _DISTRIBUTIONS.items():
         try:
             found[package] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
-            continue  # agentkv itself, when it runs from its source tree
+            continue  # agentkv may run from its source tree
     return {**found, **{name: version for name, version in more.items() if version}}
 
 
 def commit() -> str:
-    """The commit of the source tree this runs from, `+` after it if it was changed since; or ''."""
+    """Return the commit of the source tree, with `+` if files have changed; '' outside of git."""
     folder = Path(__file__).parent
     head = _git(folder, "rev-parse", "--short=12", "HEAD")
     if not head:
@@ -33,7 +33,7 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """The CPU's name and the number of cores that may be used."""
+    """Return the name of the CPU."""
     name = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,8 +1,8 @@
-"""How far back a task reaches: the observation tokens between a text on a page and its use.
+"""Reach of a task: the observation tokens between a text on a page and its use.
 
     python -m agentkv_tasks.reach --world-seed 75
 
-plays every solution of vwa75 in a browser and writes what it measured to `vwa75/measured.json`.
+plays every solution of vwa75 in a browser and writes the measurements to `vwa75/measured.json`.
 """
 
 import argparse
@@ -32,41 +32,41 @@ from agentkv_tasks.task import Task
 
 MEASURED = Path(__file__).parent / "vwa75" / "measured.json"
 OBSERVATION_TOKENS = 3840
-"""What a page may take, as the agent cuts it unless told otherwise."""
+"""Tokens per page, the agent's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One text of `Task.needs`, where it was found and where it was used."""
+    """A text of `Task.needs`, its source and its use."""
 
     text: str
     source: int | None
-    """Step on whose page it was last seen before its use; None if it never was."""
+    """Step whose page showed it last before its use; None if no page did."""
     step: int
-    """Step whose reply uses it; the page of that step counts as before the use."""
+    """Step whose reply uses it; the page of that step comes before the use."""
     distance: int
-    """Tokens of the pages after the one where it was last read or written, up to its use."""
+    """Tokens of the pages between the last page or reply that held it and its use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one task is, seen from the model's side."""
+    """Measurements of one task, from the model's point of view."""
 
     reach: int
-    """The largest distance of its needs, in tokens; 0 where it needs nothing."""
+    """Largest distance of its needs in tokens; 0 if it needs nothing."""
     tokens: int
-    """Of all observations together."""
+    """Tokens of all observations together."""
     steps: int
     sources: int
-    """How many different pages its needs come from."""
+    """Number of different pages that its needs come from."""
     page: int
     """Tokens of the median page."""
     cut: int
-    """Lines that the observation budget cut, over all pages."""
+    """Lines of all pages that the observation budget cut."""
 
 
 class Played:
-    """A `Solution` that keeps what it saw and said. One episode's worth."""
+    """A `Solution` that records the pages and replies of one episode."""
 
     name = "played"
 
@@ -95,15 +95,15 @@ def uses(
     *,
     count: Callable[[str], int] = len,
 ) -> Iterator[Use]:
-    """Where each of `needs`, in order of use, was found and how far back that was.
+    """Yield the source and the distance of each of `needs`, in order of use.
 
     Args:
-        pages: the observations of an episode.
-        replies: the reply to each of them.
-        count: tokens in a text.
+        pages: observations of an episode.
+        replies: reply to each observation.
+        count: function that counts the tokens of a text.
 
     Raises:
-        ValueError: no reply from the one that uses the text before on says a text.
+        ValueError: no reply after the previous use contains a text.
     """
     sizes = [count(page) for page in pages]
     earlier: dict[str, int] = {}
@@ -112,7 +112,7 @@ def uses(
         begin = max(first, earlier.get(text, -1) + 1)
         step = next((s for s in range(begin, len(replies)) if _says(replies[s], text)), None)
         if step is None:
-            raise ValueError(f"needs {text!r}, which no reply from step {begin + 1} on says")
+            raise ValueError(f"needs {text!r}, which no reply from step {begin + 1} on contains")
         source = _last(pages[: step + 1], text)
         written = _last(replies[:step], text)
         known = [place for place in (source, written) if place is not None]
@@ -125,7 +125,7 @@ def _last(texts: Sequence[str], wanted: str) -> int | None:
 
 
 def _says(text: str, wanted: str) -> bool:
-    """Whether `wanted` stands in `text` as whole words; upper or lower case."""
+    """Return True if `text` contains `wanted` as whole words, in any case."""
     words = re.escape(neutralize(wanted))
     return re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -134,7 +134,7 @@ def _says(text: str, wanted: str) -> bool:
 
 
 def play(task: Task, browser: Browser, server: Server, ocr: Ocr | None) -> tuple[Played, float]:
-    """Play the task's solution; what was seen and said, and the score it gets."""
+    """Play the solution of a task; return the recording and the score."""
     server.reset()
     addresses = Addresses(server.placeholders, server.addresses)
     played = Played([addresses.fill(line) for line in task.solution])
@@ -147,17 +147,17 @@ def play(task: Task, browser: Browser, server: Server, ocr: Ocr | None) -> tuple
 
 
 def measure(task: Task, played: Played, count: Callable[[str], int]) -> Measured:
-    """The numbers of one played task.
+    """Measure a played task.
 
     Raises:
-        ValueError: a text it needs was on no page before its use.
+        ValueError: no page before its use shows a needed text.
     """
     seen = [serialize(page, budget=OBSERVATION_TOKENS, count=count) for page in played.pages]
     texts = [one.text for one in seen]
     sizes = [count(text) for text in texts]
     found = list(uses(task.needs, texts, played.replies, count=count))
     if unseen := [use.text for use in found if use.source is None]:
-        raise ValueError(f"task {task.task_id} needs {unseen[0]!r}, which stands on no page")
+        raise ValueError(f"task {task.task_id} needs {unseen[0]!r}, which no page shows")
     sources = {played.pages[use.source].url for use in found if use.source is not None}
     return Measured(
         reach=max((use.distance for use in found), default=0),
@@ -170,17 +170,18 @@ def measure(task: Task, played: Played, count: Callable[[str], int]) -> Measured
 
 
 def nano_tokens() -> Callable[[str], int]:
-    """Counts as the model that ships with the package reads."""
+    """Return a function that counts tokens with nano's tokenizer."""
     return PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json"))).count
 
 
 def read(path: Path = MEASURED) -> dict[int, Measured]:
-    """What was measured, by task id."""
+    """Return the committed measurements by task id."""
     return {int(key): Measured(**row) for key, row in json.loads(path.read_text()).items()}
 
 
 def main() -> None:
-    from agentkv_tasks import vwa75  # the suite is what is measured, not part of measuring
+    """Measure all tasks of vwa75 and write the file."""
+    from agentkv_tasks import vwa75  # the suite is measured, it is no part of the measurement
 
     parser = argparse.ArgumentParser(description="Measure how far back the tasks of vwa75 reach.")
     parser.add_argument("--world-seed", type=int, default=DEFAULT_SEED)

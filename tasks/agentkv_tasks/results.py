@@ -1,7 +1,7 @@
-"""The rows of a run: one JSON line per episode, appended and flushed to disk, never rewritten.
+"""Result rows: one JSON line per episode, appended and flushed to disk, never rewritten.
 
-A run that was killed at any moment can be started again: a line that was not finished is cut off,
-an episode whose line is there is not run again, and no key is ever counted twice.
+A run that was killed at any moment can continue: an unfinished line is cut off, an episode with a
+row does not run again, and no key counts twice.
 """
 
 import fcntl
@@ -20,47 +20,47 @@ from agentkv.files import AppendedFile, json_line
 SCHEMA = 1
 
 FAILURES = ("crash", "env_error", "timeout", "unjudged")
-"""Statuses that say the harness, not the agent, ended the episode; they count as failures."""
+"""Statuses of episodes that the harness ended, not the agent; they count as failures."""
 
 
 UNRECORDED: Mapping[str, Any] = {"observations": "whole", "deterministic": False, "weights": ""}
-"""Settings that older rows do not have, and what those rows were made with."""
+"""Settings that older rows do not record, with the values that they had."""
 
 DECISIVE = ("agentkv", "torch", "transformers", "tokenizers", "playwright")
-"""Packages of which another version may give other rows. Python's own version decides nothing, and
-the commit says too much: it also changes with the documentation."""
+"""Packages whose version may change rows. Python's version changes none; the commit changes with
+the documentation too."""
 
 _MOST_DIGITS = 18
 
 
 class ResultsError(ValueError):
-    """A results file that cannot be read, or that belongs to another run."""
+    """A results file that is unreadable or belongs to another run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One episode: what was run, how it ended, what it cost."""
+    """One episode: its settings, its outcome and its cost."""
 
     suite: str
     world_seed: int
     task_id: int
     category: str
     memory_distance_pages: int | None = None
-    """How many pages before its use the furthest needed fact was seen; None in rows of old."""
+    """Distance in pages between the furthest needed fact and its use; None in older rows."""
     policy: str
     policy_parameters: Mapping[str, Any]
-    """All of them, with the budget."""
+    """All parameters of the policy, and its budget."""
     model: str
     seed: int
 
     status: str
-    """stopped, step_limit, parse_limit, repetition: the agent's own end. timeout, env_error,
-    crash, unjudged: see `error`."""
+    """stopped, step_limit, parse_limit, repetition or context_limit: the agent's own end. timeout,
+    env_error, crash or unjudged: see `error`."""
     success: bool
     score: float | None
-    """None where none could be had."""
+    """None if the episode could not be scored."""
     reason: str = ""
-    """Which evaluator said no."""
+    """Evaluator that failed."""
     answer: str = ""
     error: str = ""
     steps: int = 0
@@ -69,25 +69,25 @@ class Row:
     tokens_in: int | None = None
     tokens_out: int | None = None
     kv_peak_bytes: int | None = None
-    """Most bytes the cache held at any moment; None for models without one."""
+    """Peak bytes of the cache at any moment; None for models without a cache."""
     kv_mean_bytes: int | None = None
-    """Mean over the steps of what the cache held after each."""
+    """Mean over the steps of the bytes after each step."""
     kv_seen_tokens: int | None = None
     allocator_peak_bytes: int | None = None
-    """CUDA's own figure of the model's process during the episode; None on a CPU, where there is
-    none, and where another episode shared that process: the figure would be neither's."""
+    """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, and if
+    another episode shared the process."""
     rss_peak_bytes: int | None = None
-    """Peak resident memory of the process with the model and its caches during the episode, of the
-    worker's own for a script, without the browser's; None where another episode shared it. With
-    `--workers 1` none does."""
+    """Peak resident memory, during the episode, of the process that holds the model and its caches,
+    or of the worker for a script; the browser is not included. None if another episode shared the
+    process, which `--workers 1` prevents."""
     seconds: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
     trace: str = ""
-    """The episode's trace, relative to the folder of the results."""
+    """Path of the trace, relative to the folder of the results."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What else decides the outcome; the same in all rows of one folder."""
+    """Other settings that decide the outcome; equal in all rows of one folder."""
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
     commit: str = ""
@@ -99,7 +99,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """What identifies the episode: two rows with the same key are the same measurement."""
+        """Identity of the episode: rows with equal keys are the same measurement."""
         return key_of(
             suite=self.suite,
             world_seed=self.world_seed,
@@ -112,10 +112,11 @@ class Row:
 
     @property
     def unit(self) -> tuple[str, int, int, int]:
-        """What episodes of different policies are paired by: suite, world, task and seed."""
+        """Unit that pairs episodes of different policies: suite, world, task and seed."""
         return self.suite, self.world_seed, self.task_id, self.seed
 
     def to_json(self) -> str:
+        """Return the row as a JSON line."""
         return json_line(asdict(self)).decode().rstrip("\n")
 
 
@@ -129,42 +130,43 @@ def key_of(
     model: str,
     seed: int,
 ) -> str:
-    """The key of an episode, also of one that has not been run."""
+    """Return the key of an episode, which need not have run yet."""
     parts = [suite, world_seed, task_id, policy, policy_parameters, model, seed]
     return json.dumps(parts, sort_keys=True, ensure_ascii=False)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All complete rows of the file at `path`, the last one of each key; an unfinished last line
-    is left out. The file is not changed.
+    """Read the complete rows of a file, the last one of each key.
+
+    An unfinished last line is ignored. The file is not changed.
 
     Raises:
-        ResultsError: a line is no row; the message names file and line.
+        ResultsError: a line is not a row; the message names file and line.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from None
     rows: dict[str, Row] = {}
-    for number, line in enumerate(content[: _complete(content)].splitlines(), start=1):
+    for number, line in enumerate(content[: _complete_length(content)].splitlines(), start=1):
         if not line.strip():
             continue
         row = _row(line, f"{path}: line {number}")
-        rows.pop(row.key, None)  # a retried episode stands where it was run last
+        rows.pop(row.key, None)  # a repeated episode takes the place of its last run
         rows[row.key] = row
     return list(rows.values())
 
 
 class Results:
-    """The results file of a run in progress; holds a lock on it until closed.
+    """The results file of a run, locked until it is closed.
 
     Args:
-        path: made if it is not there; an unfinished last line is cut off.
-        fresh: begin with no rows, whatever is there.
+        path: created if it does not exist; an unfinished last line is cut off.
+        fresh: discard existing rows.
 
     Raises:
-        ResultsError: another run holds the file, or it has a line that is no row.
-        NotWritten: it cannot be opened.
+        ResultsError: another run holds the file, or a line is not a row.
+        NotWritten: the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
@@ -175,7 +177,7 @@ class Results:
             self._file.close()
             raise ResultsError(f"{path}: another run is writing here; give another --out") from None
         try:
-            self._file.cut(0 if fresh else _complete(path.read_bytes()))
+            self._file.cut(0 if fresh else _complete_length(path.read_bytes()))
             self._rows = {row.key: row for row in read_rows(path)}
         except BaseException:
             self._file.close()
@@ -183,19 +185,20 @@ class Results:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """One row per key, the latest."""
+        """The latest row of each key."""
         return tuple(self._rows.values())
 
     def has(self, key: str, *, retry_failures: bool = False) -> bool:
-        """Whether the episode is done; a failure of the harness may be asked to be run again."""
+        """Return True if the episode is done; with `retry_failures`, one that the harness ended is
+        not."""
         row = self._rows.get(key)
         return row is not None and not (retry_failures and row.status in FAILURES)
 
     def append(self, row: Row) -> None:
-        """Write `row` so that it survives the next moment's power cut.
+        """Append `row` and flush it to disk.
 
         Raises:
-            NotWritten: it was lost; the rows before it are whole.
+            NotWritten: the row was lost; earlier rows are complete.
         """
         known = self._rows.get(row.key)
         assert known is None or known.status in FAILURES, f"{row.key} was counted already"
@@ -203,6 +206,7 @@ class Results:
         self._rows[row.key] = row
 
     def close(self) -> None:
+        """Close the file and release its lock."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -213,10 +217,10 @@ class Results:
 
 
 def refuse_other_settings(rows: Iterable[Row], settings: Mapping[str, Any], path: Path) -> None:
-    """Refuse to add to rows that were made under other settings: they could not be compared.
+    """Refuse to continue a run that was made under other settings.
 
     Raises:
-        ResultsError: naming what differs.
+        ResultsError: the settings differ; the message names them.
     """
     for row in rows:
         different = [
@@ -227,7 +231,7 @@ def refuse_other_settings(rows: Iterable[Row], settings: Mapping[str, Any], path
         if different:
             raise ResultsError(
                 f"{path}: holds a run with other settings ({'; '.join(different)}); "
-                "use --fresh to begin anew or give another --out"
+                "use --fresh to start over, or give another --out"
             )
 
 
@@ -236,10 +240,10 @@ def _setting(row: Row, name: str) -> object:
 
 
 def refuse_other_versions(rows: Iterable[Row], versions: Mapping[str, str], path: Path) -> None:
-    """Refuse to add to rows that other versions made: a difference could be theirs.
+    """Refuse to continue a run that was made with other versions of `DECISIVE` packages.
 
     Raises:
-        ResultsError: naming what differs of `DECISIVE`.
+        ResultsError: the versions differ; the message names them.
     """
     for row in rows:
         different = [
@@ -250,26 +254,26 @@ def refuse_other_versions(rows: Iterable[Row], versions: Mapping[str, str], path
         if different:
             raise ResultsError(
                 f"{path}: holds rows of other versions ({'; '.join(different)}); use --fresh to "
-                "begin anew, give another --out, or go on with those versions"
+                "start over, give another --out, or install those versions"
             )
 
 
-def mixture(rows: Iterable[Row]) -> list[str]:
-    """A line for each package of `DECISIVE`, and for the commit, of which there are several."""
+def mixed_versions(rows: Iterable[Row]) -> list[str]:
+    """Return a line for each `DECISIVE` package, and for the commit, that differs among rows."""
     found: dict[str, set[str]] = {name: set() for name in (*DECISIVE, "commit")}
     for row in rows:
         for name in DECISIVE:
             found[name].add(row.versions.get(name, "unknown"))
         found["commit"].add(row.commit or "unknown")
     return [
-        f"these rows were made with several versions of {name}: {', '.join(sorted(each))}"
+        f"these rows come from several versions of {name}: {', '.join(sorted(each))}"
         for name, each in found.items()
         if len(each) > 1
     ]
 
 
-def _complete(content: bytes) -> int:
-    """How many bytes of `content` are complete lines."""
+def _complete_length(content: bytes) -> int:
+    """Return the number of bytes in complete lines of `content`."""
     return content.rfind(b"\n") + 1
 
 
@@ -303,7 +307,7 @@ def _adapter() -> TypeAdapter[Row]:
 
 
 class _NumberError(ValueError):
-    """A number that no row of ours has."""
+    """A number that no row may hold."""
 
 
 def _integer(digits: str) -> int:
@@ -315,5 +319,5 @@ def _integer(digits: str) -> int:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise _NumberError(f"{text[:40]} is no finite number")
+        raise _NumberError(f"{text[:40]} is not a finite number")
     return value

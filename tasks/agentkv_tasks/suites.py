@@ -1,4 +1,4 @@
-"""Which tasks a run is about: a named suite, or task files in VisualWebArena's schema."""
+"""Suites: named ones, or task files in VisualWebArena's schema."""
 
 import hashlib
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from agentkv_tasks.task import Task, TaskError, read_tasks
 
 
 class SuiteError(ValueError):
-    """No such suite or file, or a file without tasks."""
+    """An unknown suite or file, or a file without tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A suite that ships with the package, made from a world."""
+    """A suite of the package, drawn from a world."""
 
     about: str
     tasks: Callable[[World], list[Task]]
 
 
 def _vwa75(world: World) -> list[Task]:
-    from agentkv_tasks import vwa75  # only the suite that is asked for
+    from agentkv_tasks import vwa75  # import only the requested suite
 
     return vwa75.tasks(world)
 
@@ -48,21 +48,21 @@ SUITES = {
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The tasks of a run, and what identifies them."""
+    """The tasks of a run and their identity."""
 
     name: str
     world_seed: int
     tasks: tuple[Task, ...]
     digest: str
-    """SHA-256 over the tasks, shortened to 16 digits: equal digests, equal tasks."""
+    """First 16 digits of the SHA-256 of all tasks."""
 
 
 def load_suite(name: str, *, world_seed: int) -> Suite:
-    """The suite called `name`, or the tasks of the JSON file or folder of JSON files at that path.
+    """Load a named suite, a JSON file, or a folder of JSON files.
 
     Raises:
-        SuiteError: there is neither; the message lists the suites.
-        TaskError: a file is wrong; the message names file, task and field.
+        SuiteError: neither exists; the message names the suites.
+        TaskError: a file is invalid; the message names file, task and field.
     """
     if name in SUITES:
         tasks = SUITES[name].tasks(World(world_seed))
@@ -72,7 +72,7 @@ def load_suite(name: str, *, world_seed: int) -> Suite:
         if not path.exists():
             raise SuiteError(
                 f"unknown suite or file '{name}'; suites: {', '.join(sorted(SUITES))}; "
-                "or give a JSON file, or a folder of them"
+                "or give a JSON file or a folder of JSON files"
             )
         tasks, label = _from_files(path), path.stem
     for task in tasks:

@@ -1,8 +1,7 @@
-"""A task, in VisualWebArena's own schema plus a few fields of ours.
+"""Tasks in VisualWebArena's schema, plus a few fields of ours.
 
-Every one of the 910 official tasks reads as it stands; the sequences become tuples and nothing else
-changes. A field that neither they nor we know is refused, because a misspelt key in an evaluation
-block would otherwise quietly score everything 1.
+All 910 official tasks load unchanged, except that sequences become tuples. Unknown fields are
+refused, because a misspelled key in an evaluation block would otherwise score every episode 1.
 """
 
 import json
@@ -29,18 +28,18 @@ EvalType = Literal["string_match", "url_match", "program_html", "page_image_quer
 
 
 MAX_PIXELS = 16_384
-"""The longest side of a window; Chromium paints nothing beyond."""
+"""Longest side of a window; Chromium paints nothing beyond it."""
 
 
 MAX_FILE_BYTES = 64_000_000
-"""Of a task file; all of VisualWebArena's are 2 MB."""
+"""Largest size of a task file; all of VisualWebArena's tasks take 2 MB."""
 
 INEQUALITY = re.compile(r"\s*(<=|>=|==|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*")
-"""One of `required_values`: a comparison and a number."""
+"""Pattern of a value in `required_values`: a comparison and a number."""
 
 
 class TaskError(ValueError):
-    """A task file that cannot be used; the message names the file, the task and the field."""
+    """An invalid task file; the message names the file, the task and the field."""
 
 
 class _Schema(BaseModel):
@@ -48,16 +47,16 @@ class _Schema(BaseModel):
 
 
 class References(_Schema):
-    """What an answer, or a part of a page, is compared with; the keys are the ways to compare."""
+    """References for an answer or a part of a page; each field is a kind of comparison."""
 
     exact_match: str | None = None
-    """Equal after cleaning (outer quotes off, lower case)."""
+    """Text that must be equal after cleaning (without outer quotes, in lower case)."""
     must_include: tuple[str, ...] | None = None
-    """All of these occur; ` |OR| ` separates alternatives within one."""
+    """Texts that must all occur; ` |OR| ` separates alternatives of one text."""
     must_exclude: tuple[str, ...] | None = None
-    """None of these occurs."""
+    """Texts that must not occur."""
     one_of: tuple[str, ...] | None = None
-    """At least one of these occurs; read by string_match only."""
+    """Texts of which at least one must occur; only string_match reads them."""
     required_values: tuple[str, ...] | None = None
     """Inequalities such as `>= 300` that the number must satisfy."""
     fuzzy_match: str | tuple[str, ...] | None = None
@@ -69,27 +68,29 @@ class References(_Schema):
         for entry in value or ():
             for option in entry.split(" |OR| "):
                 if not INEQUALITY.fullmatch(option):
-                    raise ValueError(f"cannot read {option[:40]!r}; expected such as '>= 300'")
+                    raise ValueError(
+                        f"cannot read {option[:40]!r}; expected an inequality such as '>= 300'"
+                    )
         return value
 
     @model_validator(mode="after")
     def _compares_something(self) -> "References":
         if not self.model_dump(exclude_none=True):
-            raise ValueError("names no way to compare; expected one of " + ", ".join(self.ways()))
+            raise ValueError("holds no comparison; expected one of " + ", ".join(self.ways()))
         return self
 
     @classmethod
     def ways(cls) -> tuple[str, ...]:
-        """Names of all comparisons, in the order in which page checks look for them."""
+        """Return the names of all comparisons, in the order in which page checks try them."""
         return ("exact_match", "must_include", "must_exclude", "required_values", "fuzzy_match",
                 "one_of")  # fmt: skip
 
 
 class PageCheck(_Schema):
-    """One target of program_html: a page, a part of it, and what that part must hold."""
+    """A target of program_html: a page, a part of it, and the required contents of that part."""
 
     url: str
-    """`last` for the page the agent ended on, an address, or `func:` and a call that gives one."""
+    """`last` for the agent's last page, an address, or `func:` and a call that returns one."""
     locator: str
     """Empty for the whole page, JavaScript (`document...`, `lambda:...`) or `func:` and a call."""
     required_contents: References
@@ -98,14 +99,14 @@ class PageCheck(_Schema):
 
 
 class Question(_Schema):
-    """One question about an image and the word its answer must contain."""
+    """A question about an image and a word that its answer must contain."""
 
     question: str
     answer: str
 
 
 class ImageCheck(_Schema):
-    """One target of page_image_query; scoring it needs a captioner or the reference image."""
+    """A target of page_image_query; scoring it needs a captioner or the reference image."""
 
     eval_image_url: str
     eval_image_class: str
@@ -115,7 +116,7 @@ class ImageCheck(_Schema):
 
 
 class Evaluation(_Schema):
-    """How a finished episode is scored: the product of the evaluators named in `eval_types`."""
+    """Scoring of an episode: the product of the evaluators named in `eval_types`."""
 
     eval_types: tuple[EvalType, ...] = Field(min_length=1)
     reference_answers: References | None = None
@@ -124,7 +125,7 @@ class Evaluation(_Schema):
     program_html: tuple[PageCheck, ...] | None = None
     page_image_query: tuple[ImageCheck, ...] | None = None
     string_note: str | None = None
-    """For tasks that cannot be done: the reason."""
+    """Reason why the task is impossible."""
     reference_answer_raw_annotation: str | None = None
 
     @field_validator("reference_url")
@@ -157,14 +158,14 @@ class Viewport(_Schema):
 
 
 class Task(_Schema):
-    """One task: where it starts, what is wanted, how it is scored, and (ours) how it is solved."""
+    """A task: its start, its goal, its scoring, and (ours) its solution."""
 
     sites: tuple[str, ...]
     task_id: int
     require_login: bool = False
     storage_state: str | None = None
     start_url: str
-    """One or several addresses joined by ` |AND| `, one tab each; the first is current."""
+    """One address or several joined by ` |AND| `, each in its own tab; the first tab is current."""
     geolocation: dict[str, float] | None = None
     intent_template: str
     intent_template_id: int
@@ -176,27 +177,27 @@ class Task(_Schema):
     visual_difficulty: str = ""
     overall_difficulty: str = ""
     image: str | tuple[str, ...] | None = None
-    """Pictures that belong to the intent."""
+    """Images that belong to the intent."""
     comments: str | None = None
     viewport_size: Viewport | None = None
     reference_url: str | None = None
     """Stray copy found in twenty official shopping tasks; only `eval.reference_url` is read."""
 
     category: Category | None = None
-    """Ours. What kind of work it is."""
+    """Ours. Kind of work."""
     max_steps: int = Field(default=30, ge=1)
-    """Ours. Actions before the episode is stopped; 30 upstream."""
+    """Ours. Maximum number of actions; 30 upstream."""
     solution: tuple[str, ...] = ()
-    """Ours. Actions that solve it, elements named by role and name instead of numbered:
+    """Ours. Actions that solve the task, with elements by role and name instead of number:
     `click [link: Blue Kayak]`, `type [textbox: Search] [kayak] [1]`, `stop [42]`."""
     reads_image: bool = False
-    """Ours. Whether it can only be solved by reading text inside an image."""
+    """Ours. True if the solution needs text inside an image."""
     turns_on: str = ""
-    """Ours. The text inside the image on which the task turns; given where `reads_image`."""
+    """Ours. Text inside the image that the solution needs; required with `reads_image`."""
     memory_distance_pages: int = Field(default=0, ge=0)
-    """Ours. How many pages before its use the furthest needed fact was seen."""
+    """Ours. Distance in pages between the furthest needed fact and its use."""
     needs: tuple[str, ...] = ()
-    """Ours. The texts the solution takes from pages rather than from the goal, in order of use."""
+    """Ours. Texts that the solution takes from pages, not from the goal, in order of use."""
 
     @model_validator(mode="after")
     def _names_the_text_it_reads(self) -> "Task":
@@ -208,20 +209,21 @@ class Task(_Schema):
     def _uses_what_it_needs(self) -> "Task":
         said = " ".join(self.solution)
         if unused := [text for text in self.needs if not text or text not in said]:
-            raise ValueError(f"needs {unused[0]!r}, which no step of the solution says")
+            raise ValueError(f"needs {unused[0]!r}, which occurs in no step of the solution")
         return self
 
     @property
     def start_urls(self) -> tuple[str, ...]:
-        """The addresses of all tabs the task starts with."""
+        """Addresses of all tabs at the start."""
         return tuple(self.start_url.split(" |AND| "))
 
 
 def parse_tasks(items: Iterable[object], *, source: str) -> list[Task]:
-    """Tasks from decoded JSON objects.
+    """Parse tasks from decoded JSON objects.
 
     Raises:
-        TaskError: naming `source`, the task and the field, or a task_id that occurs twice.
+        TaskError: a task is invalid or a task_id occurs twice; the message names `source`, the
+            task and the field.
     """
     tasks: list[Task] = []
     for position, item in enumerate(items):
@@ -231,8 +233,8 @@ def parse_tasks(items: Iterable[object], *, source: str) -> list[Task]:
             tasks[-1].model_dump_json()
         except PydanticSerializationError:
             raise TaskError(
-                f"{source}: task {label} (number {position}): a text of it is no Unicode: it has "
-                "half of a surrogate pair"
+                f"{source}: task {label} (number {position}): a text is not valid Unicode: it "
+                "holds half of a surrogate pair"
             ) from None
         except ValidationError as error:
             first = error.errors()[0]
@@ -250,10 +252,10 @@ def parse_tasks(items: Iterable[object], *, source: str) -> list[Task]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks from a JSON file that holds one task or a list of tasks.
+    """Read tasks from a JSON file that holds one task or a list of tasks.
 
     Raises:
-        TaskError: the file cannot be read, is not JSON, or holds a task that is wrong.
+        TaskError: the file is unreadable, not JSON, or holds an invalid task.
     """
     try:
         with path.open("rb") as file:

@@ -70,7 +70,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["run", "--step-timeout", "inf"], "at most a year"),
         (["run", "--out", "a\0b"], "holds a zero byte"),
         (["act", "--url", "http://a.test", "--goal", "\udcff"], "bytes that are not UTF-8"),
-        (["act", "--url", "http://[bad", "--goal", "x"], "is no web address"),
+        (["act", "--url", "http://[bad", "--goal", "x"], "is not a web address"),
         (["tasks", "a" * 5000], "File name too long"),
         (["tasks", "/dev/zero"], "longer than 64000000 bytes"),
         (["policies", "gatd"], "unknown policy 'gatd'; known: ada-pyramidkv"),
@@ -78,7 +78,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["tasks", "vwa76"], "unknown suite or file 'vwa76'"),
         (["report", "nowhere"], "nowhere/results.jsonl: cannot be read"),
         (["replay", "nowhere"], "neither a trace nor a folder"),
-        (["act", "--url", "shop", "--goal", "buy"], "'shop' is no web address"),
+        (["act", "--url", "shop", "--goal", "buy"], "'shop' is not a web address"),
         (["act", "--url", "http://a.test", "--goal", "buy", "--policy", "gatd"], "unknown policy"),
         (
             ["act", "--url", "http://a.test", "--goal", "buy", "--observations", "some"],

@@ -63,7 +63,7 @@ def test_where_one_curve_presses_the_others_flat_those_have_a_plot_of_their_own(
     full = Curve("full", (1e6, 9e6), (1, 1))
     low = [Curve(name, (1e5, 2e5), (1, 1)) for name in ("window", "h2o")]
     both = plots([full, *low])
-    assert [plot.title for plot in both] == ["live cache, mean, MiB", "the same without full, KiB"]
+    assert [plot.title for plot in both] == ["live cache, mean, MiB", "without full, KiB"]
     assert [line.style for line in both[1].lines] == [1, 2]  # as in the first
     assert len(plots([full, low[0]])) == 1
     assert len(plots([full, *low, Curve("int8", (1e6, 4e6), (1, 1))])) == 1

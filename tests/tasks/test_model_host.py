@@ -45,8 +45,12 @@ def page_of(number: int) -> Page:
 def serve(host: Host, workers: list[threading.Thread]) -> None:
     """Go round as the process does, until all workers are done."""
     while any(worker.is_alive() for worker in workers):
-        for line in multiprocessing.connection.wait(host.lines, timeout=0.01) if host.lines else ():
-            host.hear(line)  # type: ignore[arg-type]
+        for line in (
+            multiprocessing.connection.wait(host.connections, timeout=0.01)
+            if host.connections
+            else ()
+        ):
+            host.receive(line)  # type: ignore[arg-type]
         host.step()
 
 
@@ -55,7 +59,7 @@ def started(host: Host, *works: Callable[[RemoteModel], None]) -> list[threading
     threads = []
     for work in works:
         ours, theirs = multiprocessing.Pipe()
-        host.welcome(theirs)
+        host.connect(theirs)
         thread = threading.Thread(target=lambda w=work, c=ours: w(RemoteModel(c)), daemon=True)
         thread.start()
         threads.append(thread)
@@ -71,8 +75,12 @@ def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> No
 
     def worker(policy: str, budget: int | None) -> Callable[[RemoteModel], None]:
         def work(model: RemoteModel) -> None:
-            talk = model.with_cache(PolicySettings(name=policy), budget).begin(policy, seed=3)
-            heard[policy] = [talk.reply(page_of(i), "error: x" if i else "") for i in range(3)]
+            conversation = model.with_cache(PolicySettings(name=policy), budget).begin(
+                policy, seed=3
+            )
+            heard[policy] = [
+                conversation.reply(page_of(i), "error: x" if i else "") for i in range(3)
+            ]
             assert model.end() == Peaks()  # others were here
 
         return work
@@ -82,9 +90,11 @@ def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> No
     for policy, budget in POLICIES:
         settings = SETTINGS.model_copy(update={"budget": budget})
         acting = make_acting(settings, policy=PolicySettings(name=policy), model=nano)
-        talk = acting.begin(policy, seed=3)
+        conversation = acting.begin(policy, seed=3)
         for i, reply in enumerate(heard[policy]):
-            assert untimed(reply) == untimed(talk.reply(page_of(i), "error: x" if i else ""))
+            assert untimed(reply) == untimed(
+                conversation.reply(page_of(i), "error: x" if i else "")
+            )
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -95,9 +105,9 @@ def test_only_deterministic_replies_have_forwards_of_their_own(
     talking = threading.Barrier(2)
 
     def work(model: RemoteModel) -> None:
-        talk = model.with_cache(PolicySettings(name="full"), None).begin("goal")
+        conversation = model.with_cache(PolicySettings(name="full"), None).begin("goal")
         talking.wait()
-        talk.reply(page_of(1))
+        conversation.reply(page_of(1))
         assert model.end() == Peaks()
 
     def note(module: object, args: object, given: dict[str, object]) -> None:
@@ -144,18 +154,18 @@ def test_a_line_that_breaks_takes_no_other_with_it(nano: LocalModel) -> None:
     replies: list[Reply] = []
 
     def work(model: RemoteModel) -> None:
-        talk = model.with_cache(PolicySettings(name="full"), None).begin("goal")
-        replies.extend(talk.reply(page_of(i)) for i in range(2))
+        conversation = model.with_cache(PolicySettings(name="full"), None).begin("goal")
+        replies.extend(conversation.reply(page_of(i)) for i in range(2))
 
     host = Host(nano, SETTINGS)
-    host.welcome(theirs)
+    host.connect(theirs)
     ours.recv()
     ours.send(Begin(PolicySettings(name="full"), None, "another goal", 0))
     ours.send(Ask(page_of(2), "", None))
-    host.hear(theirs)
-    host.hear(theirs)
+    host.receive(theirs)
+    host.receive(theirs)
     host.step()
-    assert host.is_busy and len(host.lines) == 1
+    assert host.is_busy and len(host.connections) == 1
     ours.close()
     serve(host, started(host, work))
     assert len(replies) == 2 and not host.is_busy
@@ -170,9 +180,9 @@ def test_what_goes_wrong_there_is_raised_here(nano: LocalModel) -> None:
             full.begin("goal").reply(page_of(0), deadline=time.monotonic() - 1)
         with pytest.raises(ReplyFailed, match=r"PolicyError: .*budget") as failed:
             model.with_cache(PolicySettings(name="window"), 0).begin("goal").reply(page_of(0))
-        talk = full.begin("goal")
+        conversation = full.begin("goal")
         with pytest.raises(ContextLimit) as outgrown:
-            talk.reply(page_of(0), note="long " * 40000)
+            conversation.reply(page_of(0), note="long " * 40000)
         raised.extend([late.type, failed.type, outgrown.type])
         assert full.begin("goal").reply(page_of(0)).text  # and it goes on
 

@@ -189,7 +189,7 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
         ({"lengths": "300,1100"}, "give at most 1088"),
         ({"lengths": "0"}, "--lengths must be 1 or more; found 0"),
         ({"lengths": "40,700"}, "--lengths 40: a question and"),
-        ({"lengths": "long"}, "expected whole numbers by commas"),
+        ({"lengths": "long"}, "expected whole numbers, separated by commas"),
         ({"depths": "0,101"}, "--depths are per cent, 0 to 100; found 0, 101"),
         ({"needles": 0}, "--needles"),
         ({"seed": 1_000_000}, "give 0 to 999999"),

@@ -48,5 +48,5 @@ def test_a_text_that_stands_on_no_page_has_no_source() -> None:
 
 
 def test_a_text_that_no_reply_says_is_an_error() -> None:
-    with pytest.raises(ValueError, match="needs 'Elmere', which no reply from step 1 on says"):
+    with pytest.raises(ValueError, match="needs 'Elmere', which no reply from step 1 on contains"):
         list(uses(["Elmere"], PAGES, REPLIES))

@@ -113,7 +113,7 @@ def test_every_link_of_the_report_leads_to_a_file_beside_it(out: Path) -> None:
 
 def test_the_report_says_which_75_tasks_these_are_and_what_was_counted(out: Path) -> None:
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", write_report(out).read_text()))
-    assert "This is a vwa75" in text
+    assert "vwa75 consists of 75 tasks of our own" in text
     assert "2/2" in text and "1/2" in text
     assert "4 KiB" in text and "1 KiB" in text and "4.0×" in text
     assert "Ended by the harness" in text

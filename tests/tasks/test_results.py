@@ -13,7 +13,7 @@ from agentkv_tasks.results import (
     Results,
     ResultsError,
     Row,
-    mixture,
+    mixed_versions,
     read_rows,
     refuse_other_settings,
     refuse_other_versions,
@@ -136,7 +136,7 @@ def test_rows_of_other_settings_are_not_added_to(tmp_path: Path, row: MakeRow) -
         ("success", "yes", "success: Input should be a valid boolean"),
         ("policy_parameters", None, "policy_parameters: Input should be an object"),
         ("versions", {"torch": 2}, "versions.torch: Input should be a valid string"),
-        ("seconds", float("nan"), "NaN is no finite number"),
+        ("seconds", float("nan"), "NaN is not a finite number"),
         ("task_id", 10**30, "a number of 31 digits"),
     ],
 )
@@ -197,7 +197,7 @@ def test_rows_of_other_versions_are_not_added_to(tmp_path: Path, row: MakeRow) -
 
 def test_what_several_versions_and_commits_made_is_said(row: MakeRow) -> None:
     same = [row(versions={"torch": "2.13.0"}, commit="abc"), row(versions={"torch": "2.13.0"})]
-    assert mixture(same[:1]) == []
-    assert mixture(same) == ["these rows were made with several versions of commit: abc, unknown"]
-    mixed = mixture([*same[:1], row(versions={"torch": "2.12.0"}, commit="abc")])
-    assert mixed == ["these rows were made with several versions of torch: 2.12.0, 2.13.0"]
+    assert mixed_versions(same[:1]) == []
+    assert mixed_versions(same) == ["these rows come from several versions of commit: abc, unknown"]
+    mixed = mixed_versions([*same[:1], row(versions={"torch": "2.12.0"}, commit="abc")])
+    assert mixed == ["these rows come from several versions of torch: 2.12.0, 2.13.0"]

@@ -64,7 +64,8 @@ def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path
         time.sleep(0.02)
     said = finish(process)
     assert (
-        process.returncode == 1 and "no model stays up: the model's process was killed" in said
+        process.returncode == 1
+        and "the model's process died repeatedly: the model's process was killed" in said
     ), said
     assert "model.log" in said
     assert not complete_rows(tmp_path / "out")

@@ -108,4 +108,4 @@ def test_a_replay_types_the_mask_and_says_so(tmp_path: Path) -> None:
     said = CliRunner().invoke(cli, ["replay", str(path)]).output
     assert "type [1] [***] [0]" in said and "welcome99" not in said
     assert "stopped, score 1" in said
-    assert "secrets are not in the trace: *** was typed in their place" in said
+    assert "the trace holds no secrets; *** was typed in their place" in said

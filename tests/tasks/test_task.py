@@ -84,7 +84,7 @@ def test_a_text_that_no_step_of_the_solution_says_is_not_needed(tmp_path: Path) 
     known = plain_task(solution=["click [link: Blue]", "stop [42]"], needs=["Blue", "42"])
     assert Task.model_validate(known).needs == ("Blue", "42")
     known["needs"] = ["Green"]
-    with pytest.raises(TaskError, match="needs 'Green', which no step of the solution says"):
+    with pytest.raises(TaskError, match="needs 'Green', which occurs in no step of the solution"):
         read_tasks(written(tmp_path, known))
 
 
@@ -130,7 +130,7 @@ def test_equal_tasks_have_equal_digests_and_other_tasks_others(tmp_path: Path) -
     [
         ("[" * 100_000, "nested too deeply"),
         (f'[{{"task_id": {"9" * 5000}}}]', "not JSON: Exceeds the limit"),
-        (json.dumps([plain_task(intent="\ud800")]), "task 7 .*: a text of it is no Unicode"),
+        (json.dumps([plain_task(intent="\ud800")]), "task 7 .*: a text is not valid Unicode"),
         (json.dumps([plain_task(viewport_size={"width": -5})]), "viewport_size.width"),
         (json.dumps([plain_task(viewport_size={"height": 10**9})]), "viewport_size.height"),
     ],
@@ -152,7 +152,7 @@ def test_a_hostile_file_is_refused_by_name(tmp_path: Path, text: str, message: s
                 "eval_types": ["string_match"],
                 "reference_answers": {"required_values": [">= 3 |OR| many"]},
             },
-            "cannot read 'many'; expected such as '>= 300'",
+            "cannot read 'many'; expected an inequality such as '>= 300'",
         ),
     ],
 )

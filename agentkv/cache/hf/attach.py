@@ -22,6 +22,7 @@ class HookedCache(TransformersCache):
 
     @property
     def is_croppable(self) -> bool:
+        """False: evicted entries cannot come back, so assisted decoding is refused."""
         # transformers before 5.0 does not ask
         return False
 

@@ -83,6 +83,7 @@ class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_sliding = layer.shape.window is not None
 
     def lazy_initialization(self, *args: Any) -> None:
+        """Never called: the cache creates its own storage."""
         # the arguments are (keys) before 5.0 and (keys, values) after
         raise AssertionError("the cache creates its own storage")
 
@@ -91,6 +92,7 @@ class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     @outside_compile
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        """Return the columns seen plus the new ones, and an offset of 0."""
         # a tensor of cache positions before 5.4
         num_q = query_length if isinstance(query_length, int) else query_length.shape[0]
         return Columns.of(self.layer.seen, num_q), 0
@@ -100,9 +102,11 @@ class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.layer.seen
 
     def get_max_length(self) -> int:
+        """Return -1: the length has no limit."""
         return -1
 
     def get_max_cache_shape(self) -> int:
+        """Return -1: the length has no limit."""
         # the method's name before 5.13
         return -1
 
@@ -128,6 +132,7 @@ def _mask(*, kv_length: int, attention_mask: Tensor | None, **kwargs: Any) -> Te
 
 @outside_compile
 def is_all(mask: Tensor) -> bool:
+    """Return True if no entry of `mask` is 0; waits for the device."""
     return bool(mask.all())
 
 

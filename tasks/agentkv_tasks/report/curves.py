@@ -1,4 +1,4 @@
-"""What the caches hold as episodes go on, as a plot: lines and ticks in the units of an SVG."""
+"""Plots of cache bytes over steps: lines and ticks in the units of an SVG."""
 
 import math
 import statistics as figures
@@ -10,19 +10,19 @@ from agentkv_tasks.report.summary import Summary, human_bytes
 
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 34, 48
-"""Margins, wide enough for labels that a narrow screen shows larger."""
+"""Margins, wide enough for the larger labels of narrow screens."""
 _LEAST_SHARE = 0.1
-"""A line ends where a smaller share of its episodes goes on: the mean of few jumps (our choice)."""
-_FLAT = 3.0
-"""So many times the next highest curve, the highest leaves too little room (our choice)."""
+"""A line ends once fewer of its episodes continue: the mean of few episodes jumps (our choice)."""
+_MAX_RATIO = 3.0
+"""If the highest curve exceeds the next one by this factor, a second plot omits it (our choice)."""
 _UNITS = (("MiB", 2.0**20), ("KiB", 2.0**10))
 NUM_STYLES = 12
-"""Colours and dashes that the style sheet has."""
+"""Number of line styles in the style sheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Mean live cache bytes of one policy after step 1, 2, ... of the episodes that got there."""
+    """Mean live cache bytes of a policy after each step, over the episodes that reached it."""
 
     label: str
     means: tuple[float, ...]
@@ -31,20 +31,20 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve as it is drawn."""
+    """A curve in the units of the plot."""
 
     label: str
     style: int
     points: str
-    """`x,y` pairs, as an SVG polyline has them."""
+    """Points of an SVG polyline: `x,y` pairs."""
     end: tuple[float, float]
     last: str
-    """What the curve ends at, in words."""
+    """Description of the curve's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A label at an axis, and how far along it stands."""
+    """A label and its place on an axis."""
 
     at: float
     label: str
@@ -52,7 +52,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All that a template needs to draw curves on common axes, both from zero."""
+    """Curves on common axes that start at zero, ready for the template."""
 
     title: str
     lines: tuple[Line, ...]
@@ -67,11 +67,11 @@ class Plot:
 
 
 def curves(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Curve]:
-    """The curve of each policy of which any episode has a trace with a cache in it.
+    """Return the curve of each policy that has traces of episodes with a cache.
 
     Args:
         summaries: the policies.
-        traces: by the key of their row.
+        traces: trace by the key of its row.
     """
     found = []
     for summary in summaries:
@@ -83,26 +83,28 @@ def curves(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Cu
         episodes = [held for held in episodes if held]
         means, counts = [], []
         for index in range(max(map(len, episodes), default=0)):
-            there = [held[index] for held in episodes if index < len(held)]
-            if len(there) < _LEAST_SHARE * len(episodes):
+            held_there = [held[index] for held in episodes if index < len(held)]
+            if len(held_there) < _LEAST_SHARE * len(episodes):
                 break
-            means.append(figures.fmean(there))
-            counts.append(len(there))
+            means.append(figures.fmean(held_there))
+            counts.append(len(held_there))
         if means:
             found.append(Curve(summary.label, tuple(means), tuple(counts)))
     return found
 
 
 def plots(drawn: Sequence[Curve]) -> list[Plot]:
-    """All curves in one plot, and where the highest presses the others flat, those in another."""
+    """Plot all curves; if the highest one flattens the others, plot those again without it."""
     if not drawn:
         return []
     styled = [(number % NUM_STYLES, curve) for number, curve in enumerate(drawn)]
     highest = max(drawn, key=lambda curve: max(curve.means))
     others = [(style, curve) for style, curve in styled if curve is not highest]
     found = [_plot("live cache, mean", styled)]
-    if len(others) > 1 and max(highest.means) > _FLAT * max(max(each.means) for _, each in others):
-        found.append(_plot(f"the same without {highest.label}", others))
+    if len(others) > 1 and max(highest.means) > _MAX_RATIO * max(
+        max(each.means) for _, each in others
+    ):
+        found.append(_plot(f"without {highest.label}", others))
     return found
 
 
@@ -111,8 +113,8 @@ def _plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
     most = max(max(curve.means) for curve in drawn)
     num_steps = max(len(curve.means) for curve in drawn)
     unit, size = next((each for each in _UNITS if most >= 2 * each[1]), _UNITS[-1])
-    pace = _pace(most / size, 5)
-    top = max(pace, math.ceil(most / size / pace) * pace)
+    step_size = _tick_step(most / size, 5)
+    top = max(step_size, math.ceil(most / size / step_size) * step_size)
 
     def x(step: int) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - 1) / max(1, num_steps - 1)
@@ -127,24 +129,24 @@ def _plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
         points = " ".join(f"{left:.1f},{down:.1f}" for left, down in at)
         end = round(at[-1][0], 1), round(at[-1][1], 1)
         lines.append(Line(curve.label, style, points, end, last))
-    stride = max(1, round(_pace(num_steps, 8)))
+    stride = max(1, round(_tick_step(num_steps, 8)))
     steps = [1, *(step for step in range(stride, num_steps + 1, stride) if step > 1)]
-    levels = [pace * number for number in range(round(top / pace) + 1)]
+    levels = [step_size * number for number in range(round(top / step_size) + 1)]
     return Plot(
         f"{title}, {unit}",
         lines=tuple(lines),
         x_ticks=tuple(Tick(round(x(step), 1), str(step)) for step in steps),
-        y_ticks=tuple(Tick(round(y(at), 1), f"{at:,.{_digits(pace)}f}") for at in levels),
+        y_ticks=tuple(Tick(round(y(at), 1), f"{at:,.{_digits(step_size)}f}") for at in levels),
     )
 
 
-def _pace(most: float, num_ticks: int) -> float:
-    """1, 2 or 5 times a power of ten, so that about `num_ticks` of them reach `most`."""
+def _tick_step(most: float, num_ticks: int) -> float:
+    """Return 1, 2 or 5 times a power of ten, so that about `num_ticks` steps reach `most`."""
     rough = max(most, 1e-3) / num_ticks
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough)
 
 
-def _digits(pace: float) -> int:
-    """Decimals that tell multiples of `pace` apart."""
-    return max(0, -math.floor(math.log10(pace)))
+def _digits(step_size: float) -> int:
+    """Return the decimals that distinguish multiples of `step_size`."""
+    return max(0, -math.floor(math.log10(step_size)))

@@ -1,4 +1,4 @@
-"""The report's grid: a line for each task, a mark for each episode, links to their pages."""
+"""The report's grid: one line per task, one mark per episode, with links to the episodes' pages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Cell:
     kind: str
     sign: str
     href: str
-    """Empty where there is no trace."""
+    """Link to the episode's page; empty without a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class Line:
     goal: str
     category: str
     cells: tuple[tuple[Cell, ...], ...]
-    """By policy; of each, one per seed."""
+    """Episodes by policy, then by seed."""
 
 
 def grid(
     summaries: Sequence[Summary], traces: Mapping[str, Trace], hrefs: Mapping[str, str]
 ) -> list[Line]:
-    """A line for each task of each world.
+    """Return a line for each task of each world.
 
     Args:
-        summaries: the policies, in the order of the columns.
-        traces: by the key of their row.
-        hrefs: where the page of a row's episode is, by the same key.
+        summaries: policies in the order of the columns.
+        traces: trace by the key of its row.
+        hrefs: link to the page of an episode, by the key of its row.
     """
     rows = [row for summary in summaries for row in summary.rows]
     several = len({(row.suite, row.world_seed) for row in rows}) > 1
@@ -54,12 +54,12 @@ def grid(
     }
     for column, summary in enumerate(summaries):
         for row in sorted(summary.rows, key=lambda row: row.seed):
-            cell = Cell(row, kind(row), _SIGNS[kind(row)], hrefs.get(row.key, ""))
+            cell = Cell(row, outcome_of(row), _SIGNS[outcome_of(row)], hrefs.get(row.key, ""))
             cells[row.suite, row.world_seed, row.task_id][column].append(cell)
     return [
         Line(
             f"{place[1]}: {place[2]}" if several else str(place[2]),
-            goal(firsts[place], traces.get(firsts[place].key)),
+            goal_of(firsts[place], traces.get(firsts[place].key)),
             firsts[place].category,
             tuple(map(tuple, cells[place])),
         )
@@ -67,13 +67,13 @@ def grid(
     ]
 
 
-def kind(row: Row) -> str:
-    """`yes`, `no`, or `broken` where the harness ended the episode."""
+def outcome_of(row: Row) -> str:
+    """Return `yes`, `no`, or `broken` if the harness ended the episode."""
     if row.success:
         return "yes"
     return "broken" if row.status in FAILURES else "no"
 
 
-def goal(row: Row, trace: Trace | None) -> str:
-    """What was asked for, as far as the trace tells."""
+def goal_of(row: Row, trace: Trace | None) -> str:
+    """Return the goal of an episode, or the number of its task without a trace."""
     return str(trace.head.get("goal", "")) if trace is not None else f"task {row.task_id}"

@@ -1,4 +1,4 @@
-"""Several runs counted together, such as one suite in three worlds, where that makes sense."""
+"""Pool several runs, such as one suite in three worlds, after checking that they fit together."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,15 +6,16 @@ from pathlib import Path
 from agentkv_tasks.results import UNRECORDED, ResultsError, Row, read_rows
 
 _OF_A_WORLD = ("suite_digest", "sites")
-"""Settings that may differ from run to run: they say which tasks there are, and where."""
+"""Settings that may differ between pooled runs: they identify the tasks and the sites."""
 
 
 def read_runs(folders: Sequence[Path]) -> dict[Path, list[Row]]:
-    """The rows of the runs in `folders`.
+    """Read the rows of the runs in `folders`.
 
     Raises:
-        ResultsError: a folder holds no row or a broken one; runs differ in a setting that decides
-            outcomes, or in the tasks of one suite and world; an episode is in two of them.
+        ResultsError: a folder holds no row or a broken one; the runs differ in a setting that
+            decides outcomes, or in the tasks of one suite and world; two runs hold the same
+            episode.
     """
     runs: dict[Path, list[Row]] = {}
     for folder in folders:
@@ -43,7 +44,7 @@ def _refuse_other_settings(runs: dict[Path, list[Row]]) -> None:
                 other, known = first.setdefault(place, (folder, value))
                 if known != value and other != folder:
                     raise ResultsError(
-                        f"{folder} and {other} cannot be counted together: "
+                        f"{folder} and {other} cannot be pooled: "
                         f"{name} is {value!r} in one and {known!r} in the other"
                     )
 

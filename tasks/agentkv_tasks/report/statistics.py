@@ -1,4 +1,4 @@
-"""What may be concluded from rows: paired counts, an exact test, bootstrap intervals, averages.
+"""Statistics of rows: paired counts, an exact test, bootstrap intervals, averages.
 
 Policies are compared on the same tasks and seeds, because at 75 tasks the difference between two
 unpaired success rates has a standard error of several points.
@@ -16,7 +16,7 @@ _Unit = TypeVar("_Unit", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """How two policies did on the units (task and seed) that both have a row for."""
+    """Outcomes of two policies on the units (task and seed) that both ran."""
 
     both: int
     only_first: int
@@ -25,16 +25,17 @@ class Paired:
 
     @property
     def num_units(self) -> int:
+        """Units that both policies ran."""
         return self.both + self.only_first + self.only_second + self.neither
 
     @property
     def p_value(self) -> float:
-        """Exact McNemar test, two-sided."""
+        """Two-sided p-value of the exact McNemar test."""
         return mcnemar_exact(self.only_first, self.only_second)
 
 
 def paired(first: Mapping[_Unit, bool], second: Mapping[_Unit, bool]) -> Paired:
-    """Counts over the units that both mappings have; True is a success."""
+    """Count the outcomes of the units in both mappings; True is a success."""
     outcomes = [(first[unit], second[unit]) for unit in first if unit in second]
     return Paired(
         both=outcomes.count((True, True)),
@@ -45,9 +46,9 @@ def paired(first: Mapping[_Unit, bool], second: Mapping[_Unit, bool]) -> Paired:
 
 
 def mcnemar_exact(only_first: int, only_second: int) -> float:
-    """Probability of a split of the discordant pairs at least as uneven, if both were equally good.
+    """Return the two-sided p-value of the exact McNemar test.
 
-    Two-sided binomial test at one half; 1.0 where there is no discordant pair.
+    It is a binomial test at one half over the discordant pairs; 1.0 without such a pair.
     """
     discordant = only_first + only_second
     if discordant == 0:
@@ -59,10 +60,10 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
 def bootstrap_interval(
     values: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of `values`, one value a task.
+    """Return the percentile interval of the mean of `values`, one value per task.
 
-    Several seeds of one task belong into one value, their mean: tasks are what is drawn, and the
-    seeds of a task are not independent of each other. Equal arguments give equal intervals.
+    Several seeds of a task form one value, their mean: the bootstrap draws tasks, and the seeds of
+    a task are not independent. Equal arguments give equal intervals.
     """
     assert values, "an interval needs at least one value"
     generator = torch.Generator().manual_seed(seed)
@@ -77,27 +78,28 @@ def bootstrap_interval(
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Successes among so many episodes."""
+    """A number of successes in a number of episodes."""
 
     num_successes: int
     num_episodes: int
 
     @property
     def value(self) -> float:
+        """Share of successes; NaN without episodes."""
         return self.num_successes / self.num_episodes if self.num_episodes else math.nan
 
 
 def rate(successes: Sequence[bool]) -> Rate:
-    """The rate over all episodes alike (the micro average)."""
+    """Return the rate over all episodes (micro average)."""
     return Rate(sum(successes), len(successes))
 
 
 def wilson_interval(found: Rate, *, deviates: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a rate, which holds at 0 and 1 and for few trials too.
+    """Return Wilson's score interval of a rate, which also holds at 0 and 1 and for few trials.
 
     Args:
-        found: at least one trial, each independent of the others.
-        deviates: standard normal ones to each side; 1.96 give 95 %.
+        found: at least one trial; the trials are independent.
+        deviates: standard deviations to each side; 1.96 give 95 %.
     """
     number, share, square = found.num_episodes, found.value, deviates**2
     assert number, "an interval needs at least one trial"
@@ -108,6 +110,6 @@ def wilson_interval(found: Rate, *, deviates: float = 1.959964) -> tuple[float, 
 
 
 def macro_average(rates: Mapping[_Unit, Rate]) -> float:
-    """The mean of the groups' rates, so that each group counts alike; empty groups are left out."""
+    """Return the mean of the groups' rates (macro average), without empty groups."""
     present = [group.value for group in rates.values() if group.num_episodes]
     return sum(present) / len(present) if present else math.nan

@@ -1,4 +1,4 @@
-"""Rows gathered by policy: what the live table, the last table of a run and the report show."""
+"""Summaries of rows by policy, for the terminal and the report."""
 
 import json
 import statistics as figures
@@ -20,41 +20,42 @@ BASELINE = "full"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy on one model: what it achieved and what it took."""
+    """Success and cost of one policy on one model."""
 
     label: str
-    """Model and parameters are part of it only where they tell policies of one run apart."""
+    """Name of the policy, with its model and parameters if they distinguish policies of one run."""
     policy: str
     model: str
     rows: tuple[Row, ...]
     success: Rate
     interval: tuple[float, float]
-    """Bootstrap over tasks, 95 %."""
+    """95 % interval of the success rate, by bootstrap over tasks."""
     by_category: Mapping[str, Rate]
     macro: float
-    """Mean of the categories' rates."""
+    """Mean of the success rates of the categories."""
     against: Paired | None
-    """First is the baseline, second this policy; None for the baseline itself."""
+    """Paired counts, where the baseline comes first; None for the baseline itself."""
     kv_peak_bytes: float | None
-    """Mean over episodes of the most the cache held; None for models without a cache."""
+    """Mean over episodes of the peak bytes; None for models without a cache."""
     kv_peak_max_bytes: int | None
     kv_mean_bytes: float | None
     peak_ratio: float | None
-    """The baseline's mean peak over this one's, on the episodes both ran: 4 is four times less."""
+    """Mean peak of the baseline divided by the mean peak of this policy, on the episodes that both
+    ran."""
     allocator_peak_bytes: int | None
     rss_peak_bytes: int | None
     mean_steps: float
     parse_failures: int
     action_failures: int
     failures: Mapping[str, int]
-    """Episodes that the harness ended, by status; they count as failures above."""
+    """Episodes that the harness ended, by status; `success` counts them as failures."""
     mean_seconds: float
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
-    """One summary per policy, parameters and model, in order of first appearance.
+    """Return a summary for each policy, parameters and model; the baseline `full` comes first.
 
-    All are compared with the policy `full` of the same model, or with the first one without it.
+    Policies are compared with `full` on the same model, or with the first policy if there is none.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -107,7 +108,7 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
 
 
 def outcomes(rows: Sequence[Row]) -> dict[tuple[str, int, int, int], bool]:
-    """Success by what episodes of different policies are paired by."""
+    """Return the success of each unit that pairs episodes of different policies."""
     return {row.unit: row.success for row in rows}
 
 
@@ -125,7 +126,7 @@ def _most(values: Sequence[int | None]) -> int | None:
 
 
 def _labels(keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
-    """Names for the groups: the policy's, and what tells it from others of that name."""
+    """Return a name for each group: the policy and what distinguishes it from its namesakes."""
     several_models = len({model for model, _, _ in keys}) > 1
     labels: dict[tuple[str, str, str], str] = {}
     for key in keys:
@@ -143,7 +144,7 @@ def _labels(keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], 
 
 
 def human_bytes(count: float | None) -> str:
-    """`812 KiB`, `4.2 MiB`; a dash where there is no figure."""
+    """Format bytes as `812 KiB` or `4.2 MiB`; a dash stands for None."""
     if count is None:
         return "-"
     size = float(count)
@@ -155,5 +156,5 @@ def human_bytes(count: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """`67.1 %`."""
+    """Format a share as `67.1 %`."""
     return f"{100 * share:.1f} %"

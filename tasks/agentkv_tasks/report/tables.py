@@ -1,7 +1,7 @@
-"""The table that everybody sees first: a line per policy, paired tests, and cache bytes as shares.
+"""The main table: one line per policy with paired tests and cache bytes as shares of the baseline.
 
-Beside a `Summary` it holds what is only asked of finished runs: success by memory distance, several
-policies to be compared with, and the table as Markdown.
+It adds to each `Summary` success by memory distance and comparisons with several policies, and
+prints the table as Markdown.
 """
 
 import statistics as figures
@@ -13,51 +13,51 @@ from agentkv_tasks.report.summary import Summary, human_bytes, outcomes, percent
 from agentkv_tasks.results import ResultsError, Row
 
 REFERENCES = ("full", "window")
-"""What policies are compared with unless told otherwise, as far as a run has them."""
+"""Default references of the paired comparison, as far as a run contains them."""
 
 _BANDS = ((16, "16 or more"), (8, "8 to 15"), (1, "1 to 7"), (0, "0"))
-"""Least distance in pages, and what a band is called (our choice: each holds a share of vwa75's or
-vwa-long's tasks)."""
+"""Least distance in pages and name of each band (our choice: each band holds a share of the tasks
+of vwa75 or vwa-long)."""
 BANDS = tuple(name for _, name in reversed(_BANDS))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes of a cache, and which part of the baseline's that is on the episodes both ran."""
+    """Bytes of a cache, and their share of the baseline's bytes on the episodes that both ran."""
 
     bytes: float | None
     share: float | None
-    """None for the baseline itself."""
+    """Share of the baseline's bytes; None for the baseline itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy's line."""
+    """The line of one policy."""
 
     summary: Summary
     by_distance: Mapping[str, Rate]
-    """By how many pages back the furthest fact was seen; empty where no row says."""
+    """Success by the distance in pages of the furthest needed fact; empty if no row records it."""
     against: Mapping[str, Paired | None]
-    """Reference -> counts; first is the reference, second this policy. None against itself, and
-    where its model has no such policy."""
+    """Counts by reference, where the reference comes first and this policy second. None for the
+    reference itself, and for a model without the reference."""
     peak: Cost
-    """Mean over episodes of the most the cache held."""
+    """Mean over episodes of the peak bytes."""
     worst: Cost
-    """The most it held in any episode."""
+    """Maximum over episodes of the peak bytes."""
     mean: Cost
-    """Mean over episodes of the mean over steps."""
+    """Mean over episodes of the mean bytes over steps."""
 
 
 def standings(summaries: Sequence[Summary], against: Sequence[str] | None = None) -> list[Standing]:
-    """A line for each summary.
+    """Return a line for each summary.
 
     Args:
-        summaries: as `summarise` gives them.
-        against: labels or names of policies to compare with, the first so called of a model; None
-            takes those of `REFERENCES` that are there, or else the baseline.
+        summaries: result of `summarise`.
+        against: labels or names of the reference policies; the first policy of a model with that
+            name counts. None takes the policies of `REFERENCES` that exist, or else the baseline.
 
     Raises:
-        ResultsError: no policy is called so; the message names those that are there.
+        ResultsError: no policy has that name; the message names the existing ones.
     """
     if against is None:
         against = [name for name in REFERENCES if _named(name, summaries)]
@@ -65,28 +65,28 @@ def standings(summaries: Sequence[Summary], against: Sequence[str] | None = None
     for name in against:
         if not _named(name, summaries):
             known = ", ".join(summary.label for summary in summaries)
-            raise ResultsError(f"no policy {name!r} to compare with; there are {known}")
+            raise ResultsError(f"no policy {name!r} to compare with; known: {known}")
     return [_standing(summary, summaries, against) for summary in summaries]
 
 
 def distances(lines: Sequence[Standing]) -> list[str]:
-    """The bands that any of `lines` has tasks in; none where there is only one."""
+    """Return the bands that hold tasks; none if there is only one."""
     present = [name for name in BANDS if any(name in line.by_distance for line in lines)]
     return present if len(present) > 1 else []
 
 
 def references(lines: Sequence[Standing]) -> list[str]:
-    """What `lines` are compared with."""
+    """Return the references of the lines."""
     return list(lines[0].against)
 
 
 def p_value(value: float) -> str:
-    """`0.021`, or `< 0.001`."""
+    """Format a p-value as `0.021` or `< 0.001`."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def markdown(lines: Sequence[Standing]) -> str:
-    """The lines as a Markdown table."""
+    """Return the lines as a Markdown table."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distances(lines), references(lines)
     baseline = next(line.summary.label for line in lines if line.summary.against is None)

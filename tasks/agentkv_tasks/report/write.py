@@ -1,7 +1,7 @@
-"""Rows and traces to pages a person reads: OUT/report.html and a page for each episode.
+"""Write the HTML report of a run: OUT/report.html and a page for each episode.
 
-Static and self-contained: no scripts, no network, pictures by relative links. Everything that came
-from a web page or a model is escaped.
+The pages are static and self-contained: no scripts, no network, screenshots by relative links. All
+text from web pages and models is escaped.
 """
 
 import json
@@ -19,7 +19,7 @@ from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_whole
 from agentkv.trace import Trace, TraceError, read_trace
 from agentkv_tasks.report.curves import curves, plots
-from agentkv_tasks.report.grid import goal, grid, kind
+from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.summary import BASELINE, human_bytes, percent, summarise
 from agentkv_tasks.report.tables import distances, p_value, references, standings
@@ -29,13 +29,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """Runs as read from their folders; traces and links go by the key of their row."""
+class _LoadedRun:
+    """Rows of one run or several, with traces and links by the key of their row."""
 
     rows: tuple[Row, ...]
     traces: Mapping[str, Trace]
     hrefs: Mapping[str, str]
-    """Where an episode's page is, seen from the report."""
+    """Link from the report to an episode's page."""
     source: str
 
 
@@ -44,16 +44,17 @@ def write_report(
 ) -> Path:
     """Write the report of the results in `folders`, and return its path.
 
-    Of one folder it is written there. Several are counted together, and the report stands beside
-    the first of them, or in `out`; each folder gets a report of its own too, which its pages need.
+    The report of one folder is written there. Several folders are pooled, and their report stands
+    beside the first folder or in `out`. Each folder also gets its own report, to which the pages of
+    its episodes link.
 
     Raises:
-        ResultsError: there are no results, a line of them is broken, they cannot be counted
-            together, or none is of a policy named by `against` (as `standings` takes it).
-        NotWritten: a page could not be written; `agentkv report` writes all of them anew.
+        ResultsError: there are no results, a line is broken, the runs cannot be pooled, or no row
+            belongs to a policy in `against` (see `standings`).
+        NotWritten: a page could not be written; `agentkv report` writes all pages again.
     """
     environment = _environment()
-    runs = {folder: _read(environment, folder, rows) for folder, rows in read_runs(folders).items()}
+    runs = {folder: _load(environment, folder, rows) for folder, rows in read_runs(folders).items()}
     several = len(runs) > 1
     pages = {
         folder: _report(environment, run, None if several else against)
@@ -61,16 +62,16 @@ def write_report(
     }
     if several:
         place = folders[0].resolve().parent if out is None else out
-        whole = _report(environment, _together(runs, place), against)
+        pooled = _report(environment, _pooled(runs, place), against)
         make_folder(place)
-        pages[place] = whole
+        pages[place] = pooled
     for folder, page in pages.items():
         write_whole(folder / "report.html", page)
     return next(reversed(pages)) / "report.html"
 
 
-def _read(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) -> _Read:
-    """What the folder holds; writes the pages of its episodes."""
+def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) -> _LoadedRun:
+    """Read the traces of a folder and write the pages of its episodes."""
     traces: dict[str, Trace] = {}
     hrefs: dict[str, str] = {}
     for row in rows:
@@ -80,15 +81,15 @@ def _read(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
             page = Path(row.trace).with_suffix(".html")
             hrefs[row.key] = quote(str(page))
             write_whole(folder / page, _episode(environment, row, trace))
-    return _Read(tuple(rows), traces, hrefs, "results.jsonl")
+    return _LoadedRun(tuple(rows), traces, hrefs, "results.jsonl")
 
 
-def _together(runs: Mapping[Path, _Read], place: Path) -> _Read:
+def _pooled(runs: Mapping[Path, _LoadedRun], place: Path) -> _LoadedRun:
     hrefs: dict[str, str] = {}
     for folder, run in runs.items():
-        way = quote(os.path.relpath(folder.resolve(), place.resolve()))
-        hrefs |= {key: f"{way}/{href}" for key, href in run.hrefs.items()}
-    return _Read(
+        prefix = quote(os.path.relpath(folder.resolve(), place.resolve()))
+        hrefs |= {key: f"{prefix}/{href}" for key, href in run.hrefs.items()}
+    return _LoadedRun(
         tuple(row for run in runs.values() for row in run.rows),
         {key: trace for run in runs.values() for key, trace in run.traces.items()},
         hrefs,
@@ -97,7 +98,7 @@ def _together(runs: Mapping[Path, _Read], place: Path) -> _Read:
 
 
 def kib(count: float | None) -> str:
-    """Bytes as KiB, the report's one unit for caches; a dash where there is no figure."""
+    """Format bytes as KiB, the report's unit for caches; a dash stands for None."""
     return "–" if count is None else f"{count / 1024:,.0f} KiB"
 
 
@@ -116,7 +117,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _report(environment: jinja2.Environment, run: _Read, against: Sequence[str] | None) -> str:
+def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[str] | None) -> str:
     rows = run.rows
     summaries = summarise(rows)
     lines = standings(summaries, against)
@@ -148,22 +149,22 @@ def _report(environment: jinja2.Environment, run: _Read, against: Sequence[str] 
 
 
 def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
-    """The header: what the figures depend on."""
+    """Return the facts in the header that the figures depend on."""
     facts = [
         ("model", ", ".join(models)),
-        ("world seed", _several(str(row.world_seed) for row in rows)),
-        ("seeds", _several(str(row.seed) for row in rows)),
-        ("device", _several(row.device for row in rows)),
-        ("commit", _several(row.commit for row in rows)),
-        ("agentkv", _several(row.versions.get("agentkv", "") for row in rows)),
-        ("scoring", _several(str(row.settings.get("scoring", "")) for row in rows)),
-        ("decoding", _several(str(row.settings.get("decoding", "")) for row in rows)),
+        ("world seed", _distinct(str(row.world_seed) for row in rows)),
+        ("seeds", _distinct(str(row.seed) for row in rows)),
+        ("device", _distinct(row.device for row in rows)),
+        ("commit", _distinct(row.commit for row in rows)),
+        ("agentkv", _distinct(row.versions.get("agentkv", "") for row in rows)),
+        ("scoring", _distinct(str(row.settings.get("scoring", "")) for row in rows)),
+        ("decoding", _distinct(str(row.settings.get("decoding", "")) for row in rows)),
     ]
     return [(name, value) for name, value in facts if value]
 
 
 def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """What all rows share besides: settings, then versions."""
+    """Return the settings that all rows share, and the versions."""
     first = rows[0]
     shown = [
         (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
@@ -173,7 +174,7 @@ def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     return [*shown, *first.versions.items()]
 
 
-def _several(values: Iterable[str]) -> str:
+def _distinct(values: Iterable[str]) -> str:
     return ", ".join(sorted({value for value in values if value}))
 
 
@@ -193,8 +194,8 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
     ]
     return environment.get_template("episode.html").render(
         row=row,
-        kind=kind(row),
-        goal=goal(row, trace),
+        kind=outcome_of(row),
+        goal=goal_of(row, trace),
         facts=facts,
         steps=trace.steps,
         ended=trace.end is not None,
@@ -205,8 +206,8 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
 def _trace(out: Path, row: Row) -> Trace | None:
     path = out / row.trace
     if not row.trace or not path.resolve().is_relative_to(out.resolve()):
-        return None  # a results file from elsewhere must not make us write beside `out`
+        return None  # a foreign results file must not make us write outside of `out`
     try:
         return read_trace(path)
     except (OSError, TraceError):
-        return None  # the row counts without its trace
+        return None  # the row is shown without its trace

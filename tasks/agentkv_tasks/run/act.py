@@ -1,4 +1,4 @@
-"""One goal on one page, outside any suite: what `agentkv act` does."""
+"""`agentkv act`: one goal on one page, outside any suite."""
 
 import contextlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from agentkv_env.sites.world import World
 
 
 class UrlError(ValueError):
-    """An address no agent can be sent to."""
+    """An address that is not a web page."""
 
 
 def act_once(
@@ -26,18 +26,19 @@ def act_once(
     max_steps: int,
     on_step: Callable[[Step], None],
 ) -> Episode:
-    """Pursue `goal` from `url` on, staying on its host, under the first policy of `settings`.
+    """Run the agent with `goal` from `url` on, under the first policy of `settings`.
 
-    The embedded sites are started for an address of theirs, such as http://shop.localhost/.
+    The agent stays on the host of `url`. An address of the embedded sites, such as
+    http://shop.localhost/, starts them.
 
     Raises:
-        UrlError: `url` is no web address.
+        UrlError: `url` is not a web address.
         ValueError: an unknown policy or model.
-        BrowserMissing: there is no browser.
+        BrowserMissing: no browser was found.
         ActionFailed: the page did not load.
     """
     if not is_web_address(url):
-        raise UrlError(f"'{url}' is no web address; expected http://host/...")
+        raise UrlError(f"'{url}' is not a web address; expected http://host/...")
     host, port = host_of(url), urlsplit(url).port
     policy = settings.policies[0]
     budget = resolved_parameters(settings, policy)["budget"]

@@ -1,4 +1,4 @@
-"""Processes of a run, from both ends: how they are started and killed, and how they settle in."""
+"""Child processes of a run: how the parent starts and kills them, and how they begin."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -15,16 +15,16 @@ from typing import Any
 from agentkv.files import NotWritten, make_folder
 from agentkv_env.processes import kill_descendants
 
-_LOG_TAIL = 300  # characters of a dead process's last words that are passed on
+_LOG_TAIL = 300  # characters of a dead process's log that an error quotes
 
 
 class ChildProcess:
-    """A process that leads a group of its own, with a connection to it.
+    """A process that leads its own process group, and a connection to it.
 
     Args:
-        what: what messages call it, such as "the worker".
-        target: is called there with the other end of the connection, the log and `arguments`.
-        log: what it prints is added here.
+        what: name of the process in messages, such as "the worker".
+        target: function to run there, with its end of the connection, the log and `arguments`.
+        log: file that receives its output.
     """
 
     def __init__(
@@ -38,62 +38,64 @@ class ChildProcess:
         self.connection, theirs = context.Pipe()
         self.what, self.log = what, log
         self._log_start = log.stat().st_size if log.exists() else 0
-        self.started = self.heard = time.monotonic()
-        """Monotonic seconds of its start, and of its last message."""
+        self.started = self.last_message = time.monotonic()
+        """Times of its start and of its last message, in monotonic seconds."""
         self._process = context.Process(target=target, args=(theirs, log, *arguments), daemon=False)
         self._process.start()
-        theirs.close()  # so that the process's death closes the connection
+        theirs.close()  # the death of the process now closes the connection
 
     @property
     def pid(self) -> int:
+        """Process id."""
         pid = self._process.pid
         assert pid is not None, "it was started"
         return pid
 
     @property
     def is_alive(self) -> bool:
+        """True until the process has ended."""
         return self._process.is_alive()
 
     @property
     def exit_code(self) -> int | None:
-        """None while it lives; below 0 the signal that killed it."""
+        """Exit code; None while the process lives, negative for the signal that killed it."""
         return self._process.exitcode
 
     def wait(self, seconds: float) -> None:
-        """Until it has ended, or so long."""
+        """Wait until the process has ended, at most this long."""
         self._process.join(seconds)
 
     def kill(self) -> None:
-        """End it and all it has started, a browser included, and wait for it."""
+        """Kill the process and its descendants, such as a browser, and wait for it."""
         if self.is_alive:
-            kill_descendants(self.pid)  # a browser is in a group of its own, and may be stopped
+            kill_descendants(self.pid)  # a browser has its own group, and may be stopped
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
-                self._process.kill()  # it had not yet come as far as its own group
+                self._process.kill()  # it has no group of its own yet
             self.wait(10)
         self.connection.close()
 
     def cause(self) -> str:
-        """Why it died: its signal or exit code, and the end of what it printed."""
+        """Describe how the process ended: its signal or exit code, and the end of its output."""
         code = self.exit_code
         if code is not None and code < 0:
             how = f"{self.what} was killed by {signal.Signals(-code).name}"
         else:
             how = f"{self.what} ended with exit code {code}"
         try:
-            said = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
+            output = self.log.read_bytes()[self._log_start :].decode(errors="replace").strip()
         except OSError:
-            said = ""
-        last = " ".join(said[-_LOG_TAIL:].split())
-        return f"{how}; it last said: {last}" if last else how
+            output = ""
+        last = " ".join(output[-_LOG_TAIL:].split())
+        return f"{how}; its last output: {last}" if last else how
 
 
 def become_child(log: Path) -> None:
-    """What a `ChildProcess` does first, on its own side.
+    """Set up the current process as a `ChildProcess`.
 
-    It leads a group of its own, so that Ctrl-C reaches only its parent and the parent can kill it
-    together with what it starts; it ends as soon as its parent does; and it prints to `log`.
+    It leads its own process group, so that Ctrl-C reaches only the parent and the parent can kill
+    the whole group. It ends as soon as its parent does, and its output goes to `log`.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,12 +107,12 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a child has a parent"
     multiprocessing.connection.wait([parent.sentinel])
-    kill_descendants(os.getpid())  # a browser is in a group of its own
+    kill_descendants(os.getpid())  # a browser has its own group
     os.killpg(0, signal.SIGKILL)
 
 
 def _write_to(log: Path) -> None:
-    """Send what is printed here to a file: the terminal belongs to the parent."""
+    """Redirect output to a file: the terminal belongs to the parent."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -118,7 +120,7 @@ def _write_to(log: Path) -> None:
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.fchmod(target, 0o600)
     except (OSError, NotWritten):
-        target = os.open(os.devnull, os.O_WRONLY)  # its work counts, its words do not
+        target = os.open(os.devnull, os.O_WRONLY)  # a lost log must not stop the work
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)

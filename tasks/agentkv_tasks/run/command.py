@@ -1,4 +1,4 @@
-"""A run from beginning to end: check what was asked for, run what is not done, report."""
+"""`agentkv run`: check the settings, run the missing episodes, write the report."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import (
     Results,
     Row,
-    mixture,
+    mixed_versions,
     refuse_other_settings,
     refuse_other_versions,
 )
@@ -33,20 +33,20 @@ from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import TaskError
 
-_WRITTEN = ("report.html", "traces", "logs")
+_OUTPUTS = ("report.html", "traces", "logs")
 
 
 class OptionError(ValueError):
-    """An option of a run that cannot be used; the message says what can."""
+    """An unusable option of a run; the message names usable values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that has passed all checks and may start."""
+    """A run that passed all checks and can start."""
 
     plan: Plan
     notices: tuple[str, ...]
-    """What works less well than it could, and why."""
+    """Degraded functions and their causes, for the terminal."""
     fresh: bool
     retry_failures: bool
 
@@ -60,11 +60,11 @@ def prepare(
     fresh: bool = False,
     retry_failures: bool = False,
 ) -> Run:
-    """Check everything that can be checked without starting anything.
+    """Check a run without starting anything.
 
     Raises:
-        ValueError: an option, a task or a policy is wrong; the message says what can be used.
-        BrowserMissing: there is no browser.
+        ValueError: an option, a task or a policy is wrong; the message names usable values.
+        BrowserMissing: no browser was found.
     """
     suite = load_suite(settings.tasks, world_seed=settings.world_seed)
     known = {site.placeholder: f"http://{site.name}.localhost" for site in SITES}
@@ -73,18 +73,20 @@ def prepare(
         missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
         if missing:
             raise TaskError(
-                f"{suite.name}: task {task.task_id} needs {', '.join(missing)}, and no site is "
-                f"known for it; known: {', '.join(sorted(addresses.placeholders))}"
+                f"{suite.name}: task {task.task_id} needs {', '.join(missing)}, and no "
+                f"site is known for it; known: {', '.join(sorted(addresses.placeholders))}"
             )
         if settings.model == "solution" and not task.solution:
             raise OptionError(f"task {task.task_id} has no solution for the model 'solution'")
         for url in task.start_urls:
             if not is_web_address(addresses.fill(url)):
-                raise TaskError(f"{suite.name}: task {task.task_id}: start_url: '{url}' is no URL")
+                raise TaskError(
+                    f"{suite.name}: task {task.task_id}: start_url: '{url}' is not a URL"
+                )
     check_model(settings)
     notices = []
     if settings.ocr and tesseract_version() is None:
-        notices.append("no Tesseract: text inside images stays unread (install tesseract-ocr)")
+        notices.append("Tesseract is missing: text in images is not read (install tesseract-ocr)")
         settings = settings.model_copy(update={"ocr": False})
     threads = default_threads(settings.workers, os.cpu_count() or 1)
     plan = make_plan(
@@ -100,22 +102,24 @@ def prepare(
 
 
 def run(prepared: Run, console: Console) -> Path:
-    """Run what is not done yet, show it, and return the path of the report.
+    """Run the missing episodes with a live display, and return the path of the report.
 
-    Interrupted, it prints what there is and writes the report before it passes the interrupt on.
+    An interrupt is passed on after the table is printed and the report is written.
 
     Raises:
-        Unwritable: nothing can be written in the folder.
-        NotWritten: a row or the report was lost, as on a full disk; what was written is whole.
+        Unwritable: the folder cannot be written.
+        NotWritten: a row or the report was lost, for example on a full disk. Earlier rows are
+            complete.
         ResultsError: the folder holds other results, or another run is writing there.
-        CannotStart: nobody can work as asked; the message says what to mend.
-        RunError: workers or the model's process die again and again; the message says why.
+        CannotStart: the model, a policy, the browser or a port is unavailable; the message says
+            what to correct.
+        RunError: workers or the model's process die repeatedly; the message names the cause.
     """
     plan, out = prepared.plan, prepared.plan.settings.out
     for folder in (out, out / "traces", out / "logs"):
         is_ours = folder != out or (out / "results.jsonl").exists()
         require_folder(folder)
-        if is_ours:  # of a run of old it may be open to others
+        if is_ours:  # an older version may have left it readable for others
             with contextlib.suppress(PermissionError):
                 folder.chmod(0o700)
     with Results(out / "results.jsonl", fresh=prepared.fresh) as results:
@@ -133,10 +137,10 @@ def run(prepared: Run, console: Console) -> Path:
         done = [row for row in results.rows if row.key in wanted - undone]
         for notice in prepared.notices:
             console.print(Text(notice, style="yellow"), soft_wrap=True)
-        for line in mixture([*results.rows, *_of_now(results.rows)]):
+        for line in mixed_versions([*results.rows, *_preview(results.rows)]):
             console.print(Text(f"{out}: {line}", style="yellow"), soft_wrap=True)
         if done:
-            note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; going on"
+            note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
             console.print(Text(note), soft_wrap=True)
         workers = min(plan.settings.workers, max(1, len(jobs)))
         display = RunDisplay(
@@ -148,30 +152,30 @@ def run(prepared: Run, console: Console) -> Path:
                     run_jobs(plan, results, display, jobs=jobs)
         except BaseException:
             try:
-                _conclude(results, wanted, out, console)
-            except NotWritten as lost:  # what broke the run off is what people must hear of
+                _finish(results, wanted, out, console)
+            except NotWritten as lost:  # the original error matters more than a lost report
                 console.print(Text(f"no report: {lost}", style="yellow"), soft_wrap=True)
             raise
-        path = _conclude(results, wanted, out, console)
+        path = _finish(results, wanted, out, console)
     assert path is not None, "a plan has at least one episode"
     return path
 
 
-def _of_now(rows: Sequence[Row]) -> list[Row]:
-    """A row as this run will write it, if there are others to go beside it."""
+def _preview(rows: Sequence[Row]) -> list[Row]:
+    """Return a row of this run's commit, if the file already holds rows of other commits."""
     return [replace(row, commit=commit()) for row in rows[:1]]
 
 
 def _title(plan: Plan) -> str:
     settings, suite = plan.settings, plan.suite
-    script = " (a script: nothing is measured)" if settings.model in SCRIPTED else ""
+    script = " (scripted: measures no model)" if settings.model in SCRIPTED else ""
     num = len(plan.jobs)
     episodes = f"{num} episode{'s' * (num != 1)}"
     return f"{suite.name}, world {suite.world_seed}, model {settings.model}{script}: {episodes}"
 
 
-def _conclude(results: Results, wanted: set[str], out: Path, console: Console) -> Path | None:
-    """The table so far and the report; None where there is no row yet."""
+def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> Path | None:
+    """Print the table and write the report; return its path, or None if there is no row yet."""
     if not results.rows:
         return None
     rows = [row for row in results.rows if row.key in wanted]
@@ -186,8 +190,8 @@ def _conclude(results: Results, wanted: set[str], out: Path, console: Console) -
 
 
 def _clear(out: Path) -> None:
-    """Remove what an earlier run wrote beside its rows, and nothing else."""
-    for name in _WRITTEN:
+    """Remove the report, traces and logs of an earlier run, and nothing else."""
+    for name in _OUTPUTS:
         path = out / name
         if path.is_dir():
             shutil.rmtree(path)

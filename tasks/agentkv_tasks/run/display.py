@@ -1,5 +1,5 @@
-"""A run on the terminal: a live table by policy, plain lines where there is no terminal, and the
-table at the end."""
+"""A run on the terminal: a live table by policy, or plain lines without a terminal, and the final
+table."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.task import Task
 
-_RECENT = 20  # episodes that the guess of the time left goes by
+_RECENT = 20  # episodes that estimate the remaining time
 
 
 @dataclass
-class _Standing:
+class _Progress:
     """One policy so far."""
 
     total: int
@@ -40,7 +40,7 @@ class _Standing:
 
 
 class RunDisplay:
-    """Shows a run; a context manager. `rows` are those of an earlier start, counted as done."""
+    """Shows the progress of a run; a context manager. `rows` were finished by an earlier start."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class RunDisplay:
         self._console = console
         self._title = title
         self._workers = workers
-        self._standings = {name: _Standing(total) for name, total in totals.items()}
+        self._progress = {name: _Progress(total) for name, total in totals.items()}
         self._running: dict[str, tuple[Job, Stepped | None]] = {}
         self._seconds: list[float] = []
         self._num_begun = len(rows)
         self._live: Live | None = None
         for row in rows:
-            if row.policy in self._standings:
-                self._standings[row.policy].add(row)
+            if row.policy in self._progress:
+                self._progress[row.policy].add(row)
 
     def __enter__(self) -> "RunDisplay":
         if self._console.is_terminal:
-            self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
+            self._live = Live(self._view(), console=self._console, refresh_per_second=4)
             self._live.start()
         else:
             self._console.print(Text(self._title), soft_wrap=True)
@@ -73,7 +73,7 @@ class RunDisplay:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.update(self._picture())
+            self._live.update(self._view())
             self._live.stop()
 
     def started(self, job: Job) -> None:
@@ -84,18 +84,18 @@ class RunDisplay:
 
     def finished(self, job: Job, row: Row) -> None:
         self._running.pop(job.key, None)
-        self._standings[row.policy].add(row)
+        self._progress[row.policy].add(row)
         self._seconds.append(row.seconds)
         if self._live is None:
             self._console.print(Text(self._line(row)), soft_wrap=True)
 
     def tick(self) -> None:
         if self._live is not None:
-            self._live.update(self._picture())
+            self._live.update(self._view())
 
     def _line(self, row: Row) -> str:
-        done = sum(standing.done for standing in self._standings.values())
-        total = sum(standing.total for standing in self._standings.values())
+        done = sum(progress.done for progress in self._progress.values())
+        total = sum(progress.total for progress in self._progress.values())
         outcome = "success" if row.success else "failure"
         if row.status != "stopped":
             outcome += f" ({row.status})"
@@ -107,21 +107,21 @@ class RunDisplay:
         )
         return f"{line}; {row.error}" if row.status in FAILURES and row.error else line
 
-    def _picture(self) -> Group:
+    def _view(self) -> Group:
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
         table.add_column("policy", no_wrap=True, max_width=22)
         for name in ("done", "success", "", "steps", "cache peak", "time left"):
             table.add_column(name, justify="right", no_wrap=True)
-        for name, standing in self._standings.items():
-            done = standing.done
+        for name, progress in self._progress.items():
+            done = progress.done
             table.add_row(
                 Text(name),
-                f"{done}/{standing.total}",
-                str(standing.successes) if done else "-",
-                percent(standing.successes / done) if done else "",
-                f"{standing.steps / done:.1f}" if done else "-",
-                human_bytes(standing.peak_bytes / standing.peaks) if standing.peaks else "-",
-                self._time_left(standing.total - done),
+                f"{done}/{progress.total}",
+                str(progress.successes) if done else "-",
+                percent(progress.successes / done) if done else "",
+                f"{progress.steps / done:.1f}" if done else "-",
+                human_bytes(progress.peak_bytes / progress.peaks) if progress.peaks else "-",
+                self._time_left(progress.total - done),
             )
         lines: list[Text | Table] = [Text(self._title, style="bold", overflow="ellipsis"), table]
         for job, step in self._running.values():
@@ -132,7 +132,7 @@ class RunDisplay:
         return Group(*lines)
 
     def _time_left(self, episodes: int) -> str:
-        """Minutes and seconds for so many episodes at the pace of the last ones."""
+        """Estimate the time for `episodes` at the speed of the last ones."""
         if episodes == 0:
             return "done"
         recent = self._seconds[-_RECENT:]
@@ -144,7 +144,8 @@ class RunDisplay:
 
 _LEGEND = (
     "95 %: bootstrap over tasks. won/lost: episodes that only this policy or only {baseline} "
-    "solved; p: exact McNemar. cache peak: mean over episodes; less: {baseline}'s over this one's."
+    "solved. p: exact McNemar test. cache peak: mean over episodes. less: peak of {baseline} "
+    "divided by the peak of this policy."
 )
 
 
@@ -153,7 +154,7 @@ def _p_value(value: float) -> str:
 
 
 def result_table(rows: Sequence[Row]) -> Table:
-    """Success and cache by policy, compared in pairs with the baseline; fits 80 columns."""
+    """Return success and cache bytes by policy, paired with the baseline; fits 80 columns."""
     summaries = summarise(rows)
     baseline = next((summary.label for summary in summaries if summary.against is None), "")
     table = Table(
@@ -184,7 +185,7 @@ def result_table(rows: Sequence[Row]) -> Table:
 
 
 def failure_lines(rows: Sequence[Row]) -> list[str]:
-    """Episodes that the harness ended, by policy; nothing where there are none."""
+    """Describe the episodes that the harness ended, one line per policy that has any."""
     lines = []
     for summary in summarise(rows):
         if summary.failures:
@@ -194,7 +195,7 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def task_table(tasks: Sequence[Task]) -> Table:
-    """What the tasks of a suite ask for."""
+    """Return the tasks of a suite: id, category, steps of the solution and goal."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for name in ("id", "category", "steps", "goal"):
         table.add_column(name, justify="right" if name in ("id", "steps") else "left")

@@ -1,4 +1,4 @@
-"""What a worker keeps from one episode to the next, and how it runs one."""
+"""Run episodes one after another, keeping the sites, the browser and the model's connection."""
 
 import contextlib
 import re
@@ -38,20 +38,20 @@ _EVALUATION_S = 60.0
 
 
 class EpisodeRunner:
-    """The things an episode needs, kept from one to the next: sites, browser, a line to the model.
+    """Runs episodes; keeps the sites, the browser and the connection to the model between them.
 
-    A context manager; after the browser was lost it is launched anew for the next episode.
+    A context manager. A lost browser is launched again for the next episode.
 
     Args:
-        line: to the process that holds the model; None for scripts, which need none.
+        line: connection to the process that holds the model; None for scripts.
 
     Raises:
-        ValueError: the browser or a port cannot be had; the message says what to do.
-        ModelGone: the model's process has ended, then or in an episode.
+        ValueError: the browser or a port is unavailable; the message says what to do.
+        ModelGone: the model's process has ended, at the start or during an episode.
     """
 
     def __init__(self, plan: Plan, line: Connection | None) -> None:
-        self._plan, self._line = plan, line
+        self._plan, self._channel = plan, line
         self._settings = plan.settings
         self._stack = contextlib.ExitStack()
         self._browser_stack = contextlib.ExitStack()
@@ -67,8 +67,8 @@ class EpisodeRunner:
             self.addresses = _addresses(self._server, self._plan)
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
-            if self._line is not None:
-                self._model = RemoteModel(self._line)  # which is loaded by then, or soon
+            if self._channel is not None:
+                self._model = RemoteModel(self._channel)  # waits until the model is loaded
         except BaseException:
             self.__exit__()
             raise
@@ -80,11 +80,15 @@ class EpisodeRunner:
 
     @property
     def device(self) -> str:
-        """Where the model computes: the GPU's name, or the processor's."""
+        """Name of the GPU or processor that runs the model."""
         return processor() if self._model is None else self._model.device
 
     def run(self, job: Job, report: Callable[[Step], None]) -> Row:
-        """One episode of `job`; whatever goes wrong inside becomes the row's status and error."""
+        """Run one episode. Errors inside it become the status and error of the row.
+
+        Raises:
+            ModelGone: the model's process has ended.
+        """
         path = trace_path(self._settings.out, job.stem)
         steps: list[Step] = []
         secrets = Secrets()
@@ -111,14 +115,14 @@ class EpisodeRunner:
             "world_seed": self._plan.suite.world_seed,
         }
         try:
-            path.unlink(missing_ok=True)  # left by a run that was killed in the middle
+            path.unlink(missing_ok=True)  # a killed run may have left it
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             with TraceWriter(path, head=head, secrets=secrets) as trace:
                 pictures = path.with_suffix("")
-                row = self._tried(job, row, trace, on_step, pictures, secrets)
-        except (NotWritten, OSError) as error:  # of the trace itself
-            row = _crashed(row, error)
-        row = self._shown(row, secrets)
+                row = self._guarded_episode(job, row, trace, on_step, pictures, secrets)
+        except (NotWritten, OSError) as error:  # the trace itself failed
+            row = _crash_row(row, error)
+        row = self._publishable(row, secrets)
         if row.status == "env_error":
             self._close_browser()
         if self._model is not None:
@@ -129,14 +133,14 @@ class EpisodeRunner:
             peaks = Peaks(peak_rss_bytes())
         return replace(
             row,
-            **_costs(steps),
+            **_totals(steps),
             seconds=round(time.monotonic() - started, 3),
             allocator_peak_bytes=peaks.allocator_bytes,
             rss_peak_bytes=peaks.rss_bytes,
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _tried(
+    def _guarded_episode(
         self,
         job: Job,
         row: Row,
@@ -153,20 +157,20 @@ class EpisodeRunner:
             return replace(row, status="env_error", error=_first_line(error))
         except ModelGone:
             raise
-        except Exception as error:  # the episode's edge: one bad episode must not end the run
-            with contextlib.suppress(OSError):  # a disk that is full takes no log either
+        except Exception as error:  # one failed episode must not end the run
+            with contextlib.suppress(OSError):  # a full disk takes no log either
                 print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
-            return _crashed(row, error)
+            return _crash_row(row, error)
 
-    def _shown(self, row: Row, secrets: Secrets) -> Row:
-        """`row` as it may be written: no secrets, and nothing that differs from run to run."""
+    def _publishable(self, row: Row, secrets: Secrets) -> Row:
+        """Return `row` without secrets and without text that differs between equal runs."""
 
-        def shown(text: str) -> str:
+        def clean(text: str) -> str:
             text = secrets.mask(self.addresses.public(text))
-            return _MEMORY.sub("at 0x...", text)
+            return _ADDRESS.sub("at 0x...", text)
 
         return replace(
-            row, answer=secrets.mask(row.answer), error=shown(row.error), reason=shown(row.reason)
+            row, answer=secrets.mask(row.answer), error=clean(row.error), reason=clean(row.reason)
         )
 
     def _episode(
@@ -187,7 +191,7 @@ class EpisodeRunner:
         with self._session(task.start_urls, task) as session:
             session.open(*(self.addresses.fill(url) for url in task.start_urls))
             solution = [self.addresses.fill(line) for line in task.solution]
-            agent = make_agent(self._settings, model=self._acting(job), solution=solution)
+            agent = make_agent(self._settings, model=self._model_for(job), solution=solution)
             episode = agent.run(
                 session,
                 task.intent,
@@ -202,17 +206,17 @@ class EpisodeRunner:
             row = replace(row, status=episode.status, answer=episode.answer, error=episode.error)
             if episode.status in ("env_error", "timeout"):
                 return row
-            return self._scored(task, row, episode, session)
+            return self._score(task, row, episode, session)
 
-    def _acting(self, job: Job) -> RemoteActing | None:
+    def _model_for(self, job: Job) -> RemoteActing | None:
         if self._model is None:
             return None
-        # A policy that keeps everything is given no budget, whatever the run's is.
+        # The resolved budget is None for a policy that keeps everything.
         return self._model.with_cache(job.policy, job.policy_parameters["budget"])
 
-    def _scored(self, task: Any, row: Row, episode: Episode, session: Session) -> Row:
+    def _score(self, task: Any, row: Row, episode: Episode, session: Session) -> Row:
         assert self._browser is not None
-        with self._browser.watchdog.limit(_EVALUATION_S):  # a check runs scripts of the page's
+        with self._browser.watchdog.limit(_EVALUATION_S):  # a check runs scripts of the page
             final = Final.of(session.page, episode.answer, self.addresses)
             score = evaluate(
                 task,
@@ -243,16 +247,16 @@ class EpisodeRunner:
         self._browser = self._browser_stack.enter_context(launched)
 
     def _close_browser(self) -> None:
-        """Let the browser go; the next episode launches another."""
+        """Close the browser; the next episode launches another one."""
         try:
             self._browser_stack.close()
         except (BrowserGone, PlaywrightError):
-            pass  # what is gone cannot be closed
+            pass  # it is gone already
         self._browser_stack = contextlib.ExitStack()
 
 
 def blank_row(plan: Plan, job: Job, *, device: str = "") -> Row:
-    """The row of an episode of which nothing is known yet."""
+    """Return the row of an episode with an unknown outcome: a crash without any cost."""
     return Row(
         suite=plan.suite.name,
         world_seed=plan.suite.world_seed,
@@ -278,8 +282,8 @@ def _addresses(server: Server, plan: Plan) -> Addresses:
     return Addresses(placeholders, server.addresses, settle_s=settle)
 
 
-def _costs(steps: list[Step]) -> dict[str, Any]:
-    """The figures of a row that add up over steps; None where the model has no cache."""
+def _totals(steps: list[Step]) -> dict[str, Any]:
+    """Sum up the steps of an episode; models without a cache leave the cache's fields unset."""
     cached = [step for step in steps if step.seen_tokens]
     costs: dict[str, Any] = {
         "steps": len(steps),
@@ -299,14 +303,14 @@ def _costs(steps: list[Step]) -> dict[str, Any]:
     return costs
 
 
-def _crashed(row: Row, error: Exception) -> Row:
+def _crash_row(row: Row, error: Exception) -> Row:
     kind = "" if isinstance(error, NotWritten) else f"{type(error).__name__}: "
     return replace(
         row, status="crash", success=False, score=0.0, error=f"{kind}{_first_line(error)}"
     )
 
 
-_MEMORY = re.compile(r"\bat 0x[0-9a-f]{6,}")
+_ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What a run will do: its episodes in order, and all that a worker has to know."""
+"""The plan of a run: its episodes in order, and everything a worker needs to know."""
 
 import re
 import zlib
@@ -19,7 +19,7 @@ from agentkv_tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One episode to be run."""
+    """An episode to run."""
 
     task: Task
     policy: PolicySettings
@@ -27,28 +27,29 @@ class Job:
     seed: int
     key: str
     stem: str
-    """Name of its trace, without ending; also what `agentkv replay` takes."""
+    """File name of its trace without suffix; `agentkv replay` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run. Travels to the workers, so it holds values only."""
+    """A whole run. It is sent to other processes, so it holds values only."""
 
     settings: RunSettings
     suite: Suite
     jobs: tuple[Job, ...]
     sites: Mapping[str, str]
-    """Placeholder -> origin, for sites that stand elsewhere; the embedded world serves the rest."""
+    """Placeholder to origin of sites that run elsewhere; the embedded world serves the others."""
     scoring: Scoring
     step_timeout_s: float
     threads: int
-    """Of torch, in the process that holds the model."""
+    """Threads of torch in the process that holds the model."""
     weights: str = ""
-    """What tells the model's weights from others (`weights_digest`); empty for scripts."""
+    """Digest of the model's weights (`weights_digest`); empty for scripts."""
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """What decides outcomes and is not in a row's key: equal in all rows that are compared."""
+        """Settings that decide outcomes and are not in a row's key. Rows must agree in all of them
+        to be compared."""
         chosen = self.settings
         return {
             "suite_digest": self.suite.digest,
@@ -82,8 +83,14 @@ def make_plan(
     step_timeout_s: float,
     threads: int,
 ) -> Plan:
-    """All episodes of a run, ordered so that the policies take turns on each task: what changes in
-    the course of a run then touches all of them alike, and a run cut short is still paired."""
+    """Plan all episodes of a run.
+
+    The policies take turns on each task. Drift in the course of a run then affects all policies
+    alike, and an interrupted run is still paired.
+
+    Raises:
+        ValueError: a policy, a parameter or the budget cannot be used.
+    """
     jobs: list[Job] = []
     parameters = {
         policy.row_name: resolved_parameters(settings, policy) for policy in settings.policies
@@ -120,18 +127,20 @@ def _job(
 
 
 def trace_path(out: Path, stem: str) -> Path:
-    """Where an episode's trace is; its pictures are in the folder of the same name beside it."""
+    """Return the path of an episode's trace. A folder of the same name holds its screenshots."""
     return out / "traces" / f"{stem}.jsonl"
 
 
 def default_threads(workers: int, cpus: int) -> int:
-    """Threads of torch that leave each worker's browser a core: threads that wait for one another
-    crawl on a machine with more work than cores (our choice)."""
+    """Return the number of torch threads that leaves each worker's browser a core (our choice).
+
+    Threads that wait for each other slow down sharply once there is more work than cores.
+    """
     return max(1, cpus - workers)
 
 
 def total(jobs: Sequence[Job]) -> dict[str, int]:
-    """Number of episodes per policy."""
+    """Count the episodes of each policy."""
     counts: dict[str, int] = {}
     for job in jobs:
         counts[job.policy.row_name] = counts.get(job.policy.row_name, 0) + 1

@@ -1,4 +1,4 @@
-"""What a run needs of the machine, looked at before anything starts."""
+"""`agentkv doctor`: check what a run needs from the machine."""
 
 import importlib.metadata
 import shutil
@@ -23,7 +23,7 @@ Verdict = Literal["ok", "degraded", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: `degraded` works less well, `missing` does not work."""
+    """Result of one check. `degraded` works less well, `missing` does not work."""
 
     name: str
     verdict: Verdict
@@ -31,34 +31,34 @@ class Finding:
 
 
 def tesseract_version() -> str | None:
-    """The version of Tesseract, or None where it is not installed."""
+    """Return the version of Tesseract, or None if it is not installed."""
     path = shutil.which("tesseract")
     if path is None:
         return None
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    first = (said.stdout or said.stderr).partition("\n")[0]
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    first = (done.stdout or done.stderr).partition("\n")[0]
     return first.removeprefix("tesseract").strip() or "of unknown version"
 
 
 def find_browser(executable: Path | None) -> str:
-    """The Chromium that a run would use.
+    """Return the path of the Chromium that a run would use.
 
     Raises:
-        BrowserMissing: `executable` is not there.
+        BrowserMissing: `executable` does not exist.
     """
     if executable is not None and shutil.which(str(executable)) is None:
-        raise BrowserMissing(f"--browser-path {executable} is no executable file")
+        raise BrowserMissing(f"--browser-path {executable} is not an executable file")
     return str(executable or find_executable() or "Playwright's own Chromium")
 
 
 def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterator[Finding]:
-    """Everything in turn; takes seconds, because the browser and the sites are really started."""
+    """Run all checks. This takes seconds, because the browser and the sites are started."""
     yield Finding("python", "ok", f"{versions()['python']} at {sys.executable}")
     yield from _shadowing()
     yield _browser(browser_path)
     tesseract = tesseract_version()
     if tesseract is None:
-        hint = "not found: text inside images stays unread; install tesseract-ocr"
+        hint = "not found: text in images is not read; install tesseract-ocr"
         yield Finding("tesseract", "degraded", hint)
     else:
         yield Finding("tesseract", "ok", tesseract)
@@ -99,12 +99,12 @@ def _fonts() -> Finding:
         except OSError:
             continue
         return Finding("fonts", "ok", name)
-    hint = "neither DejaVu nor Liberation found: pictures use Pillow's font; install fonts-dejavu"
+    hint = "neither DejaVu nor Liberation found: images use Pillow's font; install fonts-dejavu"
     return Finding("fonts", "degraded", hint)
 
 
 def _compute() -> Iterator[Finding]:
-    import torch  # seconds
+    import torch  # takes seconds
 
     from agentkv_kernels.device import choice_here
 

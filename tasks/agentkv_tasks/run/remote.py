@@ -1,6 +1,7 @@
-"""A worker's end of its line to the process that holds the model.
+"""The worker's side of its connection to the process that holds the model.
 
-Every message is a frozen value. The worker asks and waits; it needs neither torch nor weights.
+Every message is a frozen value. The worker sends a request and waits for the response; it needs
+neither torch nor weights.
 """
 
 import contextlib
@@ -17,16 +18,16 @@ Connection = multiprocessing.connection.Connection
 
 
 class ModelGone(RuntimeError):
-    """The process that held the model has ended: no episode can go on."""
+    """The process that held the model has ended; no episode can continue."""
 
 
 class ReplyFailed(RuntimeError):
-    """The model could not reply; the message names what went wrong in its process."""
+    """The model could not reply; the message names the error in its process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A new episode; the one before it on this line is forgotten."""
+    """Begin a new episode; the previous one on this connection ends."""
 
     policy: PolicySettings
     budget: int | str | None
@@ -36,22 +37,22 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A page to reply to."""
+    """Ask for the reply to a page."""
 
     page: Page
     note: str
     seconds: float | None
-    """Until the reply is no longer waited for: clocks of two processes need not agree."""
+    """Time limit for the reply. It is relative, because the clocks of two processes may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The episode is over; its cache can go. Answered by `Peaks`."""
+    """End the episode and free its cache. The response is `Peaks`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """The first thing said on a line: the model is loaded."""
+class Connected:
+    """First message on a connection: the model is loaded."""
 
     name: str
     device: str
@@ -59,7 +60,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There is no reply."""
+    """The request raised an error."""
 
     kind: str
     message: str
@@ -67,71 +68,71 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Most memory of the model's process during an episode; None where others shared it."""
+    """Peak memory of the model's process during an episode; None if others shared it."""
 
     rss_bytes: int | None = None
     allocator_bytes: int | None = None
 
 
 Request = Begin | Ask | End
-Response = Welcome | Reply | Failed | Peaks
+Response = Connected | Reply | Failed | Peaks
 
 
 class RemoteModel:
-    """The model at the other end of `connection`; waits until it is loaded.
+    """The model at the other end of `connection`. The constructor waits until it is loaded.
 
     Raises:
-        ModelGone: here and in everything it does, once the process there has ended.
+        ModelGone: by every method too, once the process of the model has ended.
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._line = _Line(connection)
-        welcome = self._line.hear()
-        assert isinstance(welcome, Welcome)
-        self.name, self.device = welcome.name, welcome.device
+        self._channel = _Channel(connection)
+        greeting = self._channel.receive()
+        assert isinstance(greeting, Connected)
+        self.name, self.device = greeting.name, greeting.device
 
     def with_cache(self, policy: PolicySettings, budget: int | str | None) -> "RemoteActing":
-        """A `Model` whose caches are kept by `policy`."""
-        return RemoteActing(self.name, self._line, policy, budget)
+        """Return a `Model` whose caches use `policy`."""
+        return RemoteActing(self.name, self._channel, policy, budget)
 
     def end(self) -> Peaks:
-        """End the episode in progress."""
-        self._line.say(End())
-        peaks = self._line.hear()
+        """End the current episode and return its peak memory."""
+        self._channel.send(End())
+        peaks = self._channel.receive()
         assert isinstance(peaks, Peaks)
         return peaks
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteActing:
-    """A `Model`. One episode at a time: a new one ends the one before."""
+    """A `Model` with one episode at a time: a new episode ends the previous one."""
 
     name: str
-    line: "_Line"
+    line: "_Channel"
     policy: PolicySettings
     budget: int | str | None
 
     def begin(self, goal: str, *, seed: int = 0) -> "RemoteConversation":
-        self.line.say(Begin(self.policy, self.budget, goal, seed))
+        self.line.send(Begin(self.policy, self.budget, goal, seed))
         return RemoteConversation(self.line)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteConversation:
-    """One episode."""
+    """An episode with the remote model."""
 
-    line: "_Line"
+    line: "_Channel"
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        """As `Conversation.reply`.
+        """Ask for a reply, as `Conversation.reply` does.
 
         Raises:
-            ContextLimit, TimeoutError: as a model here would.
-            ReplyFailed: anything else that went wrong there.
+            ContextLimit, TimeoutError: as a local model would.
+            ReplyFailed: any other error in the model's process.
         """
         seconds = None if deadline is None else deadline - time.monotonic()
-        self.line.say(Ask(page, note, seconds))
-        answer = self.line.hear()
+        self.line.send(Ask(page, note, seconds))
+        answer = self.line.receive()
         match answer:
             case Reply():
                 return answer
@@ -141,27 +142,27 @@ class RemoteConversation:
                 raise ContextLimit(answer.message)
             case Failed():
                 raise ReplyFailed(f"{answer.kind}: {answer.message}")
-        raise AssertionError(f"{answer} is no reply")
+        raise AssertionError(f"{answer} is not a reply")
 
 
-class _Line:
-    """One question at a time, each with its answer."""
+class _Channel:
+    """A connection that turns its loss into `ModelGone`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def say(self, request: Request) -> None:
-        with _both_there():
+    def send(self, request: Request) -> None:
+        with _detecting_loss():
             self._connection.send(request)
 
-    def hear(self) -> Response:
-        with _both_there():
+    def receive(self) -> Response:
+        with _detecting_loss():
             response: Response = self._connection.recv()
         return response
 
 
 @contextlib.contextmanager
-def _both_there() -> Iterator[None]:
+def _detecting_loss() -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:

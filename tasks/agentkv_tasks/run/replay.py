@@ -1,4 +1,4 @@
-"""Doing a recorded episode again, without its model: the same replies to a fresh world."""
+"""Replay a recorded episode without its model: the same replies in a fresh world."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from agentkv_tasks.task import parse_tasks
 
 
 class ReplayError(ValueError):
-    """There is no such trace, or it cannot be replayed."""
+    """A trace that does not exist or cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A model that answers what a trace says."""
+    """A model that repeats the replies of a trace."""
 
     steps: tuple[Step, ...]
     name: str = "replay"
@@ -36,7 +36,7 @@ class Recorded:
 
 
 class RecordedConversation:
-    """One replay."""
+    """The replies of one trace, in order."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self._replies = iter(steps)
@@ -46,15 +46,15 @@ class RecordedConversation:
 
 
 def has_masks(trace: Trace) -> bool:
-    """Whether something that was typed or asked for is not in the trace, because it was secret."""
+    """Return True if the trace masks a secret that was typed or part of the task."""
     return any(MASK in step.reply for step in trace.steps) or MASK in str(trace.head.get("task"))
 
 
 def find_trace(place: Path, key: str | None) -> Path:
-    """The trace file `place`, or the one trace in the folder `place` that `key` begins.
+    """Return the trace file `place`, or the only trace in folder `place` that begins with `key`.
 
     Raises:
-        ReplayError: there is none, or there are several.
+        ReplayError: no trace fits, or several do.
     """
     if place.is_file():
         return place
@@ -73,19 +73,19 @@ def find_trace(place: Path, key: str | None) -> Path:
 def replay(
     path: Path, *, on_step: Callable[[Step, Step], None]
 ) -> tuple[Trace, Episode, Score | None]:
-    """Do the episode of the trace at `path` again on the embedded world and score it.
+    """Replay the trace at `path` in the embedded world and score the result.
 
-    A trace has no secrets: `***` is typed where a password was, so that pages behind a sign-in may
-    differ, and a score that asks for the secret too (`has_masks`).
+    Traces hold no secrets. The replay types `***` in place of a password, so pages behind a sign-in
+    and scores that need the secret may differ (`has_masks`).
 
     Args:
         path: a trace that `agentkv run` wrote.
-        on_step: called with each recorded step and what it came to now.
+        on_step: called with each recorded step and the same step of the replay.
 
     Raises:
-        ReplayError: the trace holds no task, or one that cannot be begun or scored here.
-        TaskError: the task in it is none.
-        TraceError: it is none.
+        ReplayError: the trace holds no task, or a task that cannot start or be scored here.
+        TaskError: the task in the trace is invalid.
+        TraceError: the file is not a trace.
     """
     trace = read_trace(path)
     if "task" not in trace.head or not trace.steps:
@@ -103,7 +103,7 @@ def replay(
         addresses = Addresses(server.placeholders, server.addresses)
         for url in map(addresses.fill, task.start_urls):
             if not is_web_address(url):
-                raise ReplayError(f"{path}: start_url: {url!r:.80} is no web address")
+                raise ReplayError(f"{path}: start_url: {url!r:.80} is not a web address")
         size = task.viewport_size
         with browser.session(
             hosts=addresses.hosts(*task.start_urls),

@@ -1,4 +1,4 @@
-"""One worker process: it takes one job at a time and tells its parent how each goes."""
+"""A worker process: it runs one job at a time and reports to its parent."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ from agentkv_tasks.run.remote import Connection, ModelGone
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker can take an episode."""
+    """The worker is ready for an episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step of the episode in progress is over."""
+    """A step of the current episode is over."""
 
     num_steps: int
     cache_bytes: int
@@ -31,33 +31,33 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The episode is over; `row` is complete but for versions and commit."""
+    """The episode is over; only versions and commit are missing in `row`."""
 
     row: Row
 
 
 @dataclass(frozen=True, slots=True)
-class Unable:
-    """The worker cannot work at all; the message is for the person who started the run."""
+class StartFailed:
+    """The worker cannot start; the message is for the user."""
 
     message: str
 
 
-Message = Ready | Stepped | Finished | Unable
+Message = Ready | Stepped | Finished | StartFailed
 
 
 MODEL_GONE = 3
-"""Exit code of a worker whose model's process has ended."""
+"""Exit code of a worker that lost the model's process."""
 
 
 def serve(connection: Connection, log: Path, plan: Plan, line: Connection | None) -> None:
-    """What a worker process does: take jobs from `connection` until it is given None.
+    """Run jobs from `connection` until it receives None. The main function of a worker.
 
     Args:
-        line: to the process that holds the model; None for scripts.
+        line: connection to the process that holds the model; None for scripts.
     """
 
-    def tell(step: Step) -> None:
+    def report_step(step: Step) -> None:
         connection.send(Stepped(step.index + 1, step.cache_bytes, step.cache_peak_bytes))
 
     become_child(log)
@@ -66,15 +66,15 @@ def serve(connection: Connection, log: Path, plan: Plan, line: Connection | None
             try:
                 runner = stack.enter_context(EpisodeRunner(plan, line))
             except (ValueError, BrowserMissing) as error:
-                connection.send(Unable(str(error)))
+                connection.send(StartFailed(str(error)))
                 return
-            except BrowserGone as error:  # the next worker's may start
+            except BrowserGone as error:  # the browser of the next worker may start
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)
             connection.send(Ready())
             while (job := connection.recv()) is not None:
-                connection.send(Finished(runner.run(job, tell)))
+                connection.send(Finished(runner.run(job, report_step)))
     except ModelGone:
-        os._exit(MODEL_GONE)  # the parent ends everyone who was on the line
+        os._exit(MODEL_GONE)  # the parent replaces all workers
     except (EOFError, BrokenPipeError):
-        os._exit(1)  # the parent is gone; nothing is left to tidy for
+        os._exit(1)  # the parent is gone
