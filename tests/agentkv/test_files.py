@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkv.files import NotWritten, append_line, json_line, make_folder, write_whole
+from agentkv.files import WriteError, append_line, json_line, make_folder, write_atomic
 from agentkv.trace import TraceWriter, read_trace
 from tests.agentkv.agent.test_trace import STEP
 from tests.agentkv.test_cli import SMALL, call
@@ -33,7 +33,7 @@ def test_a_line_that_finds_no_room_leaves_the_lines_before_it_whole(tmp_path: Pa
     append_line(path, b"first\n")
     with (
         at_most(8),
-        pytest.raises(NotWritten, match="written: File too large; .*room"),
+        pytest.raises(WriteError, match="written: File too large; .*space"),
     ):
         append_line(path, b"second\n")
     assert path.read_bytes() == b"first\n"
@@ -43,9 +43,9 @@ def test_a_line_that_finds_no_room_leaves_the_lines_before_it_whole(tmp_path: Pa
 
 def test_a_file_that_finds_no_room_leaves_what_stood_there(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_whole(path, "old")
-    with at_most(8), pytest.raises(NotWritten, match=r"report\.html"):
-        write_whole(path, "new and longer")
+    write_atomic(path, "old")
+    with at_most(8), pytest.raises(WriteError, match=r"report\.html"):
+        write_atomic(path, "new and longer")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
 
 
@@ -53,7 +53,7 @@ def test_a_trace_that_finds_no_room_keeps_its_whole_steps(tmp_path: Path) -> Non
     path = tmp_path / "one.jsonl"
     with TraceWriter(path, head={"goal": "g"}) as trace:
         trace.step(STEP)
-        with at_most(path.stat().st_size + 9), pytest.raises(NotWritten, match=r"one\.jsonl"):
+        with at_most(path.stat().st_size + 9), pytest.raises(WriteError, match=r"one\.jsonl"):
             trace.step(replace(STEP, index=1))
     assert read_trace(path).steps == (STEP,)
 
@@ -82,7 +82,7 @@ def test_files_and_folders_are_their_owners_whatever_the_umask_says(
     try:
         make_folder(tmp_path / "a" / "b")
         append_line(tmp_path / "a" / "b" / "rows", b"x\n")
-        write_whole(tmp_path / "a" / "page", "x")
+        write_atomic(tmp_path / "a" / "page", "x")
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").rglob("*")}

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.models.batch import LONG, Batch
-from agentkv.models.local import Asked, LocalConversation, LocalModel
+from agentkv.models.batch import LONG_CHUNK, Batch
+from agentkv.models.local import LocalConversation, LocalModel, PendingReply
 from agentkv.models.model import ContextLimit, Reply
-from agentkv.models.sampling import Sampler, choose
+from agentkv.models.sampling import Sampler, sample
 from agentkv_env.page import Page
 
 
@@ -42,12 +42,12 @@ def talks(model: LocalModel) -> list[LocalConversation]:
 
 def together(talks: list[LocalConversation], pages: list[Page], model: LocalModel) -> list[Reply]:
     batch = Batch(model.model)
-    asked = [talk.ask(page) for talk, page in zip(talks, pages, strict=True)]
+    asked = [talk.start_reply(page) for talk, page in zip(talks, pages, strict=True)]
     for each in asked:
         batch.add(each.generation)
     while len(batch):
         batch.step()
-    return [talk.answer(each) for talk, each in zip(talks, asked, strict=True)]
+    return [talk.finish_reply(each) for talk, each in zip(talks, asked, strict=True)]
 
 
 def test_replies_written_together_are_those_written_alone(
@@ -72,15 +72,15 @@ def test_replies_written_together_are_those_written_alone(
 
 def test_replies_come_and_go_between_steps(tiny_model: LocalModel, page: Page) -> None:
     shared, alone = talks(tiny_model), talks(tiny_model)
-    batch, asked, num_steps = Batch(tiny_model.model), list[Asked](), 0
+    batch, asked, num_steps = Batch(tiny_model.model), list[PendingReply](), 0
     while len(batch) or len(asked) < len(shared):
         if num_steps % 3 == 0 and len(asked) < len(shared):
-            asked.append(shared[len(asked)].ask(page))
+            asked.append(shared[len(asked)].start_reply(page))
             batch.add(asked[-1].generation)
         batch.step()
         num_steps += 1
     for talk, each, lone in zip(shared, asked, alone, strict=True):
-        assert talk.answer(each).text == lone.reply(page).text
+        assert talk.finish_reply(each).text == lone.reply(page).text
 
 
 def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
@@ -90,17 +90,19 @@ def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
     writer = tiny_model.with_cache("full", decoding="free", max_new_tokens=40).begin("goal", seed=0)
     readers = [tiny_model.with_cache("full", chunk=128).begin(f"goal {i}") for i in range(2)]
     batch = Batch(tiny_model.model)
-    generation = writer.ask(page).generation
+    generation = writer.start_reply(page).generation
     batch.add(generation)
-    while generation.read is None:
+    while generation.prefilled_at is None:
         batch.step()
-    pages = [reader.ask(replace(page, nodes=page.nodes * 6)).generation for reader in readers]
+    pages = [
+        reader.start_reply(replace(page, nodes=page.nodes * 6)).generation for reader in readers
+    ]
     for each in pages:
         batch.add(each)
-    assert all(len(each.piece) > LONG for each in pages)
+    assert all(len(each.next_chunk) > LONG_CHUNK for each in pages)
     num_steps = 0
-    while not all(each.read for each in pages) and not generation.is_over:
-        long = [not each.is_over and len(each.piece) > LONG for each in pages]
+    while not all(each.prefilled_at for each in pages) and not generation.is_over:
+        long = [not each.is_over and len(each.next_chunk) > LONG_CHUNK for each in pages]
         seen = [talk.cache.seen for talk in (writer, *readers)]
         batch.step()
         now = [talk.cache.seen for talk in (writer, *readers)]
@@ -114,16 +116,16 @@ def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
 def test_a_deadline_ends_one_reply_and_no_other(tiny_model: LocalModel, page: Page) -> None:
     late, early = (tiny_model.with_cache("full").begin("goal", seed=1) for _ in range(2))
     batch = Batch(tiny_model.model)
-    gone = late.ask(page, deadline=time.monotonic() - 1)
-    kept = early.ask(page, deadline=time.monotonic() + 100)
+    gone = late.start_reply(page, deadline=time.monotonic() - 1)
+    kept = early.start_reply(page, deadline=time.monotonic() + 100)
     batch.add(gone.generation)
     batch.add(kept.generation)
     while len(batch):
         batch.step()
     with pytest.raises(TimeoutError):
-        late.answer(gone)
+        late.finish_reply(gone)
     assert (
-        early.answer(kept).text
+        early.finish_reply(kept).text
         == tiny_model.with_cache("full").begin("goal", seed=1).reply(page).text
     )
 
@@ -135,15 +137,16 @@ def test_a_policy_that_breaks_ends_its_own_reply_alone(tiny_model: LocalModel, p
     bad = tiny_model.with_cache(agentkv.scored("broken", broken), budget=24).begin("goal")
     good = tiny_model.with_cache("full").begin("goal")
     batch = Batch(tiny_model.model)
-    asked = [talk.ask(page) for talk in (bad, good)]
+    asked = [talk.start_reply(page) for talk in (bad, good)]
     for each in asked:
         batch.add(each.generation)
     while len(batch):
         batch.step()
     with pytest.raises(RuntimeError, match="no score"):
-        bad.answer(asked[0])
+        bad.finish_reply(asked[0])
     assert (
-        good.answer(asked[1]).text == tiny_model.with_cache("full").begin("goal").reply(page).text
+        good.finish_reply(asked[1]).text
+        == tiny_model.with_cache("full").begin("goal").reply(page).text
     )
 
 
@@ -152,23 +155,23 @@ def test_a_reply_that_nobody_waits_for_leaves_the_others_alone(
 ) -> None:
     first, second = (tiny_model.with_cache("full").begin("goal", seed=2) for _ in range(2))
     batch = Batch(tiny_model.model)
-    dropped, asked = first.ask(page), second.ask(page)
+    dropped, asked = first.start_reply(page), second.start_reply(page)
     batch.add(dropped.generation)
     batch.add(asked.generation)
     batch.step()
-    batch.drop(dropped.generation)
+    batch.remove(dropped.generation)
     while len(batch):
         batch.step()
     assert not dropped.generation.is_over
     expected = tiny_model.with_cache("full").begin("goal", seed=2).reply(page)
-    assert second.answer(asked).text == expected.text
+    assert second.finish_reply(asked).text == expected.text
 
 
 def test_an_outgrown_model_ends_one_reply_and_no_other(short_model: LocalModel, page: Page) -> None:
     full = short_model.with_cache("full", max_new_tokens=64).begin("goal")
     with pytest.raises(ContextLimit):
         for _ in range(10):
-            full.ask(page)
+            full.start_reply(page)
             full.reply(page)
     fresh = short_model.with_cache("full", max_new_tokens=64).begin("goal")
     assert fresh.reply(page).num_tokens_out
@@ -181,12 +184,12 @@ def test_choices_keep_to_what_is_allowed_and_draws_follow_the_chances() -> None:
     few[[2, 5]] = True
     many = torch.ones(20, dtype=torch.bool)  # and a larger one
     greedy = Sampler(0.0, torch.Generator())
-    chosen = choose(logits, [few, many, None], [greedy] * 3).tolist()
+    chosen = sample(logits, [few, many, None], [greedy] * 3).tolist()
     assert chosen[0] == (2 if logits[0, 2] > logits[0, 5] else 5)
     assert chosen[1:] == logits[1:].argmax(dim=-1).tolist()
 
     sampler = Sampler(0.5, torch.Generator().manual_seed(1))
-    drawn = [int(choose(logits[:1], [few], [sampler])) for _ in range(4000)]
+    drawn = [int(sample(logits[:1], [few], [sampler])) for _ in range(4000)]
     share = torch.softmax(logits[0, [2, 5]] / 0.5, dim=0)[0]
     assert set(drawn) <= {2, 5}
     assert drawn.count(2) / 4000 == pytest.approx(float(share), abs=0.03)
@@ -199,4 +202,4 @@ def test_a_draw_is_torchs_own() -> None:
     for _ in range(50):
         chances = torch.softmax(logits[0] / 0.8, dim=-1)
         expected = int(torch.multinomial(chances, 1, generator=theirs))
-        assert int(choose(logits, [None], [sampler])) == expected
+        assert int(sample(logits, [None], [sampler])) == expected

@@ -86,7 +86,7 @@ def test_free_replies_are_the_likeliest_tokens_of_the_whole_stream(
             ids.append(id)
         assert reply.text == template.decode(ids)
         assert reply.num_tokens_out == len(ids)
-        stream += [*ids, *template.between]
+        stream += [*ids, *template.separator]
 
 
 def test_every_token_is_fed_once(tiny_model: LocalModel, page: Page) -> None:
@@ -95,7 +95,7 @@ def test_every_token_is_fed_once(tiny_model: LocalModel, page: Page) -> None:
     for _ in range(4):
         reply = talk.reply(page)
         num_fed += reply.num_tokens_in + reply.num_tokens_out
-        waiting = len(talk._unread) - len(tiny_model.template.between)
+        waiting = len(talk._pending) - len(tiny_model.template.separator)
         assert reply.cache is not None
         assert reply.cache.seen_tokens == talk.cache.seen == num_fed - waiting
         num_fed -= waiting

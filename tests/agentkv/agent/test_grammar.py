@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.dialog.grammar import RESERVE, Grammar, GrammarError, Matcher, reply_grammar
+from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar, GrammarError, Matcher, reply_grammar
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.reply import write_reply
 from agentkv.models.scripted import Solution
@@ -132,7 +132,7 @@ def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(
 def test_in_a_hurry_strings_close_as_soon_as_they_may(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    matcher = grammar.start(page, GOAL, most=RESERVE)
+    matcher = grammar.start(page, GOAL, max_tokens=CLOSING_TOKENS)
     matcher.consume(plain_tokenizer.encode("done\n```stop [a").ids)
     hurried = matcher.allowed().nonzero().flatten().tolist()
     assert hurried and all(plain_tokenizer.decode([id]).startswith("]") for id in hurried)
@@ -224,7 +224,7 @@ def test_ten_thousand_elements_can_all_be_acted_on(
 def test_elements_beyond_those_spelt_out_are_pointed_at_as_far_as_they_can_be(
     admits: Admits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv.dialog.grammar.MAX_SPELT", 0)
+    monkeypatch.setattr("agentkv.dialog.grammar.MAX_ELEMENT_CHARS", 0)
     box = Box(0, 0, 1, 1)
     beyond = (
         Node("element", "button", "Buy", box, id=10_001, states=("disabled",)),
@@ -244,4 +244,4 @@ def test_a_page_of_two_thousand_elements_is_spelt_out() -> None:
 
 def test_what_llguidance_cannot_follow_is_an_error_of_its_own_type(grammar: Grammar) -> None:
     with pytest.raises(GrammarError, match="the page's grammar failed"):
-        Matcher(grammar._tokenizer, "start: NOTHING", None, grammar._closing, most=None)
+        Matcher(grammar._tokenizer, "start: NOTHING", None, grammar._closing, max_tokens=None)

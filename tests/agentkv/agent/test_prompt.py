@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.chat import ChatTemplate
-from agentkv.dialog.prompt import PlainTemplate, Template, UntrustedText
+from agentkv.dialog.prompt import PlainTemplate, Template, UntrustedTextTokenizer
 
 MakeTokenizer = Callable[..., PreTrainedTokenizerFast]
 
@@ -68,7 +68,7 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def text_of(template: ChatTemplate, ids: list[int]) -> str:
-    return template._text._wary.decode(ids, skip_special_tokens=False)
+    return template._tokenizer._untrusted.decode(ids, skip_special_tokens=False)
 
 
 def test_the_plain_stream_is_four_marks_and_the_texts_between_them(
@@ -109,7 +109,7 @@ def test_no_text_puts_a_special_id_into_the_plain_stream(
 def test_no_text_puts_a_control_id_or_a_fence_into_a_chat(
     chat: ChatTemplate, goal: str, page: str, note: str
 ) -> None:
-    control = chat._text.control_ids
+    control = chat._tokenizer.control_ids
     quiet_opening, quiet_turn = chat.opening("x", "5e5e5e5e"), chat.turn("x", "", "5e5e5e5e")
     opening, turn = chat.opening(goal, "5e5e5e5e"), chat.turn(page, note, "5e5e5e5e")
     for loud, quiet in ((opening, quiet_opening), (turn, quiet_turn)):
@@ -167,7 +167,7 @@ def test_a_chat_template_is_used_piece_by_piece_as_it_would_render(
         *template.opening("GOAL", "77"),
         *template.turn("page 1", "", "77"),
         *template.encode("REPLY"),
-        *template.between,
+        *template.separator,
         *template.turn("page 2", "", "77"),
     ]
     assert template.source == "tokenizer"
@@ -183,7 +183,7 @@ def test_a_template_with_channels_answers_in_the_final_one(chat_tokenizer: MakeT
     template = ChatTemplate(chat_tokenizer(CHANNELS, eos="<|return|>"))
     assert template.source == "tokenizer"
     assert text_of(template, template.turn("page")).endswith("<|channel|>final<|message|>")
-    ends = {template._text._wary.id_to_token(id) for id in template.end_ids}
+    ends = {template._tokenizer._untrusted.id_to_token(id) for id in template.end_ids}
     assert ends == {"<|end|>", "<|return|>"}
 
 
@@ -199,7 +199,7 @@ def test_a_template_without_a_system_role_hears_it_from_the_user(
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (FORGETFUL, "the past is rendered anew"),
+        (FORGETFUL, "renders earlier messages anew"),
         (None, "no chat template"),
         ("{{ nothing.at.all }}", "fails"),
         ("{{ messages[-1].content }}", "drops, repeats or reorders"),
@@ -211,7 +211,7 @@ def test_a_template_that_is_not_append_only_gives_way_to_a_built_in_one(
     made = ChatTemplate(chat_tokenizer(template))
     assert made.source == "built-in"
     assert reason in made.reason
-    assert text_of(made, list(made.between)) == "<|im_end|>\n<|im_start|>user\n"
+    assert text_of(made, list(made.separator)) == "<|im_end|>\n<|im_start|>user\n"
 
 
 def test_without_known_marks_the_built_in_template_is_bare_text(plain_tokenizer: Tokenizer) -> None:
@@ -231,7 +231,7 @@ def test_counting_is_of_tokens(plain: PlainTemplate, chat: ChatTemplate) -> None
 
 def test_specials_declared_only_by_shape_are_control_too(chat_tokenizer: MakeTokenizer) -> None:
     backend = chat_tokenizer(None).backend_tokenizer
-    text = UntrustedText(backend)
+    text = UntrustedTextTokenizer(backend)
     assert backend.token_to_id("<think>") in text.control_ids
     assert backend.token_to_id("[3]") not in text.control_ids
     assert backend.token_to_id("<think>") not in text.encode("a <think> b")

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.dialog.grammar import MAX_TEXT, RESERVE, Grammar
-from agentkv.dialog.quotes import MAX_NOTES, WORDS_AHEAD, quoted_to, texts_made_of
+from agentkv.dialog.grammar import CLOSING_TOKENS, MAX_TEXT, Grammar
+from agentkv.dialog.quotes import MAX_NOTES, WORDS_AHEAD, quote_up_to, text_pattern
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import neutralize
 
@@ -87,7 +87,7 @@ def test_what_leads_to_a_value_can_be_quoted(
         return
     start = data.draw(st.sampled_from(starts))
     end = re.compile(r"\S+").match(line, start).end()  # type: ignore[union-attr]
-    quoted = quoted_to(line, start, end)
+    quoted = quote_up_to(line, start, end)
     assert quoted.endswith(line[start:end])
     assert admits(f"read {quoted}\n{DONE}", page=a_page(line))
 
@@ -168,7 +168,7 @@ def test_with_few_tokens_left_the_text_is_free_so_that_it_can_be_short(
     answer = plain_tokenizer.encode("```stop [9]```").ids
 
     def is_free(left: int) -> bool:
-        matcher = grammar.start(PAGE, GOAL, most=len(quoted) + left)
+        matcher = grammar.start(PAGE, GOAL, max_tokens=len(quoted) + left)
         matcher.consume(quoted)
         for id in answer:
             if not matcher.allowed()[id]:
@@ -176,7 +176,7 @@ def test_with_few_tokens_left_the_text_is_free_so_that_it_can_be_short(
             matcher.consume([id])
         return matcher.is_complete
 
-    assert is_free(RESERVE + 1) and not is_free(RESERVE + MAX_TEXT)
+    assert is_free(CLOSING_TOKENS + 1) and not is_free(CLOSING_TOKENS + MAX_TEXT)
 
 
 def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits: Admits) -> None:
@@ -203,7 +203,7 @@ def test_the_ends_of_all_passages_make_a_text(
         begins = [match.start() for match in re.finditer(r"(?<!\w)\S", passage)]
         ends.append(passage[data.draw(st.sampled_from(begins)) :])
     text = ", ".join(ends)
-    pattern = texts_made_of("; ".join(quoted), goal, most=MAX_TEXT)
+    pattern = text_pattern("; ".join(quoted), goal, max_chars=MAX_TEXT)
     if len(text) <= MAX_TEXT:
         assert pattern is not None and re.fullmatch(pattern, text)
 
