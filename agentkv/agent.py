@@ -91,8 +91,8 @@ class Agent:
             page: a `Session` or another `Environment`, or a Playwright page (sync API), which stays
                 open afterwards.
             goal: the task in plain words.
-            max_steps: the most actions.
-            timeout_s: the most seconds; checked between tokens and between steps.
+            max_steps: maximum number of actions.
+            timeout_s: time limit in seconds, checked between tokens and between steps.
             seed: equal seeds give equal episodes on equal pages.
             on_step: called with every step as soon as it is over.
             screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.

@@ -74,7 +74,7 @@ class Step:
     cache_bytes: int
     """Bytes of the stored keys and values after this turn."""
     cache_peak_bytes: int
-    """The largest number of these bytes since the episode began."""
+    """Largest number of these bytes since the episode began."""
     prefill_s: float
     """Seconds spent on reading the prompt."""
     decode_s: float
@@ -119,7 +119,7 @@ class Episode:
 
     @property
     def kv_peak_bytes(self) -> int:
-        """The most bytes that the cache stored at any time."""
+        """Largest number of bytes that the cache stored at any time."""
         return max((step.cache_peak_bytes for step in self.steps), default=0)
 
     @property

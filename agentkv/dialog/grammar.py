@@ -22,11 +22,12 @@ from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
 MAX_THOUGHT = 400
-"""The most characters in a line of thought."""
+"""Maximum number of characters in a line of thought."""
 MAX_TEXT = 120
-"""The most characters in a free string; without a limit, a small model never closes the bracket."""
+"""Maximum number of characters in a free string. Without a limit, a small model never closes the
+bracket."""
 MAX_URL = 200
-"""The most characters in an address after its scheme."""
+"""Maximum number of characters in an address after its scheme."""
 CLOSING_TOKENS = 32
 """Tokens reserved for closing a reply before its limit (our choice): most actions need fewer, and a
 truncated action cannot be parsed."""
@@ -62,18 +63,19 @@ def reply_grammar(page: Page, goal: str, *, thoughts: Thoughts = "named") -> str
     there is more of the page. `MAX_ELEMENT_CHARS`, `quotes.MAX_QUOTABLE` and `quotes.MAX_GOAL`
     bound the grammar's size for every page and goal.
     """
-    acts = [*_element_acts(page), *_page_acts(page)]
+    patterns = [*_element_patterns(page), *_page_patterns(page)]
     answer = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
     if thoughts == "free":
-        actions = "|".join(act.action for act in [*acts, _Act("done", answer)])
+        actions = "|".join([*(pattern.action for pattern in patterns), answer])
         thought = rf"[^`\x00-\x1f\x7f-\x9f]{{0,{MAX_THOUGHT}}}"
         return f"start: REPLY\nREPLY: {_regex(thought + _fenced(actions))}"
-    plain = "|".join(act.thought + _fenced(act.action) for act in [*acts, _Act("done", answer)])
-    replies = [_regex(plain), f"FROM {_regex(_fenced(answer))}"]
+    unquoted = [pattern.thought + _fenced(pattern.action) for pattern in patterns]
+    unquoted.append("done" + _fenced(answer))
+    replies = [_regex("|".join(unquoted)), f"FROM {_regex(_fenced(answer))}"]
     replies += [
-        f'{_regex(act.thought)} "\\n" FROM {_regex(_fenced(act.action))}'
-        for act in acts
-        if act.may_quote
+        f'{_regex(pattern.thought)} "\\n" FROM {_regex(_fenced(pattern.action))}'
+        for pattern in patterns
+        if pattern.may_quote
     ]
     return f"start: REPLY\nREPLY: FIRST ({' | '.join(replies)})\n{quotation_rules(goal, page)}"
 
@@ -106,7 +108,7 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Act:
+class _ActionPattern:
     """One thought and the actions that may follow it, as regular expressions."""
 
     thought: str
@@ -115,21 +117,21 @@ class _Act:
     """Whether a `from` line may separate thought and action."""
 
 
-def _element_acts(page: Page) -> list[_Act]:
-    """Return one act per element within `MAX_ELEMENT_CHARS`, and up to three for all the others."""
-    acts: list[_Act] = []
+def _element_patterns(page: Page) -> list[_ActionPattern]:
+    """Return one pattern per element, and up to three for all beyond `MAX_ELEMENT_CHARS`."""
+    patterns: list[_ActionPattern] = []
     left = MAX_ELEMENT_CHARS
     numbered: dict[str, list[str]] = {"hover": [], "click|hover": [], "click|hover|clear": []}
     for node in page.nodes:
         if node.id is None:
             continue
-        act = _Act(
+        pattern = _ActionPattern(
             f"at {re.escape(label(node))}", _element_action(node), may_quote=_takes_text(node)
         )
-        # An act that allows a quotation appears twice in the grammar.
-        left -= (1 + act.may_quote) * (len(act.thought) + len(act.action))
+        # A pattern that allows a quotation appears twice in the grammar.
+        left -= (1 + pattern.may_quote) * (len(pattern.thought) + len(pattern.action))
         if left >= 0:
-            acts.append(act)
+            patterns.append(pattern)
         elif not _UNREACHABLE.isdisjoint(node.states):
             numbered["hover"].append(str(node.id))
         elif _takes_text(node):
@@ -142,8 +144,8 @@ def _element_acts(page: Page) -> list[_Act]:
             action = f"(?:{verbs}) {number}"
             if "clear" in verbs:
                 action += rf"|type {number} \[{TEXT}{{1,{MAX_TEXT}}}\] \[[01]\]"
-            acts.append(_Act(rf"at {TEXT}{{1,{MAX_NAME}}}", action))
-    return acts
+            patterns.append(_ActionPattern(rf"at {TEXT}{{1,{MAX_NAME}}}", action))
+    return patterns
 
 
 def _fenced(action: str) -> str:
@@ -181,22 +183,27 @@ def _takes_text(node: Node) -> bool:
     return _is_typeable(node) and not node.options
 
 
-def _page_acts(page: Page) -> list[_Act]:
-    """Return the acts on no element, except the stop."""
+def _page_patterns(page: Page) -> list[_ActionPattern]:
+    """Return the patterns of actions without an element, except the stop."""
     up = ["up"] if page.pixels_above > 0 else []
     down = ["down"] if page.pixels_below > 0 else []
-    acts = [_Act("scroll", rf"scroll \[{direction}\]") for direction in up + down]
-    acts += [
-        _Act("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f-\x9f]{{1,{MAX_URL}}}\]"),
-        _Act("press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"),
-        _Act("go_back", "go_back"),
-        _Act("go_forward", "go_forward"),
-        _Act("new_tab", "new_tab"),
+    patterns = [_ActionPattern("scroll", rf"scroll \[{direction}\]") for direction in up + down]
+    patterns += [
+        _ActionPattern("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f-\x9f]{{1,{MAX_URL}}}\]"),
+        _ActionPattern(
+            "press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"
+        ),
+        _ActionPattern("go_back", "go_back"),
+        _ActionPattern("go_forward", "go_forward"),
+        _ActionPattern("new_tab", "new_tab"),
     ]
     if len(page.tabs) > 1:
         tabs = "|".join(str(tab) for tab in range(len(page.tabs)))
-        acts += [_Act("tab_focus", rf"tab_focus \[(?:{tabs})\]"), _Act("close_tab", "close_tab")]
-    return acts
+        patterns += [
+            _ActionPattern("tab_focus", rf"tab_focus \[(?:{tabs})\]"),
+            _ActionPattern("close_tab", "close_tab"),
+        ]
+    return patterns
 
 
 class Grammar:
@@ -234,7 +241,8 @@ class Grammar:
         Takes 5 ms for a page of the embedded sites, and 0.1 ms per token (medians of 555 replies).
 
         Args:
-            max_tokens: the most tokens in the reply; the matcher closes the reply before that.
+            max_tokens: maximum number of tokens in the reply, which is closed before that; None for
+                no limit.
 
         Raises:
             GrammarError: llguidance rejected the grammar.
@@ -259,7 +267,7 @@ class Matcher:
         continuation: called once with the text up to the end of a `from` line; returns the grammar
             for the rest, or None to stay with `grammar`. None if the grammar never changes.
         closing: mask of the ids that close a string or a line: bool, (vocabulary,).
-        max_tokens: the most tokens in the reply; None for no limit.
+        max_tokens: maximum number of tokens in the reply; None for no limit.
 
     Raises:
         GrammarError: llguidance rejected the grammar; `allowed` and `consume` raise it as well.

@@ -27,11 +27,11 @@ from agentkv_env.serialize import neutralize
 
 # The limits below are our choice.
 MAX_NOTES = 3
-"""The most `read` lines in one reply."""
+"""Maximum number of `read` lines in one reply."""
 MAX_QUOTE = 400
-"""The most characters in one quotation."""
+"""Maximum number of characters in one quotation."""
 ITEM_WORDS = 4
-"""The most words of the goal before a quotation of the page."""
+"""Maximum number of words of the goal before a quotation of the page."""
 LEAD_WORDS = 6
 """Words of a line quoted before the wanted text; enough to identify the line."""
 WORDS_AHEAD = 4

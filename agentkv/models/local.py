@@ -38,7 +38,7 @@ class LocalModel:
     grammar: Grammar = field(repr=False)
     """Token masks for constrained decoding."""
     max_positions: int | None
-    """The most tokens an episode may have; None if the architecture sets no limit."""
+    """Maximum number of tokens in an episode; None if the architecture sets no limit."""
 
     def with_cache(
         self,
@@ -59,8 +59,8 @@ class LocalModel:
             decoding: `constrained` masks every token that the page's grammar does not allow;
                 `free` masks nothing.
             temperature: 0 is greedy; a higher value samples, seeded per episode.
-            max_new_tokens: the most tokens per reply.
-            observation_tokens: the most page tokens shown per turn; None shows all.
+            max_new_tokens: maximum number of tokens per reply.
+            observation_tokens: maximum number of page tokens shown per turn; None shows all.
             observations: `whole` shows every page in full; `changes` shows only the lines that are
                 new or changed since the last visit (`agentkv_env.changes`).
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and

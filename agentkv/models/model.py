@@ -23,7 +23,7 @@ class CacheUse:
     live_bytes: int
     """Bytes of the stored keys and values."""
     peak_bytes: int
-    """The largest `live_bytes` since the episode began."""
+    """Largest `live_bytes` since the episode began."""
 
 
 @dataclass(frozen=True, slots=True)
