@@ -17,7 +17,7 @@ from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 
 MAX_NOTE_CHARS = 200
-"""Characters of an error that the model is shown; the error may quote a long text."""
+"""Maximum length of an error shown to the model, in characters; errors may quote long texts."""
 
 
 @runtime_checkable

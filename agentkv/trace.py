@@ -1,7 +1,8 @@
 """Records of an episode's steps, and the trace file that keeps them through a crash.
 
-A trace is JSON lines, appended and synced one by one: a head, the steps, an end. A trace without an
-end belongs to an episode that crashed; it holds every step up to then.
+A trace is a JSON Lines file: a head, the steps, an end. Each line is synced to the disk as soon as
+it is written. A trace without an end belongs to an episode that crashed; it holds all steps before
+the crash.
 """
 
 import functools
@@ -18,7 +19,7 @@ from agentkv.files import AppendedFile, json_line, write_atomic
 from agentkv.masking import Secrets
 
 SCHEMA = 1
-"""Version of the trace format, raised when older readers would misread new traces."""
+"""Version of the trace format, incremented when older readers would misread new traces."""
 
 Status = Literal[
     "stopped",
@@ -29,7 +30,7 @@ Status = Literal[
     "context_limit",
     "env_error",
 ]
-"""How an episode ended.
+"""Final status of an episode.
 
 * `stopped`: the agent stopped.
 * `step_limit`, `timeout`: the episode ran out of actions or seconds.
@@ -48,7 +49,7 @@ class TraceError(ValueError):
 class Step:
     """One turn of an episode: the page, the reply, and the result of the action.
 
-    Secrets read `***` in every text.
+    Secrets appear as `***` in every text.
     """
 
     index: int
@@ -64,7 +65,7 @@ class Step:
     action: str
     """The action in canonical form; empty if the reply could not be parsed."""
     error: str
-    """Why the reply could not be parsed or the action failed; empty for a successful step."""
+    """The reason for a parse failure or a failed action; empty for a successful step."""
     num_tokens_in: int
     """Tokens of this turn's prompt."""
     num_tokens_out: int
@@ -90,6 +91,7 @@ class Episode:
     """A finished episode."""
 
     status: Status
+    """The reason for the end."""
     answer: str
     """The answer of the stop action, unmasked; empty for every other status."""
     steps: tuple[Step, ...]
@@ -135,8 +137,8 @@ class TraceWriter:
             episode = agent.run(page, goal, on_step=trace.step)
             trace.end(episode)
 
-    Only the owner can read the file. Secrets read `***`. When a secret becomes known late, the
-    whole file is rewritten atomically.
+    Only the owner can read the file. Secrets appear as `***`. If a secret becomes known only after
+    it was written, the whole file is replaced atomically.
 
     Args:
         path: the file to create.
@@ -230,7 +232,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace, without a partial last line that a crash left.
+    """Read a trace. A crash may leave a partial last line, which is ignored.
 
     Raises:
         TraceError: no head, another schema version, or a malformed line other than the last.

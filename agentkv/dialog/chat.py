@@ -26,15 +26,18 @@ class ChatTemplate:
     """
 
     layout: Layout = "before"
+    """Ids precede names."""
     boxes = True
+    """Page lines end with boxes."""
     thoughts: Thoughts = "free"
+    """Constrained replies begin with any one short line."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int] = ()) -> None:
         self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
         self.source = "tokenizer"
         """The template in use: `tokenizer` or `built-in`."""
         self.reason = ""
-        """Why the tokenizer's template is not used; empty if it is."""
+        """The reason for not using the tokenizer's template; empty if it is used."""
         try:
             self._delimiters = _find_delimiters(tokenizer)
         except _NotAppendOnly as problem:

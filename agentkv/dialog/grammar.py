@@ -114,7 +114,7 @@ class _ActionPattern:
     thought: str
     action: str
     may_quote: bool = False
-    """Whether a `from` line may separate thought and action."""
+    """True if a `from` line may separate thought and action."""
 
 
 def _element_patterns(page: Page) -> list[_ActionPattern]:
@@ -292,7 +292,7 @@ class Matcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the reply is complete, so that only its end may follow."""
+        """True if the reply is complete, so that only its end may follow."""
         return self._matcher.is_accepting()
 
     def allowed(self) -> torch.Tensor:

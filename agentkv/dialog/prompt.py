@@ -21,7 +21,8 @@ Thoughts = Literal["named", "free"]
 * `at` and the name of the element that the action is on,
 * `from` and a quotation, if the action types or answers text from a page.
 
-Without the last two, the line is `done` before a stop and the verb before other actions."""
+A reply with neither of the last two has a line with `done` before a stop, or with the verb before
+any other action."""
 
 
 class Template(Protocol):
@@ -34,7 +35,7 @@ class Template(Protocol):
 
     @property
     def boxes(self) -> bool:
-        """Whether page lines end with the element's box."""
+        """True if page lines end with the element's box."""
         ...
 
     @property
@@ -101,8 +102,11 @@ class PlainTemplate:
     """The special tokens, in stream order."""
 
     layout: Layout = "after"
+    """Ids follow names."""
     boxes = False
+    """Page lines have no boxes."""
     thoughts: Thoughts = "named"
+    """Constrained replies name their element and quote their source."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         known = tokenizer.get_vocab()
@@ -182,7 +186,7 @@ class UntrustedTextTokenizer:
         return [id for id in ids if id not in self.control_ids]
 
     def encode_trusted(self, text: str) -> list[int]:
-        """Encode text of our own, control tokens included."""
+        """Encode text of a template itself, control tokens included."""
         ids: list[int] = self._trusted.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -10,11 +10,11 @@ Before the text that an action types or answers, the reply may name its source:
     from Founded | 1167; Bribury: Founded | 1241; Backpack
 
 Each passage is part of a line of this page, words of the goal, or words of the goal followed by any
-text. The last form refers to a note on an earlier page; remembering it is left to the model. The
-text typed or answered must then consist of the ends of these passages, in order (`text_pattern`).
+text. The last form refers to a note on an earlier page, which the grammar cannot check. The text
+typed or answered must then consist of the ends of these passages, in order (`text_pattern`).
 
 The reason: when a small model copies and two places continue alike (`, the `), it may jump from one
-to the other, leave out an item of a list, or merge two numbers. The grammar keeps it in its place.
+to the other and so omit an item of a list or merge two numbers. The grammar prevents such jumps.
 """
 
 import json
@@ -37,13 +37,13 @@ LEAD_WORDS = 6
 WORDS_AHEAD = 4
 """Words of the goal quoted after the part in progress; they show whether anything is left to do."""
 MAX_GOAL = 20_000
-"""Characters of the goal, from its beginning, that may be quoted."""
+"""Number of characters, from the beginning of the goal, that may be quoted."""
 MAX_GOAL_WORDS = 512
-"""Words and punctuation marks of the goal, from its beginning, that may be quoted. Each is a level
-of the grammar, and llguidance overflows the process's stack at some 1,800 levels."""
+"""Number of words and punctuation marks, from the beginning of the goal, that may be quoted. Each
+is a level of the grammar, and llguidance overflows the process's stack at some 1,800 levels."""
 MAX_QUOTABLE = 100_000
-"""Characters of a page, in reading order, that may be quoted: many times what the default
-`observation_tokens` shows."""
+"""Number of characters of a page, in reading order, that may be quoted: many times more than the
+default `observation_tokens` shows."""
 TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 """Pattern of one character that `neutralize` leaves unchanged."""
 
@@ -132,9 +132,9 @@ def _goal_rules(goal: str) -> list[str]:
 
 
 def quote_up_to(line: str, start: int, end: int) -> str:
-    """Return the quotation of `line[start:end]`, with up to `LEAD_WORDS` words of `line` before it.
+    """Return `line[start:end]` with up to `LEAD_WORDS` words before it.
 
-    It has more words where it would otherwise begin at a bar.
+    Adds further words if the quotation would otherwise begin at a bar.
     """
     words = list(re.finditer(r"\S+", line[:start]))
     first = max(0, len(words) - LEAD_WORDS)

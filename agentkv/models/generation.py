@@ -38,7 +38,7 @@ class Generation:
         """The error that ended the reply early; None if there was none."""
         self.started_at = time.monotonic()
         self.prefilled_at: float | None = None
-        """Time at which the model had read the whole prompt; `time.monotonic()`, as all three."""
+        """Time at which the model had read the whole prompt. All times are `time.monotonic()`."""
         self.ended_at: float | None = None
         self._deadline, self._max_positions = deadline, max_positions
         self._chunks: deque[list[int]] = deque()
@@ -51,7 +51,7 @@ class Generation:
 
     @property
     def is_over(self) -> bool:
-        """Whether the reply has ended, by completion or by an error."""
+        """True once the reply is complete or has failed."""
         return self.ended_at is not None
 
     @property
@@ -61,7 +61,7 @@ class Generation:
 
     @property
     def samples_next(self) -> bool:
-        """Whether a token is to be sampled from the logits after `next_chunk`."""
+        """True if a token must be sampled from the logits after `next_chunk`."""
         return len(self._chunks) == 1 and not self.rule.is_complete
 
     def advance(self, sampled: int | None) -> None:
@@ -102,7 +102,7 @@ class Generation:
 
 
 def context_limit_error(limit: int, used: int, needed: int) -> ContextLimit:
-    """Return the error for `needed` tokens that exceed the `limit` with `used` tokens read."""
+    """Return the error for `needed` tokens after `used` ones that exceed `limit` positions."""
     return ContextLimit(
         f"the model has {limit} positions; {used} are used and {needed} more are needed"
     )

@@ -30,9 +30,11 @@ class LocalModel:
     """
 
     name: str
+    """Name in result rows."""
     model: Any = field(repr=False)
     """The transformers model, in evaluation mode and attached to our attention."""
     tokenizer: Tokenizer = field(repr=False)
+    """The model's fast tokenizer."""
     template: Template = field(repr=False)
     """The prompt format."""
     grammar: Grammar = field(repr=False)
@@ -87,9 +89,13 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class ActingModel:
-    """A `Model` that runs a `LocalModel` under one policy; see `LocalModel.with_cache`."""
+    """A `Model` that runs a `LocalModel` under one policy.
+
+    `LocalModel.with_cache` makes it and describes its settings.
+    """
 
     local: LocalModel
+    """The model; other agents may share it."""
     new_cache: Callable[[], Cache]
     """Returns an empty cache for each episode."""
     decoding: Decoding = field(kw_only=True)

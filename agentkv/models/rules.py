@@ -17,6 +17,7 @@ class Rule(Protocol):
     """The last ids of the reply, added by the latest `accept` (or before the first): the model has
     not read them yet."""
     is_complete: bool
+    """True once the reply takes no more ids."""
 
     def allowed(self) -> Tensor | None:
         """Return a mask of the ids that may come next: bool, (some vocabulary,), on the CPU.

@@ -9,9 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Sampling settings and random state of one reply. Temperature 0 is greedy."""
+    """Temperature and random state of one reply."""
 
     temperature: float
+    """0 is greedy; a higher value samples."""
     random: torch.Generator
     """Random state, on the device of the logits; every draw advances it."""
 

@@ -40,7 +40,9 @@ class Solution:
     """
 
     steps: Sequence[str]
+    """Actions in order."""
     name: str = "solution"
+    """Name in result rows."""
 
     def begin(self, goal: str, *, seed: int = 0) -> "SolutionConversation":
         """Begin an episode at the first step. `seed` has no effect."""
@@ -84,7 +86,9 @@ class Stop:
     """A `Model` that stops at once: the score of an agent that does nothing."""
 
     answer: str = ""
+    """Answer of the stop."""
     name: str = "stop"
+    """Name in result rows."""
 
     def begin(self, goal: str, *, seed: int = 0) -> SolutionConversation:
         """Begin an episode of a single stop. `goal` and `seed` have no effect."""
@@ -99,7 +103,9 @@ class RandomClicks:
     """
 
     seed: int = 0
+    """Seed of this model, combined with the seed of each episode."""
     name: str = "random"
+    """Name in result rows."""
 
     def begin(self, goal: str, *, seed: int = 0) -> "RandomConversation":
         """Begin an episode, seeded by this model's seed and `seed`. `goal` has no effect."""
