@@ -1,6 +1,7 @@
-"""Web agents on local models whose key-value cache stays small.
+"""Web agents on local language models with a small key-value cache.
 
-Importing this imports neither torch nor transformers; the names below do when they are first used.
+Importing this package imports neither torch nor transformers; the names below import what they need
+on first use.
 """
 
 from importlib import import_module
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from agentkv.policies.registry import policy as policy
     from agentkv.policies.registry import scored as scored
 
-_HOMES = {
+_MODULES = {
     "Agent": "agentkv.agent",
     "Cache": "agentkv.cache.cache",
     "CacheFileError": "agentkv.cache.checkpoint.file",
@@ -28,14 +29,14 @@ _HOMES = {
     "scored": "agentkv.policies.registry",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_MODULES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'agentkv' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

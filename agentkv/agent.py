@@ -1,4 +1,4 @@
-"""The front door to episodes: a model, how its cache is kept, and a page to act on."""
+"""`Agent`: a model with a cache policy that pursues goals on web pages."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,20 +17,24 @@ from agentkv_env.session import Session
 
 
 class Agent:
-    """A model with a way of keeping its cache, ready for any number of episodes.
+    """A model with a cache policy, ready for any number of episodes.
 
     Args:
-        model: a `LocalModel`, the name of one (`agentkv.load_model`), or any `Model`, such as a
+        model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
             scripted one.
         policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations:
-            as `LocalModel.with_cache` has them; of no effect on any other `Model`.
-        strict: read replies bit for bit as VisualWebArena does; False mends its known traps.
-        max_parse_failures: so many unreadable replies in a row end an episode.
-        max_repeats: so many equal actions in a row, all answered to one unchanged page, end an
-            episode; the last of them is not carried out. Equal is the whole action, typed text
-            included, and unchanged is all that the agent may know of the page, notices aside.
-            (Ours, stricter than VisualWebArena's, which compares element numbers only, across
-            pages for `type`, and so ends episodes that were getting on.)
+            as in `LocalModel.with_cache`; without effect on any other `Model`.
+        strict: parse replies exactly as VisualWebArena does; False also accepts common deviations.
+        max_parse_failures: an episode ends after this many replies in a row that cannot be parsed.
+        max_repeats: an episode ends after this many identical actions in a row on an unchanged
+            page; the last one is not carried out. Actions are compared with their text, pages with
+            everything the agent can observe except notices. (Our choice. VisualWebArena compares
+            only element numbers, and for `type` even across pages, which ends episodes that still
+            make progress.)
+
+    Raises:
+        ModelError: `model` is a name, and no such model can be loaded.
+        ValueError: unknown policy or option, or a budget that the policy cannot keep.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Agent:
         max_repeats: int = 5,
     ) -> None:
         if isinstance(model, str):
-            from agentkv.models.load import load_model  # seconds of imports, only where needed
+            from agentkv.models.load import load_model  # imports take seconds
 
             model = load_model(model)
         if isinstance(model, CachedModel):
@@ -81,28 +85,30 @@ class Agent:
         ocr: bool = True,
         secrets: Secrets | None = None,
     ) -> Episode:
-        """Pursue `goal` from where `page` is now.
+        """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
-            page: a `Session` or another `Environment`, or the caller's own Playwright page (sync
-                API), which stays open afterwards.
+            page: a `Session` or another `Environment`, or a Playwright page (sync API), which stays
+                open afterwards.
             goal: the task in plain words.
-            max_steps: actions at most.
-            timeout_s: seconds at most; checked between tokens and between steps.
+            max_steps: maximum number of actions.
+            timeout_s: time limit in seconds, checked between tokens and between steps.
             seed: equal seeds give equal episodes on equal pages.
             on_step: called with every step as soon as it is over.
-            screenshots: folder for a picture of each page, `000.jpg` onwards.
-            hosts: for a page of the caller's: the only hosts the agent may reach; None: the one
-                the page is on. A Session brings its own.
-            ocr: for a page of the caller's: read text in images, where Tesseract is installed.
-            secrets: what must be masked in the steps from the beginning; what is typed into
-                password fields is added to it. The episode has them all.
+            screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.
+            hosts: for a Playwright page: the only hosts that the agent may reach; None allows just
+                the page's own host. A Session has its own hosts.
+            ocr: for a Playwright page: read the text in images, if Tesseract is installed.
+            secrets: texts to mask in all steps; text typed into password fields is added to them.
+
+        Returns:
+            The episode, whatever its status; `Episode.secrets` holds all secrets.
 
         Raises:
-            Whatever the model or `on_step` raises, but for `TimeoutError` and `ContextLimit`,
-            which end the episode.
+            TypeError: `page` is neither an `Environment` nor a Playwright page.
+            Exception: any error of the model or of `on_step`, except `TimeoutError` and
+                `ContextLimit` of the model, which end the episode.
         """
-
         limits = Limits(
             goal,
             seed=seed,

@@ -1,4 +1,4 @@
-"""A page to try an agent on, in the browser that `agentkv doctor` finds."""
+"""A browser page to try an agent on, in the Chromium that `agentkv doctor` finds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from agentkv_env.browser import find_executable
 
 @contextmanager
 def browser() -> Iterator[Page]:
-    """Open a page of Playwright's sync API in a new Chromium, which ends with the context.
+    """Start Chromium and yield a page of Playwright's sync API; close both when the context exits.
 
-    The Chromium is the one that `agentkv run` uses: $AGENTKV_BROWSER, chromium-headless-shell or
-    chromium, else Playwright's own. The page is an ordinary one, without a proxy of ours: see
-    `agentkv_env.session.Session.on` for what holds an agent to its hosts there.
+    Runs the same Chromium as `agentkv run`: $AGENTKV_BROWSER, chromium-headless-shell or chromium,
+    else Playwright's own. The page has no proxy; `agentkv_env.session.Session.on` describes what
+    keeps an agent to its hosts on such a page.
 
     Raises:
         BrowserMissing: a RuntimeError; $AGENTKV_BROWSER names a file that does not exist.

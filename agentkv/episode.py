@@ -1,4 +1,4 @@
-"""One episode: look, answer, act, until something ends it."""
+"""Run one episode: observe, reply and act, until the agent stops or a limit is reached."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
-from agentkv.files import make_folder, write_whole
+from agentkv.files import make_folder, write_atomic
 from agentkv.masking import Secrets
 from agentkv.models.model import ContextLimit, Model, Reply
 from agentkv.trace import Episode, Status, Step
@@ -16,30 +16,43 @@ from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 
-MAX_NOTE = 200
-"""Characters of an error that the model is told; it may quote the page or the model at length."""
+MAX_NOTE_CHARS = 200
+"""Maximum length of an error shown to the model, in characters; errors may quote long texts."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """What the loop needs of the web; `agentkv_env.browser.Session` is one."""
+    """A page that the agent observes and acts on, such as an `agentkv_env.session.Session`."""
 
     def observe(self) -> Page:
-        """The current page. Raises `BrowserGone` when there is no telling."""
+        """Return the current page.
+
+        Raises:
+            BrowserGone: the browser was lost.
+        """
         ...
 
     def act(self, action: Action) -> None:
-        """Do it. Raises `ActionFailed` for what the model should hear of, or `BrowserGone`."""
+        """Carry out `action`.
+
+        Raises:
+            ActionFailed: the action failed; the model is shown the message.
+            BrowserGone: the browser was lost.
+        """
         ...
 
     def screenshot(self) -> bytes:
-        """A JPEG of the viewport; empty where the page cannot be drawn. Raises `BrowserGone`."""
+        """Return a JPEG of the viewport, or empty bytes if the page cannot be drawn.
+
+        Raises:
+            BrowserGone: the browser was lost.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an episode is to do and when it must end; `agentkv.agent.Agent` says what each means."""
+    """The goal and limits of one episode; see `Agent` and `Agent.run` for each field."""
 
     goal: str
     seed: int
@@ -51,16 +64,23 @@ class Limits:
     on_step: Callable[[Step], None] | None
     screenshots: Path | None
     secrets: Secrets
+    """Secrets to mask; the episode adds those that it finds."""
 
 
 def run_episode(model: Model, environment: Environment, limits: Limits) -> Episode:
-    """Run one episode of `model` on `environment`. Raises what `Agent.run` raises."""
-    return _EpisodeLoop(model, environment, limits).episode()
+    """Run one episode of `model` on `environment`.
+
+    Raises:
+        Exception: any error of the model or of `limits.on_step`, except `TimeoutError` and
+            `ContextLimit` of the model, which end the episode.
+        WriteError: a screenshot could not be written.
+    """
+    return _EpisodeLoop(model, environment, limits).run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """What the model met in one turn, and its reply."""
+class _Turn:
+    """The model's input in one turn, and its reply."""
 
     page: Page
     screenshot: str
@@ -69,7 +89,7 @@ class _Shown:
 
 
 class _Ended(Exception):
-    """The episode is over."""
+    """Raised to end the episode with a status."""
 
     def __init__(self, status: Status, *, answer: str = "", error: str = "") -> None:
         super().__init__(status)
@@ -79,24 +99,26 @@ class _Ended(Exception):
 
 
 class _EpisodeLoop:
-    """One episode. Every way out of `_turn` but the next turn is an `_Ended`."""
+    """The loop of one episode. `_take_turn` raises `_Ended` to leave it."""
 
     def __init__(self, model: Model, environment: Environment, limits: Limits) -> None:
         self._environment = environment
         self._limits = limits
         self._started = time.monotonic()
-        self._talk = model.begin(limits.goal, seed=limits.seed)
+        self._conversation = model.begin(limits.goal, seed=limits.seed)
         self._steps: list[Step] = []
         self._note = ""
-        self._num_unread = 0
+        self._num_parse_failures = 0
+        """Parse failures in a row."""
         self._num_repeats = 0
+        """Equal actions in a row on an unchanged page."""
         self._last: tuple[Page, Action] | None = None
         self._secrets = limits.secrets
 
-    def episode(self) -> Episode:
+    def run(self) -> Episode:
         try:
             while len(self._steps) < self._limits.max_steps:
-                self._turn()
+                self._take_turn()
             raise _Ended("step_limit")
         except _Ended as end:
             return Episode(
@@ -108,24 +130,22 @@ class _EpisodeLoop:
                 secrets=self._secrets,
             )
 
-    def _turn(self) -> None:
-        began = time.monotonic()
-        page, screenshot = self._look()
-        reply = self._ask(page)
-
-        shown = _Shown(page, screenshot, self._note, reply)
+    def _take_turn(self) -> None:
+        started = time.monotonic()
+        page, screenshot = self._observe()
+        turn = _Turn(page, screenshot, self._note, self._get_reply(page))
 
         def record(action: Action | None, error: str = "") -> None:
-            self._record(shown, action, error, seconds=time.monotonic() - began)
+            self._record(turn, action, error, seconds=time.monotonic() - started)
 
         try:
             strict = self._limits.strict
-            action = parse(extract(reply.text, strict=strict), strict=strict)
+            action = parse(extract(turn.reply.text, strict=strict), strict=strict)
         except ActionError as error:
             record(None, str(error))
-            self._unread(error)
+            self._count_parse_failure(error)
             return
-        self._num_unread = 0
+        self._num_parse_failures = 0
         if action.kind == "stop":
             record(action)
             raise _Ended("stopped", answer=action.answer)
@@ -136,8 +156,8 @@ class _EpisodeLoop:
         try:
             self._environment.act(action)
         except ActionFailed as error:
-            # It may quote the page, and the page must not write numbers or fences in our name.
-            self._note = _note(neutralize(str(error)))
+            # The error may quote the page, whose brackets and fences must not reach the note.
+            self._note = _error_note(neutralize(str(error)))
             record(action, str(error))
         except BrowserGone as error:
             record(action, str(error))
@@ -145,48 +165,50 @@ class _EpisodeLoop:
         else:
             record(action)
 
-    def _look(self) -> tuple[Page, str]:
-        """The page, and the name of its picture."""
+    def _observe(self) -> tuple[Page, str]:
+        """Return the page and the file name of its screenshot, empty for none."""
         if time.monotonic() > self._started + self._limits.timeout_s:
-            raise _Ended("timeout", error=f"{self._limits.timeout_s:g} s are over")
+            raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
         try:
             page = self._environment.observe()
             folder = self._limits.screenshots
             if folder is None:
                 return page, ""
-            picture = self._environment.screenshot()
+            image = self._environment.screenshot()
         except BrowserGone as error:
             raise _Ended("env_error", error=str(error)) from error
-        if not picture:
+        if not image:
             return page, ""
         name = f"{len(self._steps):03}.jpg"
         make_folder(folder)
-        write_whole(folder / name, picture)
+        write_atomic(folder / name, image)
         return page, name
 
-    def _ask(self, page: Page) -> Reply:
+    def _get_reply(self, page: Page) -> Reply:
+        deadline = self._started + self._limits.timeout_s
         try:
-            return self._talk.reply(page, self._note, self._started + self._limits.timeout_s)
+            return self._conversation.reply(page, self._note, deadline)
         except TimeoutError as error:
             raise _Ended("timeout", error=str(error)) from error
         except ContextLimit as error:
             raise _Ended("context_limit", error=str(error)) from error
 
-    def _unread(self, error: ActionError) -> None:
-        self._note = _note(neutralize(str(error)))
+    def _count_parse_failure(self, error: ActionError) -> None:
+        self._note = _error_note(neutralize(str(error)))
         self._last = None
-        self._num_unread += 1
-        if self._num_unread == self._limits.max_parse_failures:
+        self._num_parse_failures += 1
+        if self._num_parse_failures == self._limits.max_parse_failures:
             raise _Ended("parse_limit")
 
     def _is_stuck(self, page: Page, action: Action) -> bool:
+        """Count repetitions of `action`, and return whether they reach the limit."""
         now = (replace(page, notices=()), action)
         self._num_repeats = self._num_repeats + 1 if self._last == now else 1
         self._last = now
         return self._num_repeats == self._limits.max_repeats
 
-    def _record(self, shown: _Shown, action: Action | None, error: str, seconds: float) -> None:
-        page, reply = shown.page, shown.reply
+    def _record(self, turn: _Turn, action: Action | None, error: str, seconds: float) -> None:
+        page, reply = turn.page, turn.reply
         for secret in _typed_secrets(page, action):
             self._secrets.add(secret)
         self._secrets.add_credentials(page.url)
@@ -197,7 +219,7 @@ class _EpisodeLoop:
             index=len(self._steps),
             url=_without_credentials(page.url),
             observation=reply.observation,
-            note=shown.note,
+            note=turn.note,
             reply=reply.text,
             action=render(action) if action is not None else "",
             error=error,
@@ -209,7 +231,7 @@ class _EpisodeLoop:
             prefill_s=reply.prefill_s,
             decode_s=reply.decode_s,
             seconds=seconds,
-            screenshot=shown.screenshot,
+            screenshot=turn.screenshot,
         )
         step = self._masked(step)
         self._steps.append(step)
@@ -229,13 +251,13 @@ class _EpisodeLoop:
         )
 
 
-def _note(text: str) -> str:
-    """An error as the model hears of it."""
-    return "error: " + (text if len(text) <= MAX_NOTE else text[: MAX_NOTE - 3] + "...")
+def _error_note(text: str) -> str:
+    """Return an error as the model is shown it."""
+    return "error: " + (text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 3] + "...")
 
 
 def _typed_secrets(page: Page, action: Action | None) -> set[str]:
-    """What `action` types into a password field of `page`, if that is what it does."""
+    """Return the text that `action` types into a password field of `page`, if any."""
     if action is None or action.kind != "type" or action.element_id is None or not action.text:
         return set()
     node = page.element(action.element_id)

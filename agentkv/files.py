@@ -1,7 +1,7 @@
-"""The door to the disk: files for their owner alone, written whole, and errors that say what to do.
+"""Private files, written atomically, with errors that name the path, the cause and a remedy.
 
-What a run writes is as private as the pages it saw: folders are made with mode 0700 and files with
-0600, whatever the umask is.
+Files of a run are as private as the pages that the agent saw: folders get mode 0700 and files 0600,
+whatever the umask.
 """
 
 import contextlib
@@ -15,30 +15,32 @@ from pathlib import Path
 from typing import Any
 
 
-class Unwritable(ValueError):
-    """A place where nothing can be written; found before any work began. The message says why."""
+class OutputPathError(ValueError):
+    """An output path that cannot be written to, found before any work began."""
 
 
-class NotWritten(RuntimeError):
-    """Something was lost because it could not be written; the message says what, why, and what to
-    do. What had been written before is whole."""
+class WriteError(RuntimeError):
+    """A write that failed; everything written earlier is intact.
+
+    The message names the path and the cause and says what to do.
+    """
 
 
-_LONE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """`row` as a line of JSON in UTF-8; half of a surrogate pair, which is no text, as U+FFFD."""
-    return _LONE.sub("\ufffd", json.dumps(row, ensure_ascii=False)).encode() + b"\n"
+    """Return `row` as a line of JSON in UTF-8, with U+FFFD for each lone surrogate."""
+    return _LONE_SURROGATE.sub("\ufffd", json.dumps(row, ensure_ascii=False)).encode() + b"\n"
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it, as far as they are missing, for their owner alone.
+    """Create the folder and its missing parents, all with mode 0700.
 
     Raises:
-        NotWritten: it cannot be made.
+        WriteError: a folder cannot be created.
     """
-    with _told(path, "the folder cannot be made"):
+    with _as_write_error(path, "the folder cannot be created"):
         missing = []
         while not path.is_dir():
             missing.append(path)
@@ -49,27 +51,29 @@ def make_folder(path: Path) -> None:
 
 
 def require_folder(path: Path, option: str = "--out") -> None:
-    """Make the folder and see that files can be made in it.
+    """Create the folder if it is missing, and check that files can be created in it.
 
     Raises:
-        Unwritable: they cannot; the message names `option`.
+        OutputPathError: they cannot; the message names `option`.
     """
     try:
         make_folder(path)
         _try_folder(path)
-    except (NotWritten, OSError) as error:
-        raise Unwritable(f"{option} {path}: {_why(error)}; give a folder to write in") from None
+    except (WriteError, OSError) as error:
+        raise OutputPathError(
+            f"{option} {path}: {_reason(error)}; give a folder that can be written to"
+        ) from None
 
 
 def require_file(path: Path, option: str = "--out") -> None:
-    """See that the file can be written; neither it nor a folder is made where there is none.
+    """Check that the file can be written. Creates neither the file nor a folder.
 
     Raises:
-        Unwritable: it cannot; the message names `option`.
+        OutputPathError: it cannot; the message names `option`.
     """
     try:
         if path.exists() and not path.is_file():
-            raise Unwritable(f"{option} {path}: is no plain file; give a file to write")
+            raise OutputPathError(f"{option} {path}: not a regular file; give a file to write")
         if path.exists():
             with path.open("ab"):
                 return
@@ -78,7 +82,9 @@ def require_file(path: Path, option: str = "--out") -> None:
             folder = folder.parent
         _try_folder(folder)
     except OSError as error:
-        raise Unwritable(f"{option} {path}: {_why(error)}; give a file to write") from None
+        raise OutputPathError(
+            f"{option} {path}: {_reason(error)}; give a file that can be written"
+        ) from None
 
 
 def _try_folder(path: Path) -> None:
@@ -87,73 +93,84 @@ def _try_folder(path: Path) -> None:
 
 
 class AppendedFile:
-    """A file that grows by whole pieces, each on the disk when `append` returns.
+    """An append-only file; each `append` is written in full and synced to the disk, or not at all.
+
+    Creates missing folders.
 
     Args:
-        is_new: it must not be there yet.
-        is_empty: what it holds is dropped.
+        must_be_new: fail if the file exists.
+        truncate: drop the file's content.
 
     Raises:
-        FileExistsError: it is there and must not be.
-        NotWritten: it cannot be opened.
+        FileExistsError: the file exists and `must_be_new` is set.
+        WriteError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, *, is_new: bool = False, is_empty: bool = False) -> None:
+    def __init__(self, path: Path, *, must_be_new: bool = False, truncate: bool = False) -> None:
         self.path = path
         make_folder(path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with _told(path, "it cannot be opened", FileExistsError):
-            self._handle = os.open(path, flags | (os.O_EXCL if is_new else 0), 0o600)
+        with _as_write_error(path, "the file cannot be opened", FileExistsError):
+            self._handle = os.open(path, flags | (os.O_EXCL if must_be_new else 0), 0o600)
             _make_private(self._handle)
-            if is_empty:
-                self.cut(0)
+            if truncate:
+                self.truncate(0)
 
     def fileno(self) -> int:
+        """Return the file descriptor."""
         return self._handle
 
-    def cut(self, size: int) -> None:
-        """Drop everything after the first `size` bytes. Does nothing where a file has no end."""
+    def truncate(self, size: int) -> None:
+        """Drop everything after the first `size` bytes. Does nothing for pipes and devices."""
         if stat.S_ISREG(os.fstat(self._handle).st_mode):
             os.ftruncate(self._handle, size)
 
     def append(self, content: bytes) -> None:
-        """Write `content` whole or not at all. Raises NotWritten."""
+        """Append `content` in full or not at all.
+
+        Raises:
+            WriteError: it could not be written; the earlier content is intact.
+        """
         size = os.fstat(self._handle).st_size
         try:
             _write(self._handle, content)
         except OSError as error:
             with contextlib.suppress(OSError):
-                self.cut(size)
-            raise _lost(self.path, error) from error
+                self.truncate(size)
+            raise _write_error(self.path, error) from error
 
     def close(self) -> None:
-        """Close it; safe to call twice."""
+        """Close the file; safe to call twice."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def append_line(path: Path, line: bytes, *, fresh: bool = False) -> None:
-    """Add a line to the file, behind its last whole one; `fresh` drops what it holds.
+    """Append a line after the file's last complete line, dropping a partial line at its end.
+
+    Args:
+        line: the line with its line break.
+        fresh: drop the file's content first.
 
     Raises:
-        NotWritten: the line was lost; the lines before it are whole.
+        WriteError: the line could not be written; all earlier lines are intact.
     """
-    file = AppendedFile(path, is_empty=fresh)
+    file = AppendedFile(path, truncate=fresh)
     try:
         if not fresh and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            # a killed run may have left the beginning of a line
-            file.cut(path.read_bytes().rfind(b"\n") + 1)
+            # A run that was killed may have left a partial line.
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.append(line)
     finally:
         file.close()
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Put `content` in the place of what stands at `path`, once it is whole and on the disk.
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Replace the file at `path` with `content`, once all of it is on the disk.
 
     Raises:
-        NotWritten: it could not be; what stood there still does.
+        WriteError: it could not be written; the old file is intact.
     """
     if isinstance(content, str):
         content = content.encode(errors="replace")
@@ -169,10 +186,11 @@ def write_whole(path: Path, content: bytes | str) -> None:
     except OSError as error:
         if part is not None:
             Path(part).unlink(missing_ok=True)
-        raise _lost(path, error) from error
+        raise _write_error(path, error) from error
 
 
 def _write(handle: int, content: bytes) -> None:
+    """Write all of `content` and sync it to the disk."""
     view = memoryview(content)
     while view:
         view = view[os.write(handle, view) :]
@@ -186,22 +204,23 @@ def _make_private(handle: int) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: Path, what: str, *others: type[OSError]) -> Iterator[None]:
+def _as_write_error(path: Path, problem: str, *unchanged: type[OSError]) -> Iterator[None]:
+    """Raise an OSError as a `WriteError` that names `path`, except the `unchanged` types."""
     try:
         yield
-    except others:
+    except unchanged:
         raise
     except OSError as error:
-        raise NotWritten(f"{path}: {what}: {_why(error)}") from error
+        raise WriteError(f"{path}: {problem}: {_reason(error)}") from error
 
 
-def _lost(path: Path, error: OSError) -> NotWritten:
-    return NotWritten(
-        f"{path}: could not be written: {_why(error)}; what was written before is whole; make room "
-        "or give another place, and start the same command again"
+def _write_error(path: Path, error: OSError) -> WriteError:
+    return WriteError(
+        f"{path}: could not be written: {_reason(error)}; what was written before is intact; free "
+        "some space or give another place, then run the same command again"
     )
 
 
-def _why(error: BaseException) -> str:
-    cause = error.__cause__ if isinstance(error, NotWritten) else error
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__ if isinstance(error, WriteError) else error
     return cause.strerror or str(cause) if isinstance(cause, OSError) else str(error)

@@ -1,8 +1,8 @@
-"""Secrets and how they are kept out of files and off the terminal.
+"""Mask secrets in text for files and the terminal.
 
-A secret is what was typed into a password field, or what stands before the host of an address
-(`http://user:secret@host/`). It may come back in many spellings: in an answer, in the address of a
-form, in a page's markup. `Secrets` finds all of them.
+A secret is text typed into a password field, or the credentials in an address
+(`http://user:secret@host/`). It may reappear in many spellings: in an answer, in the address of a
+form, in a page's markup. `Secrets` finds them all.
 """
 
 import base64
@@ -13,23 +13,28 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 MASK = "***"
+"""Replacement for a secret."""
 
-SHORT = 4
-"""Values of fewer characters are masked only where they are a whole value (our choice): an answer,
-the text of a `type` action, a parameter of an address. Elsewhere they say nothing."""
-LONG = 8
-"""Values of fewer characters are masked only where they are a word of their own (our choice)."""
+MIN_WORD_CHARS = 4
+"""Shorter secrets are masked only where they are an entire value (our choice): an answer, the text
+of a `type` action, a parameter of an address. Elsewhere they reveal nothing."""
+MIN_SUBSTRING_CHARS = 8
+"""Shorter secrets are masked only where they are an entire word (our choice)."""
 
 _USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,})([^\s/?#\\\"'<>]*)@")
-_CUT = ("...", "…")
-_PIECE = 200
-_LEAST_CUT = 4  # characters of a secret that a text which was cut short may still show
+_ELLIPSES = ("...", "…")
+_MAX_PATTERN_CHARS = 200
+_MIN_PREFIX_CHARS = 4
+"""Truncated secrets are masked if at least this many of their characters are left (our choice)."""
 
 
 class Secrets:
-    """Values that must not be shown; collects them, and masks every spelling of them in a text.
+    """Collects secrets and masks every spelling of them in texts.
 
-    Addresses lose what stands before their host in any case, collected or not.
+    Credentials in addresses are always masked, even if they were never added.
+
+    Args:
+        values: the first secrets.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -41,39 +46,40 @@ class Secrets:
         return len(self._values)
 
     def add(self, value: str) -> None:
-        """Mask `value` from now on. White space around it does not count."""
+        """Add a secret, without the white space around it."""
         value = value.strip().encode(errors="replace").decode()
-        while len(value) > 2 * _PIECE:  # a pattern grows with what it finds
-            self.add(value[:_PIECE])
-            value = value[_PIECE:]
+        while len(value) > 2 * _MAX_PATTERN_CHARS:  # patterns grow with their secret
+            self.add(value[:_MAX_PATTERN_CHARS])
+            value = value[_MAX_PATTERN_CHARS:]
         if value and value not in self._values:
             self._values[value] = re.compile(_pattern(value), re.IGNORECASE)
 
     def add_credentials(self, text: str) -> None:
-        """Mask from now on the passwords that addresses in `text` carry before their host; where
-        there is only a name, that is the secret."""
+        """Add the passwords of all addresses in `text`; without a password, the user name."""
         for found in _USERINFO.finditer(text):
             name, colon, password = found[2].partition(":")
             self.add(unquote(password if colon and password else name))
 
     def update(self, other: "Secrets") -> None:
-        """Mask also what `other` masks."""
+        """Add all secrets of `other`."""
         self._values |= other._values
 
     def mask(self, text: str) -> str:
-        """`text` with `***` in the place of each secret."""
+        """Return `text` with `***` in place of each secret."""
         text = _USERINFO.sub(rf"\1{MASK}@", text)
         for value, pattern in self._values.items():
-            text = pattern.sub(_masked, text)
-            if len(value) >= LONG:
-                text = _without_cut(value, text)
+            text = pattern.sub(_replace, text)
+            if len(value) >= MIN_SUBSTRING_CHARS:
+                text = _mask_truncated(value, text)
         return text
 
     def mask_within(self, value: Any, *, keep: frozenset[str] = frozenset()) -> Any:
-        """`value`, of lists, mappings and texts, with all its texts masked.
+        """Return a copy of `value` with every text in it masked; tuples become lists.
 
         Args:
-            keep: names of a mapping whose values stay as they are.
+            value: texts in mappings and sequences, nested in any way; other values are returned
+                as they are.
+            keep: keys whose values are not masked, in every mapping.
         """
         match value:
             case str():
@@ -88,27 +94,29 @@ class Secrets:
         return value
 
 
-def _masked(found: re.Match[str]) -> str:
+def _replace(found: re.Match[str]) -> str:
     return (found.groupdict().get("before") or "") + MASK
 
 
 def _pattern(value: str) -> str:
-    """All spellings of `value`; what group `before` holds is not part of it."""
-    spelt = _SPACE.join("".join(map(_spellings, word)) for word in _GAP.split(value))
-    if len(value) < SHORT:
+    """Return a pattern of all spellings of `value`; group `before` is not part of the secret."""
+    spelt = _WHITE_SPACE_SPELLINGS.join(
+        "".join(map(_character_pattern, word)) for word in _WHITE_SPACE.split(value)
+    )
+    if len(value) < MIN_WORD_CHARS:
         places = (r"type \[\d+\] \[ ?", r"stop \[ ?", r"[?&][^=&#\s]*=")
         return rf"\A{spelt}\Z|(?P<before>{'|'.join(places)}){spelt}(?= ?\]|[&#\s]|\Z)"
-    if len(value) < LONG:
-        # an encoded character in front ends in a letter or a digit and is none
+    if len(value) < MIN_SUBSTRING_CHARS:
+        # An encoded character before the word ends in a letter or digit but does not belong to it.
         edges = r"(?:(?<!\w)|(?<=%[0-9A-F]{2})|(?<=\\[bfnrt])|(?<=\\u[0-9A-F]{4}))"
         spelt = rf"{edges}{spelt}(?!\w)"
-    return "|".join([spelt, *_in_base64(value)])
+    return "|".join([spelt, *_base64_patterns(value)])
 
 
-def _spellings(character: str) -> str:
-    """A pattern of the ways in which texts, addresses, HTML and JSON write `character`."""
+def _character_pattern(character: str) -> str:
+    """Return a pattern of `character` as written in text, addresses, HTML and JSON."""
     number = ord(character)
-    ways = {
+    spellings = {
         rf"\\*{re.escape(character)}" if character in "\"'\\/" else re.escape(character),
         "".join(f"%(?:25)*{byte:02X}" for byte in character.encode()),
         rf"&(?:amp;)?#0*{number};",
@@ -117,16 +125,18 @@ def _spellings(character: str) -> str:
         re.escape(html.escape(character)),
         re.escape(character.translate(_NEUTRAL)),
     }
-    return f"(?:{'|'.join(sorted(ways, key=len, reverse=True))})"
+    return f"(?:{'|'.join(sorted(spellings, key=len, reverse=True))})"
 
 
-_GAP = re.compile(r"[\s\x00-\x20\x7f-\x9f]+")
-_SPACE = (
+_WHITE_SPACE = re.compile(r"[\s\x00-\x20\x7f-\x9f]+")
+_WHITE_SPACE_SPELLINGS = (
     r"(?:[\s\x00-\x20\x7f-\x9f+]|%(?:25)*[0127][0-9A-F]|%(?:25)*C2%(?:25)*[89A][0-9A-F]|&nbsp;"
     r"|&(?:amp;)?#(?:32|x20|160|xA0);|\\+(?:[nrt]|[ux]?00[0-9A][0-9A-F]))+"
 )
-"""What a gap between words comes to; each way begins otherwise, so that matching takes no time."""
-_NEUTRAL = str.maketrans("[]`", "()'")  # as pages are shown to models
+"""Pattern of the white space between words. Its alternatives begin differently, which keeps
+matching fast."""
+_NEUTRAL = str.maketrans("[]`", "()'")
+"""Characters that pages show to models in another form."""
 
 
 def _utf16(character: str) -> list[str]:
@@ -134,23 +144,24 @@ def _utf16(character: str) -> list[str]:
     return [data[start : start + 4] for start in range(0, len(data), 4)]
 
 
-def _in_base64(value: str) -> list[str]:
-    """Patterns of what `value` comes to in base64, wherever in the encoded bytes it begins."""
-    found = []
+def _base64_patterns(value: str) -> list[str]:
+    """Return patterns of `value` in base64, for each of its three alignments."""
+    patterns = []
     for offset, first in ((0, 0), (1, 2), (2, 3)):
         data = b"\0" * offset + value.encode()
-        sure = base64.b64encode(data)[first : len(data) * 8 // 6].decode()  # its neighbours' not
-        if len(sure) > SHORT:
-            sure = sure.replace("+", "(?:[+-]|%2[Bb])").replace("/", r"(?:\\*[/_]|%2[Ff])")
-            found.append(f"(?-i:{sure})")
-    return found
+        # The first and last characters would also encode bits of the neighboring bytes.
+        encoded = base64.b64encode(data)[first : len(data) * 8 // 6].decode()
+        if len(encoded) > MIN_WORD_CHARS:
+            encoded = encoded.replace("+", "(?:[+-]|%2[Bb])").replace("/", r"(?:\\*[/_]|%2[Ff])")
+            patterns.append(f"(?-i:{encoded})")
+    return patterns
 
 
-def _without_cut(value: str, text: str) -> str:
-    """`text` without the beginnings of `value` that something cut short."""
-    for end in _CUT:
+def _mask_truncated(value: str, text: str) -> str:
+    """Mask beginnings of `value` that end in an ellipsis."""
+    for end in _ELLIPSES:
         if end in text:
             for form in {value, quote(value, safe=""), quote_plus(value)}:
-                for stop in range(len(form) - 1, _LEAST_CUT - 1, -1):
+                for stop in range(len(form) - 1, _MIN_PREFIX_CHARS - 1, -1):
                     text = text.replace(form[:stop] + end, MASK + end)
     return text

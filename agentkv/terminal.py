@@ -1,4 +1,4 @@
-"""The door to the terminal: no text of a page, a model or a file can steer it."""
+"""Terminal output in which text from pages, models and files cannot act as control sequences."""
 
 import re
 from collections.abc import Iterable
@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_STEERING = re.compile(
+_CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def plain(text: str) -> str:
-    """`text` with control characters made visible: those of ASCII as their pictures (U+2400), all
-    else that a terminal might obey, or could not show, as U+FFFD. Line breaks and tabs stay."""
-    return _STEERING.sub(_picture, text)
+    """Return `text` with all control characters made visible, except line breaks and tabs.
+
+    ASCII control characters become their pictures (U+2400 onwards). All other characters that a
+    terminal might obey or cannot show become U+FFFD.
+    """
+    return _CONTROL.sub(_picture, text)
 
 
 def _picture(found: re.Match[str]) -> str:
@@ -23,11 +26,12 @@ def _picture(found: re.Match[str]) -> str:
 
 
 class Terminal(Console):
-    """A console of rich's on which every text is `plain`; only its own styles steer."""
+    """A rich console that passes every text through `plain`; rich's own styles still apply."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
+        """Render as rich does, with the text of every segment made plain."""
         for segment in super().render(renderable, options):
             if segment.control is None:
                 yield Segment(plain(segment.text), segment.style)

@@ -1,7 +1,8 @@
-"""What happened in an episode, step by step: frozen records, and a file that a crash cannot empty.
+"""Records of an episode's steps, and the trace file that keeps them through a crash.
 
-A trace is JSON lines, appended and flushed one by one: a head, the steps, an end. A file without an
-end is an episode that died; its steps are all there.
+A trace is a JSON Lines file: a head, the steps, an end. Each line is synced to the disk as soon as
+it is written. A trace without an end belongs to an episode that crashed; it holds all steps before
+the crash.
 """
 
 import functools
@@ -14,11 +15,11 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentkv.files import AppendedFile, json_line, write_whole
+from agentkv.files import AppendedFile, json_line, write_atomic
 from agentkv.masking import Secrets
 
 SCHEMA = 1
-"""Goes up when a reader of old traces would misread new ones."""
+"""Version of the trace format, incremented when older readers would misread new traces."""
 
 Status = Literal[
     "stopped",
@@ -29,45 +30,60 @@ Status = Literal[
     "context_limit",
     "env_error",
 ]
-"""How an episode ended. `stopped`: the agent said so. The limits: actions, unreadable replies in a
-row, equal actions in a row on an unchanged page, seconds, positions of the model. `env_error`: the
-browser was lost."""
+"""Final status of an episode.
+
+* `stopped`: the agent stopped.
+* `step_limit`, `timeout`: the episode ran out of actions or seconds.
+* `parse_limit`: too many replies in a row could not be parsed.
+* `repetition`: too many equal actions in a row on an unchanged page.
+* `context_limit`: the model ran out of positions.
+* `env_error`: the browser was lost.
+"""
 
 
 class TraceError(ValueError):
-    """A file that is no trace, or one of another schema."""
+    """A file that is not a trace, or that has another schema version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn: what was seen, what was answered, what came of it. Typed passwords read `***`."""
+    """One turn of an episode: the page, the reply, and the result of the action.
+
+    Secrets appear as `***` in every text.
+    """
 
     index: int
-    """From 0."""
+    """Number of the step, from 0."""
     url: str
+    """Address of the page, without credentials."""
     observation: str
-    """The text the model was shown; empty for models that read the page itself."""
+    """The page text that the model was shown; empty for models that read the `Page` itself."""
     note: str
-    """The harness's word that came before the page."""
+    """The harness's message before the page; empty for none."""
     reply: str
+    """The model's reply."""
     action: str
-    """The action in canonical form; empty if the reply held none that could be read."""
+    """The action in canonical form; empty if the reply could not be parsed."""
     error: str
-    """Why the reply could not be read or the action not be done; empty if all went well."""
+    """The reason for a parse failure or a failed action; empty for a successful step."""
     num_tokens_in: int
+    """Tokens of this turn's prompt."""
     num_tokens_out: int
+    """Tokens of the reply."""
     seen_tokens: int
-    """Tokens of the episode so far; 0 for models without a cache, as are the bytes."""
+    """Tokens fed since the episode began; 0 for models without a cache, as are both byte counts."""
     cache_bytes: int
-    """Keys and values held after this turn."""
+    """Bytes of the stored keys and values after this turn."""
     cache_peak_bytes: int
-    """The most they took since the episode began."""
+    """Largest number of these bytes since the episode began."""
     prefill_s: float
+    """Seconds spent on reading the prompt."""
     decode_s: float
+    """Seconds spent on writing the reply."""
     seconds: float
-    """The whole turn: looking, thinking, acting."""
+    """Seconds of the whole turn: observation, reply and action."""
     screenshot: str = ""
-    """File name of the page's picture, beside the trace; empty if none was taken."""
+    """File name of the page's screenshot; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,55 +91,64 @@ class Episode:
     """A finished episode."""
 
     status: Status
+    """The reason for the end."""
     answer: str
-    """What the stop action said; empty for every other end."""
+    """The answer of the stop action, unmasked; empty for every other status."""
     steps: tuple[Step, ...]
+    """The steps in order, with secrets masked."""
     seconds: float
+    """Duration of the episode."""
     error: str = ""
-    """What went wrong, for `env_error`, `timeout` and `context_limit`."""
+    """The error behind `env_error`, `timeout` or `context_limit`; otherwise empty."""
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
-    """What was typed into password fields. It is masked in the steps, and not in the answer, which
-    is still to be scored: `secrets.mask(answer)` is what may be shown."""
+    """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
+    `secrets.mask(answer)` instead."""
 
     @property
     def num_tokens_in(self) -> int:
+        """Prompt tokens of all steps."""
         return sum(step.num_tokens_in for step in self.steps)
 
     @property
     def num_tokens_out(self) -> int:
+        """Reply tokens of all steps."""
         return sum(step.num_tokens_out for step in self.steps)
 
     @property
     def num_parse_failures(self) -> int:
+        """Number of steps whose reply could not be parsed."""
         return sum(not step.action for step in self.steps)
 
     @property
     def kv_peak_bytes(self) -> int:
+        """Largest number of bytes that the cache stored at any time."""
         return max((step.cache_peak_bytes for step in self.steps), default=0)
 
     @property
     def kv_mean_bytes(self) -> float:
-        """Mean over steps of the bytes held after each."""
+        """Bytes that the cache stored after each step, averaged over the steps."""
         return sum(step.cache_bytes for step in self.steps) / max(1, len(self.steps))
 
 
 class TraceWriter:
-    """Appends one episode to a file, which must not exist yet; every line is on disk when written.
+    """Writes one episode to a new trace file; every line is on the disk when its call returns.
 
         with TraceWriter(path, head={"goal": goal, "model": name}) as trace:
             episode = agent.run(page, goal, on_step=trace.step)
             trace.end(episode)
 
-    Only its owner can read the file. `***` stands for every secret in it, also in what was written
-    before the secret was known: the file is then written anew, whole, in its own place.
+    Only the owner can read the file. Secrets appear as `***`. If a secret becomes known only after
+    it was written, the whole file is replaced atomically.
 
     Args:
-        head: `goal` and `task` in it are masked; the rest says which episode this is.
-        secrets: those of the episode, which may grow; those of an `Episode` are added to them.
+        path: the file to create.
+        head: values that identify the episode; only `goal` and `task` are masked.
+        secrets: the episode's secrets; more may be added while it runs. `end` adds those of the
+            `Episode`.
 
     Raises:
-        FileExistsError: `path` holds a trace already; nothing is overwritten.
-        NotWritten: here and in all else, what was said could not be written.
+        FileExistsError: `path` exists; nothing is overwritten.
+        WriteError: the file could not be written; all methods raise it as well.
     """
 
     def __init__(
@@ -133,21 +158,23 @@ class TraceWriter:
         self._secrets = Secrets() if secrets is None else secrets
         self._num_masked = 0
         self._rows: list[dict[str, Any]] = []
-        self._file = AppendedFile(path, is_new=True)
+        self._file = AppendedFile(path, must_be_new=True)
         self._write("head", head)
 
     def step(self, step: Step) -> None:
+        """Append a step."""
         self._write("step", asdict(step))
 
     def end(self, episode: Episode) -> None:
+        """Append the end: status, answer, error, duration and number of steps."""
         self._secrets.update(episode.secrets)
         end = {"status": episode.status, "answer": episode.answer, "error": episode.error}
         self._write("end", {**end, "seconds": episode.seconds, "num_steps": len(episode.steps)})
 
     def close(self) -> None:
-        """Close the file, after a last look for secrets that were not known when it was written."""
+        """Mask secrets that became known since the last write, and close the file."""
         try:
-            self._mask_again()
+            self._mask_late_secrets()
         finally:
             self._file.close()
 
@@ -163,12 +190,12 @@ class TraceWriter:
         self.close()
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
-        self._mask_again()
+        self._mask_late_secrets()
         row = self._masked({"schema": SCHEMA, "kind": kind, **values})
         self._file.append(json_line(row))
         self._rows.append(row)
 
-    def _mask_again(self) -> None:
+    def _mask_late_secrets(self) -> None:
         if len(self._secrets) == self._num_masked:
             return
         self._num_masked = len(self._secrets)
@@ -176,35 +203,40 @@ class TraceWriter:
         if rows != self._rows:
             self._rows = rows
             self._file.close()
-            write_whole(self._path, b"".join(map(json_line, rows)))
+            write_atomic(self._path, b"".join(map(json_line, rows)))
             self._file = AppendedFile(self._path)
 
     def _masked(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        texts = {name: row[name] for name in _TEXTS if name in row}
-        return {**row, **self._secrets.mask_within(texts, keep=_CLOSED)}
+        texts = {name: row[name] for name in _TEXT_FIELDS if name in row}
+        return {**row, **self._secrets.mask_within(texts, keep=_UNMASKED_KEYS)}
 
 
-_TEXTS = ("goal", "task", "url", "observation", "note", "reply", "action", "answer", "error")
-"""What pages, models and people wrote; all else in a row is ours, and identifies it."""
-_CLOSED = frozenset({"category", "eval_types", "url_note", "sites", "eval_fuzzy_image_match"})
-"""Fields of a task that hold one of a few words of its schema."""
+_TEXT_FIELDS = ("goal", "task", "url", "observation", "note", "reply", "action", "answer", "error")
+"""Fields with text from pages, models and people; all other fields identify the row."""
+_UNMASKED_KEYS = frozenset(
+    {"category", "eval_types", "url_note", "sites", "eval_fuzzy_image_match"}
+)
+"""Fields of a task that hold one of a few words defined by its schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace read back."""
+    """The content of a trace file."""
 
     head: Mapping[str, Any]
+    """Values that identify the episode."""
     steps: tuple[Step, ...]
+    """The steps in order."""
     end: Mapping[str, Any] | None
-    """None if the episode died before its end."""
+    """Status, answer, error, duration and number of steps; None if the episode crashed."""
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace; a last line cut short by a crash is left out.
+    """Read a trace. A crash may leave a partial last line, which is ignored.
 
     Raises:
-        TraceError: another schema, a broken line that is not the last, or no head.
+        TraceError: no head, another schema version, or a malformed line other than the last.
+        OSError: the file cannot be read.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     rows: list[dict[str, Any]] = []
@@ -212,40 +244,40 @@ def read_trace(path: Path) -> Trace:
         try:
             row = json.loads(line) if line else None
         except json.JSONDecodeError as error:
-            if number == len(lines):  # no line break after it: the writer died there
+            if number == len(lines):  # without a line break: the writer crashed here
                 continue
-            raise TraceError(f"{path}, line {number}: no JSON ({error.msg})") from error
-        except (RecursionError, ValueError) as error:  # nested deeply, or thousands of digits
-            raise TraceError(f"{path}, line {number}: no JSON ({error})") from error
+            raise TraceError(f"{path}, line {number}: not valid JSON ({error.msg})") from error
+        except (RecursionError, ValueError) as error:  # nesting or a number beyond the limits
+            raise TraceError(f"{path}, line {number}: not valid JSON ({error})") from error
         if row is None:
             continue
         if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-            raise TraceError(f"{path}, line {number}: not a row of trace schema {SCHEMA}")
+            raise TraceError(f"{path}, line {number}: expected a row of trace schema {SCHEMA}")
         rows.append(row)
     if not rows or rows[0].get("kind") != "head":
         raise TraceError(f"{path} does not begin with the head of a trace")
     steps = tuple(_step(row, path) for row in rows if row.get("kind") == "step")
     return Trace(
-        head=_bare(rows[0]),
+        head=_without_tags(rows[0]),
         steps=steps,
-        end=next((_bare(row) for row in rows if row.get("kind") == "end"), None),
+        end=next((_without_tags(row) for row in rows if row.get("kind") == "end"), None),
     )
 
 
 def _step(row: Mapping[str, Any], path: Path) -> Step:
     known = {field.name for field in fields(Step)}
     try:
-        return _steps().validate_python({name: row[name] for name in known & set(row)})
+        return _step_adapter().validate_python({name: row[name] for name in known & set(row)})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise TraceError(f"{path}: a step of it: {name}: {first['msg']}") from None
+        raise TraceError(f"{path}: malformed step: {name}: {first['msg']}") from None
 
 
 @functools.cache
-def _steps() -> TypeAdapter[Step]:
+def _step_adapter() -> TypeAdapter[Step]:
     return TypeAdapter(Step)
 
 
-def _bare(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_tags(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in ("schema", "kind")}

@@ -1,1 +1,1 @@
-"""Prompts, replies and the grammar between them."""
+"""Prompts, replies, and the grammar that constrains them."""

@@ -1,4 +1,4 @@
-"""Instruction-tuned models: their chat template taken apart once, then used append-only."""
+"""The prompt format of instruction-tuned models: their chat template, used append-only."""
 
 import re
 import unicodedata
@@ -6,164 +6,193 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentkv.dialog.prompt import Layout, Thoughts, UntrustedText, one_line
+from agentkv.dialog.prompt import Layout, Thoughts, UntrustedTextTokenizer, one_line
 
 
 class ChatTemplate:
-    """The format of instruction-tuned models: their own chat template, taken apart once.
+    """The prompt format of instruction-tuned models, derived from their own chat template.
 
-    The template is rendered on markers, never on text, and what stands between the markers is kept
-    as ids. A template that renders the past otherwise than the present, or fails, is replaced by a
-    built-in one: ChatML if the tokenizer knows it, bare text if not. `source` says which is used,
-    `reason` why the tokenizer's own is not. Where the present has an opening that the past lacks
-    (an empty block of thinking, a channel name), it is kept.
+    The template is rendered once, with placeholders for all messages, and the text between the
+    placeholders is kept. A template that fails, or that renders earlier messages differently in
+    later turns, is replaced by a built-in one: ChatML if the tokenizer has its tokens, otherwise
+    plain text. If only the reply in progress has an opening, such as an empty thinking block or a
+    channel name, every reply keeps it.
 
-    Pages stand in fences that carry the episode's nonce; fence marks inside them are broken.
+    Pages are fenced by tags with the episode's nonce; tags inside a page are broken.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
-        end_ids: further ids that end a reply, such as a generation config's.
+        end_ids: further ids that end a reply, such as those of a generation config.
     """
 
     layout: Layout = "before"
+    """Ids precede names."""
     boxes = True
+    """Page lines end with boxes."""
     thoughts: Thoughts = "free"
+    """Constrained replies begin with any one short line."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int] = ()) -> None:
-        self._text = UntrustedText(tokenizer.backend_tokenizer)
+        self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
+        self.source = "tokenizer"
+        """The template in use: `tokenizer` or `built-in`."""
         self.reason = ""
+        """The reason for not using the tokenizer's template; empty if it is used."""
         try:
-            self._form = _take_apart(tokenizer)
-            self.source = "tokenizer"
-        except _Unstable as problem:
-            self._form = _built_in(tokenizer)
+            self._delimiters = _find_delimiters(tokenizer)
+        except _NotAppendOnly as problem:
+            self._delimiters = _built_in_delimiters(tokenizer)
             self.source, self.reason = "built-in", str(problem)
-        self.between = tuple(self._text.encode_trusted(self._form.between))
-        ends = {*end_ids, *self.between[:1]} & self._text.control_ids
+        self.separator = tuple(self._tokenizer.encode_trusted(self._delimiters.after_reply))
+        ends = {*end_ids, *self.separator[:1]} & self._tokenizer.control_ids
         if tokenizer.eos_token_id is not None:
             ends.add(tokenizer.eos_token_id)
         self.end_ids = frozenset(ends)
 
     def opening(self, goal: str, nonce: str = "") -> list[int]:
+        """Return the instructions and the goal, up to where the first page begins."""
         return [
-            *self._text.encode_trusted(self._form.start),
+            *self._tokenizer.encode_trusted(self._delimiters.start),
             *self.encode(_INSTRUCTIONS.format(nonce=nonce)),
-            *self._text.encode_trusted(self._form.user),
-            *self.encode(f"Objective: {_unfenced(one_line(goal))}\n\n"),
+            *self._tokenizer.encode_trusted(self._delimiters.before_user),
+            *self.encode(f"Objective: {_break_tags(one_line(goal))}\n\n"),
         ]
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
-        said = f"{_unfenced(one_line(note))}\n" if note else ""
-        text = f"{said}<page {nonce}>\n{_unfenced(observation)}\n</page {nonce}>"
-        return [*self.encode(text), *self._text.encode_trusted(self._form.answer)]
+        """Return the note and the fenced page, up to where the reply begins."""
+        prefix = f"{_break_tags(one_line(note))}\n" if note else ""
+        text = f"{prefix}<page {nonce}>\n{_break_tags(observation)}\n</page {nonce}>"
+        return [*self.encode(text), *self._tokenizer.encode_trusted(self._delimiters.before_reply)]
 
     def encode(self, text: str) -> list[int]:
-        return self._text.encode(text)
+        """Encode untrusted text, without control tokens."""
+        return self._tokenizer.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._text.decode(ids)
+        """Decode the ids of a reply, without its control tokens."""
+        return self._tokenizer.decode(ids)
 
     def count(self, text: str) -> int:
+        """Count the tokens of untrusted text."""
         return len(self.encode(text))
 
 
-def _unfenced(text: str) -> str:
-    """`text` without what is a fence mark, or becomes one in a normal form of Unicode."""
+def _break_tags(text: str) -> str:
+    """Replace the bracket of page tags, and of text that Unicode normalization makes one."""
     if text.isascii():
-        return _FENCE.sub("(", text)
+        return _PAGE_TAG.sub("(", text)
     for form in ("NFKC", "NFKD"):
-        if _FENCE.search(unicodedata.normalize(form, text).casefold()):
-            return text.translate(_OPENING)
+        if _PAGE_TAG.search(unicodedata.normalize(form, text).casefold()):
+            return text.translate(_BRACKETS)
     return text
 
 
-_FENCE = re.compile(r"(?i)<(?=[\s/\u0338]*page\b)")
-_OPENING = str.maketrans(dict.fromkeys("<\u226e\ufe64\uff1c", "("))
-"""All that opens a mark, in whatever form."""
+_PAGE_TAG = re.compile(r"(?i)<(?=[\s/\u0338]*page\b)")
+_BRACKETS = str.maketrans(dict.fromkeys("<\u226e\ufe64\uff1c", "("))
+"""Replaces every character that normalizes to an opening angle bracket."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """start, instructions, user, page, answer, reply, between, page, answer, reply, between ..."""
+class _Delimiters:
+    """The text that a chat template puts around messages.
+
+    A stream is `start`, instructions, `before_user`, page, `before_reply`, reply, `after_reply`,
+    page, `before_reply`, reply, `after_reply`, and so on.
+    """
 
     start: str
-    user: str
-    answer: str
-    between: str
+    before_user: str
+    before_reply: str
+    after_reply: str
 
 
-class _Unstable(Exception):
-    """A chat template cannot be used append-only; the text says why."""
+class _NotAppendOnly(Exception):
+    """A chat template cannot be used append-only; the message says why."""
 
 
-_MARKS = ("(system-text)", "(user-one)", "(reply-one)", "(user-two)", "(reply-two)", "(user-three)")
+_PLACEHOLDERS = (
+    "(system-text)",
+    "(user-one)",
+    "(reply-one)",
+    "(user-two)",
+    "(reply-two)",
+    "(user-three)",
+)
 
 
-def _take_apart(tokenizer: Any) -> _Form:
+def _find_delimiters(tokenizer: Any) -> _Delimiters:
     if not getattr(tokenizer, "chat_template", None):
-        raise _Unstable("the tokenizer has no chat template")
+        raise _NotAppendOnly("the tokenizer has no chat template")
     try:
-        return _form(tokenizer, system=True)
-    except _Unstable as problem:
-        try:  # some templates know no system role: its text then opens the first user message
-            return _form(tokenizer, system=False)
-        except _Unstable:
+        return _compare_renderings(tokenizer, system=True)
+    except _NotAppendOnly as problem:
+        try:  # without a system role, the instructions begin the first user message
+            return _compare_renderings(tokenizer, system=False)
+        except _NotAppendOnly:
             raise problem from None
 
 
-def _form(tokenizer: Any, *, system: bool) -> _Form:
-    pieces = [_pieces(_render(tokenizer, num_turns, system=system)) for num_turns in (1, 2, 3)]
-    for earlier, later in zip(pieces, pieces[1:], strict=False):
-        for kept, rendered in zip(earlier[:-1], later, strict=False):
-            if kept != rendered:
-                raise _Unstable(f"the past is rendered anew: {kept!r} becomes {rendered!r}")
-    start, user, past, between = pieces[1][:4]
-    if pieces[2][4] != past or pieces[2][5] != between:
-        raise _Unstable("the second exchange is rendered otherwise than the first")
-    present = pieces[0][-1]
-    if any(rendered[-1] != present for rendered in pieces):
-        raise _Unstable("the call for a reply is not the same each time")
-    if not (past.startswith(present) or present.startswith(past)):
-        raise _Unstable(f"a reply begins with {present!r} now and with {past!r} later")
-    return _Form(start, user, max(past, present, key=len), between)
+def _compare_renderings(tokenizer: Any, *, system: bool) -> _Delimiters:
+    """Render one, two and three turns, and require that each extends the one before."""
+    renderings = [_split(_render(tokenizer, num_turns, system=system)) for num_turns in (1, 2, 3)]
+    for earlier, later in zip(renderings, renderings[1:], strict=False):
+        for before, after in zip(earlier[:-1], later, strict=False):
+            if before != after:
+                raise _NotAppendOnly(
+                    f"a later turn renders earlier messages anew: {before!r} becomes {after!r}"
+                )
+    start, before_user, past_reply, after_reply = renderings[1][:4]
+    if renderings[2][4] != past_reply or renderings[2][5] != after_reply:
+        raise _NotAppendOnly("the second turn is rendered differently from the first")
+    new_reply = renderings[0][-1]
+    if any(rendering[-1] != new_reply for rendering in renderings):
+        raise _NotAppendOnly("the generation prompt differs between turns")
+    if not (past_reply.startswith(new_reply) or new_reply.startswith(past_reply)):
+        raise _NotAppendOnly(
+            f"a reply begins with {new_reply!r} in its own turn and with {past_reply!r} later"
+        )
+    return _Delimiters(start, before_user, max(past_reply, new_reply, key=len), after_reply)
 
 
 def _render(tokenizer: Any, num_turns: int, *, system: bool) -> str:
-    marks = list(_MARKS[: 2 * num_turns])
-    messages = [{"role": "system", "content": marks.pop(0)}] if system else []
+    texts = list(_PLACEHOLDERS[: 2 * num_turns])
+    messages = [{"role": "system", "content": texts.pop(0)}] if system else []
     if not system:
-        marks[:2] = ["\n\n".join(marks[:2])]
-    for index, mark in enumerate(marks):
-        messages.append({"role": ("user", "assistant")[index % 2], "content": mark})
+        texts[:2] = ["\n\n".join(texts[:2])]
+    for index, text in enumerate(texts):
+        messages.append({"role": ("user", "assistant")[index % 2], "content": text})
     try:
-        text: str = tokenizer.apply_chat_template(
+        rendered: str = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
         )
-    except Exception as error:  # a template is a program of the model's: it may raise anything
-        raise _Unstable(f"the chat template fails: {error}") from error
-    return text
+    except Exception as error:  # a template is a program and may raise anything
+        raise _NotAppendOnly(f"the chat template fails: {error}") from error
+    return rendered
 
 
-def _pieces(text: str) -> list[str]:
-    """What stands before, between and after the marks in `text`."""
-    pattern = "|".join(map(re.escape, _MARKS))
-    marks = re.findall(pattern, text)
-    if marks != [mark for mark in _MARKS if mark in text] or len(marks) % 2:
-        raise _Unstable("the chat template drops, repeats or reorders messages")
-    return re.split(pattern, text)
+def _split(rendered: str) -> list[str]:
+    """Return the text before, between and after the placeholders in `rendered`."""
+    pattern = "|".join(map(re.escape, _PLACEHOLDERS))
+    found = re.findall(pattern, rendered)
+    if found != [text for text in _PLACEHOLDERS if text in rendered] or len(found) % 2:
+        raise _NotAppendOnly("the chat template drops, repeats or reorders messages")
+    return re.split(pattern, rendered)
 
 
-def _built_in(tokenizer: Any) -> _Form:
-    known = tokenizer.get_vocab()
-    if "<|im_start|>" in known and "<|im_end|>" in known:
-        return _Form(
+def _built_in_delimiters(tokenizer: Any) -> _Delimiters:
+    vocabulary = tokenizer.get_vocab()
+    if "<|im_start|>" in vocabulary and "<|im_end|>" in vocabulary:
+        return _Delimiters(
             start="<|im_start|>system\n",
-            user="<|im_end|>\n<|im_start|>user\n",
-            answer="<|im_end|>\n<|im_start|>assistant\n",
-            between="<|im_end|>\n<|im_start|>user\n",
+            before_user="<|im_end|>\n<|im_start|>user\n",
+            before_reply="<|im_end|>\n<|im_start|>assistant\n",
+            after_reply="<|im_end|>\n<|im_start|>user\n",
         )
-    return _Form(
-        start=tokenizer.bos_token or "", user="\n\n", answer="\n\nAnswer:\n", between="\n\n"
+    return _Delimiters(
+        start=tokenizer.bos_token or "",
+        before_user="\n\n",
+        before_reply="\n\nAnswer:\n",
+        after_reply="\n\n",
     )
 
 

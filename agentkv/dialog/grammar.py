@@ -1,9 +1,7 @@
-"""Which replies a page allows, and the token masks that enforce it.
+"""The grammar of the replies that a page allows, and the token masks that enforce it.
 
-A reply under constraint is some lines of thought and one fenced action. Every element number in
-it is on the page, so a constrained model is always read and never names what is not there; its
-notes quote the page, what it says of the goal the goal says, and where it says of what its text is
-made, the text is made of that (`quotes`).
+A constrained reply has some lines of thought and one fenced action. It always parses, every element
+number in it is on the page, and its quotations of page and goal are exact (`quotes`).
 """
 
 import json
@@ -18,76 +16,80 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from agentkv.dialog.prompt import Thoughts
-from agentkv.dialog.quotes import TEXT, quotations, texts_made_of
+from agentkv.dialog.quotes import TEXT, quotation_rules, text_pattern
 from agentkv.dialog.reply import label
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
 MAX_THOUGHT = 400
-"""Characters of a line of thought."""
+"""Maximum number of characters in a line of thought."""
 MAX_TEXT = 120
-"""Characters a free string may have; unbounded, a small model never closes the bracket."""
+"""Maximum number of characters in a free string. Without a limit, a small model never closes the
+bracket."""
 MAX_URL = 200
-RESERVE = 32
-"""Tokens before the limit from which a reply is brought to its end; most actions need fewer, and a
-cut one would be no action."""
+"""Maximum number of characters in an address after its scheme."""
+CLOSING_TOKENS = 32
+"""Tokens reserved for closing a reply before its limit (our choice): most actions need fewer, and a
+truncated action cannot be parsed."""
 
-MAX_SPELT = 400_000
-"""Characters of the patterns that spell out elements one by one: those of some two thousand.
-Elements beyond these, in reading order, are told apart by their numbers alone."""
+MAX_ELEMENT_CHARS = 400_000
+"""Characters of the patterns that pair elements with their names, enough for some two thousand
+elements. Later elements, in reading order, are identified by number alone."""
 
 TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
-"""Roles that take typed text."""
+"""Roles that accept typed text."""
 
-_OUT_OF_REACH = frozenset({"disabled", "covered"})
+_UNREACHABLE = frozenset({"disabled", "covered"})
 _KEYS = (
     "Enter Escape Tab Backspace Delete Space ArrowDown ArrowUp ArrowLeft ArrowRight "
     "PageDown PageUp Home End"
 ).split()
 
-# Steps that llguidance may take for the largest grammar here, and for one token of its replies;
-# its own limits stop at some 5,000 elements. What bounds the work is the size of the grammar.
+# Steps that llguidance may take to set up a grammar and to advance it by one token. Its defaults
+# fail at some 5,000 elements. The work stays bounded, because the size of our grammars is.
 _INITIAL_FUEL = 50_000_000
 _TOKEN_FUEL = 10_000_000
 
 
 class GrammarError(RuntimeError):
-    """llguidance cannot follow a grammar; the message is its own, shortened."""
+    """llguidance rejected a grammar; the message is its own, shortened."""
 
 
 def reply_grammar(page: Page, goal: str, *, thoughts: Thoughts = "named") -> str:
-    """A Lark grammar (llguidance's dialect) of exactly the replies allowed on `page`.
+    """Return a Lark grammar (llguidance's dialect) of exactly the replies allowed on `page`.
 
-    Only typeable roles may be typed into, and where there are options only those. What is disabled
-    or covered may be pointed at. Scrolling is allowed where there is something to scroll to. The
-    grammar's size is bounded, whatever the page and the goal (`MAX_SPELT`, `quotes.MAX_QUOTABLE`,
-    `quotes.MAX_GOAL`).
+    Text may be typed only into typeable roles; an element with options accepts only these. Disabled
+    and covered elements may only be hovered over. Scrolling is allowed only in directions where
+    there is more of the page. `MAX_ELEMENT_CHARS`, `quotes.MAX_QUOTABLE` and `quotes.MAX_GOAL`
+    bound the grammar's size for every page and goal.
     """
-    acts = _on_elements(page)
-    acts += [_Act(verb, action) for verb, action in _elsewhere(page)]
+    patterns = [*_element_patterns(page), *_page_patterns(page)]
     answer = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
     if thoughts == "free":
-        actions = "|".join(act.action for act in [*acts, _Act("done", answer)])
+        actions = "|".join([*(pattern.action for pattern in patterns), answer])
         thought = rf"[^`\x00-\x1f\x7f-\x9f]{{0,{MAX_THOUGHT}}}"
         return f"start: REPLY\nREPLY: {_regex(thought + _fenced(actions))}"
-    plain = "|".join(act.thought + _fenced(act.action) for act in [*acts, _Act("done", answer)])
-    ways = [_regex(plain), f"FROM {_regex(_fenced(answer))}"]
-    ways += [
-        f'{_regex(act.thought)} "\\n" FROM {_regex(_fenced(act.action))}'
-        for act in acts
-        if act.may_quote
+    unquoted = [pattern.thought + _fenced(pattern.action) for pattern in patterns]
+    unquoted.append("done" + _fenced(answer))
+    replies = [_regex("|".join(unquoted)), f"FROM {_regex(_fenced(answer))}"]
+    replies += [
+        f'{_regex(pattern.thought)} "\\n" FROM {_regex(_fenced(pattern.action))}'
+        for pattern in patterns
+        if pattern.may_quote
     ]
-    return f"start: REPLY\nREPLY: FIRST ({' | '.join(ways)})\n{quotations(goal, page)}"
+    return f"start: REPLY\nREPLY: FIRST ({' | '.join(replies)})\n{quotation_rules(goal, page)}"
 
 
-def rest_grammar(page: Page, goal: str, begun: str) -> str | None:
-    """The grammar of the replies that begin with `begun`, which ends with a `from` line.
+def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
+    """Return the grammar of the replies that begin with `prefix`, which ends with a `from` line.
 
-    What is typed or answered is made of what that line quotes, all of it; None where none of the
-    texts that are short enough is.
+    The text typed or answered must consist of everything that the line quotes.
+
+    Returns:
+        A Lark grammar of whole replies, or None if every such text is longer than `MAX_TEXT`.
     """
-    *thoughts, last = begun.removesuffix("\n").split("\n")
-    texts = texts_made_of(last.removeprefix("from "), goal, most=MAX_TEXT)
+    *thoughts, last = prefix.removesuffix("\n").split("\n")
+    texts = text_pattern(last.removeprefix("from "), goal, max_chars=MAX_TEXT)
     if texts is None:
         return None
     ids = [
@@ -100,35 +102,37 @@ def rest_grammar(page: Page, goal: str, begun: str) -> str | None:
     else:
         action = '"stop [" TEXTS "]"'
     return (
-        f'start: REPLY\nREPLY: {json.dumps(begun)} "```" {action} "```"\n'
+        f'start: REPLY\nREPLY: {json.dumps(prefix)} "```" {action} "```"\n'
         f"TEXTS: {_regex(f' ?(?:{texts})')} & /{TEXT}{{1,{MAX_TEXT}}}/"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Act:
-    """A thought and the action it leads to, as regular expressions."""
+class _ActionPattern:
+    """One thought and the actions that may follow it, as regular expressions."""
 
     thought: str
     action: str
     may_quote: bool = False
-    """Whether a quotation may stand between them."""
+    """True if a `from` line may separate thought and action."""
 
 
-def _on_elements(page: Page) -> list[_Act]:
-    """An act for each element, and one or two for all those that are too many to spell out."""
-    acts: list[_Act] = []
-    left = MAX_SPELT
+def _element_patterns(page: Page) -> list[_ActionPattern]:
+    """Return one pattern per element, and up to three for all beyond `MAX_ELEMENT_CHARS`."""
+    patterns: list[_ActionPattern] = []
+    left = MAX_ELEMENT_CHARS
     numbered: dict[str, list[str]] = {"hover": [], "click|hover": [], "click|hover|clear": []}
     for node in page.nodes:
         if node.id is None:
             continue
-        act = _Act(f"at {re.escape(label(node))}", _on(node), may_quote=_takes_text(node))
-        # A thought is written once more where something may be quoted after it.
-        left -= (1 + act.may_quote) * (len(act.thought) + len(act.action))
+        pattern = _ActionPattern(
+            f"at {re.escape(label(node))}", _element_action(node), may_quote=_takes_text(node)
+        )
+        # A pattern that allows a quotation appears twice in the grammar.
+        left -= (1 + pattern.may_quote) * (len(pattern.thought) + len(pattern.action))
         if left >= 0:
-            acts.append(act)
-        elif not _OUT_OF_REACH.isdisjoint(node.states):
+            patterns.append(pattern)
+        elif not _UNREACHABLE.isdisjoint(node.states):
             numbered["hover"].append(str(node.id))
         elif _takes_text(node):
             numbered["click|hover|clear"].append(str(node.id))
@@ -136,12 +140,12 @@ def _on_elements(page: Page) -> list[_Act]:
             numbered["click|hover"].append(str(node.id))
     for verbs, ids in numbered.items():
         if ids:
-            on = rf"\[(?:{'|'.join(ids)})\]"
-            action = f"(?:{verbs}) {on}"
+            number = rf"\[(?:{'|'.join(ids)})\]"
+            action = f"(?:{verbs}) {number}"
             if "clear" in verbs:
-                action += rf"|type {on} \[{TEXT}{{1,{MAX_TEXT}}}\] \[[01]\]"
-            acts.append(_Act(rf"at {TEXT}{{1,{MAX_NAME}}}", action))
-    return acts
+                action += rf"|type {number} \[{TEXT}{{1,{MAX_TEXT}}}\] \[[01]\]"
+            patterns.append(_ActionPattern(rf"at {TEXT}{{1,{MAX_NAME}}}", action))
+    return patterns
 
 
 def _fenced(action: str) -> str:
@@ -149,13 +153,14 @@ def _fenced(action: str) -> str:
 
 
 def _regex(pattern: str) -> str:
-    """`pattern` as a grammar writes it."""
+    """Return `pattern` as a regex literal of a Lark grammar."""
     return "/" + pattern.replace("/", r"\/") + "/"
 
 
-def _on(node: Node) -> str:
+def _element_action(node: Node) -> str:
+    """Return a pattern of the actions that `node` allows."""
     id = node.id
-    if not _OUT_OF_REACH.isdisjoint(node.states):
+    if not _UNREACHABLE.isdisjoint(node.states):
         return rf"hover \[{id}\]"
     actions = [rf"(?:click|hover) \[{id}\]"]
     if _takes_text(node):
@@ -164,13 +169,13 @@ def _on(node: Node) -> str:
     else:
         text = "|".join(re.escape(neutralize(each)) for each in node.options[:MAX_OPTIONS])
     if text and _is_typeable(node):
-        # Text may begin with a space: `PlainTemplate` writes it so.
+        # `PlainTemplate` begins typed text with a space.
         actions.append(rf"type \[{id}\] \[ ?(?:{text})\] \[[01]\]")
     return "|".join(actions)
 
 
 def _is_typeable(node: Node) -> bool:
-    reachable = _OUT_OF_REACH.isdisjoint(node.states)
+    reachable = _UNREACHABLE.isdisjoint(node.states)
     return reachable and node.role in TYPEABLE and "readonly" not in node.states
 
 
@@ -178,26 +183,38 @@ def _takes_text(node: Node) -> bool:
     return _is_typeable(node) and not node.options
 
 
-def _elsewhere(page: Page) -> list[tuple[str, str]]:
-    """Actions on no element: thought and pattern."""
+def _page_patterns(page: Page) -> list[_ActionPattern]:
+    """Return the patterns of actions without an element, except the stop."""
     up = ["up"] if page.pixels_above > 0 else []
     down = ["down"] if page.pixels_below > 0 else []
-    actions = [("scroll", rf"scroll \[{way}\]") for way in up + down]
-    actions += [
-        ("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f-\x9f]{{1,{MAX_URL}}}\]"),
-        ("press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"),
-        ("go_back", "go_back"),
-        ("go_forward", "go_forward"),
-        ("new_tab", "new_tab"),
+    patterns = [_ActionPattern("scroll", rf"scroll \[{direction}\]") for direction in up + down]
+    patterns += [
+        _ActionPattern("goto", rf"goto \[https?://[^\[\]`\s\x00-\x1f\x7f-\x9f]{{1,{MAX_URL}}}\]"),
+        _ActionPattern(
+            "press", rf"press \[(?:(?:Control|Shift|Alt)\+)?(?:{'|'.join(_KEYS)}|[a-z])\]"
+        ),
+        _ActionPattern("go_back", "go_back"),
+        _ActionPattern("go_forward", "go_forward"),
+        _ActionPattern("new_tab", "new_tab"),
     ]
     if len(page.tabs) > 1:
         tabs = "|".join(str(tab) for tab in range(len(page.tabs)))
-        actions += [("tab_focus", rf"tab_focus \[(?:{tabs})\]"), ("close_tab", "close_tab")]
-    return actions
+        patterns += [
+            _ActionPattern("tab_focus", rf"tab_focus \[(?:{tabs})\]"),
+            _ActionPattern("close_tab", "close_tab"),
+        ]
+    return patterns
 
 
 class Grammar:
-    """Masks over one tokenizer's vocabulary. Costs about a second to make: one per model."""
+    """Token masks over one tokenizer's vocabulary.
+
+    Building one takes about a second, so build one per model.
+
+    Args:
+        tokenizer: the model's tokenizer; it is copied.
+        end_id: the id that ends a reply.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, end_id: int) -> None:
         copy = Tokenizer.from_str(tokenizer.to_str())
@@ -205,97 +222,116 @@ class Grammar:
         copy.no_truncation()
         self._tokenizer = LLTokenizer(copy.to_str(), eos_token=end_id)
         self._closing = torch.zeros(self._tokenizer.vocab_size, dtype=torch.bool)
-        # As byte-level and byte-fallback tokenizers spell a line break and a closing bracket.
-        begins = ("\n", "\u010a", "<0x0A>", "]", "<0x5D>")
-        self._closing[[id for text, id in copy.get_vocab().items() if text.startswith(begins)]] = (
+        # Line break and closing bracket as byte-level and byte-fallback tokenizers write them.
+        closers = ("\n", "\u010a", "<0x0A>", "]", "<0x5D>")
+        self._closing[[id for text, id in copy.get_vocab().items() if text.startswith(closers)]] = (
             True
         )
 
     def start(
-        self, page: Page, goal: str, *, thoughts: Thoughts = "named", most: int | None = None
+        self,
+        page: Page,
+        goal: str,
+        *,
+        thoughts: Thoughts = "named",
+        max_tokens: int | None = None,
     ) -> "Matcher":
-        """A fresh matcher of the replies that `page` allows to who has this `goal`.
+        """Return a fresh matcher of the replies that `page` allows an agent with this `goal`.
 
-        5 milliseconds for a page of the sites, and 0.1 for each token (medians of 555 replies).
+        Takes 5 ms for a page of the embedded sites, and 0.1 ms per token (medians of 555 replies).
 
         Args:
-            most: tokens a reply may have; near to them it is brought to its end.
+            max_tokens: maximum number of tokens in the reply, which is closed before that; None for
+                no limit.
+
+        Raises:
+            GrammarError: llguidance rejected the grammar.
         """
-        grammar = reply_grammar(page, goal, thoughts=thoughts)
-        rest = (lambda begun: rest_grammar(page, goal, begun)) if thoughts == "named" else None
-        return Matcher(self._tokenizer, grammar, rest, self._closing, most=most)
+
+        def continue_from(prefix: str) -> str | None:
+            return continuation_grammar(page, goal, prefix)
+
+        return Matcher(
+            self._tokenizer,
+            reply_grammar(page, goal, thoughts=thoughts),
+            continue_from if thoughts == "named" else None,
+            self._closing,
+            max_tokens=max_tokens,
+        )
 
 
 class Matcher:
-    """Follows one reply, token by token.
+    """Follows one reply through its grammar, token by token.
 
     Args:
-        rest: the grammar for a reply of which this much is written, which ends with a `from` line;
-            None to go on with `grammar`.
-        closing: the ids that end a string or a line: bool, (vocabulary,).
-        most: tokens the reply may have.
+        continuation: called once with the text up to the end of a `from` line; returns the grammar
+            for the rest, or None to stay with `grammar`. None if the grammar never changes.
+        closing: mask of the ids that close a string or a line: bool, (vocabulary,).
+        max_tokens: maximum number of tokens in the reply; None for no limit.
+
+    Raises:
+        GrammarError: llguidance rejected the grammar; `allowed` and `consume` raise it as well.
     """
 
     def __init__(
         self,
         tokenizer: LLTokenizer,
         grammar: str,
-        rest: Callable[[str], str | None] | None,
+        continuation: Callable[[str], str | None] | None,
         closing: torch.Tensor,
         *,
-        most: int | None,
+        max_tokens: int | None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._matcher = _following(tokenizer, grammar)
-        self._rest = rest
+        self._matcher = _new_matcher(tokenizer, grammar)
+        self._continuation = continuation
         self._closing = closing
-        self._most = most
+        self._max_tokens = max_tokens
         self._ids: list[int] = []
         self._check()
 
     @property
     def is_complete(self) -> bool:
-        """The reply is whole: nothing may follow but its end."""
+        """True if the reply is complete, so that only its end may follow."""
         return self._matcher.is_accepting()
 
     def allowed(self) -> torch.Tensor:
-        """Which ids may come next: bool, (vocabulary,), on the CPU; never none of them.
+        """Return a mask of the ids that may come next: bool, (vocabulary,), on the CPU.
 
-        With `RESERVE` tokens left, only those that close the present string or line, where it may
-        be closed.
+        At least one id is allowed. With fewer than `CLOSING_TOKENS` left, only ids that close the
+        current string or line are allowed, wherever it may be closed.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
         mask = np.unpackbits(bits, bitorder="little")[: self._tokenizer.vocab_size]
         allowed = torch.from_numpy(mask.view(np.bool_))
-        if self._left < RESERVE and (closing := allowed & self._closing).any():
+        if self._tokens_left < CLOSING_TOKENS and (closing := allowed & self._closing).any():
             return closing
         return allowed
 
     def forced(self) -> list[int]:
-        """The ids that must come next whatever the model says; often none. Not yet consumed."""
+        """Return the ids that must come next, often none. Does not consume them."""
         ids: list[int] = self._matcher.compute_ff_tokens()
         return ids
 
     def consume(self, ids: list[int]) -> None:
-        """Go on past `ids`, which must be allowed."""
+        """Advance past `ids`, which must be allowed."""
         assert self._matcher.consume_tokens(ids), self._matcher.get_error()
         self._ids += ids
-        if self._rest is not None and "\n" in self._tokenizer.decode_str(ids):
+        if self._continuation is not None and "\n" in self._tokenizer.decode_str(ids):
             text = self._tokenizer.decode_str(self._ids)
             if line := re.search(r"^from .*\n", text, re.MULTILINE):
-                self._hold(self._rest(text[: line.end()]))
-                self._rest = None
+                self._switch_grammar(self._continuation(text[: line.end()]))
+                self._continuation = None
 
     @property
-    def _left(self) -> float:
-        """Tokens the reply may still have."""
-        return math.inf if self._most is None else self._most - len(self._ids)
+    def _tokens_left(self) -> float:
+        return math.inf if self._max_tokens is None else self._max_tokens - len(self._ids)
 
-    def _hold(self, grammar: str | None) -> None:
-        """Go on with `grammar`, if its longest text surely has room."""
-        if grammar is not None and self._left >= RESERVE + MAX_TEXT / 2:
-            self._matcher = _following(self._tokenizer, grammar)
+    def _switch_grammar(self, grammar: str | None) -> None:
+        """Continue with `grammar` if the tokens left suffice for its longest text."""
+        if grammar is not None and self._tokens_left >= CLOSING_TOKENS + MAX_TEXT / 2:
+            self._matcher = _new_matcher(self._tokenizer, grammar)
             assert self._matcher.consume_tokens(self._ids), self._matcher.get_error()
             self._check()
 
@@ -304,6 +340,6 @@ class Matcher:
             raise GrammarError(f"the page's grammar failed: {self._matcher.get_error()[:200]}")
 
 
-def _following(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+def _new_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     limits = LLParserLimits(initial_lexer_fuel=_INITIAL_FUEL, step_lexer_fuel=_TOKEN_FUEL)
     return LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar), limits=limits)

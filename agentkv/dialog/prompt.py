@@ -1,8 +1,8 @@
-"""Goal and pages to token ids: append-only streams, in which a page can forge nothing.
+"""Prompts as token ids: an append-only stream that no page can forge.
 
-A stream is never rendered again. It grows by `opening`, then per turn by `turn`, then by the ids
-the model itself wrote; `between` closes a reply before the next turn. So the keys and values of
-everything said so far stay valid, and an evicting cache loses only what its policy chose to lose.
+A stream is never rendered again. It grows by `opening`, then in each turn by `turn` and by the ids
+that the model wrote; `separator` follows a reply before the next turn. All keys and values thus
+stay valid, and an evicting cache loses only entries that its policy drops.
 """
 
 import re
@@ -12,59 +12,71 @@ from typing import Literal, Protocol
 from tokenizers import Tokenizer
 
 Layout = Literal["after", "before"]
+"""Position of an element's id in its line of the page (`agentkv_env.serialize`)."""
 Thoughts = Literal["named", "free"]
-"""The lines before the action. `named`: `read` and a note on what a later step needs of the page,
-if anything; `for` and the part of the goal that is begun, if one is; `at` and the element acted on
-as it reads in the page; `from` and a quotation where it types or answers what a page said; else
-`done` before a stop and the bare verb before other actions. `free`: any short line."""
+"""The lines before the action. `free` is any one short line. `named` has these lines, in order:
+
+* `read` and a note that quotes the page, for later steps; none or several,
+* `for` and the part of the goal in progress; optional,
+* `at` and the name of the element that the action is on,
+* `from` and a quotation, if the action types or answers text from a page.
+
+A reply with neither of the last two has a line with `done` before a stop, or with the verb before
+any other action."""
 
 
 class Template(Protocol):
-    """How one family of models is spoken to. Holds no episode state: share it freely."""
+    """The prompt format of one family of models. Stateless, so episodes can share it."""
 
     @property
     def layout(self) -> Layout:
-        """Where an element's id stands in the text of a page (`agentkv_env.serialize`)."""
+        """Position of an element's id in its line of the page."""
         ...
 
     @property
     def boxes(self) -> bool:
-        """Whether page lines end in their boxes."""
+        """True if page lines end with the element's box."""
         ...
 
     @property
     def thoughts(self) -> Thoughts:
-        """What a constrained reply says before its action."""
+        """The lines before the action in constrained replies."""
         ...
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """Any of these, sampled, ends a reply. None is fed back: `between` closes the reply."""
+        """Ids that end a reply when sampled. They are not fed; `separator` closes the reply."""
         ...
 
     @property
-    def between(self) -> tuple[int, ...]:
-        """What follows a reply before the next turn's ids."""
+    def separator(self) -> tuple[int, ...]:
+        """Ids between a reply and the next turn."""
         ...
 
     def opening(self, goal: str, nonce: str = "") -> list[int]:
-        """The start of an episode's stream. `nonce` marks its page fences."""
+        """Return the ids that begin an episode. `nonce` identifies its page fences."""
         ...
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
-        """One page, up to where the model begins to write; `note` is the harness's word before."""
+        """Return the ids of one page, up to where the model begins to write.
+
+        Args:
+            observation: the serialized page.
+            note: the harness's message, placed before the page; empty for none.
+            nonce: as for `opening`.
+        """
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of untrusted text: never a special or control token."""
+        """Encode untrusted text, without special or control tokens."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a reply's ids, control tokens left out."""
+        """Decode the ids of a reply, without its control tokens."""
         ...
 
     def count(self, text: str) -> int:
-        """Tokens in untrusted text."""
+        """Count the tokens of untrusted text."""
         ...
 
 
@@ -73,99 +85,117 @@ _SPACED_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[) ")
 
 
 class PlainTemplate:
-    """The format of models trained here: four special tokens and nothing else.
+    """The prompt format of models trained in this project, with four special tokens.
 
         <|goal|> goal  <|page|> note, page <|act|>  reply <|end|>  <|page|> ... <|act|> ...
 
-    The special ids cannot come out of text, so the structure needs no other fence; `nonce` is
-    ignored. A note is one line before the page's first line. Ids stand after names (our choice: a
-    small model finds an id by copying what stood before it). What is typed or answered begins with
-    a space, which `reply` adds and `decode` takes away: it is made of the tokens that were read.
+    Text never encodes to a special id, so pages need no fence and `nonce` is ignored. A note is one
+    line before the page. Ids follow names (our choice: a small model finds an id by copying the
+    text before it). Typed and answered text begins with a space, which `reply` adds and `decode`
+    removes, so that it encodes to the same tokens as on the page that it was read from.
 
     Raises:
         ValueError: `tokenizer` lacks one of the four tokens.
     """
 
     SPECIALS = ("<|goal|>", "<|page|>", "<|act|>", "<|end|>")
+    """The special tokens, in stream order."""
 
     layout: Layout = "after"
+    """Ids follow names."""
     boxes = False
+    """Page lines have no boxes."""
     thoughts: Thoughts = "named"
+    """Constrained replies name their element and quote their source."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         known = tokenizer.get_vocab()
         missing = [token for token in self.SPECIALS if token not in known]
         if missing:
             raise ValueError(f"the tokenizer lacks {', '.join(missing)}, which PlainTemplate needs")
-        self._text = UntrustedText(tokenizer)
+        self._tokenizer = UntrustedTextTokenizer(tokenizer)
         self._goal, self._page, self._act, self._end = (known[token] for token in self.SPECIALS)
         self.end_ids = frozenset({self._end})
-        self.between = (self._end,)
+        self.separator = (self._end,)
 
     def opening(self, goal: str, nonce: str = "") -> list[int]:
+        """Return the goal behind its special token."""
         return [self._goal, *self.encode(goal)]
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
+        """Return the note and the page between their special tokens."""
         text = f"{one_line(note)}\n{observation}" if note else observation
         return [self._page, *self.encode(text), self._act]
 
     def reply(self, text: str) -> list[int]:
-        """What a model should write to say `text`, end token included: the target of training."""
+        """Encode `text` as the model's own reply, end token included: the target of training."""
         return [*self.encode(_FREE_TEXT.sub(r"\1 ", text)), self._end]
 
     def encode(self, text: str) -> list[int]:
-        return self._text.encode(text)
+        """Encode untrusted text, without control tokens."""
+        return self._tokenizer.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return _SPACED_TEXT.sub(r"\1", self._text.decode(ids))
+        """Decode the ids of a reply, without control tokens and the space before its text."""
+        return _SPACED_TEXT.sub(r"\1", self._tokenizer.decode(ids))
 
     def count(self, text: str) -> int:
+        """Count the tokens of untrusted text."""
         return len(self.encode(text))
 
 
-class UntrustedText:
-    """A tokenizer that no text can talk into a control token.
+class UntrustedTextTokenizer:
+    """A tokenizer that never encodes untrusted text to control tokens.
 
-    Control tokens are the special ones, and added ones of the shape `<...>` or `[LETTERS]` that
-    some tokenizers do not declare special. Where one is spelt out, the text is split inside it and
-    the halves encoded apart. An id that still came out, through a normaliser, say, is dropped.
+    Control tokens are all special tokens, and added tokens such as `<...>` or `[LETTERS]` that some
+    tokenizers fail to declare special. Where a text contains one, it is split inside the token and
+    the parts are encoded separately. Control ids that appear nevertheless, for example through a
+    normalizer, are dropped.
+
+    Args:
+        tokenizer: the model's tokenizer; it is copied.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._trusting = Tokenizer.from_str(tokenizer.to_str())
-        self._trusting.no_truncation()
-        self._trusting.no_padding()
-        self._wary = Tokenizer.from_str(self._trusting.to_str())
-        self._wary.encode_special_tokens = True
+        self._trusted = Tokenizer.from_str(tokenizer.to_str())
+        self._trusted.no_truncation()
+        self._trusted.no_padding()
+        self._untrusted = Tokenizer.from_str(self._trusted.to_str())
+        self._untrusted.encode_special_tokens = True
         control = {
             id: token.content
             for id, token in tokenizer.get_added_tokens_decoder().items()
             if token.special or re.fullmatch(r"<.+>|\[/?[A-Z_]+\]", token.content)
         }
         self.control_ids = frozenset(control)
-        spelt = sorted(control.values(), key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, spelt))) if spelt else None
+        """Ids of all control tokens."""
+        longest_first = sorted(control.values(), key=len, reverse=True)
+        self._control = (
+            re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        )
 
     def encode(self, text: str) -> list[int]:
-        text = text.encode("utf-8", "replace").decode()  # no tokenizer takes unpaired surrogates
+        """Encode untrusted text, without control ids. Lone surrogates become question marks."""
+        text = text.encode("utf-8", "replace").decode()  # tokenizers reject lone surrogates
         cuts = [0]
         if self._control is not None:
             cuts += [found.start() + 1 for found in self._control.finditer(text)]
         ids: list[int] = []
         for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True):
-            ids += self._wary.encode(text[start:end], add_special_tokens=False).ids
+            ids += self._untrusted.encode(text[start:end], add_special_tokens=False).ids
         return [id for id in ids if id not in self.control_ids]
 
     def encode_trusted(self, text: str) -> list[int]:
-        """Ids of text of ours, control tokens included."""
-        ids: list[int] = self._trusting.encode(text, add_special_tokens=False).ids
+        """Encode text of a template itself, control tokens included."""
+        ids: list[int] = self._trusted.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._wary.decode(list(ids), skip_special_tokens=True)
+        """Decode `ids` without special tokens."""
+        text: str = self._untrusted.decode(list(ids), skip_special_tokens=True)
         return text
 
 
 def one_line(text: str) -> str:
-    """`text` with white space collapsed, so that it cannot pass for lines of a page."""
+    """Return `text` with each run of white space collapsed, so that it cannot add page lines."""
     return " ".join(text.split())

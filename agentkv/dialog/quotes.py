@@ -1,20 +1,20 @@
-"""What a thought may quote of goal and page: word for word, so that nothing of it is made up.
+"""Grammar rules for the quotations in a reply, which copy goal and page word for word.
 
-A reply may begin with lines like these, which the terminals here admit:
+A reply may begin with lines such as these. The grammar admits only text that goal and page contain:
 
-    read Bribury: Founded | 1241      some words of the goal, and a part of one line of the page
-    for Bribury, Mirdal | , Elford    a part of the goal, and the few words that follow it there
+    read Bribury: Founded | 1241      words of the goal, then part of one line of the page
+    for Bribury, Mirdal | , Elford    part of the goal, then the words that follow it there
 
-and before what it types or answers it may say where that was read:
+Before the text that an action types or answers, the reply may name its source:
 
     from Founded | 1167; Bribury: Founded | 1241; Backpack
 
-A part of a line of this page; or, behind some words of the goal, anything: that was noted on
-another page, and to remember it is the model's part, not the grammar's; or words of the goal alone.
-What is typed or answered then is the ends of these, in this order (`texts_made_of`).
+Each passage is part of a line of this page, words of the goal, or words of the goal followed by any
+text. The last form refers to a note on an earlier page, which the grammar cannot check. The text
+typed or answered must then consist of the ends of these passages, in order (`text_pattern`).
 
-A small model that copies jumps to another place where both go on alike (`, the `): it leaves out a
-thing of several, or makes a number of two. Held to goal and page it goes on where it is.
+The reason: when a small model copies and two places continue alike (`, the `), it may jump from one
+to the other and so omit an item of a list or merge two numbers. The grammar prevents such jumps.
 """
 
 import json
@@ -25,47 +25,48 @@ from itertools import islice, pairwise
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 
+# The limits below are our choice.
 MAX_NOTES = 3
-"""Lines that begin with `read`, of one reply."""
+"""Maximum number of `read` lines in one reply."""
 MAX_QUOTE = 400
-"""Characters of a line that may be quoted."""
+"""Maximum number of characters in one quotation."""
 ITEM_WORDS = 4
-"""Of the goal, in front of what was read of it."""
+"""Maximum number of words of the goal before a quotation of the page."""
 LEAD_WORDS = 6
-"""Of a line, quoted in front of what is wanted of it; enough to tell which line it is."""
+"""Words of a line quoted before the wanted text; enough to identify the line."""
 WORDS_AHEAD = 4
-"""Of the goal, quoted behind the part that is begun: whether more is to do is seen there."""
+"""Words of the goal quoted after the part in progress; they show whether anything is left to do."""
 MAX_GOAL = 20_000
-"""Characters at the beginning of the goal that may be quoted."""
+"""Number of characters, from the beginning of the goal, that may be quoted."""
 MAX_GOAL_WORDS = 512
-"""Words and signs at the beginning of the goal that may be quoted: each is a level of the grammar,
-and llguidance overflows the stack of a process at some 1,800 levels."""
+"""Number of words and punctuation marks, from the beginning of the goal, that may be quoted. Each
+is a level of the grammar, and llguidance overflows the process's stack at some 1,800 levels."""
 MAX_QUOTABLE = 100_000
-"""Characters of a page that may be quoted, those first in reading order: many times what the
-default `observation_tokens` shows of one."""
+"""Number of characters of a page, in reading order, that may be quoted: many times more than the
+default `observation_tokens` shows."""
 TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
-"""A character that `neutralize` leaves as it is."""
+"""Pattern of one character that `neutralize` leaves unchanged."""
 
 _REMEMBERED = TEXT.replace("[^", "[^;")
-"""What was noted ends where the next begins."""
+"""Pattern of one character of a remembered note; a semicolon separates passages."""
 _MAX_PASSAGES = 16
-_PIECE = re.compile(r" \| (?:\w+|\S)|\w+|\W")
-"""Where a quotation may begin or end; not at a bar, which tells what is behind it from its key."""
+_CHUNK = re.compile(r" \| (?:\w+|\S)|\w+|\W")
+"""The units of a quotation. None ends at the bar between a key and its value."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def quotations(goal: str, page: Page) -> str:
-    """Terminals of a Lark grammar (llguidance's dialect) for an agent with this `goal`.
+def quotation_rules(goal: str, page: Page) -> str:
+    """Return terminals of a Lark grammar (llguidance's dialect) for quotations of goal and page.
 
-    `FIRST` is what may stand before any other thought: up to `MAX_NOTES` notes and the part of the
-    goal that is begun, each ended by a line break; it may be empty. `FROM` is one quotation or
-    several, without a line break. Other terminals begin with `Q_`.
+    `FIRST` matches what may precede any other thought: up to `MAX_NOTES` notes and the part of the
+    goal in progress, each ended by a line break, or nothing. `FROM` matches a `from` line without
+    its line break. All other terminals begin with `Q_`.
     """
-    goal = _beginning(neutralize(goal))
-    rules = [*_line_of(page), *_part_of(goal)]
+    goal = _quotable_goal(neutralize(goal))
+    rules = [*_line_rules(page), *_goal_rules(goal)]
     if goal:
         rules += [
-            f"Q_GOAL: {_words_of([goal])} & /{TEXT}{{1,{MAX_QUOTE}}}/",
+            f"Q_GOAL: {_substring_regex([goal])} & /{TEXT}{{1,{MAX_QUOTE}}}/",
             rf"Q_ITEM: Q_GOAL & /[^ ]+( [^ ]+){{0,{ITEM_WORDS - 1}}}/",
             f"Q_REMEMBERED: Q_GOAL (/: {_REMEMBERED}{{1,{MAX_QUOTE}}}/)?",
             'Q_READ: "read " (Q_ITEM ": ")? Q_LINE "\\n"',
@@ -80,58 +81,61 @@ def quotations(goal: str, page: Page) -> str:
     return "\n".join(rules)
 
 
-def _beginning(goal: str) -> str:
-    """The part of `goal` that is short enough to be quoted; nearly always all of it."""
+def _quotable_goal(goal: str) -> str:
+    """Return the beginning of `goal` within both limits; usually all of it."""
     goal = goal[:MAX_GOAL]
     beyond = next(islice(_WORD.finditer(goal), MAX_GOAL_WORDS, None), None)
     return goal.rstrip() if beyond is None else goal[: beyond.start()].rstrip()
 
 
-def _line_of(page: Page) -> list[str]:
-    """`Q_LINE`: some words that follow each other in what one node of `page` says."""
+def _line_rules(page: Page) -> list[str]:
+    """Return the rules of `Q_LINE`: consecutive words of one node's text."""
     lines = dict.fromkeys(neutralize(node.name) for node in page.nodes)
-    said, left = [], MAX_QUOTABLE
+    quotable, left = [], MAX_QUOTABLE
     for line in filter(None, lines):
         if left <= 0:
             break
-        said.append(line[:left])
+        quotable.append(line[:left])
         left -= len(line)
-    said = said or ["nothing"]
-    return [f"Q_PAGE: {_words_of(said)}", f"Q_LINE: Q_PAGE & /{TEXT}{{1,{MAX_QUOTE}}}/"]
+    quotable = quotable or ["nothing"]
+    return [f"Q_PAGE: {_substring_regex(quotable)}", f"Q_LINE: Q_PAGE & /{TEXT}{{1,{MAX_QUOTE}}}/"]
 
 
-def _words_of(lines: Sequence[str]) -> str:
-    """Any words that follow each other in `lines`, with a line break between two of those."""
-    pieces = [piece for line in lines for piece in [*_PIECE.findall(line), "\n"]]
-    return f'%regex {{ "substring_chunks": {json.dumps(pieces)} }}'
+def _substring_regex(lines: Sequence[str]) -> str:
+    """Return a regex of any consecutive words of `lines`; a line break separates the lines."""
+    chunks = [chunk for line in lines for chunk in [*_CHUNK.findall(line), "\n"]]
+    return f'%regex {{ "substring_chunks": {json.dumps(chunks)} }}'
 
 
-def _part_of(goal: str) -> list[str]:
-    """`Q_FOR`: from any word of `goal` to any later one, a bar, and what follows that one.
+def _goal_rules(goal: str) -> list[str]:
+    """Return the rules of `Q_FOR`: part of `goal`, a bar, and the words that follow the part.
 
-    One terminal for each word, which goes on with the next one's, so that the grammar grows with
-    the goal and not with its square.
+    Each word has one terminal, which continues with the next word's terminal. The grammar therefore
+    grows linearly with the goal rather than quadratically.
     """
     words = list(_WORD.finditer(goal))
     rules = []
     for index in reversed(range(len(words))):
         word, end = words[index][0], words[index].end()
         ahead = " ".join(goal[end:].split()[:WORDS_AHEAD])
-        ways = json.dumps(f" | {ahead}".rstrip())
+        endings = json.dumps(f" | {ahead}".rstrip())
         if index + 1 < len(words):
             gap = goal[end : words[index + 1].start()]
-            # Before a bar that ends the goal both ways read alike, and llguidance panics at that.
+            # Before a bar that ends the goal, both alternatives are the same text, and llguidance
+            # panics on such a grammar.
             if (gap, goal[words[index + 1].start() :]) != (" ", "|"):
-                ways = f"({ways} | {json.dumps(gap)} Q_FROM_{index + 1})"
-        rules.append(f"Q_FROM_{index}: {json.dumps(word)} {ways}")
-    begins = " | ".join(f"Q_FROM_{index}" for index in range(len(words)))
-    rules.append(f'Q_FOR: "for " ({begins}) "\\n"' if words else 'Q_FOR: ""')
+                endings = f"({endings} | {json.dumps(gap)} Q_FROM_{index + 1})"
+        rules.append(f"Q_FROM_{index}: {json.dumps(word)} {endings}")
+    starts = " | ".join(f"Q_FROM_{index}" for index in range(len(words)))
+    rules.append(f'Q_FOR: "for " ({starts}) "\\n"' if words else 'Q_FOR: ""')
     return rules
 
 
-def quoted_to(line: str, start: int, end: int) -> str:
-    """The part of `line` from `LEAD_WORDS` words before `start` to `end`, with a key or two more
-    where it could not begin otherwise."""
+def quote_up_to(line: str, start: int, end: int) -> str:
+    """Return `line[start:end]` with up to `LEAD_WORDS` words before it.
+
+    Adds further words if the quotation would otherwise begin at a bar.
+    """
     words = list(re.finditer(r"\S+", line[:start]))
     first = max(0, len(words) - LEAD_WORDS)
     while first and "|" in (words[first][0], words[first - 1][0]):
@@ -139,31 +143,33 @@ def quoted_to(line: str, start: int, end: int) -> str:
     return line[words[first].start() if words else start : end]
 
 
-def texts_made_of(quotation: str, goal: str, *, most: int) -> str | None:
-    """A regular expression of the texts that may follow a `from` line with this `quotation`.
+def text_pattern(quotation: str, goal: str, *, max_chars: int) -> str | None:
+    """Return a regular expression for the texts that may follow a `from` line with `quotation`.
 
-    The ends of all passages in their order, from the beginning of any word, with commas between, or
-    a space before words of the goal. Where goal or page has a semicolon a passage looks like two:
-    one that the goal says may be left out, unless it is the last. None where no text of at most
-    `most` characters is of that kind.
+    A text consists of the ends of all passages in order, each from the beginning of any word,
+    separated by commas, or by a space before words of the goal. A passage with a semicolon in it
+    reads as two; a passage that the goal contains may therefore be omitted, unless it is the last.
+
+    Returns:
+        The pattern, or None if every such text is longer than `max_chars`.
     """
     goal = neutralize(goal)
-    made, shortest, between = "", 0, ""
+    pattern, min_chars, separator = "", 0, ""
     for passage in reversed([part.strip() for part in quotation.split("; ")]):
-        begins = [
+        starts = [
             match.start()
             for match in re.finditer(r"(?<!\w)\S", passage)
-            if len(passage) - match.start() <= most
+            if len(passage) - match.start() <= max_chars
         ]
-        if not begins:
+        if not starts:
             return None
-        end = ""
-        for start, stop in pairwise([*begins, len(passage)]):
-            end = (f"(?:{end})?" if end else "") + re.escape(passage[start:stop])
-        if made and passage in goal:
-            made = f"(?:{end}{between})?{made}"
+        ending = ""
+        for start, stop in pairwise([*starts, len(passage)]):
+            ending = (f"(?:{ending})?" if ending else "") + re.escape(passage[start:stop])
+        if pattern and passage in goal:
+            pattern = f"(?:{ending}{separator})?{pattern}"
         else:
-            made = end + between + made
-            shortest += len(passage) - begins[-1] + (2 if between else 0)
-        between = "[,;]? " if passage in goal else "[,;] "
-    return made if shortest <= most else None
+            pattern = ending + separator + pattern
+            min_chars += len(passage) - starts[-1] + (2 if separator else 0)
+        separator = "[,;]? " if passage in goal else "[,;] "
+    return pattern if min_chars <= max_chars else None

@@ -1,1 +1,1 @@
-"""Who answers the agent loop: language models on this machine, and scripts."""
+"""Language models on this machine, and scripted models, behind one interface."""

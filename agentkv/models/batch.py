@@ -1,4 +1,4 @@
-"""Continuous batching: the replies that are being written share every forward of their model."""
+"""Continuous batching: replies in progress share every forward of their model."""
 
 from typing import Any
 
@@ -6,19 +6,22 @@ import torch
 
 from agentkv.cache.packed import PackedForward, can_share
 from agentkv.models.generation import Generation
-from agentkv.models.sampling import choose
+from agentkv.models.sampling import sample
 
-LONG = 64
-"""Tokens from which on a piece is a part of a page, of which a forward takes one: the others' next
-tokens then wait for one such part at most, and its memory is bounded."""
+LONG_CHUNK = 64
+"""Chunks of more tokens than this belong to a page. A forward takes at most one of them, which
+bounds its memory and the time that the other replies wait for their next token (our choice)."""
 
 
 class Batch:
-    """The replies that `model` is writing. They come and go between steps.
+    """The replies that one model is writing; replies join and leave between steps.
 
-    A step feeds each one's next piece, long ones in turn, and so mixes pages that are being read
-    with replies that are being written. Each reply has its own cache, policy, grammar, temperature,
-    seed and deadline, and is the same alone but for the rounding of sums.
+    Each step feeds the next chunk of every reply, long chunks in turn, so prefill and decoding mix
+    in one forward. Every reply has its own cache, policy, grammar, temperature, seed and deadline.
+    Sharing a batch changes a reply only through the rounding of sums.
+
+    Args:
+        model: a transformers model attached to our attention.
     """
 
     def __init__(self, model: Any) -> None:
@@ -29,64 +32,68 @@ class Batch:
         return len(self._generations)
 
     def add(self, generation: Generation) -> None:
+        """Include `generation` from the next step on."""
         self._generations.append(generation)
 
-    def drop(self, generation: Generation) -> None:
-        """Let go of one that nobody waits for any more."""
+    def remove(self, generation: Generation) -> None:
+        """Drop a generation whose reply is no longer needed. It stays unfinished."""
         self._generations.remove(generation)
 
     @torch.inference_mode()
     def step(self) -> list[Generation]:
-        """Take every reply one piece further; those that ended, well or not, leave and are given
-        back. What goes wrong in one is its `error` and no other's; what goes wrong in the model is
-        everyone's who took part."""
+        """Advance every reply by one chunk; remove and return the generations that ended.
+
+        An error in one reply is stored in its `error` and affects no other reply. An error in the
+        model ends every reply of that forward.
+        """
         for generation in self._generations:
-            generation.end_if_late()
-        for members in self._forwards():
+            generation.check_deadline()
+        for members in self._plan_forwards():
             try:
                 self._forward(members)
-            except Exception as error:  # the edge of these replies
+            except Exception as error:  # contain it: other replies go on
                 for generation in members:
                     generation.fail(error)
-        ended = [each for each in self._generations if each.is_over]
+        ended = [generation for generation in self._generations if generation.is_over]
         self._generations = [
             generation for generation in self._generations if not generation.is_over
         ]
         return ended
 
-    def _forwards(self) -> list[list[Generation]]:
-        joint: list[Generation] = []
-        forwards = [joint]
+    def _plan_forwards(self) -> list[list[Generation]]:
+        """Group the replies into one shared forward and one for each that must be fed alone."""
+        shared: list[Generation] = []
+        forwards = [shared]
         has_long = False
         for generation in self._generations:
-            num_tokens = 0 if generation.is_over else len(generation.piece)
-            if not num_tokens or (num_tokens > LONG and has_long):
+            num_tokens = 0 if generation.is_over else len(generation.next_chunk)
+            if not num_tokens or (num_tokens > LONG_CHUNK and has_long):
                 continue
-            has_long = has_long or num_tokens > LONG
+            has_long = has_long or num_tokens > LONG_CHUNK
             if can_share(generation.cache, num_tokens):
-                joint.append(generation)
+                shared.append(generation)
             else:
                 forwards.append([generation])
         return [members for members in forwards if members]
 
     def _forward(self, members: list[Generation]) -> None:
         device = self._model.device
-        together = PackedForward(
+        forward = PackedForward(
             self._model,
             [generation.cache for generation in members],
-            [torch.tensor([generation.piece], device=device) for generation in members],
+            [torch.tensor([generation.next_chunk], device=device) for generation in members],
         )
-        logits = together.read()
-        # on the host, while the device is still at the forward
+        logits = forward.read()
+        # Compute the masks on the host while the device is still busy with the forward.
         allowed = [
-            generation.rule.allowed() if generation.chooses else None for generation in members
+            generation.rule.allowed() if generation.samples_next else None for generation in members
         ]
-        ids = choose(logits, allowed, [generation.sampler for generation in members])
-        # the only point of a step that waits for the device; float32 holds ids up to 2**24
-        numbers = torch.cat([ids.to(torch.float32), together.confidences(logits)]).tolist()
-        together.apply_gates_at(numbers[len(members) :])
-        for generation, error, id in zip(members, together.errors, numbers, strict=False):
+        ids = sample(logits, allowed, [generation.sampler for generation in members])
+        # The step's only wait for the device. float32 represents ids up to 2**24 exactly.
+        numbers = torch.cat([ids.to(torch.float32), forward.confidences(logits)]).tolist()
+        forward.apply_gates_at(numbers[len(members) :])
+        for generation, error, id in zip(members, forward.errors, numbers, strict=False):
             if error is not None:
                 generation.fail(error)
             else:
-                generation.has_read(int(id) if generation.chooses else None)
+                generation.advance(int(id) if generation.samples_next else None)

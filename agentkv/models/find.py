@@ -1,4 +1,4 @@
-"""Where a model's name leads, said before anything is loaded: a folder with its parts, a hub id."""
+"""Resolve a model name to a folder or hub id and check its files, before anything is loaded."""
 
 import hashlib
 import json
@@ -10,82 +10,88 @@ from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
 NANO = Path(__file__).parent / "nano"
-"""The model that ships with the package."""
+"""Folder of the model that ships with the package."""
 
-_PARTS = {
+_REQUIRED_FILES = {
     "config.json": "config.json",
     "tokenizer.json": "tokenizer.json",
     "weights (*.safetensors)": "*.safetensors",
 }
+"""Glob pattern of each required file, by its name in messages."""
 
 
 class ModelError(ValueError):
-    """A name or folder that gives no model; the message says what is missing and what to do."""
+    """No model can be loaded from this name or folder; the message says why and what to do."""
 
 
 def find_model(name: str | Path) -> Path | str:
-    """The folder that `name` means, checked for its parts; or `name` itself if it is a hub id.
+    """Return the folder of the model `name`, or `name` itself if it is a downloaded hub id.
 
-    Reads no weights, and asks nothing of the network.
+    Checks that a folder has the required files. Reads no weights and uses no network.
 
     Raises:
-        ModelError: no such folder, a folder that is no model, a hub id never downloaded.
+        ModelError: unknown name, a folder without the required files, or a hub id that was never
+            downloaded.
     """
     if name == "nano":
-        return _with_parts(NANO)
+        return _require_files(NANO)
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return _with_parts(folder)
+        return _require_files(folder)
     if isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~":
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
-            raise not_here(name)
+            raise _not_downloaded(name)
         return name
     raise ModelError(
-        f"unknown model {str(name)!r}: no such folder, and no hub id (owner/name); "
+        f"unknown model {str(name)!r}: neither a folder nor a hub id (owner/name); "
         "known by name: nano"
     )
 
 
 def weights_digest(name: str | Path) -> str:
-    """What tells a model's weights from others: the beginning of a SHA-256 over all their files.
+    """Return 16 hex digits of a SHA-256 over the weight files, to tell models apart.
 
-    Reads them once: 0.1 s for `nano`, seconds for some GB.
+    Reads every weight file once: 0.1 s for `nano`, seconds for several GB.
 
     Raises:
         ModelError: as `find_model`.
     """
-    folder = _folder(find_model(name))
+    folder = _model_folder(find_model(name))
     digest = hashlib.sha256()
-    for path in sorted(folder.glob(_PARTS["weights (*.safetensors)"])):
+    for path in sorted(folder.glob(_REQUIRED_FILES["weights (*.safetensors)"])):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
 
 
 def check_files(source: Path | str) -> tuple[Path, int]:
-    """Look into the files of what `find_model` gave, so that nothing large or strange is built.
+    """Check the files of a model before it is built, so that a bad config allocates nothing large.
+
+    Args:
+        source: the result of `find_model`.
 
     Returns:
-        The folder they are in, and how many numbers its weights are.
+        The model's folder, and the number of values in its weight files.
 
     Raises:
-        ModelError: a file is missing or cannot be read, config.json has a number that is none or
-            more layers than there are weights, or the index names files outside the folder.
+        ModelError: a file is missing or cannot be read, config.json holds a number that is not
+            finite or more layers than there are weights, or the index names files outside the
+            folder.
     """
-    folder = _folder(source)
+    folder = _model_folder(source)
     if isinstance(source, str) and not any(folder.glob("*.safetensors")):
-        raise not_here(source)
-    config = _json(folder / "config.json")
+        raise _not_downloaded(source)
+    config = _read_json(folder / "config.json")
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = _json(index).get("weight_map")
+        files = _read_json(index).get("weight_map")
         if not isinstance(files, dict) or not all(map(_is_weights_file, files.values())):
             raise ModelError(f"{index}: weight_map must name *.safetensors files beside it")
     num_weights = num_values = 0
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, "pt") as file:
-                for key in file.keys():  # noqa: SIM118  # it is no mapping
+                for key in file.keys():  # noqa: SIM118  # safe_open returns no mapping
                     num_weights += 1
                     num_values += math.prod(file.get_slice(key).get_shape())
         except (SafetensorError, OSError) as error:
@@ -96,29 +102,31 @@ def check_files(source: Path | str) -> tuple[Path, int]:
         )
         if isinstance(num_layers, int) and num_layers > num_weights:
             raise ModelError(
-                f"{folder}: config.json says {num_layers} layers; there are {num_weights} weights"
+                f"{folder}: config.json has {num_layers} layers, but the files hold only "
+                f"{num_weights} weights"
             )
     return folder, num_values
 
 
-def _folder(source: Path | str) -> Path:
+def _model_folder(source: Path | str) -> Path:
+    """Return the folder of a `find_model` result; for a hub id, its folder in the hub's cache."""
     if isinstance(source, Path):
         return source
     config = try_to_load_from_cache(source, "config.json")
-    assert isinstance(config, str), "find_model has looked"
+    assert isinstance(config, str), "find_model checks this"
     return Path(config).parent
 
 
-def _json(path: Path) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number")
+def _read_json(path: Path) -> dict[str, Any]:
+    def reject_constant(constant: str) -> None:
+        raise ValueError(f"{constant} is not a finite number")
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=reject_constant)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is no JSON: {error}") from error
+        raise ModelError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"{path}: expected an object, found a {type(content).__name__}")
     return content
@@ -128,17 +136,19 @@ def _is_weights_file(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
 
 
-def not_here(hub_id: str) -> ModelError:
-    """The error for a hub id of which something is missing on this machine."""
+def _not_downloaded(hub_id: str) -> ModelError:
     return ModelError(
         f"{hub_id!r} is not on this machine, and nothing is downloaded at run time; "
-        f"fetch it once with `hf download {hub_id}`, or give a folder, or `nano`"
+        f"download it once with `hf download {hub_id}`, or give a folder or `nano`"
     )
 
 
-def _with_parts(folder: Path) -> Path:
-    missing = [part for part, pattern in _PARTS.items() if not any(folder.glob(pattern))]
+def _require_files(folder: Path) -> Path:
+    """Return `folder` if it has the required files; otherwise raise ModelError."""
+    missing = [part for part, pattern in _REQUIRED_FILES.items() if not any(folder.glob(pattern))]
     if missing:
         found = ", ".join(sorted(path.name for path in folder.glob("*"))[:8]) or "nothing"
-        raise ModelError(f"{folder} is no model: {', '.join(missing)} missing; found: {found}")
+        raise ModelError(
+            f"{folder} is not a model folder: {', '.join(missing)} missing; found: {found}"
+        )
     return folder

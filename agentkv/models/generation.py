@@ -1,4 +1,4 @@
-"""A reply in the making: what its model has to read next, and what becomes of what it chooses."""
+"""One reply in progress: the chunks its model has yet to read, and the tokens sampled so far."""
 
 import time
 from collections import deque
@@ -11,13 +11,15 @@ from agentkv.models.sampling import Sampler
 
 
 class Generation:
-    """One reply, from the prompt that asks for it to its last token.
+    """One reply, from its prompt to its last token. `Batch` runs the model for it.
 
     Args:
-        cache: of the episode; fed by whoever runs the model.
+        cache: the episode's cache; `Batch` feeds it.
         prompt: ids that the cache has not seen.
-        deadline: a `time.monotonic()` value, or None.
-        max_positions: of the model.
+        rule: the constraint on the reply; it collects the reply's ids.
+        sampler: the temperature and random state of the episode.
+        deadline: a `time.monotonic()` value, or None for no deadline.
+        max_positions: the model's context length in tokens; None if unlimited.
     """
 
     def __init__(
@@ -31,69 +33,76 @@ class Generation:
         max_positions: int | None,
     ) -> None:
         self.cache, self.rule, self.sampler = cache, rule, sampler
-        self.num_prompt = len(prompt)
+        self.num_prompt_tokens = len(prompt)
         self.error: Exception | None = None
-        """What ended it early."""
-        self.began = time.monotonic()
-        self.read: float | None = None
-        """When the model had read the prompt."""
-        self.ended: float | None = None
+        """The error that ended the reply early; None if there was none."""
+        self.started_at = time.monotonic()
+        self.prefilled_at: float | None = None
+        """Time at which the model had read the whole prompt. All times are `time.monotonic()`."""
+        self.ended_at: float | None = None
         self._deadline, self._max_positions = deadline, max_positions
-        self._pieces: deque[list[int]] = deque()
-        self._num_of_prompt = 0
-        """Pieces of the prompt that wait."""
-        self._line_up(prompt)
-        self._num_of_prompt = len(self._pieces)
-        if not rule.is_over:
-            self._line_up(rule.unread)
+        self._chunks: deque[list[int]] = deque()
+        self._num_prompt_chunks = 0
+        """Chunks of the prompt that are still to be read."""
+        self._enqueue(prompt)
+        self._num_prompt_chunks = len(self._chunks)
+        if not rule.is_complete:
+            self._enqueue(rule.pending)
 
     @property
     def is_over(self) -> bool:
-        return self.ended is not None
+        """True once the reply is complete or has failed."""
+        return self.ended_at is not None
 
     @property
-    def piece(self) -> list[int]:
-        """What the model has to read next, in one go."""
-        return self._pieces[0]
+    def next_chunk(self) -> list[int]:
+        """The ids to feed in the next forward."""
+        return self._chunks[0]
 
     @property
-    def chooses(self) -> bool:
-        """Whether a token is to be chosen once `piece` is read."""
-        return len(self._pieces) == 1 and not self.rule.is_over
+    def samples_next(self) -> bool:
+        """True if a token must be sampled from the logits after `next_chunk`."""
+        return len(self._chunks) == 1 and not self.rule.is_complete
 
-    def has_read(self, chosen: int | None) -> None:
-        """`piece` was read, the cache is settled, and `chosen` was chosen if it was to be."""
-        self._pieces.popleft()
-        if self._num_of_prompt:
-            self._num_of_prompt -= 1
-            if not self._num_of_prompt:
-                self.read = time.monotonic()
-        if chosen is not None:
-            self.rule.take(chosen)
-            if not self.rule.is_over:
-                self._line_up(self.rule.unread)
-        if self.rule.is_over and not self._pieces:
-            self.ended = time.monotonic()
+    def advance(self, sampled: int | None) -> None:
+        """Move past `next_chunk`, which the model has read.
 
-    def end_if_late(self) -> None:
-        """Fail if the deadline has passed."""
+        Args:
+            sampled: the id sampled after it; None if `samples_next` is False.
+        """
+        self._chunks.popleft()
+        if self._num_prompt_chunks:
+            self._num_prompt_chunks -= 1
+            if not self._num_prompt_chunks:
+                self.prefilled_at = time.monotonic()
+        if sampled is not None:
+            self.rule.accept(sampled)
+            if not self.rule.is_complete:
+                self._enqueue(self.rule.pending)
+        if self.rule.is_complete and not self._chunks:
+            self.ended_at = time.monotonic()
+
+    def check_deadline(self) -> None:
+        """End the reply with a `TimeoutError` if its deadline has passed."""
         if self._deadline is not None and time.monotonic() > self._deadline:
-            self.fail(TimeoutError("the deadline passed while the model was writing"))
+            self.fail(TimeoutError("the deadline passed while the model was writing its reply"))
 
     def fail(self, error: Exception) -> None:
-        self.error, self.ended = error, time.monotonic()
+        """End the reply with `error`."""
+        self.error, self.ended_at = error, time.monotonic()
 
-    def _line_up(self, ids: Sequence[int]) -> None:
+    def _enqueue(self, ids: Sequence[int]) -> None:
+        """Append `ids` in chunks of the cache's size, or fail if they exceed the positions."""
         cache, limit = self.cache, self._max_positions
         if limit is not None and cache.seen + len(ids) > limit:
-            self.fail(no_room(limit, cache.seen, len(ids)))
+            self.fail(context_limit_error(limit, cache.seen, len(ids)))
             return
         step = cache.chunk if cache.prefill == "chunked" else max(1, len(ids))
-        self._pieces += [list(ids[start : start + step]) for start in range(0, len(ids), step)]
+        self._chunks += [list(ids[start : start + step]) for start in range(0, len(ids), step)]
 
 
-def no_room(limit: int, used: int, needed: int) -> ContextLimit:
-    """The error for tokens that find no positions left."""
+def context_limit_error(limit: int, used: int, needed: int) -> ContextLimit:
+    """Return the error for `needed` tokens after `used` ones that exceed `limit` positions."""
     return ContextLimit(
-        f"the model has {limit} positions; {used} are used, {needed} more are needed"
+        f"the model has {limit} positions; {used} are used and {needed} more are needed"
     )

@@ -1,4 +1,4 @@
-"""A model in memory and its conversations: the model reads pages as text and writes replies."""
+"""A language model in memory, and the conversations in which it reads pages and writes replies."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from agentkv.defaults import POLICY
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import Template
 from agentkv.models.batch import Batch
-from agentkv.models.generation import Generation, no_room
+from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.model import CacheUse, Reply
-from agentkv.models.rules import Constrained, Free, Rule
+from agentkv.models.rules import FreeRule, GrammarRule, Rule
 from agentkv.models.sampling import Sampler
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
@@ -24,16 +24,23 @@ from agentkv_env.page import Page
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model, its tokenizer and how it is spoken to; all that act with it share the weights."""
+    """A language model with its tokenizer, prompt template and grammar.
+
+    All agents made from it share the weights. `with_cache` returns the `Model` that acts.
+    """
 
     name: str
+    """Name in result rows."""
     model: Any = field(repr=False)
-    """The transformers model, in evaluation mode, attached to our attention."""
+    """The transformers model, in evaluation mode and attached to our attention."""
     tokenizer: Tokenizer = field(repr=False)
+    """The model's fast tokenizer."""
     template: Template = field(repr=False)
+    """The prompt format."""
     grammar: Grammar = field(repr=False)
+    """Token masks for constrained decoding."""
     max_positions: int | None
-    """Tokens an episode may have; None if the architecture sets no end."""
+    """Maximum number of tokens in an episode; None if the architecture sets no limit."""
 
     def with_cache(
         self,
@@ -47,27 +54,28 @@ class LocalModel:
         observations: Observations = "whole",
         **cache_options: Any,
     ) -> "ActingModel":
-        """This model with its cache kept by `policy`.
+        """Return this model with a cache under `policy`, ready for episodes.
 
         Args:
-            policy, budget: as `agentkv.Cache.for_model` takes them; so are `cache_options`, such as
-                `prefill` and `chunk`.
+            policy, budget: as in `agentkv.Cache.for_model`.
             decoding: `constrained` masks every token that the page's grammar does not allow;
                 `free` masks nothing.
-            temperature: 0 takes the likeliest token; above it one is drawn, seeded by the episode.
-            max_new_tokens: tokens a reply may have.
-            observation_tokens: tokens of a page that are shown; None shows all.
-            observations: `whole` shows every page in full; `changes` shows of a page that is looked
-                at again only the lines that are new or changed (`agentkv_env.changes`).
+            temperature: 0 is greedy; a higher value samples, seeded per episode.
+            max_new_tokens: maximum number of tokens per reply.
+            observation_tokens: maximum number of page tokens shown per turn; None shows all.
+            observations: `whole` shows every page in full; `changes` shows only the lines that are
+                new or changed since the last visit (`agentkv_env.changes`).
+            cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
+                `chunk`.
 
         Raises:
-            ValueError: an unknown policy or option, or a budget that cannot be kept.
+            ValueError: unknown policy or option, or a budget that the policy cannot keep.
         """
 
         def new_cache() -> Cache:
             return Cache.for_model(self.model, policy=policy, budget=budget, **cache_options)
 
-        new_cache()  # an unknown policy is an error now, not in the first episode
+        new_cache()  # report a bad policy or budget now, not in the first episode
         return ActingModel(
             self,
             new_cache,
@@ -81,10 +89,15 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class ActingModel:
-    """A `Model`: a `LocalModel` under one policy. Made by `LocalModel.with_cache`."""
+    """A `Model` that runs a `LocalModel` under one policy.
+
+    `LocalModel.with_cache` makes it and describes its settings.
+    """
 
     local: LocalModel
+    """The model; other agents may share it."""
     new_cache: Callable[[], Cache]
+    """Returns an empty cache for each episode."""
     decoding: Decoding = field(kw_only=True)
     temperature: float = field(kw_only=True)
     max_new_tokens: int = field(kw_only=True)
@@ -93,25 +106,28 @@ class ActingModel:
 
     @property
     def name(self) -> str:
+        """The name of the local model."""
         return self.local.name
 
     def begin(self, goal: str, *, seed: int = 0) -> "LocalConversation":
+        """Begin an episode with an empty cache."""
         return LocalConversation(self, goal, seed)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A turn whose reply is being written."""
+class PendingReply:
+    """A reply that a `Batch` is writing; see `LocalConversation.start_reply`."""
 
     observation: str
-    """What the model is shown of the page."""
+    """The page text that the model is shown."""
     generation: Generation
+    """The reply in progress, to be added to a `Batch`."""
 
 
 class LocalConversation:
-    """One episode: an append-only stream of ids and the cache that has read it.
+    """One episode: an append-only stream of ids, and the cache that reads it.
 
-    `cache` may be looked into (kept positions, bytes); changing it is the turns' business.
+    Callers may inspect `cache` (kept positions, bytes) but must not change it.
     """
 
     def __init__(self, acting: ActingModel, goal: str, seed: int) -> None:
@@ -119,29 +135,38 @@ class LocalConversation:
         self._local = acting.local
         self.cache = acting.new_cache()
         self._goal = goal
-        # Reproducible, and still not to be guessed by a page that does not know the goal.
+        # Reproducible, yet unpredictable for a page that does not know the goal.
         self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
-        self._unread = self._local.template.opening(goal, self._nonce)
+        self._pending = self._local.template.opening(goal, self._nonce)
+        """Ids of the stream that the cache has not read."""
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.temperature, random)
         self._known: Known | None = None
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        """As `Conversation.reply`.
+        """Show `page` to the model and return its reply; see `Conversation.reply`.
 
         Raises:
-            ContextLimit: the page and a reply no longer fit the model's positions.
-            TimeoutError: `deadline` passed between two tokens. The conversation is then over.
+            ContextLimit: the page and a reply do not fit the model's positions.
+            TimeoutError: `deadline` passed between two tokens. The conversation cannot continue.
         """
-        asked = self.ask(page, note, deadline)
+        pending = self.start_reply(page, note, deadline)
         batch = Batch(self._local.model)
-        batch.add(asked.generation)
+        batch.add(pending.generation)
         while len(batch):
             batch.step()
-        return self.answer(asked)
+        return self.finish_reply(pending)
 
-    def ask(self, page: Page, note: str = "", deadline: float | None = None) -> Asked:
-        """Begin a reply, to be written in a `Batch` of this model. Raises ContextLimit."""
+    def start_reply(
+        self, page: Page, note: str = "", deadline: float | None = None
+    ) -> PendingReply:
+        """Begin a reply for a `Batch` of this model to write.
+
+        Once its generation is over, pass the result to `finish_reply`, before the next turn.
+
+        Raises:
+            ContextLimit: the page and a reply do not fit the model's positions.
+        """
         acting, template = self._acting, self._local.template
         seen, known = serialize_changes(
             page,
@@ -153,40 +178,44 @@ class LocalConversation:
         )
         self._known = known if acting.observations == "changes" else None
         observation = seen.text
-        turn = [*self._unread, *template.turn(observation, note, self._nonce)]
+        turn = [*self._pending, *template.turn(observation, note, self._nonce)]
         limit, used = self._local.max_positions, self.cache.seen
         if limit is not None and used + len(turn) + acting.max_new_tokens > limit:
-            raise no_room(limit, used, len(turn) + acting.max_new_tokens)
+            raise context_limit_error(limit, used, len(turn) + acting.max_new_tokens)
         generation = Generation(
             self.cache,
             turn,
-            self._rule(page),
+            self._new_rule(page),
             sampler=self._sampler,
             deadline=deadline,
             max_positions=limit,
         )
-        return Asked(observation, generation)
+        return PendingReply(observation, generation)
 
-    def answer(self, asked: Asked) -> Reply:
-        """The reply whose generation has ended. Raises what ended it early."""
-        generation, cache, template = asked.generation, self.cache, self._local.template
+    def finish_reply(self, pending: PendingReply) -> Reply:
+        """Return the reply of a generation that is over. Raises the error that ended it early."""
+        generation, cache, template = pending.generation, self.cache, self._local.template
         if generation.error is not None:
             raise generation.error
-        assert generation.read is not None and generation.ended is not None, "it is not written yet"
-        self._unread = [*generation.rule.unread, *template.between]
+        prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
+        assert prefilled_at is not None and ended_at is not None, "the generation is not over"
+        self._pending = [*generation.rule.pending, *template.separator]
         return Reply(
             text=template.decode(generation.rule.ids),
-            observation=asked.observation,
-            num_tokens_in=generation.num_prompt,
+            observation=pending.observation,
+            num_tokens_in=generation.num_prompt_tokens,
             num_tokens_out=len(generation.rule.ids),
-            prefill_s=generation.read - generation.began,
-            decode_s=generation.ended - generation.read,
+            prefill_s=prefilled_at - generation.started_at,
+            decode_s=ended_at - prefilled_at,
             cache=CacheUse(cache.seen, cache.nbytes, cache.peak_nbytes),
         )
 
-    def _rule(self, page: Page) -> Rule:
+    def _new_rule(self, page: Page) -> Rule:
         acting, local = self._acting, self._local
+        max_tokens = acting.max_new_tokens
         if acting.decoding == "free":
-            return Free(local.template, most=acting.max_new_tokens)
-        thoughts, most = local.template.thoughts, acting.max_new_tokens
-        return Constrained(local.grammar.start(page, self._goal, thoughts=thoughts, most=most))
+            return FreeRule(local.template, max_tokens=max_tokens)
+        thoughts = local.template.thoughts
+        return GrammarRule(
+            local.grammar.start(page, self._goal, thoughts=thoughts, max_tokens=max_tokens)
+        )

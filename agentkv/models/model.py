@@ -1,7 +1,7 @@
-"""The seam between the agent loop and whatever answers it: a language model, or a script.
+"""The interface between the agent loop and a model, which may be a language model or a script.
 
-The loop hands over pages and gets text back. How a page becomes tokens, how they reach the model
-and what its cache keeps of them is the model's own business, so a scripted model needs none of it.
+The loop passes pages and receives text. Tokens, forwards and the cache are internal to the model,
+so a scripted model needs none of them.
 """
 
 from dataclasses import dataclass
@@ -11,64 +11,76 @@ from agentkv_env.page import Page
 
 
 class ContextLimit(RuntimeError):
-    """The episode has outgrown the model's positions."""
+    """The episode needs more positions than the model has."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Bytes of keys and values after a turn; `peak_bytes` is the most since the episode began."""
+    """Size of an episode's cache after a turn."""
 
     seen_tokens: int
+    """Tokens fed since the episode began, kept or not."""
     live_bytes: int
+    """Bytes of the stored keys and values."""
     peak_bytes: int
+    """Largest `live_bytes` since the episode began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One turn of a model."""
+    """A model's reply in one turn, with its measurements."""
 
     text: str
-    """What the model wrote, fences included, without its end token."""
+    """The text that the model wrote, fences included, without its end token."""
     observation: str = ""
-    """The text the model was shown this turn; empty for models that read the page itself."""
+    """The page text that the model was shown; empty for models that read the `Page` itself."""
     num_tokens_in: int = 0
+    """Tokens of this turn's prompt."""
     num_tokens_out: int = 0
+    """Tokens of the reply."""
     prefill_s: float = 0.0
+    """Seconds spent on reading the prompt."""
     decode_s: float = 0.0
+    """Seconds spent on writing the reply."""
     cache: CacheUse | None = None
     """None for models without a cache."""
 
 
 class Conversation(Protocol):
-    """One episode with a model: append-only, one reply a turn."""
+    """One episode with a model: append-only, with one reply per turn."""
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        """Show `page` and return what the model answers.
+        """Show `page` to the model and return its reply.
 
-        `note` is the harness's own word on the last action (its error, say), put before the page.
-        `deadline` is a `time.monotonic()` value; decoding past it raises `TimeoutError`.
-        A turn that no longer fits the model raises `ContextLimit`.
+        Args:
+            note: the harness's message about the last action, such as its error; it precedes the
+                page.
+            deadline: a `time.monotonic()` value, checked between tokens; None for no deadline.
+
+        Raises:
+            TimeoutError: the deadline passed. The conversation cannot continue.
+            ContextLimit: the turn does not fit the model's positions.
         """
         ...
 
 
 class Model(Protocol):
-    """Something that can act on pages."""
+    """A model that acts on pages."""
 
     @property
     def name(self) -> str:
-        """What result rows call it."""
+        """The model's name in result rows."""
         ...
 
     def begin(self, goal: str, *, seed: int = 0) -> Conversation:
-        """A fresh episode. Equal seeds give equal replies to equal pages."""
+        """Begin an episode with this goal. Equal seeds give equal replies to equal pages."""
         ...
 
 
 @runtime_checkable
 class CachedModel(Protocol):
-    """A model that acts only once it is said how its cache is kept."""
+    """A model that needs a cache policy before it can act."""
 
     def with_cache(self, policy: Any, **options: Any) -> Model:
-        """This model with its cache kept by `policy`; `agentkv.models.local` has the options."""
+        """Return this model with a cache under `policy`; see `LocalModel.with_cache`."""
         ...

@@ -1,4 +1,4 @@
-"""What a reply may say next and when it is over: held to its page's grammar, or free."""
+"""Rules for one reply: the tokens it may continue with, and when it is complete."""
 
 from typing import Protocol
 
@@ -9,70 +9,85 @@ from agentkv.dialog.prompt import Template
 
 
 class Rule(Protocol):
-    """Follows one reply, token by token."""
+    """Constrains one reply, token by token, and collects its ids."""
 
     ids: list[int]
     """The reply so far."""
-    unread: list[int]
-    """Those at its end that came with the latest choice, or before the first."""
-    is_over: bool
+    pending: list[int]
+    """The last ids of the reply, added by the latest `accept` (or before the first): the model has
+    not read them yet."""
+    is_complete: bool
+    """True once the reply takes no more ids."""
 
     def allowed(self) -> Tensor | None:
-        """Which ids may come next: bool, (some vocabulary,), on the CPU; None: any."""
+        """Return a mask of the ids that may come next: bool, (some vocabulary,), on the CPU.
+
+        None allows every id.
+        """
         ...
 
-    def take(self, id: int) -> None:
-        """Go on past a chosen id."""
+    def accept(self, id: int) -> None:
+        """Append a sampled id, which must be allowed. Updates all three attributes."""
         ...
 
 
-class Constrained:
-    """A reply that its page's grammar allows. What the grammar forces needs no choice, and no
-    forward of its own: it is read with what was chosen before it."""
+class GrammarRule:
+    """A `Rule` that admits only the replies of a page's grammar.
+
+    Ids that the grammar forces are neither sampled nor fed in forwards of their own: they are
+    pending together with the sampled id before them.
+
+    Args:
+        matcher: a fresh matcher; it is advanced.
+    """
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
         self.ids: list[int] = []
-        self.unread: list[int] = []
-        self.is_over = False
-        self._go_on([])
+        self.pending: list[int] = []
+        self.is_complete = False
+        self._extend([])
 
     def allowed(self) -> Tensor:
+        """Return the grammar's mask: bool, (vocabulary of the tokenizer,), on the CPU."""
         return self._matcher.allowed()
 
-    def take(self, id: int) -> None:
+    def accept(self, id: int) -> None:
+        """Append `id`, which must be allowed, and the ids that the grammar then forces."""
         self._matcher.consume([id])
-        self._go_on([id])
+        self._extend([id])
 
-    def _go_on(self, new: list[int]) -> None:
+    def _extend(self, new: list[int]) -> None:
+        """Append `new` and all ids that the grammar then forces."""
         while not self._matcher.is_complete and (forced := self._matcher.forced()):
             self._matcher.consume(forced)
             new += forced
         self.ids += new
-        self.unread, self.is_over = new, self._matcher.is_complete
+        self.pending, self.is_complete = new, self._matcher.is_complete
 
 
-class Free:
-    """Anything, up to an end token, the second fence or the most tokens there may be."""
+class FreeRule:
+    """A `Rule` that allows every id. An end token, a second fence or `max_tokens` end the reply."""
 
-    def __init__(self, template: Template, *, most: int) -> None:
-        self._template, self._most = template, most
+    def __init__(self, template: Template, *, max_tokens: int) -> None:
+        self._template, self._max_tokens = template, max_tokens
         self.ids: list[int] = []
-        self.unread: list[int] = []
-        self.is_over = False
+        self.pending: list[int] = []
+        self.is_complete = False
 
     def allowed(self) -> None:
-        return None
+        """Return None: every id is allowed."""
 
-    def take(self, id: int) -> None:
+    def accept(self, id: int) -> None:
+        """Append `id`, unless it is an end token."""
         if id in self._template.end_ids:
-            self.unread, self.is_over = [], True
+            self.pending, self.is_complete = [], True
             return
         self.ids.append(id)
-        self.unread = [id]
-        self.is_over = len(self.ids) == self._most or self._is_closed(id)
+        self.pending = [id]
+        self.is_complete = len(self.ids) == self._max_tokens or self._closes_action(id)
 
-    def _is_closed(self, id: int) -> bool:
-        # A second fence closes the action; whatever a chatty model adds is never read.
+    def _closes_action(self, id: int) -> bool:
+        # The parser stops at the second fence, so any text after it would be wasted.
         decode = self._template.decode
         return "`" in decode([id]) and decode(self.ids).count("```") >= 2

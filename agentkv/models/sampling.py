@@ -1,4 +1,4 @@
-"""The next token of several replies, chosen where the logits are."""
+"""Sample the next tokens of several replies on the device that holds the logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,46 +9,53 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How a reply's tokens are chosen: the likeliest at temperature 0, else drawn."""
+    """Temperature and random state of one reply."""
 
     temperature: float
+    """0 is greedy; a higher value samples."""
     random: torch.Generator
-    """On the device of the logits; moved by every draw."""
+    """Random state, on the device of the logits; every draw advances it."""
 
 
-def choose(logits: Tensor, allowed: Sequence[Tensor | None], samplers: Sequence[Sampler]) -> Tensor:
-    """An id for every row of logits (R, V), as (R,) on their device, which is not waited for.
+def sample(logits: Tensor, allowed: Sequence[Tensor | None], samplers: Sequence[Sampler]) -> Tensor:
+    """Sample one id per row of `logits` (R, V) without waiting for the device.
 
     Args:
-        allowed: per row, which ids may be chosen, as `Rule.allowed` says it.
+        allowed: per row, the mask that `Rule.allowed` returned. It may be shorter or longer than V.
         samplers: per row.
+
+    Returns:
+        Ids (R,) on the device of the logits.
     """
-    masked = _masked(logits, allowed)
+    masked = _mask_logits(logits, allowed)
     ids = masked.argmax(dim=-1)
     for i, sampler in enumerate(samplers):
         if sampler.temperature > 0:
-            mine = allowed[i]
-            num_ids = logits.shape[1] if mine is None else min(logits.shape[1], len(mine))
+            mask = allowed[i]
+            num_ids = logits.shape[1] if mask is None else min(logits.shape[1], len(mask))
             ids[i] = _draw(masked[i, :num_ids], sampler)
     return ids
 
 
 def _draw(logits: Tensor, sampler: Sampler) -> Tensor:
-    """One id, () on the device: what torch.multinomial draws, without its look at the result."""
-    chances = torch.softmax(logits.to(torch.float32) / sampler.temperature, dim=-1)
-    noise = torch.empty_like(chances).exponential_(generator=sampler.random)
-    return chances.div_(noise).argmax()
+    """Draw one id, () on the device, from `logits` (V,).
+
+    Draws what torch.multinomial would, without its check, which waits for the device.
+    """
+    probabilities = torch.softmax(logits.to(torch.float32) / sampler.temperature, dim=-1)
+    noise = torch.empty_like(probabilities).exponential_(generator=sampler.random)
+    return probabilities.div_(noise).argmax()
 
 
-def _masked(logits: Tensor, allowed: Sequence[Tensor | None]) -> Tensor:
-    if all(mine is None for mine in allowed):
+def _mask_logits(logits: Tensor, allowed: Sequence[Tensor | None]) -> Tensor:
+    if all(mask is None for mask in allowed):
         return logits
     on_cuda = logits.device.type == "cuda"
     forbidden = torch.zeros(logits.shape, dtype=torch.bool, pin_memory=on_cuda)
-    for row, mine in zip(forbidden, allowed, strict=True):
-        if mine is not None:
-            # Checkpoints are padded beyond the tokenizer, and tokenizers outgrow checkpoints.
-            num_ids = min(len(row), len(mine))
-            torch.logical_not(mine[:num_ids], out=row[:num_ids])
+    for row, mask in zip(forbidden, allowed, strict=True):
+        if mask is not None:
+            # Checkpoints may be padded beyond their tokenizer, and tokenizers may have more ids.
+            num_ids = min(len(row), len(mask))
+            torch.logical_not(mask[:num_ids], out=row[:num_ids])
             row[num_ids:] = True
     return logits.masked_fill(forbidden.to(logits.device, non_blocking=True), -torch.inf)

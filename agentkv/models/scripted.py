@@ -1,4 +1,4 @@
-"""Models that follow a script, to check tasks and the harness, and to record training episodes."""
+"""Scripted models, to check tasks and the harness and to record training episodes."""
 
 import random
 import re
@@ -13,6 +13,7 @@ from agentkv_env.page import Node, Page
 CLICKABLE = frozenset(
     "link button checkbox radio tab menuitem option combobox switch image summary".split()
 )
+"""Roles of the elements that `RandomClicks` clicks."""
 
 _NAMED = re.compile(
     r"^(?P<verb>click|hover|clear|type)\s+"
@@ -22,26 +23,29 @@ _NAMED = re.compile(
 
 
 class SolutionStuck(ValueError):
-    """A step of a solution fits nothing on the page it met."""
+    """A step of a solution cannot be carried out on the current page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Replays a task's own solution, one step a turn.
+    """A `Model` that replays a task's solution, one step per turn.
 
-    Steps are actions in which elements are named, not numbered: `click [link: Blue Kayak]`,
+    Steps are actions that name elements instead of numbering them: `click [link: Blue Kayak]`,
     `type [textbox: Search] [kayak] [1]`, `click [button: Add to cart #2]` for the second such
-    element in reading order, `scroll [down]`, `stop [42]`. Role and name must read exactly as in
-    the page's text.
+    element in reading order, `scroll [down]`, `stop [42]`. Role and name must match the page's
+    text exactly.
 
-    A conversation raises `SolutionStuck` when a step names no element of the page, when the action
-    before it failed (the note says so), or when the steps are used up.
+    Its conversations raise `SolutionStuck` when a step names no element of the page, when the
+    action before it failed (`note` is not empty), or when no step is left.
     """
 
     steps: Sequence[str]
+    """Actions in order."""
     name: str = "solution"
+    """Name in result rows."""
 
     def begin(self, goal: str, *, seed: int = 0) -> "SolutionConversation":
+        """Begin an episode at the first step. `seed` has no effect."""
         return SolutionConversation(tuple(self.steps), goal)
 
 
@@ -55,13 +59,18 @@ class SolutionConversation:
         self._pages: list[Page] = []
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        """Return the next step as a reply for `page`. `deadline` has no effect.
+
+        Raises:
+            SolutionStuck: see `Solution`.
+        """
         self._pages.append(page)
         if note:
             done = self._steps[self._num_done - 1] if self._num_done else "(none)"
-            raise SolutionStuck(f"step {self._num_done} `{done}` did not work: {note}")
+            raise SolutionStuck(f"step {self._num_done} `{done}` failed: {note}")
         if self._num_done == len(self._steps):
             raise SolutionStuck(
-                f"all {len(self._steps)} steps are done and none was a stop; the page is {page.url}"
+                f"all {len(self._steps)} steps are done without a stop; the page is {page.url}"
             )
         step = self._steps[self._num_done]
         self._num_done += 1
@@ -74,23 +83,32 @@ class SolutionConversation:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stops at once: what an agent that does nothing scores."""
+    """A `Model` that stops at once: the score of an agent that does nothing."""
 
     answer: str = ""
+    """Answer of the stop."""
     name: str = "stop"
+    """Name in result rows."""
 
     def begin(self, goal: str, *, seed: int = 0) -> SolutionConversation:
+        """Begin an episode of a single stop. `goal` and `seed` have no effect."""
         return SolutionConversation((f"stop [{self.answer}]",))
 
 
 @dataclass(frozen=True, slots=True)
 class RandomClicks:
-    """Clicks anything, scrolls when there is nothing, never stops. Equal seeds, equal clicks."""
+    """A `Model` that clicks random elements, scrolls if there are none, and never stops.
+
+    Equal seeds give equal clicks on equal pages.
+    """
 
     seed: int = 0
+    """Seed of this model, combined with the seed of each episode."""
     name: str = "random"
+    """Name in result rows."""
 
     def begin(self, goal: str, *, seed: int = 0) -> "RandomConversation":
+        """Begin an episode, seeded by this model's seed and `seed`. `goal` has no effect."""
         return RandomConversation(random.Random(f"{self.seed}/{seed}"))
 
 
@@ -101,6 +119,7 @@ class RandomConversation:
         self._rng = rng
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        """Return a click on a random element of `page`. `note` and `deadline` have no effect."""
         choices = [node for node in page.nodes if node.id is not None and node.role in CLICKABLE]
         if not choices:
             return Reply(text=write_reply(Action(kind="scroll", direction="down"), page))
@@ -111,33 +130,35 @@ class RandomConversation:
 def resolve(
     step: str, page: Page, *, number: int = 1, goal: str = "", before: Sequence[Page] = ()
 ) -> str:
-    """The reply that carries out the solution line `step` on `page`.
+    """Return the reply that carries out the solution's `step` on `page`.
 
     Args:
-        goal, before: what else was read, for the line that quotes.
+        number: the step's number, for error messages.
+        goal: the episode's goal; text that it contains is not quoted.
+        before: the pages seen before, in order, from which typed text may be quoted.
 
     Raises:
-        SolutionStuck: no such element, fewer of them than asked for, or no action at all; the
-            message names the step (its `number`) and the elements of that role on the page.
+        SolutionStuck: no such element, fewer such elements than the step asks for, or a step that
+            is not an action. The message lists the page's elements of that role.
     """
     named = _NAMED.match(step.strip())
     line = step.strip()
     if named is not None:
-        node = _find(named, page, f"step {number} `{line}`")
+        node = _find_element(named, page, f"step {number} `{line}`")
         line = f"{named['verb']} [{node.id}]{named['rest']}"
     try:
         action = parse(line)
     except ActionError as error:
-        raise SolutionStuck(f"step {number} `{step}` is no action: {error}") from error
+        raise SolutionStuck(f"step {number} `{step}` is not an action: {error}") from error
     return write_reply(action, page, quote=find_quotation(action, goal, [*before, page]))
 
 
-def _find(named: re.Match[str], page: Page, step: str) -> Node:
+def _find_element(named: re.Match[str], page: Page, step: str) -> Node:
     role, name, nth = named["role"], shown_name(named["name"]), int(named["nth"] or 1)
     of_role = [node for node in page.nodes if node.id is not None and node.role == role]
-    fitting = [node for node in of_role if shown_name(node.name) == name]
-    if len(fitting) < nth:
+    matching = [node for node in of_role if shown_name(node.name) == name]
+    if len(matching) < nth:
         known = ", ".join(repr(shown_name(node.name)) for node in of_role) or "none"
-        found = f"only {len(fitting)} elements fit" if fitting else "no such element"
-        raise SolutionStuck(f"{step}: {found} on {page.url}; {role}s there: {known}")
-    return fitting[nth - 1]
+        found = f"only {len(matching)} elements match" if matching else "no such element"
+        raise SolutionStuck(f"{step}: {found} on {page.url}; {role}s on the page: {known}")
+    return matching[nth - 1]

@@ -166,7 +166,7 @@ class Results:
 
     Raises:
         ResultsError: another run holds the file, or a line is not a row.
-        NotWritten: the file cannot be opened.
+        WriteError: the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
@@ -177,7 +177,7 @@ class Results:
             self._file.close()
             raise ResultsError(f"{path}: another run is writing here; give another --out") from None
         try:
-            self._file.cut(0 if fresh else _complete_length(path.read_bytes()))
+            self._file.truncate(0 if fresh else _complete_length(path.read_bytes()))
             self._rows = {row.key: row for row in read_rows(path)}
         except BaseException:
             self._file.close()
@@ -198,7 +198,7 @@ class Results:
         """Append `row` and flush it to disk.
 
         Raises:
-            NotWritten: the row was lost; earlier rows are complete.
+            WriteError: the row was lost; earlier rows are complete.
         """
         known = self._rows.get(row.key)
         assert known is None or known.status in FAILURES, f"{row.key} was counted already"

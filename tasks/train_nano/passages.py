@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentkv.dialog.quotes import quoted_to
+from agentkv.dialog.quotes import quote_up_to
 from agentkv_env.actions import Action
 from agentkv_env.page import Page
 from agentkv_env.serialize import MAX_NAME, neutralize
@@ -106,6 +106,6 @@ def _line(whole: re.Pattern[str], lines: Sequence[str]) -> str | None:
         match = whole.search(line)
         if match is not None and match.end() <= MAX_NAME:
             if match.start():
-                return quoted_to(line, *match.span())
+                return quote_up_to(line, *match.span())
             alone = match[0]
     return alone

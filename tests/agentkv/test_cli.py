@@ -1,4 +1,4 @@
-"""The command line: help, lists, and mistakes that are answered in one line with exit code 2."""
+"""The command line: help, lists, and usage errors in one line with exit code 2."""
 
 import io
 import json
@@ -31,9 +31,9 @@ def call(*arguments: str) -> Result:
 
 
 def test_help_names_all_commands_and_fits_80_columns() -> None:
-    said = call("--help").output
+    output = call("--help").output
     for command in ("run", "report", "policies", "tasks", "sites", "act", "replay", "doctor"):
-        assert command in said
+        assert command in output
         assert all(len(line) <= 80 for line in call(command, "--help").output.splitlines())
 
 
@@ -87,7 +87,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
     ],
     ids=lambda value: ascii(value)[:60],
 )
-def test_a_mistake_is_answered_with_what_is_known_before_anything_starts(
+def test_a_usage_error_says_what_is_expected_before_anything_starts(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -100,7 +100,7 @@ def test_a_mistake_is_answered_with_what_is_known_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_task_file_with_a_misspelt_field_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_misspelled_field_of_a_task_file_is_rejected_by_name(tmp_path: Path) -> None:
     tasks = json.loads(SMALL.read_text())
     tasks[1]["intnet"] = "oops"
     path = tmp_path / "mine.json"
@@ -110,7 +110,7 @@ def test_a_task_file_with_a_misspelt_field_is_refused_by_name(tmp_path: Path) ->
     assert "mine.json: task 1 (number 1): intnet" in result.output
 
 
-def test_a_placeholder_without_a_site_is_refused(tmp_path: Path) -> None:
+def test_a_placeholder_without_a_site_is_rejected(tmp_path: Path) -> None:
     tasks = json.loads(SMALL.read_text())
     tasks[0]["start_url"] = "__GITLAB__/x"
     path = tmp_path / "mine.json"
@@ -143,7 +143,7 @@ def test_one_policy_is_explained_down_to_its_parameters() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_tasks_are_listed_and_printed_in_the_schema_they_are_read_in(tmp_path: Path) -> None:
+def test_tasks_are_listed_and_printed_in_the_schema_of_task_files(tmp_path: Path) -> None:
     listed = call("tasks", str(SMALL)).output
     assert "Stay on the home page." in listed
     path = tmp_path / "again.json"
@@ -151,15 +151,15 @@ def test_tasks_are_listed_and_printed_in_the_schema_they_are_read_in(tmp_path: P
     assert call("tasks", str(path), "--json").output == path.read_text()
 
 
-def test_a_settings_file_counts_where_no_option_is_given(
+def test_options_override_the_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = tmp_path / "run.toml"
     settings.write_text(f'tasks = "{SMALL}"\nmodel = "stop"\npolicies = ["gatd"]\n')
     assert "unknown policy 'gatd'" in call("run", "--config", str(settings)).output
-    said = call("run", "--config", str(settings), "--policies", "gate").output
-    assert "unknown policy 'gate'" in said
+    output = call("run", "--config", str(settings), "--policies", "gate").output
+    assert "unknown policy 'gate'" in output
 
 
 def test_several_runs_are_reported_as_one_table(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def test_several_runs_are_reported_as_one_table(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.jsonl").write_text("\n".join(lines) + "\n")
     folders = [str(tmp_path / name) for name in ("a", "b")]
-    said = call("report", *folders, "--markdown").output
-    assert "| window | 0/2, 0.0 % | 0/2 | 0 won, 2 lost, p 0.500 |" in said
+    output = call("report", *folders, "--markdown").output
+    assert "| window | 0/2, 0.0 % | 0/2 | 0 won, 2 lost, p 0.500 |" in output
     assert not list(tmp_path.glob("**/report.html"))
-    said = call("report", *folders).output
-    assert f"report: {tmp_path / 'report.html'}" in said and "0/2" in said
+    output = call("report", *folders).output
+    assert f"report: {tmp_path / 'report.html'}" in output and "0/2" in output
     refused = call("report", *folders, "--against", "full,h2o")
     assert refused.exit_code == 2 and "no policy 'h2o'" in refused.output
 
@@ -189,11 +189,11 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
 
 
 def test_an_error_quotes_no_credentials() -> None:
-    said = call("run", "--tasks", str(SMALL), "--site", "SHOP1=http://bo:k3y99999@a.test/").output
-    assert "http://***@a.test" in said and "k3y99999" not in said
+    output = call("run", "--tasks", str(SMALL), "--site", "SHOP1=http://bo:k3y99999@a.test/").output
+    assert "http://***@a.test" in output and "k3y99999" not in output
 
 
-def test_no_text_steers_the_terminal(tmp_path: Path) -> None:
+def test_no_text_controls_the_terminal(tmp_path: Path) -> None:
     row = {
         **{"suite": "small", "world_seed": 75, "task_id": 0, "category": "form"},
         **{"policy": f"full{STEERING}", "policy_parameters": {}, "model": "nano", "seed": 0},
@@ -204,20 +204,20 @@ def test_no_text_steers_the_terminal(tmp_path: Path) -> None:
     tasks[0] |= {"intent": f"Say {STEERING}", "start_url": "__NOSITE__/"}
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(tasks))
-    said = [
+    results = [
         call("report", str(tmp_path)),
         call("report", str(tmp_path), "--markdown"),
         call("tasks", str(path)),
         call("run", "--tasks", f"nowhere{STEERING}"),
         call("act", "--url", f"http:{STEERING}", "--goal", "buy"),
     ]
-    assert [result.exit_code for result in said] == [0, 0, 0, 2, 2]
-    for result in said:
+    assert [result.exit_code for result in results] == [0, 0, 0, 2, 2]
+    for result in results:
         assert not set(STEERING) - set("0123456789;owned[]J m") & set(result.output)
         assert "␛" in result.output
 
 
-def test_a_terminal_shows_styles_of_ours_and_nothing_of_a_texts() -> None:
+def test_a_terminal_shows_our_styles_and_no_control_characters() -> None:
     file = io.StringIO()
     console = Terminal(file=file, force_terminal=True, color_system="standard", width=60)
     table = Table()
@@ -225,9 +225,9 @@ def test_a_terminal_shows_styles_of_ours_and_nothing_of_a_texts() -> None:
     table.add_row(Text(f"a{STEERING}", style="red"))
     with Live(table, console=console, refresh_per_second=1):
         console.print(Text(STEERING, style="red"))
-    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())  # rich's own
-    assert "owned" in said and "␛]0;owned␛[2J�31m␡�" in said  # rich drops the bell itself
-    assert not set("\x1b\x07\x9b\x7f\u202e") & set(said)
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())  # rich's own
+    assert "owned" in output and "␛]0;owned␛[2J�31m␡�" in output  # rich drops the bell itself
+    assert not set("\x1b\x07\x9b\x7f\u202e") & set(output)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_terminal_shows_styles_of_ours_and_nothing_of_a_texts() -> None:
     ],
     ids=lambda value: ascii(value)[:12],
 )
-def test_a_budget_that_cannot_be_is_refused_before_anything_starts(
+def test_an_invalid_budget_is_rejected_before_anything_starts(
     budget: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -249,13 +249,13 @@ def test_a_budget_that_cannot_be_is_refused_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_is_one_line_that_steers_no_terminal(tmp_path: Path) -> None:
+def test_an_error_is_one_line_without_control_characters(tmp_path: Path) -> None:
     result = call("tasks", str(tmp_path / "a\n\x1b[31mb"))
     assert result.stderr.count("\n") == 1 and "\x1b" not in result.stderr
     assert "␛[31mb" in result.stderr
 
 
-def test_a_run_does_not_go_on_with_rows_of_other_versions_weights_or_settings(
+def test_a_run_does_not_resume_rows_of_other_versions_weights_or_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

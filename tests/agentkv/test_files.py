@@ -1,4 +1,4 @@
-"""Files of a run: for their owner alone, whole or not written, and errors of one line."""
+"""Files of a run are private and complete, and write errors take one line."""
 
 import json
 import os
@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from agentkv.files import NotWritten, append_line, json_line, make_folder, write_whole
+from agentkv.files import WriteError, append_line, json_line, make_folder, write_atomic
+from agentkv.masking import Secrets
 from agentkv.trace import TraceWriter, read_trace
 from tests.agentkv.agent.test_trace import STEP
 from tests.agentkv.test_cli import SMALL, call
 
 
 @contextmanager
-def at_most(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes, as on a disk that is full."""
+def file_size_limit(size: int) -> Iterator[None]:
+    """Limit every file to `size` bytes, as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -28,12 +29,12 @@ def at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_line_that_finds_no_room_leaves_the_lines_before_it_whole(tmp_path: Path) -> None:
+def test_a_line_that_does_not_fit_the_disk_leaves_earlier_lines_intact(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append_line(path, b"first\n")
     with (
-        at_most(8),
-        pytest.raises(NotWritten, match="written: File too large; .*room"),
+        file_size_limit(8),
+        pytest.raises(WriteError, match="written: File too large; .*space"),
     ):
         append_line(path, b"second\n")
     assert path.read_bytes() == b"first\n"
@@ -41,26 +42,27 @@ def test_a_line_that_finds_no_room_leaves_the_lines_before_it_whole(tmp_path: Pa
     assert path.read_bytes() == b"first\nthird\n"
 
 
-def test_a_file_that_finds_no_room_leaves_what_stood_there(tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_the_disk_leaves_the_old_file_intact(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_whole(path, "old")
-    with at_most(8), pytest.raises(NotWritten, match=r"report\.html"):
-        write_whole(path, "new and longer")
+    write_atomic(path, "old")
+    with file_size_limit(8), pytest.raises(WriteError, match=r"report\.html"):
+        write_atomic(path, "new and longer")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
 
 
-def test_a_trace_that_finds_no_room_keeps_its_whole_steps(tmp_path: Path) -> None:
+def test_a_trace_that_does_not_fit_the_disk_keeps_its_complete_steps(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     with TraceWriter(path, head={"goal": "g"}) as trace:
         trace.step(STEP)
-        with at_most(path.stat().st_size + 9), pytest.raises(NotWritten, match=r"one\.jsonl"):
+        with (
+            file_size_limit(path.stat().st_size + 9),
+            pytest.raises(WriteError, match=r"one\.jsonl"),
+        ):
             trace.step(replace(STEP, index=1))
     assert read_trace(path).steps == (STEP,)
 
 
-def test_a_secret_that_is_known_late_is_masked_in_what_was_written_before(tmp_path: Path) -> None:
-    from agentkv.masking import Secrets
-
+def test_a_late_secret_is_masked_in_earlier_lines(tmp_path: Path) -> None:
     path, secrets = tmp_path / "one.jsonl", Secrets()
     head = {"goal": "say hunter22", "key": "hunter22", "task": {"category": "form"}}
     with TraceWriter(path, head=head, secrets=secrets) as trace:
@@ -75,21 +77,19 @@ def test_a_secret_that_is_known_late_is_masked_in_what_was_written_before(tmp_pa
 
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o777])
-def test_files_and_folders_are_their_owners_whatever_the_umask_says(
-    tmp_path: Path, umask: int
-) -> None:
+def test_files_and_folders_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         make_folder(tmp_path / "a" / "b")
         append_line(tmp_path / "a" / "b" / "rows", b"x\n")
-        write_whole(tmp_path / "a" / "page", "x")
+        write_atomic(tmp_path / "a" / "page", "x")
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").rglob("*")}
     assert modes == {"b": 0o700, "rows": 0o600, "page": 0o600}
 
 
-def test_half_a_surrogate_is_written_as_a_replacement() -> None:
+def test_a_lone_surrogate_is_written_as_the_replacement_character() -> None:
     line = json_line({"answer": "half \ud83d, whole \U0001f511"})
     assert "\U0001f511" in line.decode()
     assert json.loads(line)["answer"] == "half \ufffd, whole \U0001f511"
@@ -113,13 +113,13 @@ COMMANDS = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_place_where_nothing_can_be_written_is_refused_in_one_line(
+def test_an_unwritable_path_is_rejected_in_one_line(
     tmp_path: Path, command: str, place: str
 ) -> None:
     (tmp_path / "taken").write_text("mine")
     out = PLACES[place](tmp_path)
     if COMMANDS[command][0] == "bench" and place == "a file":
-        out = tmp_path  # where a file is expected, a folder is in the way
+        out = tmp_path  # bench expects a file here, so a folder is the obstacle
     words = list(COMMANDS[command])
     for number, name in enumerate(("ROWS", "ROWS2")):
         if name in words:
@@ -133,7 +133,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_in_one_line(
             (folder / "results.jsonl").write_text(json.dumps(row) + "\n")
             words[words.index(name)] = str(folder)
     result = call(*words, "--out", str(out))
-    said = result.output.strip().splitlines()
+    lines = result.output.strip().splitlines()
     assert result.exit_code in (1, 2) and isinstance(result.exception, SystemExit), result.output
-    assert len(said) == 1 and str(out) in said[0], said
+    assert len(lines) == 1 and str(out) in lines[0], lines
     assert (tmp_path / "taken").read_text() == "mine"

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentkv.dialog.chat import ChatTemplate
-from agentkv.dialog.grammar import RESERVE, Grammar
+from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.models.find import NANO
 from agentkv_env.sites.names import side_of_name
@@ -90,7 +90,7 @@ def test_the_reply_that_quotes_the_line_is_allowed_on_the_page_and_finds_the_nee
         ids = template.reply(f"from {needle.line}\n```stop [{needle.value}]```")[:-1]
         matcher = grammar.start(needle.page, needle.goal, thoughts=template.thoughts)
         matcher.consume(ids)
-        assert matcher.is_complete and len(ids) < REPLY_TOKENS - RESERVE
+        assert matcher.is_complete and len(ids) < REPLY_TOKENS - CLOSING_TOKENS
         assert answer_of(template.decode(ids)) == needle.value
 
 

@@ -194,7 +194,7 @@ def _measure(
     about = _about(bench, local, stream)  # before others can change the source
     bar = progress.add_task("reading the stream", total=bench.num_tokens * len(followers))
     rows: list[StateRow] = []
-    with contextlib.closing(AppendedFile(bench.out, is_empty=True)) as file:
+    with contextlib.closing(AppendedFile(bench.out, truncate=True)) as file:
 
         def write(begin: int, end: int, *, is_whole: bool) -> None:
             place: dict[str, Any] = {

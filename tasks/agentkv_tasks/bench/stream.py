@@ -130,7 +130,7 @@ class _Scribe:
         self._write(template.turn(seen, note))
         reply = self._talk.reply(page, note)
         self._write(template.encode(reply.text), is_reply=True)
-        self._write(template.between)
+        self._write(template.separator)
         self._on_page(len(self.ids))
         return reply
 

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from agentkv.build import SCRIPTED
-from agentkv.files import make_folder, write_whole
+from agentkv.files import make_folder, write_atomic
 from agentkv.trace import Trace, TraceError, read_trace
 from agentkv_tasks.report.curves import curves, plots
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
@@ -51,7 +51,7 @@ def write_report(
     Raises:
         ResultsError: there are no results, a line is broken, the runs cannot be pooled, or no row
             belongs to a policy in `against` (see `standings`).
-        NotWritten: a page could not be written; `agentkv report` writes all pages again.
+        WriteError: a page could not be written; `agentkv report` writes all pages again.
     """
     environment = _environment()
     runs = {folder: _load(environment, folder, rows) for folder, rows in read_runs(folders).items()}
@@ -66,7 +66,7 @@ def write_report(
         make_folder(place)
         pages[place] = pooled
     for folder, page in pages.items():
-        write_whole(folder / "report.html", page)
+        write_atomic(folder / "report.html", page)
     return next(reversed(pages)) / "report.html"
 
 
@@ -80,7 +80,7 @@ def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
             traces[row.key] = trace
             page = Path(row.trace).with_suffix(".html")
             hrefs[row.key] = quote(str(page))
-            write_whole(folder / page, _episode(environment, row, trace))
+            write_atomic(folder / page, _episode(environment, row, trace))
     return _LoadedRun(tuple(rows), traces, hrefs, "results.jsonl")
 
 

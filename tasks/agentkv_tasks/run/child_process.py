@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentkv.files import NotWritten, make_folder
+from agentkv.files import WriteError, make_folder
 from agentkv_env.processes import kill_descendants
 
 _LOG_TAIL = 300  # characters of a dead process's log that an error quotes
@@ -119,7 +119,7 @@ def _write_to(log: Path) -> None:
         make_folder(log.parent)
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.fchmod(target, 0o600)
-    except (OSError, NotWritten):
+    except (OSError, WriteError):
         target = os.open(os.devnull, os.O_WRONLY)  # a lost log must not stop the work
     os.dup2(target, 1)
     os.dup2(target, 2)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agentkv.build import SCRIPTED, check_model
 from agentkv.config import RunSettings
-from agentkv.files import NotWritten, require_folder
+from agentkv.files import WriteError, require_folder
 from agentkv_env.hosts import is_web_address
 from agentkv_env.sites.registry import SITES
 from agentkv_tasks.addresses import Addresses
@@ -107,8 +107,8 @@ def run(prepared: Run, console: Console) -> Path:
     An interrupt is passed on after the table is printed and the report is written.
 
     Raises:
-        Unwritable: the folder cannot be written.
-        NotWritten: a row or the report was lost, for example on a full disk. Earlier rows are
+        OutputPathError: the folder cannot be written.
+        WriteError: a row or the report was lost, for example on a full disk. Earlier rows are
             complete.
         ResultsError: the folder holds other results, or another run is writing there.
         CannotStart: the model, a policy, the browser or a port is unavailable; the message says
@@ -153,7 +153,7 @@ def run(prepared: Run, console: Console) -> Path:
         except BaseException:
             try:
                 _finish(results, wanted, out, console)
-            except NotWritten as lost:  # the original error matters more than a lost report
+            except WriteError as lost:  # the original error matters more than a lost report
                 console.print(Text(f"no report: {lost}", style="yellow"), soft_wrap=True)
             raise
         path = _finish(results, wanted, out, console)

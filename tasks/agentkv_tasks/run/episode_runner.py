@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Error as PlaywrightError
 
 from agentkv.build import make_agent
-from agentkv.files import NotWritten
+from agentkv.files import WriteError
 from agentkv.masking import Secrets
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
@@ -120,7 +120,7 @@ class EpisodeRunner:
             with TraceWriter(path, head=head, secrets=secrets) as trace:
                 pictures = path.with_suffix("")
                 row = self._guarded_episode(job, row, trace, on_step, pictures, secrets)
-        except (NotWritten, OSError) as error:  # the trace itself failed
+        except (WriteError, OSError) as error:  # the trace itself failed
             row = _crash_row(row, error)
         row = self._publishable(row, secrets)
         if row.status == "env_error":
@@ -304,7 +304,7 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
 
 
 def _crash_row(row: Row, error: Exception) -> Row:
-    kind = "" if isinstance(error, NotWritten) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, WriteError) else f"{type(error).__name__}: "
     return replace(
         row, status="crash", success=False, score=0.0, error=f"{kind}{_first_line(error)}"
     )

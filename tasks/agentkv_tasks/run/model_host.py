@@ -18,7 +18,7 @@ from agentkv_tasks.run.remote import Ask, Begin, Connected, Connection, End, Fai
 if TYPE_CHECKING:
     from agentkv.config import RunSettings
     from agentkv.models.batch import Batch
-    from agentkv.models.local import Asked, LocalConversation, LocalModel
+    from agentkv.models.local import LocalConversation, LocalModel, PendingReply
 
 BEAT_S = 1.0
 """Seconds between two `Alive` messages, unless a forward takes longer."""
@@ -90,7 +90,7 @@ class _Client:
         """Batch that decodes the client's replies; shared by all clients unless the run is
         deterministic."""
         self.conversation: LocalConversation | None = None
-        self.asked: Asked | None = None
+        self.pending: PendingReply | None = None
         self.failure: Failed | None = None
         """Error that the beginning of the episode raised."""
         self.is_alone = False
@@ -162,12 +162,12 @@ class Host:
         for batch in self._batches:
             batch.step()
         for client in list(self._clients.values()):
-            asked, conversation = client.asked, client.conversation
-            if asked is None or conversation is None or not asked.generation.is_over:
+            pending, conversation = client.pending, client.conversation
+            if pending is None or conversation is None or not pending.generation.is_over:
                 continue
-            client.asked = None
+            client.pending = None
             try:
-                response: Response = conversation.answer(asked)
+                response: Response = conversation.finish_reply(pending)
             except Exception as error:  # one failed episode must not end the others
                 response = _failed(error)
             self._send(client, response)
@@ -188,18 +188,18 @@ class Host:
             client.failure = _failed(error)
 
     def _ask(self, client: _Client, ask: Ask) -> None:
-        assert client.asked is None, "one request at a time"
+        assert client.pending is None, "one request at a time"
         if client.conversation is None:
             assert client.failure is not None, "an episode begins before it asks"
             self._send(client, client.failure)
             return
         deadline = None if ask.seconds is None else time.monotonic() + ask.seconds
         try:
-            client.asked = client.conversation.ask(ask.page, ask.note, deadline)
+            client.pending = client.conversation.start_reply(ask.page, ask.note, deadline)
         except Exception as error:  # one failed episode must not end the others
             self._send(client, _failed(error))
         else:
-            client.batch.add(client.asked.generation)
+            client.batch.add(client.pending.generation)
 
     def _peaks(self, client: _Client) -> Peaks:
         if client.conversation is None or not client.is_alone or self._settings.deterministic:
@@ -208,9 +208,9 @@ class Host:
 
     def _end_episode(self, client: _Client) -> None:
         """Free a client's episode, its cache and its unfinished reply."""
-        if client.asked is not None:
-            client.batch.drop(client.asked.generation)
-        client.conversation = client.asked = client.failure = None
+        if client.pending is not None:
+            client.batch.remove(client.pending.generation)
+        client.conversation = client.pending = client.failure = None
 
     def _disconnect(self, client: _Client) -> None:
         self._end_episode(client)

@@ -83,7 +83,7 @@ def run_jobs(plan: Plan, results: Results, display: Display, *, jobs: Sequence[J
     Raises:
         CannotStart: the model, a policy, the browser or a port is unavailable.
         RunError: workers or the model's process die repeatedly; the message names the cause.
-        NotWritten: a row was lost; earlier rows are complete.
+        WriteError: a row was lost; earlier rows are complete.
         KeyboardInterrupt: passed on after all workers have ended; finished rows are on disk.
     """
     if jobs:

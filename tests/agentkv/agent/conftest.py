@@ -1,4 +1,4 @@
-"""Small real parts: tokenizers trained on the spot, a random Llama, pages made by hand."""
+"""Small real components: freshly trained tokenizers, random Llamas, handmade pages and a site."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ CORPUS = [
 
 
 def train_tokenizer(specials: Sequence[str]) -> Tokenizer:
-    """A byte-level tokenizer of a few hundred ids, each `[0]`..`[199]` one of them."""
+    """Train a byte-level tokenizer in which each of `[0]` to `[199]` is one id."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -44,13 +44,15 @@ def plain_tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def chat_tokenizer() -> Callable[..., PreTrainedTokenizerFast]:
-    """Makes a fast tokenizer of transformers with a chat template (or none)."""
+    """Return a function that makes a transformers tokenizer with a chat template or without."""
     specials = (
         *("<|im_start|>", "<|im_end|>", "<bos>", "<eos>", "<|start|>", "<|message|>"),
         *("<|channel|>", "<|end|>", "<|return|>"),
     )
     trained = train_tokenizer(specials)
-    trained.add_tokens([AddedToken("<think>", normalized=False)])  # control, yet not special
+    trained.add_tokens(
+        [AddedToken("<think>", normalized=False)]
+    )  # a control token that is not declared special
 
     def make(template: str | None, *, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
         tokenizer = PreTrainedTokenizerFast(
@@ -79,7 +81,7 @@ def random_llama(vocabulary: int, *, max_positions: int = 32768) -> LlamaForCaus
 
 @pytest.fixture
 def tiny_model(plain_tokenizer: Tokenizer) -> LocalModel:
-    """Random weights behind `PlainTemplate`; more logits than ids, as padded checkpoints have."""
+    """A random model with `PlainTemplate` and more logits than ids, as in padded checkpoints."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
     model = random_llama(plain_tokenizer.get_vocab_size() + 8)
     return local_model(model, tokenizer, name="tiny")
@@ -87,7 +89,7 @@ def tiny_model(plain_tokenizer: Tokenizer) -> LocalModel:
 
 @pytest.fixture
 def short_model(plain_tokenizer: Tokenizer) -> LocalModel:
-    """As `tiny_model`, with room for a turn or two."""
+    """A random model whose 512 positions hold a turn or two."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
     model = random_llama(plain_tokenizer.get_vocab_size(), max_positions=512)
     return local_model(model, tokenizer, name="short")
@@ -95,7 +97,7 @@ def short_model(plain_tokenizer: Tokenizer) -> LocalModel:
 
 @pytest.fixture
 def tiny_chat_model(chat_tokenizer: Callable[..., PreTrainedTokenizerFast]) -> LocalModel:
-    """Random weights behind the built-in ChatML."""
+    """A random model with the built-in ChatML template."""
     tokenizer = chat_tokenizer(None)
     return local_model(random_llama(len(tokenizer)), tokenizer, name="tiny-chat")
 
@@ -105,7 +107,7 @@ BOX = Box(10, 20, 30, 40)
 
 @pytest.fixture
 def page() -> Page:
-    """A search page: links (two alike), a field, a select, a text, more below."""
+    """A search page with links, a text, a field, a select and two equal buttons; more is below."""
     nodes = (
         Node("element", "heading", "Results for kayak", BOX),
         Node("element", "link", "Blue Kayak", BOX, id=3),
@@ -146,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[str]:
-    """Origin of a small site."""
+    """Serve a small site and yield its origin."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.browser
 
 
 @dataclass
-class Says:
-    """Says one thing after another, the last of them for ever; named elements are resolved."""
+class FixedReplies:
+    """Replies with one line per turn and then repeats the last; resolves named elements."""
 
     lines: Sequence[str]
     notes: list[str] = field(default_factory=list)
-    name: str = "says"
+    name: str = "fixed"
 
-    def begin(self, goal: str, *, seed: int = 0) -> "Says":
+    def begin(self, goal: str, *, seed: int = 0) -> "FixedReplies":
         self.notes.clear()
         return self
 
@@ -52,13 +52,13 @@ def test_typing_reaches_the_page(session: Session, site: str) -> None:
     assert Agent(model).run(session, "search").steps[1].url == f"{site}/search?q=heron"
 
 
-def test_an_agent_that_never_stops_meets_the_step_limit(session: Session) -> None:
+def test_an_agent_that_never_stops_reaches_the_step_limit(session: Session) -> None:
     episode = Agent(RandomClicks()).run(session, "wander", max_steps=4)
     assert (episode.status, episode.answer, len(episode.steps)) == ("step_limit", "", 4)
 
 
-def test_three_unreadable_replies_in_a_row_end_it(session: Session) -> None:
-    model = Says(["hm", "click [link: Boats]", "what", "```dance```", "hm"])
+def test_three_unparsable_replies_in_a_row_end_the_episode(session: Session) -> None:
+    model = FixedReplies(["hm", "click [link: Boats]", "what", "```dance```", "hm"])
     episode = Agent(model).run(session, "goal")
     assert episode.status == "parse_limit"
     assert [bool(step.action) for step in episode.steps] == [False, True, False, False, False]
@@ -67,27 +67,29 @@ def test_three_unreadable_replies_in_a_row_end_it(session: Session) -> None:
     assert model.notes[2] == ""
 
 
-def test_five_equal_actions_on_an_unchanged_page_end_it(session: Session) -> None:
-    episode = Agent(Says(["click [button: Idle]"])).run(session, "goal")
+def test_five_equal_actions_on_an_unchanged_page_end_the_episode(session: Session) -> None:
+    episode = Agent(FixedReplies(["click [button: Idle]"])).run(session, "goal")
     assert (episode.status, len(episode.steps)) == ("repetition", 5)
     assert [bool(step.error) for step in episode.steps] == [False] * 4 + [True]
 
 
-def test_equal_actions_that_change_the_page_go_on(session: Session) -> None:
-    episode = Agent(Says(["click [button: Count]"])).run(session, "goal", max_steps=7)
+def test_equal_actions_that_change_the_page_do_not_end_the_episode(session: Session) -> None:
+    episode = Agent(FixedReplies(["click [button: Count]"])).run(session, "goal", max_steps=7)
     assert episode.status == "step_limit"
     assert session.page.get_by_text("7").count() == 1
 
 
-def test_time_that_is_over_ends_it(session: Session) -> None:
+def test_the_time_limit_ends_the_episode(session: Session) -> None:
     episode = Agent(RandomClicks()).run(session, "goal", timeout_s=1e-9)
     assert (episode.status, episode.steps) == ("timeout", ())
     assert "1e-09 s" in episode.error
 
 
 @pytest.mark.slow
-def test_a_model_out_of_positions_ends_it(session: Session, short_model: LocalModel) -> None:
-    # random weights under a grammar may happen to stop; free ones write nothing that can be read
+def test_a_model_that_runs_out_of_positions_ends_the_episode(
+    session: Session, short_model: LocalModel
+) -> None:
+    # With a grammar, random weights may happen to stop; free replies never parse.
     agent = Agent(short_model, "full", max_new_tokens=64, decoding="free", max_parse_failures=100)
     episode = agent.run(session, "goal", max_steps=30)
     assert episode.status == "context_limit"
@@ -95,12 +97,12 @@ def test_a_model_out_of_positions_ends_it(session: Session, short_model: LocalMo
     assert "512 positions" in episode.error
 
 
-def test_a_lost_browser_ends_it_and_keeps_the_steps(site: str) -> None:
-    class Killer(Says):
+def test_a_lost_browser_ends_the_episode_and_keeps_its_steps(site: str) -> None:
+    class Killer(FixedReplies):
         def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
             if self.notes and browser.pid is not None:
                 os.kill(browser.pid, signal.SIGKILL)
-            return Says.reply(self, page, note, deadline)
+            return FixedReplies.reply(self, page, note, deadline)
 
     with Browser.launch() as browser:
         with browser.session(hosts=[site.removeprefix("http://")]) as session:
@@ -112,8 +114,8 @@ def test_a_lost_browser_ends_it_and_keeps_the_steps(site: str) -> None:
     assert episode.error and episode.steps[1].error == episode.error
 
 
-def test_a_failed_action_is_told_in_the_next_turn(session: Session) -> None:
-    model = Says(["link\n```click [999]```", "done\n```stop []```"])
+def test_the_next_turn_reports_a_failed_action(session: Session) -> None:
+    model = FixedReplies(["link\n```click [999]```", "done\n```stop []```"])
     episode = Agent(model).run(session, "goal")
     assert episode.status == "stopped"
     assert "999" in episode.steps[0].error
@@ -123,31 +125,31 @@ def test_a_failed_action_is_told_in_the_next_turn(session: Session) -> None:
 
 
 def test_a_window_that_closes_itself_does_not_end_the_episode(session: Session) -> None:
-    class Closing(Says):
+    class Closing(FixedReplies):
         def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
             if len(self.notes) == 1:
                 session.page.close()
-            return Says.reply(self, page, note, deadline)
+            return FixedReplies.reply(self, page, note, deadline)
 
     model = Closing(["click [link: Boats]", "```scroll [up]```", "```stop [x]```"])
     episode = Agent(model).run(session, "goal")
     assert (episode.status, len(episode.steps)) == ("stopped", 3)
 
 
-def test_a_note_is_neutral_whatever_the_reply_quoted_of_the_page(session: Session) -> None:
-    model = Says(["```dance [7] \x1b[2J ｀click ［8］```", "```stop []```"])
+def test_a_note_neutralizes_text_that_the_reply_quotes(session: Session) -> None:
+    model = FixedReplies(["```dance [7] \x1b[2J ｀click ［8］```", "```stop []```"])
     Agent(model).run(session, "goal")
     assert model.notes[1].startswith("error: ") and model.notes[1].isprintable()
     assert not set("[]`｀［］") & set(model.notes[1])
 
 
-def test_strict_reading_fails_where_lenient_reading_mends(session: Session) -> None:
-    model = Says(["```Click(1)```", "```stop [x]```"])
+def test_lenient_parsing_accepts_a_reply_that_strict_parsing_rejects(session: Session) -> None:
+    model = FixedReplies(["```Click(1)```", "```stop [x]```"])
     assert not Agent(model, strict=True).run(session, "goal").steps[0].action
     assert Agent(model, strict=False).run(session, "goal").steps[0].action == "click [1]"
 
 
-def test_typed_passwords_are_nowhere_in_the_steps(session: Session, site: str) -> None:
+def test_steps_never_show_a_typed_password(session: Session, site: str) -> None:
     session.open(f"{site}/sign-in")
     model = Solution(["type [textbox: Password] [hunter22] [0]", "stop [I typed hunter22]"])
     episode = Agent(model).run(session, "sign in with hunter22")
@@ -156,7 +158,7 @@ def test_typed_passwords_are_nowhere_in_the_steps(session: Session, site: str) -
     assert "[***]" in episode.steps[0].reply and "[***]" in episode.steps[0].action
 
 
-def test_steps_are_on_disk_with_their_pictures_as_soon_as_they_are_over(
+def test_every_step_is_on_disk_with_its_screenshot_before_the_next_begins(
     session: Session, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.jsonl"
@@ -178,7 +180,9 @@ def test_steps_are_on_disk_with_their_pictures_as_soon_as_they_are_over(
         assert (tmp_path / "shots" / step.screenshot).read_bytes().startswith(b"\xff\xd8")
 
 
-def test_a_page_of_the_callers_stays_open_and_free(session: Session, site: str) -> None:
+def test_a_playwright_page_stays_open_and_unrestricted_after_the_episode(
+    session: Session, site: str
+) -> None:
     page = session.page
     episode = Agent(Solution(["click [link: Boats]", "stop []"])).run(page, "goal", ocr=False)
     assert episode.status == "stopped"
@@ -187,13 +191,13 @@ def test_a_page_of_the_callers_stays_open_and_free(session: Session, site: str) 
     assert page.title() == "Home"
 
 
-def test_what_is_no_page_is_refused() -> None:
+def test_anything_but_a_page_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"playwright\.sync_api"):
         Agent(Stop()).run("http://localhost/", "goal")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["full", "conf-kv-int8", "window"])
-def test_a_random_model_under_constraint_never_fails_to_be_read(
+def test_constrained_replies_of_a_random_model_always_parse(
     session: Session, tiny_model: LocalModel, policy: str
 ) -> None:
     budget = None if policy == "full" else 96

@@ -1,4 +1,4 @@
-"""Replies that are written in one batch are those that would be written alone."""
+"""Replies written in one batch equal the replies that each conversation would get alone."""
 
 import time
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.models.batch import LONG, Batch
-from agentkv.models.local import Asked, LocalConversation, LocalModel
+from agentkv.models.batch import LONG_CHUNK, Batch
+from agentkv.models.local import LocalConversation, LocalModel, PendingReply
 from agentkv.models.model import ContextLimit, Reply
-from agentkv.models.sampling import Sampler, choose
+from agentkv.models.sampling import Sampler, sample
 from agentkv_env.page import Page
 
 
@@ -23,7 +23,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-WAYS: tuple[tuple[str, dict[str, object]], ...] = (
+SETTINGS: tuple[tuple[str, dict[str, object]], ...] = (
     ("full", {}),
     ("conf-kv-int8", {"budget": 96, "chunk": 40}),
     ("snapkv", {"budget": 80, "prefill": "whole"}),
@@ -33,77 +33,88 @@ WAYS: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-def talks(model: LocalModel) -> list[LocalConversation]:
+def conversations(model: LocalModel) -> list[LocalConversation]:
     return [
         model.with_cache(policy, **options).begin(f"find kayak {i}", seed=i)  # type: ignore[arg-type]
-        for i, (policy, options) in enumerate(WAYS)
+        for i, (policy, options) in enumerate(SETTINGS)
     ]
 
 
-def together(talks: list[LocalConversation], pages: list[Page], model: LocalModel) -> list[Reply]:
+def reply_together(
+    conversations: list[LocalConversation], pages: list[Page], model: LocalModel
+) -> list[Reply]:
     batch = Batch(model.model)
-    asked = [talk.ask(page) for talk, page in zip(talks, pages, strict=True)]
+    asked = [
+        conversation.start_reply(page)
+        for conversation, page in zip(conversations, pages, strict=True)
+    ]
     for each in asked:
         batch.add(each.generation)
     while len(batch):
         batch.step()
-    return [talk.answer(each) for talk, each in zip(talks, asked, strict=True)]
-
-
-def test_replies_written_together_are_those_written_alone(
-    tiny_model: LocalModel, page: Page
-) -> None:
-    pages = [
-        replace(page, title=f"Page {i}", nodes=page.nodes * (1 + i % 3)) for i in range(len(WAYS))
+    return [
+        conversation.finish_reply(each)
+        for conversation, each in zip(conversations, asked, strict=True)
     ]
-    shared, alone = talks(tiny_model), talks(tiny_model)
+
+
+def test_batched_replies_equal_replies_written_alone(tiny_model: LocalModel, page: Page) -> None:
+    pages = [
+        replace(page, title=f"Page {i}", nodes=page.nodes * (1 + i % 3))
+        for i in range(len(SETTINGS))
+    ]
+    shared, alone = conversations(tiny_model), conversations(tiny_model)
     for _ in range(3):
-        replies = together(shared, pages, tiny_model)
-        expected = [talk.reply(page) for talk, page in zip(alone, pages, strict=True)]
+        replies = reply_together(shared, pages, tiny_model)
+        expected = [
+            conversation.reply(page) for conversation, page in zip(alone, pages, strict=True)
+        ]
         for reply, other in zip(replies, expected, strict=True):
             assert replace(reply, prefill_s=0, decode_s=0) == replace(
                 other, prefill_s=0, decode_s=0
             )
             assert reply.prefill_s > 0 and reply.decode_s >= 0
-        for talk, lone in zip(shared, alone, strict=True):
-            assert torch.equal(talk.cache.ids, lone.cache.ids)  # type: ignore[arg-type]
-            talk.cache.check()
+        for conversation, other in zip(shared, alone, strict=True):
+            assert torch.equal(conversation.cache.ids, other.cache.ids)  # type: ignore[arg-type]
+            conversation.cache.check()
 
 
-def test_replies_come_and_go_between_steps(tiny_model: LocalModel, page: Page) -> None:
-    shared, alone = talks(tiny_model), talks(tiny_model)
-    batch, asked, num_steps = Batch(tiny_model.model), list[Asked](), 0
+def test_replies_may_join_and_leave_between_steps(tiny_model: LocalModel, page: Page) -> None:
+    shared, alone = conversations(tiny_model), conversations(tiny_model)
+    batch, asked, num_steps = Batch(tiny_model.model), list[PendingReply](), 0
     while len(batch) or len(asked) < len(shared):
         if num_steps % 3 == 0 and len(asked) < len(shared):
-            asked.append(shared[len(asked)].ask(page))
+            asked.append(shared[len(asked)].start_reply(page))
             batch.add(asked[-1].generation)
         batch.step()
         num_steps += 1
-    for talk, each, lone in zip(shared, asked, alone, strict=True):
-        assert talk.answer(each).text == lone.reply(page).text
+    for conversation, each, other in zip(shared, asked, alone, strict=True):
+        assert conversation.finish_reply(each).text == other.reply(page).text
 
 
-def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
+def test_a_step_reads_one_long_chunk_and_advances_replies_in_progress(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    """While pages are read one after another, a reply in progress goes on with every step."""
+    """Pages are read one after another while a reply in progress gets a token in every step."""
     writer = tiny_model.with_cache("full", decoding="free", max_new_tokens=40).begin("goal", seed=0)
     readers = [tiny_model.with_cache("full", chunk=128).begin(f"goal {i}") for i in range(2)]
     batch = Batch(tiny_model.model)
-    generation = writer.ask(page).generation
+    generation = writer.start_reply(page).generation
     batch.add(generation)
-    while generation.read is None:
+    while generation.prefilled_at is None:
         batch.step()
-    pages = [reader.ask(replace(page, nodes=page.nodes * 6)).generation for reader in readers]
+    pages = [
+        reader.start_reply(replace(page, nodes=page.nodes * 6)).generation for reader in readers
+    ]
     for each in pages:
         batch.add(each)
-    assert all(len(each.piece) > LONG for each in pages)
+    assert all(len(each.next_chunk) > LONG_CHUNK for each in pages)
     num_steps = 0
-    while not all(each.read for each in pages) and not generation.is_over:
-        long = [not each.is_over and len(each.piece) > LONG for each in pages]
-        seen = [talk.cache.seen for talk in (writer, *readers)]
+    while not all(each.prefilled_at for each in pages) and not generation.is_over:
+        long = [not each.is_over and len(each.next_chunk) > LONG_CHUNK for each in pages]
+        seen = [conversation.cache.seen for conversation in (writer, *readers)]
         batch.step()
-        now = [talk.cache.seen for talk in (writer, *readers)]
+        now = [conversation.cache.seen for conversation in (writer, *readers)]
         assert generation.is_over or now[0] > seen[0]
         if all(long):
             assert now[1] == seen[1] or now[2] == seen[2]
@@ -111,92 +122,93 @@ def test_the_last_waits_for_one_piece_of_one_page_at_a_time(
     assert num_steps > 4
 
 
-def test_a_deadline_ends_one_reply_and_no_other(tiny_model: LocalModel, page: Page) -> None:
+def test_a_deadline_ends_only_its_own_reply(tiny_model: LocalModel, page: Page) -> None:
     late, early = (tiny_model.with_cache("full").begin("goal", seed=1) for _ in range(2))
     batch = Batch(tiny_model.model)
-    gone = late.ask(page, deadline=time.monotonic() - 1)
-    kept = early.ask(page, deadline=time.monotonic() + 100)
+    gone = late.start_reply(page, deadline=time.monotonic() - 1)
+    kept = early.start_reply(page, deadline=time.monotonic() + 100)
     batch.add(gone.generation)
     batch.add(kept.generation)
     while len(batch):
         batch.step()
     with pytest.raises(TimeoutError):
-        late.answer(gone)
+        late.finish_reply(gone)
     assert (
-        early.answer(kept).text
+        early.finish_reply(kept).text
         == tiny_model.with_cache("full").begin("goal", seed=1).reply(page).text
     )
 
 
-def test_a_policy_that_breaks_ends_its_own_reply_alone(tiny_model: LocalModel, page: Page) -> None:
+def test_an_error_in_a_policy_ends_only_its_own_reply(tiny_model: LocalModel, page: Page) -> None:
     def broken(rows: object) -> torch.Tensor:
         raise RuntimeError("no score")
 
     bad = tiny_model.with_cache(agentkv.scored("broken", broken), budget=24).begin("goal")
     good = tiny_model.with_cache("full").begin("goal")
     batch = Batch(tiny_model.model)
-    asked = [talk.ask(page) for talk in (bad, good)]
+    asked = [conversation.start_reply(page) for conversation in (bad, good)]
     for each in asked:
         batch.add(each.generation)
     while len(batch):
         batch.step()
     with pytest.raises(RuntimeError, match="no score"):
-        bad.answer(asked[0])
+        bad.finish_reply(asked[0])
     assert (
-        good.answer(asked[1]).text == tiny_model.with_cache("full").begin("goal").reply(page).text
+        good.finish_reply(asked[1]).text
+        == tiny_model.with_cache("full").begin("goal").reply(page).text
     )
 
 
-def test_a_reply_that_nobody_waits_for_leaves_the_others_alone(
-    tiny_model: LocalModel, page: Page
-) -> None:
+def test_removing_a_reply_does_not_affect_the_others(tiny_model: LocalModel, page: Page) -> None:
     first, second = (tiny_model.with_cache("full").begin("goal", seed=2) for _ in range(2))
     batch = Batch(tiny_model.model)
-    dropped, asked = first.ask(page), second.ask(page)
+    dropped, asked = first.start_reply(page), second.start_reply(page)
     batch.add(dropped.generation)
     batch.add(asked.generation)
     batch.step()
-    batch.drop(dropped.generation)
+    batch.remove(dropped.generation)
     while len(batch):
         batch.step()
     assert not dropped.generation.is_over
     expected = tiny_model.with_cache("full").begin("goal", seed=2).reply(page)
-    assert second.answer(asked).text == expected.text
+    assert second.finish_reply(asked).text == expected.text
 
 
-def test_an_outgrown_model_ends_one_reply_and_no_other(short_model: LocalModel, page: Page) -> None:
+def test_running_out_of_positions_ends_only_one_conversation(
+    short_model: LocalModel, page: Page
+) -> None:
     full = short_model.with_cache("full", max_new_tokens=64).begin("goal")
     with pytest.raises(ContextLimit):
         for _ in range(10):
-            full.ask(page)
+            full.start_reply(page)
             full.reply(page)
     fresh = short_model.with_cache("full", max_new_tokens=64).begin("goal")
     assert fresh.reply(page).num_tokens_out
 
 
-def test_choices_keep_to_what_is_allowed_and_draws_follow_the_chances() -> None:
+def test_samples_are_allowed_ids_and_follow_their_probabilities() -> None:
     torch.manual_seed(0)
     logits = torch.randn(3, 12)
-    few = torch.zeros(8, dtype=torch.bool)  # a tokenizer smaller than the checkpoint
+    few = torch.zeros(8, dtype=torch.bool)  # from a tokenizer with fewer ids than the model
     few[[2, 5]] = True
-    many = torch.ones(20, dtype=torch.bool)  # and a larger one
+    many = torch.ones(20, dtype=torch.bool)  # from a tokenizer with more ids
     greedy = Sampler(0.0, torch.Generator())
-    chosen = choose(logits, [few, many, None], [greedy] * 3).tolist()
+    chosen = sample(logits, [few, many, None], [greedy] * 3).tolist()
     assert chosen[0] == (2 if logits[0, 2] > logits[0, 5] else 5)
     assert chosen[1:] == logits[1:].argmax(dim=-1).tolist()
 
     sampler = Sampler(0.5, torch.Generator().manual_seed(1))
-    drawn = [int(choose(logits[:1], [few], [sampler])) for _ in range(4000)]
+    drawn = [int(sample(logits[:1], [few], [sampler])) for _ in range(4000)]
     share = torch.softmax(logits[0, [2, 5]] / 0.5, dim=0)[0]
     assert set(drawn) <= {2, 5}
     assert drawn.count(2) / 4000 == pytest.approx(float(share), abs=0.03)
 
 
-def test_a_draw_is_torchs_own() -> None:
+def test_sampling_equals_torch_multinomial() -> None:
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(3))
     sampler = Sampler(0.8, torch.Generator().manual_seed(9))
     theirs = torch.Generator().manual_seed(9)
     for _ in range(50):
-        chances = torch.softmax(logits[0] / 0.8, dim=-1)
-        expected = int(torch.multinomial(chances, 1, generator=theirs))
-        assert int(choose(logits, [None], [sampler])) == expected
+        probabilities = torch.softmax(logits[0] / 0.8, dim=-1)
+        expected = int(torch.multinomial(probabilities, 1, generator=theirs))
+        assert int(sample(logits, [None], [sampler])) == expected

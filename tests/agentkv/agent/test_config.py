@@ -34,7 +34,7 @@ parameters = { window = 32 }
 """
 
 
-def test_a_file_and_what_is_given_beside_it_make_one_run(tmp_path: Path) -> None:
+def test_given_settings_override_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(FILE)
     run = read_settings(path, seeds=(3,), limit=5)
@@ -43,7 +43,7 @@ def test_a_file_and_what_is_given_beside_it_make_one_run(tmp_path: Path) -> None
     assert run.policies[1].parameters == {"window": 32}
 
 
-def test_bare_names_stand_for_policies_with_their_defaults() -> None:
+def test_a_policy_given_by_name_has_default_parameters() -> None:
     run = read_settings(policies=["full", "window"])
     assert run.policies == (PolicySettings(name="full"), PolicySettings(name="window"))
 
@@ -64,12 +64,14 @@ def test_settings_survive_a_round_trip_through_json() -> None:
         ({"policies": [{"name": "full", "window": 3}]}, "policies.*window"),
     ],
 )
-def test_a_bad_setting_is_refused_in_words(given: dict[str, object], message: str) -> None:
+def test_an_invalid_setting_is_rejected_with_what_was_expected(
+    given: dict[str, object], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(**given)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot read .*absent\.toml"):
         read_settings(tmp_path / "absent.toml")
     path = tmp_path / "broken.toml"
@@ -86,7 +88,7 @@ def test_a_script_needs_no_language_model(name: str) -> None:
     assert (model, agent.model.name) == (None, name)
 
 
-def test_the_solution_is_the_tasks_own() -> None:
+def test_the_solution_model_replays_the_solution_of_the_task() -> None:
     run = RunSettings(model="solution")
     agent = make_agent(run, model=None, solution=["stop [7]"])
     assert isinstance(agent.model, Solution)
@@ -115,7 +117,7 @@ selector = { of = "streaming", parameters = { sinks = 3 } }
 """
 
 
-def test_a_policy_of_ones_own_takes_its_parts_from_named_ones(tmp_path: Path) -> None:
+def test_a_composed_policy_takes_its_parts_from_named_policies(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE)
     settings = PolicySettings(name=str(path))
@@ -129,7 +131,7 @@ def test_a_policy_of_ones_own_takes_its_parts_from_named_ones(tmp_path: Path) ->
     assert made.parameters["selector"] == {"of": "streaming", **other.parameters}
 
 
-def test_a_bare_name_stands_for_a_part_with_its_defaults(tmp_path: Path) -> None:
+def test_a_part_given_by_name_has_default_parameters(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nbase = "ada-snapkv"\nprecision = "conf-kv-int8"\n')
     made = make_policy(PolicySettings(name=str(path)))
@@ -173,16 +175,14 @@ def test_every_parameter_of_every_policy_can_be_set_in_a_file(tmp_path: Path, na
         ("name = 'mine'", "base: "),
     ],
 )
-def test_a_composed_policy_with_a_mistake_is_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_an_invalid_composed_policy_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         make_policy(PolicySettings(name=str(path)))
 
 
-def test_the_runs_budget_goes_to_those_that_need_one() -> None:
+def test_only_policies_that_need_a_budget_get_the_budget_of_the_run() -> None:
     run = RunSettings(budget=512)
 
     def budget(name: str, **parameters: object) -> int | str | None:
@@ -200,7 +200,7 @@ def test_a_run_without_a_budget_keeps_a_share_of_the_context() -> None:
     assert budget_for(run, make_policy(PolicySettings(name="full"))) is None
 
 
-def test_what_was_tuned_for_nano_holds_for_nano_alone(tmp_path: Path) -> None:
+def test_the_profile_of_nano_applies_to_nano_alone(tmp_path: Path) -> None:
     nano, other = RunSettings(), RunSettings(model=str(tmp_path))
     assert (nano.budget, nano.chunk) == (704, 32)
     assert (other.budget, other.chunk) == (None, CHUNK)
@@ -208,7 +208,7 @@ def test_what_was_tuned_for_nano_holds_for_nano_alone(tmp_path: Path) -> None:
     assert not any(policy.parameters for policy in other.policies)
 
 
-def test_what_a_person_sets_goes_before_the_profile(tmp_path: Path) -> None:
+def test_given_settings_override_the_profile(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("chunk = 64\n")
     run = read_settings(path, budget=100)
@@ -223,13 +223,13 @@ def test_policies_with_other_parameters_have_other_names_in_rows() -> None:
 
 
 @pytest.mark.parametrize("label", ["streaming", "h2o"])
-def test_a_label_of_a_named_policy_with_other_parameters_is_refused(label: str) -> None:
+def test_a_label_of_a_named_policy_with_other_parameters_is_rejected(label: str) -> None:
     policy = PolicySettings(name="streaming", parameters={"sinks": 8}, label=label)
     with pytest.raises(ValueError, match=f"the label '{label}' belongs to"):
         resolved_parameters(RunSettings(model="solution"), policy)
 
 
-def test_a_label_of_a_named_policy_with_its_own_defaults_is_fine() -> None:
+def test_a_label_of_a_named_policy_with_its_own_defaults_is_accepted() -> None:
     policy = PolicySettings(name="streaming", parameters={"sinks": 4}, label="streaming")
     assert resolved_parameters(RunSettings(model="solution"), policy)["sinks"] == 4
 
@@ -258,7 +258,7 @@ def test_a_run_with_default_settings_keeps_the_cache_as_the_committed_result_did
     ],
     ids=lambda value: ascii(value)[:12],
 )
-def test_a_value_that_would_break_an_episode_is_refused(name: str, value: object) -> None:
+def test_a_value_that_would_break_an_episode_is_rejected(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
         read_settings(**{name: value})
 
@@ -273,7 +273,7 @@ def test_a_value_that_would_break_an_episode_is_refused(name: str, value: object
     ],
     ids=lambda text: text[:12],
 )
-def test_a_hostile_settings_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_a_hostile_settings_file_is_rejected_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=r"mine\.toml"):

@@ -30,23 +30,23 @@ def begin(model: LocalModel, policy: str = "full", **options: object) -> LocalCo
     return model.with_cache(policy, **options).begin("find the kayak", seed=5)  # type: ignore[arg-type]
 
 
-def test_constrained_replies_are_actions_on_the_page_turn_after_turn(
+def test_constrained_replies_are_actions_on_the_page_in_every_turn(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    talk = begin(tiny_model, "conf-kv-int8", budget=128, temperature=1.0)
+    conversation = begin(tiny_model, "conf-kv-int8", budget=128, temperature=1.0)
     for _ in range(12):
-        reply = talk.reply(page)
+        reply = conversation.reply(page)
         action = parse(extract(reply.text))
         assert action.element_id is None or page.element(action.element_id) is not None
-        talk.cache.check()
+        conversation.cache.check()
 
 
 def test_constrained_replies_of_chat_models_end_before_the_limit(
     tiny_chat_model: LocalModel, page: Page
 ) -> None:
-    talk = begin(tiny_chat_model, temperature=1.0, max_new_tokens=80)
+    conversation = begin(tiny_chat_model, temperature=1.0, max_new_tokens=80)
     for _ in range(6):
-        reply = talk.reply(page)
+        reply = conversation.reply(page)
         parse(extract(reply.text))
         assert reply.num_tokens_out <= 80
 
@@ -58,7 +58,7 @@ texts = st.text(max_size=20)
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.tuples(st.sampled_from(["link", "textbox", "button"]), texts), max_size=6))
-def test_no_page_makes_a_constrained_reply_unreadable(
+def test_constrained_replies_parse_on_any_page(
     tiny_model: LocalModel, elements: list[tuple[str, str]]
 ) -> None:
     box = Box(0, 0, 1, 1)
@@ -68,14 +68,14 @@ def test_no_page_makes_a_constrained_reply_unreadable(
     assert action.element_id is None or action.element_id < len(nodes)
 
 
-def test_free_replies_are_the_likeliest_tokens_of_the_whole_stream(
+def test_free_greedy_replies_are_the_likeliest_tokens_after_the_whole_stream(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    talk = begin(tiny_model, decoding="free", max_new_tokens=12)
+    conversation = begin(tiny_model, decoding="free", max_new_tokens=12)
     template, model = tiny_model.template, tiny_model.model
     stream = template.opening("find the kayak")
     for turn in range(3):
-        reply = talk.reply(page, note="error: x" if turn else "")
+        reply = conversation.reply(page, note="error: x" if turn else "")
         stream += template.turn(reply.observation, "error: x" if turn else "")
         ids: list[int] = []
         while len(ids) < 12:
@@ -86,27 +86,27 @@ def test_free_replies_are_the_likeliest_tokens_of_the_whole_stream(
             ids.append(id)
         assert reply.text == template.decode(ids)
         assert reply.num_tokens_out == len(ids)
-        stream += [*ids, *template.between]
+        stream += [*ids, *template.separator]
 
 
 def test_every_token_is_fed_once(tiny_model: LocalModel, page: Page) -> None:
-    talk = begin(tiny_model, temperature=1.0)
+    conversation = begin(tiny_model, temperature=1.0)
     num_fed = 0
     for _ in range(4):
-        reply = talk.reply(page)
+        reply = conversation.reply(page)
         num_fed += reply.num_tokens_in + reply.num_tokens_out
-        waiting = len(talk._unread) - len(tiny_model.template.between)
+        num_pending = len(conversation._pending) - len(tiny_model.template.separator)
         assert reply.cache is not None
-        assert reply.cache.seen_tokens == talk.cache.seen == num_fed - waiting
-        num_fed -= waiting
+        assert reply.cache.seen_tokens == conversation.cache.seen == num_fed - num_pending
+        num_fed -= num_pending
 
 
-def test_forced_tokens_do_not_change_what_a_model_would_say(
+def test_feeding_forced_tokens_in_one_chunk_does_not_change_the_reply(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    """Feeding what the grammar forces as one piece is the same stream as feeding it one by one."""
-    talk = begin(tiny_model)
-    reply = talk.reply(page)
+    """Compare with a loop that recomputes the whole stream for every token, forced or sampled."""
+    conversation = begin(tiny_model)
+    reply = conversation.reply(page)
     template = tiny_model.template
     stream = template.opening("find the kayak") + template.turn(reply.observation)
     matcher = tiny_model.grammar.start(page, "find the kayak")
@@ -122,16 +122,14 @@ def test_forced_tokens_do_not_change_what_a_model_would_say(
     assert template.decode(ids) == reply.text
 
 
-def test_equal_seeds_give_equal_replies_and_others_do_not(
-    tiny_model: LocalModel, page: Page
-) -> None:
+def test_only_equal_seeds_give_equal_replies(tiny_model: LocalModel, page: Page) -> None:
     acting = tiny_model.with_cache("full", temperature=1.0)
 
-    def said(seed: int) -> list[str]:
-        talk = acting.begin("goal", seed=seed)
-        return [talk.reply(page).text for _ in range(5)]
+    def replies(seed: int) -> list[str]:
+        conversation = acting.begin("goal", seed=seed)
+        return [conversation.reply(page).text for _ in range(5)]
 
-    assert said(1) == said(1) != said(2)
+    assert replies(1) == replies(1) != replies(2)
 
 
 def test_a_deadline_that_passed_stops_decoding(tiny_model: LocalModel, page: Page) -> None:
@@ -141,15 +139,15 @@ def test_a_deadline_that_passed_stops_decoding(tiny_model: LocalModel, page: Pag
         begin(tiny_model, decoding="free").reply(page, deadline=time.monotonic() - 1)
 
 
-def test_a_turn_that_no_longer_fits_is_refused_before_it_is_read(
+def test_a_turn_beyond_the_context_limit_is_rejected_before_it_is_read(
     short_model: LocalModel, page: Page
 ) -> None:
-    talk = begin(short_model, max_new_tokens=64)
+    conversation = begin(short_model, max_new_tokens=64)
     with pytest.raises(ContextLimit, match="512 positions"):
         for _ in range(10):
-            seen = talk.cache.seen
-            talk.reply(page)
-    assert talk.cache.seen == seen < 512
+            seen = conversation.cache.seen
+            conversation.reply(page)
+    assert conversation.cache.seen == seen < 512
 
 
 def test_a_page_is_cut_to_its_budget(tiny_model: LocalModel, page: Page) -> None:
@@ -165,22 +163,22 @@ def test_an_unknown_policy_is_an_error_before_the_first_episode(tiny_model: Loca
         tiny_model.with_cache("conf-vk")
 
 
-def test_a_name_that_is_no_model_says_what_would_be() -> None:
+def test_an_unknown_model_name_lists_the_known_ones() -> None:
     with pytest.raises(ModelError, match=r"unknown model 'nanno'.*known by name: nano"):
         load_model("nanno")
 
 
-def test_a_hub_id_that_is_not_here_says_how_to_fetch_it() -> None:
+def test_a_missing_hub_id_says_how_to_download_it() -> None:
     with pytest.raises(ModelError, match=r"hf download agentkv-tests/no-such-model"):
         load_model("agentkv-tests/no-such-model")
 
 
-def test_a_folder_with_parts_missing_names_them(tmp_path: object) -> None:
+def test_an_incomplete_model_folder_lists_its_missing_files(tmp_path: object) -> None:
     with pytest.raises(ModelError, match=r"config\.json, tokenizer\.json, weights .* missing"):
         load_model(str(tmp_path))
 
 
-def test_a_saved_folder_loads_and_speaks_as_before(
+def test_a_saved_model_gives_the_same_replies_once_loaded(
     tmp_path_factory: pytest.TempPathFactory, tiny_model: LocalModel, page: Page
 ) -> None:
     folder = tmp_path_factory.mktemp("model")
@@ -192,7 +190,7 @@ def test_a_saved_folder_loads_and_speaks_as_before(
     assert begin(loaded).reply(page).text == begin(tiny_model).reply(page).text
 
 
-def test_a_model_without_an_end_token_is_refused() -> None:
+def test_a_model_without_an_end_token_is_rejected() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(_NO_END))
     with pytest.raises(ModelError, match="no end token|end token"):
         local_model(torch.nn.Module(), tokenizer, name="endless")
@@ -201,26 +199,24 @@ def test_a_model_without_an_end_token_is_refused() -> None:
 _NO_END = '{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":[]}}'
 
 
-def test_an_agent_puts_a_loaded_model_under_its_policy(tiny_model: LocalModel) -> None:
+def test_an_agent_runs_a_loaded_model_under_its_policy(tiny_model: LocalModel) -> None:
     assert Agent(tiny_model, "window", budget=64).model.name == "tiny"
     with pytest.raises(ValueError, match="known"):
         Agent(tiny_model, "conf-vk")
 
 
-def test_free_replies_may_be_unreadable_and_that_is_counted_elsewhere(
-    tiny_model: LocalModel, page: Page
-) -> None:
+def test_free_replies_may_fail_to_parse(tiny_model: LocalModel, page: Page) -> None:
     with pytest.raises(ActionError):
         parse(extract(begin(tiny_model, decoding="free", max_new_tokens=8).reply(page).text))
 
 
-def test_a_page_looked_at_again_is_told_as_its_changes_where_that_is_asked_for(
+def test_observations_of_changes_show_only_new_lines_of_a_page_seen_before(
     tiny_model: LocalModel, page: Page
 ) -> None:
     more = Node("element", "button", "Undo", Box(0, 0, 9, 9), id=77)
     later = replace(page, nodes=(*page.nodes, more))
-    talk = begin(tiny_model, observations="changes")
-    first, second = talk.reply(page), talk.reply(later)
+    conversation = begin(tiny_model, observations="changes")
+    first, second = conversation.reply(page), conversation.reply(later)
     assert first.observation == begin(tiny_model).reply(page).observation
     num_lines = len(first.observation.splitlines()) - 3
     assert second.observation.splitlines()[2:] == [
@@ -231,5 +227,5 @@ def test_a_page_looked_at_again_is_told_as_its_changes_where_that_is_asked_for(
     whole = begin(tiny_model)
     whole.reply(page)
     assert "same:" not in whole.reply(later).observation
-    _, pressed = talk.reply(page), parse(extract(talk.reply(later).text))
-    assert pressed.element_id is None or later.element(pressed.element_id) is not None
+    _, action = conversation.reply(page), parse(extract(conversation.reply(later).text))
+    assert action.element_id is None or later.element(action.element_id) is not None

@@ -1,4 +1,4 @@
-"""What works without an argument: a cache, an agent, a page."""
+"""Caches, agents and browser pages work with their defaults."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def nano():
     return agentkv.load_model("nano")
 
 
-def test_a_cache_needs_no_argument_but_its_model(nano):
+def test_a_cache_needs_only_a_model(nano):
     cache = agentkv.Cache.for_model(nano.model)
     budget = parse_budget(BUDGET)
     assert isinstance(budget, Share) and cache.budget == budget and cache.chunk == CHUNK
@@ -25,7 +25,7 @@ def test_a_cache_needs_no_argument_but_its_model(nano):
     assert budget.floor < kept <= budget.of_seen * cache.seen
 
 
-def test_a_default_budget_keeps_short_prompts_whole_and_survives_a_file(nano, tmp_path):
+def test_the_default_budget_keeps_short_prompts_complete_and_survives_a_file(nano, tmp_path):
     cache = agentkv.Cache.for_model(nano.model, policy="h2o")
     cache.feed(nano.model, torch.arange(5, 905)[None])
     assert len(cache.kept(0)[0][0]) == 900
@@ -38,7 +38,7 @@ def test_a_policy_that_keeps_everything_gets_no_budget(nano):
 
 
 @pytest.mark.browser
-def test_an_agent_needs_no_argument_but_its_model_and_acts_on_a_page_of_ours(nano):
+def test_an_agent_needs_only_a_model_and_acts_on_a_page_of_agentkv_browser(nano):
     with agentkv.browser() as page:
         page.set_content("<title>Bees</title><h1>Bees</h1><p>Bees make honey.</p>")
         episode = agentkv.Agent(nano).run(page, "What do bees make?", max_steps=1)

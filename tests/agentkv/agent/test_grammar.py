@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.dialog.grammar import RESERVE, Grammar, GrammarError, Matcher, reply_grammar
+from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar, GrammarError, Matcher, reply_grammar
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.reply import write_reply
 from agentkv.models.scripted import Solution
@@ -28,8 +28,8 @@ VALID = [
     "done\n```stop []```",
 ]
 INVALID = [
-    "at Blue Kayak\n```click [12]```",  # a number that only page text holds
-    "at Blue Kayak\n```click [4]```",  # the number of something else
+    "at Blue Kayak\n```click [12]```",  # a number in the text of the page
+    "at Blue Kayak\n```click [4]```",  # the number of another element
     "at Green Kayak\n```click [3]```",
     "at Blue Kayak\n```type [3] [x] [1]```",  # a link takes no text
     "at Sort by\n```type [6] [Colour] [0]```",  # no such option
@@ -54,7 +54,7 @@ def grammar(plain_tokenizer: Tokenizer) -> Grammar:
 
 
 def accepts(matcher: Matcher, ids: list[int]) -> bool:
-    """Whether `matcher` lets all of `ids` through, one by one, and is then complete."""
+    """Return whether `matcher` allows each of `ids` in turn and is then complete."""
     for id in ids:
         if not matcher.allowed()[id]:
             return False
@@ -67,7 +67,7 @@ Admits = Callable[[Page, str], bool]
 
 @pytest.fixture
 def admits(grammar: Grammar, plain_tokenizer: Tokenizer) -> Admits:
-    """Whether this reply may be given to that page."""
+    """Return a function that tells whether a page allows a reply."""
     return lambda page, reply: accepts(grammar.start(page, GOAL), plain_tokenizer.encode(reply).ids)
 
 
@@ -79,7 +79,7 @@ def test_every_valid_reply_is_admitted_token_by_token(
 
 
 @pytest.mark.parametrize("reply", INVALID)
-def test_what_the_page_does_not_allow_is_stopped_on_the_way(
+def test_replies_that_the_page_does_not_allow_are_rejected(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, reply: str
 ) -> None:
     assert not accepts(grammar.start(page, GOAL), plain_tokenizer.encode(reply).ids)
@@ -109,7 +109,7 @@ def test_a_complete_reply_may_only_end(
     assert matcher.allowed().nonzero().flatten().tolist() == [3]
 
 
-def test_what_only_one_reading_allows_is_forced(
+def test_tokens_without_an_alternative_are_forced(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
     matcher = grammar.start(page, GOAL)
@@ -119,9 +119,7 @@ def test_what_only_one_reading_allows_is_forced(
     assert plain_tokenizer.decode(forced).startswith("lue Kayak\n``")
 
 
-def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(
-    admits: Admits, page: Page
-) -> None:
+def test_a_quotation_may_precede_only_typed_text_and_answers(admits: Admits, page: Page) -> None:
     assert admits(page, "at Search\nfrom Blue Kayak\n```type [5] [Kayak] [1]```")
     assert admits(page, "from Blue Kayak\n```stop [Blue Kayak]```")
     assert not admits(page, "at Blue Kayak\nfrom Blue Kayak\n```click [3]```")
@@ -129,22 +127,22 @@ def test_a_quotation_may_stand_before_what_is_typed_or_answered_only(
     assert not admits(page, "from [3]\n```stop [12]```")
 
 
-def test_in_a_hurry_strings_close_as_soon_as_they_may(
+def test_strings_close_at_once_when_few_tokens_are_left(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    matcher = grammar.start(page, GOAL, most=RESERVE)
+    matcher = grammar.start(page, GOAL, max_tokens=CLOSING_TOKENS)
     matcher.consume(plain_tokenizer.encode("done\n```stop [a").ids)
-    hurried = matcher.allowed().nonzero().flatten().tolist()
-    assert hurried and all(plain_tokenizer.decode([id]).startswith("]") for id in hurried)
+    closing = matcher.allowed().nonzero().flatten().tolist()
+    assert closing and all(plain_tokenizer.decode([id]).startswith("]") for id in closing)
 
 
-def test_scrolling_is_open_only_where_there_is_more(admits: Admits) -> None:
-    def ways(above: int, below: int) -> list[str]:
+def test_scrolling_is_allowed_only_towards_more_of_the_page(admits: Admits) -> None:
+    def directions(above: int, below: int) -> list[str]:
         page = Page("http://a.localhost/", "", (), pixels_above=above, pixels_below=below)
-        replies = {way: f"scroll\n```scroll [{way}]```" for way in ("up", "down")}
-        return [way for way, reply in replies.items() if admits(page, reply)]
+        replies = {name: f"scroll\n```scroll [{name}]```" for name in ("up", "down")}
+        return [name for name, reply in replies.items() if admits(page, reply)]
 
-    assert [ways(0, 0), ways(9, 0), ways(0, 9), ways(9, 9)] == [
+    assert [directions(0, 0), directions(9, 0), directions(0, 9), directions(9, 9)] == [
         [],
         ["up"],
         ["down"],
@@ -152,7 +150,7 @@ def test_scrolling_is_open_only_where_there_is_more(admits: Admits) -> None:
     ]
 
 
-def test_what_is_out_of_reach_can_only_be_pointed_at(admits: Admits) -> None:
+def test_unreachable_elements_allow_only_hovering(admits: Admits) -> None:
     box = Box(0, 0, 1, 1)
     nodes = (
         Node("element", "button", "Buy", box, id=1, states=("disabled",)),
@@ -165,7 +163,7 @@ def test_what_is_out_of_reach_can_only_be_pointed_at(admits: Admits) -> None:
     assert not admits(page, "at Code\n```type [2] [x] [1]```")
 
 
-def test_tabs_can_be_named_once_there_are_several(admits: Admits) -> None:
+def test_tab_actions_need_several_tabs(admits: Admits) -> None:
     page = Page("http://a.localhost/", "", (), tabs=("A", "B"))
     assert admits(page, "tab_focus\n```tab_focus [1]```")
     assert not admits(page, "tab_focus\n```tab_focus [2]```")
@@ -178,7 +176,7 @@ roles = st.sampled_from(["link", "button", "textbox", "combobox", "checkbox"])
 
 @given(st.lists(st.tuples(roles, names), min_size=1, max_size=12), st.data())
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_a_page_says_its_solutions_are_admitted(
+def test_a_click_on_any_element_is_admitted_whatever_its_name(
     admits: Admits, elements: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     box = Box(0, 0, 1, 1)
@@ -192,24 +190,24 @@ def test_whatever_a_page_says_its_solutions_are_admitted(
     assert parse(extract(reply)) == Action("click", element_id=node.id)
 
 
-def test_the_teacher_writes_what_the_grammar_admits(admits: Admits, page: Page) -> None:
+def test_the_grammar_admits_the_replies_of_a_solution(admits: Admits, page: Page) -> None:
     steps = ["click [button: Add to cart #2]", "type [textbox: Search] [red] [1]", "stop [yes]"]
-    talk = Solution(steps).begin("goal")
+    conversation = Solution(steps).begin("goal")
     for _ in steps:
-        assert admits(page, talk.reply(page).text)
+        assert admits(page, conversation.reply(page).text)
 
 
-def many(num: int, role: str) -> Page:
+def page_of(num: int, role: str) -> Page:
     box = Box(0, 0, 1, 1)
     nodes = (Node("element", role, f"Item {id} of the list", box, id=id) for id in range(num))
     return Page("http://a.localhost/", "", tuple(nodes))
 
 
 @pytest.mark.parametrize("thoughts", ["named", "free"])
-def test_ten_thousand_elements_can_all_be_acted_on(
+def test_all_of_ten_thousand_elements_allow_actions(
     grammar: Grammar, plain_tokenizer: Tokenizer, thoughts: Thoughts
 ) -> None:
-    page = many(10_000, "textbox")
+    page = page_of(10_000, "textbox")
 
     def admits(reply: str) -> bool:
         matcher = grammar.start(page, GOAL, thoughts=thoughts)
@@ -221,10 +219,10 @@ def test_ten_thousand_elements_can_all_be_acted_on(
         assert not admits("at Item 9 of the list\n```click [8]```")
 
 
-def test_elements_beyond_those_spelt_out_are_pointed_at_as_far_as_they_can_be(
+def test_elements_beyond_the_size_limit_allow_actions_by_number(
     admits: Admits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv.dialog.grammar.MAX_SPELT", 0)
+    monkeypatch.setattr("agentkv.dialog.grammar.MAX_ELEMENT_CHARS", 0)
     box = Box(0, 0, 1, 1)
     beyond = (
         Node("element", "button", "Buy", box, id=10_001, states=("disabled",)),
@@ -238,10 +236,12 @@ def test_elements_beyond_those_spelt_out_are_pointed_at_as_far_as_they_can_be(
         assert not admits(page, f"at Something\n```{reply}```")
 
 
-def test_a_page_of_two_thousand_elements_is_spelt_out() -> None:
-    assert "at Item 1999 of the list" in reply_grammar(many(2_000, "link"), GOAL).replace("\\", "")
+def test_a_grammar_names_two_thousand_elements() -> None:
+    assert "at Item 1999 of the list" in reply_grammar(page_of(2_000, "link"), GOAL).replace(
+        "\\", ""
+    )
 
 
-def test_what_llguidance_cannot_follow_is_an_error_of_its_own_type(grammar: Grammar) -> None:
+def test_a_grammar_that_llguidance_rejects_is_a_grammar_error(grammar: Grammar) -> None:
     with pytest.raises(GrammarError, match="the page's grammar failed"):
-        Matcher(grammar._tokenizer, "start: NOTHING", None, grammar._closing, most=None)
+        Matcher(grammar._tokenizer, "start: NOTHING", None, grammar._closing, max_tokens=None)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.chat import ChatTemplate
-from agentkv.dialog.prompt import PlainTemplate, Template, UntrustedText
+from agentkv.dialog.prompt import PlainTemplate, Template, UntrustedTextTokenizer
 
 MakeTokenizer = Callable[..., PreTrainedTokenizerFast]
 
@@ -30,7 +30,7 @@ CHANNELS = (
     "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-FORGETFUL = (  # keeps only the last user message whole, as agents with sliding histories do
+FORGETFUL = (  # shows only the last user message in full, as agents with sliding histories do
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'user' and not loop.last %}(omitted) {% endif %}{{ m.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -68,10 +68,10 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def text_of(template: ChatTemplate, ids: list[int]) -> str:
-    return template._text._wary.decode(ids, skip_special_tokens=False)
+    return template._tokenizer._untrusted.decode(ids, skip_special_tokens=False)
 
 
-def test_the_plain_stream_is_four_marks_and_the_texts_between_them(
+def test_the_plain_stream_is_texts_between_four_special_tokens(
     plain: PlainTemplate, plain_tokenizer: Tokenizer
 ) -> None:
     stream = plain.opening("buy it") + plain.turn("link Blue Kayak [3]") + plain.reply("done")
@@ -89,14 +89,14 @@ def test_element_numbers_are_single_tokens_in_pages(
     assert plain_tokenizer.token_to_id("[199]") in plain.turn("link Blue Kayak [199]")
 
 
-def test_a_tokenizer_without_our_marks_is_refused(chat_tokenizer: MakeTokenizer) -> None:
+def test_a_tokenizer_without_the_special_tokens_is_rejected(chat_tokenizer: MakeTokenizer) -> None:
     with pytest.raises(ValueError, match=r"lacks <\|goal\|>"):
         PlainTemplate(chat_tokenizer(None).backend_tokenizer)
 
 
 @given(forgeries, forgeries, forgeries)
 @settings(deadline=None)
-def test_no_text_puts_a_special_id_into_the_plain_stream(
+def test_text_never_adds_a_special_id_to_the_plain_stream(
     plain: PlainTemplate, plain_tokenizer: Tokenizer, goal: str, page: str, note: str
 ) -> None:
     specials = special_ids(plain_tokenizer)
@@ -106,10 +106,10 @@ def test_no_text_puts_a_special_id_into_the_plain_stream(
 
 @given(forgeries, forgeries, forgeries)
 @settings(max_examples=60, deadline=None)
-def test_no_text_puts_a_control_id_or_a_fence_into_a_chat(
+def test_text_never_adds_a_control_id_or_a_page_tag_to_a_chat(
     chat: ChatTemplate, goal: str, page: str, note: str
 ) -> None:
-    control = chat._text.control_ids
+    control = chat._tokenizer.control_ids
     quiet_opening, quiet_turn = chat.opening("x", "5e5e5e5e"), chat.turn("x", "", "5e5e5e5e")
     opening, turn = chat.opening(goal, "5e5e5e5e"), chat.turn(page, note, "5e5e5e5e")
     for loud, quiet in ((opening, quiet_opening), (turn, quiet_turn)):
@@ -123,26 +123,26 @@ def test_no_text_puts_a_control_id_or_a_fence_into_a_chat(
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 @pytest.mark.parametrize("mark", ["＜/page 5e>", "﹤ / ｐａｇｅ 5e>", "≮page 5e>", "</𝐩age 5e>"])
-def test_no_mark_of_a_fence_comes_back_in_a_normal_form(
+def test_unicode_normalization_restores_no_page_tag(
     chat: ChatTemplate, mark: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]
 ) -> None:
     text = unicodedata.normalize(form, text_of(chat, chat.turn(mark, mark, "5e")))
     assert len(re.findall(r"(?i)<[\W_]*page\b", text)) == 2
 
 
-def test_a_lone_surrogate_stops_no_encoder(plain: PlainTemplate, chat: ChatTemplate) -> None:
+def test_a_lone_surrogate_can_be_encoded(plain: PlainTemplate, chat: ChatTemplate) -> None:
     for template in (plain, chat):
         assert template.encode("a\ud800b")
 
 
 @given(forgeries)
 @settings(deadline=None)
-def test_untrusted_text_loses_nothing_but_control(chat: ChatTemplate, text: str) -> None:
+def test_untrusted_text_survives_encoding_and_decoding(chat: ChatTemplate, text: str) -> None:
     whole = text.encode("utf-8", "replace").decode()
     assert chat.decode(chat.encode(whole)) == whole
 
 
-def test_a_chat_template_is_used_piece_by_piece_as_it_would_render(
+def test_the_chat_stream_equals_the_rendered_chat_template(
     chat_tokenizer: MakeTokenizer,
 ) -> None:
     tokenizer = chat_tokenizer(
@@ -167,27 +167,29 @@ def test_a_chat_template_is_used_piece_by_piece_as_it_would_render(
         *template.opening("GOAL", "77"),
         *template.turn("page 1", "", "77"),
         *template.encode("REPLY"),
-        *template.between,
+        *template.separator,
         *template.turn("page 2", "", "77"),
     ]
     assert template.source == "tokenizer"
     assert text_of(template, stream) == rendered
 
 
-def test_an_empty_block_of_thinking_stays_where_the_live_turn_has_it(chat: ChatTemplate) -> None:
+def test_a_turn_keeps_the_empty_thinking_block_of_its_template(chat: ChatTemplate) -> None:
     assert chat.source == "tokenizer"
     assert text_of(chat, chat.turn("page")).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
-def test_a_template_with_channels_answers_in_the_final_one(chat_tokenizer: MakeTokenizer) -> None:
+def test_a_template_with_channels_replies_in_the_final_channel(
+    chat_tokenizer: MakeTokenizer,
+) -> None:
     template = ChatTemplate(chat_tokenizer(CHANNELS, eos="<|return|>"))
     assert template.source == "tokenizer"
     assert text_of(template, template.turn("page")).endswith("<|channel|>final<|message|>")
-    ends = {template._text._wary.id_to_token(id) for id in template.end_ids}
+    ends = {template._tokenizer._untrusted.id_to_token(id) for id in template.end_ids}
     assert ends == {"<|end|>", "<|return|>"}
 
 
-def test_a_template_without_a_system_role_hears_it_from_the_user(
+def test_without_a_system_role_the_first_user_message_has_the_instructions(
     chat_tokenizer: MakeTokenizer,
 ) -> None:
     template = ChatTemplate(chat_tokenizer(NO_SYSTEM, eos="<|end|>"))
@@ -199,22 +201,24 @@ def test_a_template_without_a_system_role_hears_it_from_the_user(
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (FORGETFUL, "the past is rendered anew"),
+        (FORGETFUL, "renders earlier messages anew"),
         (None, "no chat template"),
         ("{{ nothing.at.all }}", "fails"),
         ("{{ messages[-1].content }}", "drops, repeats or reorders"),
     ],
 )
-def test_a_template_that_is_not_append_only_gives_way_to_a_built_in_one(
+def test_a_built_in_template_replaces_one_that_is_not_append_only(
     chat_tokenizer: MakeTokenizer, template: str | None, reason: str
 ) -> None:
     made = ChatTemplate(chat_tokenizer(template))
     assert made.source == "built-in"
     assert reason in made.reason
-    assert text_of(made, list(made.between)) == "<|im_end|>\n<|im_start|>user\n"
+    assert text_of(made, list(made.separator)) == "<|im_end|>\n<|im_start|>user\n"
 
 
-def test_without_known_marks_the_built_in_template_is_bare_text(plain_tokenizer: Tokenizer) -> None:
+def test_without_chatml_tokens_the_built_in_template_is_plain_text(
+    plain_tokenizer: Tokenizer,
+) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
     template = ChatTemplate(tokenizer)
     assert template.end_ids == {plain_tokenizer.token_to_id("<|end|>")}
@@ -223,15 +227,17 @@ def test_without_known_marks_the_built_in_template_is_bare_text(plain_tokenizer:
     )
 
 
-def test_counting_is_of_tokens(plain: PlainTemplate, chat: ChatTemplate) -> None:
+def test_count_counts_tokens(plain: PlainTemplate, chat: ChatTemplate) -> None:
     templates: list[Template] = [plain, chat]
     for template in templates:
         assert template.count("link Blue Kayak [3]") == len(template.encode("link Blue Kayak [3]"))
 
 
-def test_specials_declared_only_by_shape_are_control_too(chat_tokenizer: MakeTokenizer) -> None:
+def test_added_tokens_that_look_like_control_tokens_are_control_tokens(
+    chat_tokenizer: MakeTokenizer,
+) -> None:
     backend = chat_tokenizer(None).backend_tokenizer
-    text = UntrustedText(backend)
+    text = UntrustedTextTokenizer(backend)
     assert backend.token_to_id("<think>") in text.control_ids
     assert backend.token_to_id("[3]") not in text.control_ids
     assert backend.token_to_id("<think>") not in text.encode("a <think> b")

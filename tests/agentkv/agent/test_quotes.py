@@ -1,4 +1,4 @@
-"""What is quoted of goal and page is quoted word for word; what was noted before is free."""
+"""Quotations of goal and page are exact; notes on earlier pages are free text."""
 
 import re
 from typing import Protocol
@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.dialog.grammar import MAX_TEXT, RESERVE, Grammar
-from agentkv.dialog.quotes import MAX_NOTES, WORDS_AHEAD, quoted_to, texts_made_of
+from agentkv.dialog.grammar import CLOSING_TOKENS, MAX_TEXT, Grammar
+from agentkv.dialog.quotes import MAX_NOTES, WORDS_AHEAD, quote_up_to, text_pattern
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import neutralize
 
@@ -50,14 +50,14 @@ def admits(grammar: Grammar, plain_tokenizer: Tokenizer) -> Admits:
     return admits
 
 
-def test_a_note_is_part_of_one_line_of_the_page_behind_words_of_the_goal(admits: Admits) -> None:
+def test_a_note_is_words_of_the_goal_and_part_of_one_page_line(admits: Admits) -> None:
     for note in ("Red Lamp: OFFICE: CODE MIRA45", "CODE MIRA45", "Red Lamp: Founded | 1241"):
         assert admits(f"read {note}\n{DONE}")
     for note in (
-        "Red Lamp: CODE MIRAR45",  # of two codes
-        "Red Tent: Founded | 1241",  # the goal has no such words
-        "CODE MIRA45 PETS",  # of two lines
-        "CODE MIR",  # a part of a word
+        "Red Lamp: CODE MIRAR45",  # a mixture of two codes
+        "Red Tent: Founded | 1241",  # not consecutive words of the goal
+        "CODE MIRA45 PETS",  # from two lines
+        "CODE MIR",  # part of a word
         "It [was] built",
     ):
         assert not admits(f"read {note}\n{DONE}")
@@ -78,7 +78,7 @@ def test_no_quotation_begins_or_ends_at_the_bar_between_a_key_and_its_value(admi
     st.data(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_what_leads_to_a_value_can_be_quoted(
+def test_a_value_can_be_quoted_with_the_words_before_it(
     admits: Admits, words: list[str], data: st.DataObject
 ) -> None:
     line = " ".join(words)
@@ -87,12 +87,12 @@ def test_what_leads_to_a_value_can_be_quoted(
         return
     start = data.draw(st.sampled_from(starts))
     end = re.compile(r"\S+").match(line, start).end()  # type: ignore[union-attr]
-    quoted = quoted_to(line, start, end)
+    quoted = quote_up_to(line, start, end)
     assert quoted.endswith(line[start:end])
     assert admits(f"read {quoted}\n{DONE}", page=a_page(line))
 
 
-def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits: Admits) -> None:
+def test_a_part_of_the_goal_is_quoted_with_the_words_after_it(admits: Admits) -> None:
     for part in (
         "Put the Red Lamp | , the Green Tent,",
         "Red Lamp, the Green Tent | , the Red Chair",
@@ -101,7 +101,7 @@ def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits
     ):
         assert admits(f"for {part}\n{DONE}")
     for part in (
-        "Red Lamp, the Red Chair | and last the coupon",  # one is left out
+        "Red Lamp, the Red Chair | and last the coupon",  # an item is missing
         "Red Lamp | , the Red Chair",
         "Red Lamp | , the Green",
         "Red Lamp",
@@ -113,7 +113,7 @@ def test_of_the_goal_a_part_is_quoted_with_the_words_that_follow_it_there(admits
     assert not admits(f"for into the cart. |\nread Founded | 1241\n{DONE}")
 
 
-def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_goal(
+def test_an_answer_quotes_the_page_or_a_note_about_part_of_the_goal(
     admits: Admits,
 ) -> None:
     stop = "\n```stop [{}]```"
@@ -125,7 +125,7 @@ def test_an_answer_is_quoted_from_the_page_or_remembered_as_of_something_in_the_
     assert not admits("from Founded | 1241; Founded | 1242" + stop.format("1241, 1242"))
 
 
-def test_what_is_quoted_is_what_is_answered_all_of_it_in_its_order(admits: Admits) -> None:
+def test_an_answer_consists_of_the_ends_of_all_quoted_passages_in_order(admits: Admits) -> None:
     def answers(text: str, quotation: str = "Red Lamp: Founded | 1777; Founded | 1241") -> bool:
         return admits(f"from {quotation}\n```stop [{text}]```")
 
@@ -133,14 +133,14 @@ def test_what_is_quoted_is_what_is_answered_all_of_it_in_its_order(admits: Admit
     for text in ("1777", "1241", "1241, 1777", "1777 1241", "1777, 1241, 1241", "777, 1241", ""):
         assert not answers(text)
     assert answers("1777", "Red Lamp: Founded | 1777") and not answers("1241", "Founded | 1777")
-    # A goal with a semicolon makes two passages of one, of which the first is no note.
+    # A semicolon in the goal splits one passage into two, and the first of them is not a note.
     goal = "Read of Red Lamp; Tent on sale; Chair."
     reply = "from Red Lamp: CODE A1; Red Lamp; Tent on sale: CODE B2\n```stop [{}]```"
     assert admits(reply.format("A1, B2"), goal=goal)
     assert not admits(reply.format("A1"), goal=goal)
 
 
-def test_what_is_quoted_before_a_field_is_typed_into_it(admits: Admits) -> None:
+def test_text_quoted_for_a_field_is_typed_into_that_field(admits: Admits) -> None:
     boxes = [Node("element", "textbox", name, BOX, id=i) for i, name in ((4, "Note"), (5, "Code"))]
     page = Page(PAGE.url, "", (*PAGE.nodes, *boxes))
     begun = "for Red Lamp | , the Green Tent,\nat Code\nfrom OFFICE: CODE MIRA45\n"
@@ -150,7 +150,7 @@ def test_what_is_quoted_before_a_field_is_typed_into_it(admits: Admits) -> None:
         assert not admits(f"{begun}```{action}```", page=page)
 
 
-def test_what_is_too_long_to_be_typed_whole_binds_nothing(admits: Admits) -> None:
+def test_passages_too_long_to_be_typed_leave_the_text_free(admits: Admits) -> None:
     word = "a" * (MAX_TEXT + 1)
     page = a_page(f"Code | {word}", "Founded | 1241")
     assert admits(f"from Code | {word}; Founded | 1241\n```stop [1241]```", page=page)
@@ -161,14 +161,14 @@ def test_what_is_too_long_to_be_typed_whole_binds_nothing(admits: Admits) -> Non
     assert admits(f"from {longer}\n```stop [done]```", page=a_page("Code 123456789"))
 
 
-def test_with_few_tokens_left_the_text_is_free_so_that_it_can_be_short(
+def test_with_few_tokens_left_the_text_is_free(
     grammar: Grammar, plain_tokenizer: Tokenizer
 ) -> None:
     quoted = plain_tokenizer.encode("from Founded | 1241\n").ids
     answer = plain_tokenizer.encode("```stop [9]```").ids
 
     def is_free(left: int) -> bool:
-        matcher = grammar.start(PAGE, GOAL, most=len(quoted) + left)
+        matcher = grammar.start(PAGE, GOAL, max_tokens=len(quoted) + left)
         matcher.consume(quoted)
         for id in answer:
             if not matcher.allowed()[id]:
@@ -176,10 +176,10 @@ def test_with_few_tokens_left_the_text_is_free_so_that_it_can_be_short(
             matcher.consume([id])
         return matcher.is_complete
 
-    assert is_free(RESERVE + 1) and not is_free(RESERVE + MAX_TEXT)
+    assert is_free(CLOSING_TOKENS + 1) and not is_free(CLOSING_TOKENS + MAX_TEXT)
 
 
-def test_without_a_goal_or_a_word_on_the_page_there_is_less_to_quote(admits: Admits) -> None:
+def test_an_empty_goal_or_page_cannot_be_quoted(admits: Admits) -> None:
     assert admits(f"read Founded | 1241\n{DONE}", goal="")
     assert not admits(f"for the\n{DONE}", goal="")
     assert admits(DONE, goal="", page=a_page())
@@ -194,7 +194,7 @@ passages = st.lists(
 
 @given(goal=texts, quoted=passages, data=st.data())
 @settings(deadline=None)
-def test_the_ends_of_all_passages_make_a_text(
+def test_the_ends_of_all_passages_match_the_text_pattern(
     goal: str, quoted: list[str], data: st.DataObject
 ) -> None:
     quoted = [each.replace(";", ",").strip() for each in quoted]
@@ -203,7 +203,7 @@ def test_the_ends_of_all_passages_make_a_text(
         begins = [match.start() for match in re.finditer(r"(?<!\w)\S", passage)]
         ends.append(passage[data.draw(st.sampled_from(begins)) :])
     text = ", ".join(ends)
-    pattern = texts_made_of("; ".join(quoted), goal, most=MAX_TEXT)
+    pattern = text_pattern("; ".join(quoted), goal, max_chars=MAX_TEXT)
     if len(text) <= MAX_TEXT:
         assert pattern is not None and re.fullmatch(pattern, text)
 
@@ -212,7 +212,7 @@ def test_the_ends_of_all_passages_make_a_text(
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_whatever_goal_and_page_say_it_can_be_quoted(
+def test_any_words_of_goal_and_page_can_be_quoted(
     admits: Admits, goal: str, lines: list[str], data: st.DataObject
 ) -> None:
     page = a_page(*lines)
@@ -239,7 +239,7 @@ def test_a_goal_may_end_in_a_bar(admits: Admits, goal: str) -> None:
 
 
 @pytest.mark.parametrize("num_words", [2_000, 100_000])
-def test_a_long_goal_can_be_quoted_at_its_beginning(admits: Admits, num_words: int) -> None:
+def test_only_the_beginning_of_a_long_goal_can_be_quoted(admits: Admits, num_words: int) -> None:
     words = [f"word{number}" for number in range(num_words)]
     quoted = f"for {' '.join(words[:3])} | {' '.join(words[3 : 3 + WORDS_AHEAD])}\n{DONE}"
     assert admits(quoted, goal=" ".join(words))
@@ -247,7 +247,7 @@ def test_a_long_goal_can_be_quoted_at_its_beginning(admits: Admits, num_words: i
     assert not admits(f"read word512: Founded | 1241\n{DONE}", goal=" ".join(words))
 
 
-def test_a_long_page_can_be_quoted_at_its_beginning(admits: Admits) -> None:
+def test_only_the_beginning_of_a_long_page_can_be_quoted(admits: Admits) -> None:
     page = a_page(*(f"Line {number} | {number}" for number in range(10_000)))
     assert admits(f"read Line 1000 | 1000\n{DONE}", page=page)
     assert not admits(f"read Line 9999 | 9999\n{DONE}", page=page)

@@ -1,4 +1,4 @@
-"""Replies: where they act, what of the pages they quote, how free text begins."""
+"""Replies: the element they name, the pages they quote, and the space before typed text."""
 
 import pytest
 from tokenizers import Tokenizer
@@ -19,13 +19,13 @@ def a_page(*texts: str) -> Page:
     return Page("http://shop.localhost/", "Shop", (*nodes, field))
 
 
-def test_what_is_typed_is_quoted_from_the_latest_page_that_says_it_behind_a_key() -> None:
+def test_typed_text_is_quoted_from_the_latest_page_that_has_it_after_a_key() -> None:
     before = [a_page("Old price | 12"), a_page("MODEL RN-563", "Price | 12"), a_page("12")]
     reply = resolve("type [textbox: Comment] [12] [0]", a_page(), goal="Say it.", before=before)
     assert reply == "at Comment\nfrom Price | 12\n```type [7] [12] [0]```"
 
 
-def test_what_the_goal_says_is_not_quoted() -> None:
+def test_text_in_the_goal_is_not_quoted() -> None:
     page = a_page("Model | RN-563")
     reply = resolve("stop [RN-563]", page, goal="Is it rn-563?")
     assert reply == "done\n```stop [RN-563]```"
@@ -37,29 +37,29 @@ def test_several_answers_are_quoted_one_by_one() -> None:
     assert reply.startswith("from Founded | 1220; Mayor of Barmouth | Yaren\n")
 
 
-def test_a_part_of_a_word_or_number_is_no_quotation() -> None:
+def test_part_of_a_word_or_number_is_not_quoted() -> None:
     page = a_page("Order 4711 | shipped", "Kayak 47115")
     assert resolve("stop [471]", page).startswith("done\n")
 
 
-def test_only_some_words_before_are_quoted() -> None:
+def test_a_quotation_has_six_words_before_its_text() -> None:
     page = a_page("one two three four five six seven eight nine ten")
     assert resolve("stop [ten]", page).startswith("from four five six seven eight nine ten\n")
 
 
-def test_a_solution_quotes_pages_it_saw_before() -> None:
+def test_a_solution_quotes_earlier_pages() -> None:
     conversation = Solution(("scroll [down]", "stop [1220]")).begin("When?")
     conversation.reply(a_page("Founded | 1220"))
     assert conversation.reply(a_page()).text == "from Founded | 1220\n```stop [1220]```"
 
 
-def test_an_element_without_a_name_goes_by_its_role() -> None:
+def test_a_reply_names_an_unnamed_element_by_its_role() -> None:
     page = Page("http://shop.localhost/", "", (Node("element", "button", "", BOX, id=2),))
     assert write_reply(Action("click", element_id=2), page) == "at button\n```click [2]```"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         "at Comment\n```type [7] [RN-563] [0]```",
         "from Price | 12\n```stop [12]```",
@@ -67,14 +67,14 @@ def test_an_element_without_a_name_goes_by_its_role() -> None:
         "at Up\n```click [12]```",
     ],
 )
-def test_free_text_is_written_with_a_space_that_reading_takes_away(said: str) -> None:
+def test_decoding_removes_the_space_before_typed_text(reply: str) -> None:
     template = PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json")))
-    ids = template.reply(said)[:-1]
-    assert template.decode(ids) == said
-    assert parse(extract(template.decode(ids))) == parse(extract(said))
+    ids = template.reply(reply)[:-1]
+    assert template.decode(ids) == reply
+    assert parse(extract(template.decode(ids))) == parse(extract(reply))
 
 
-def test_what_is_copied_is_made_of_the_tokens_that_were_read() -> None:
+def test_copied_text_has_the_same_tokens_as_on_the_page() -> None:
     template = PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json")))
     read = template.encode("Label | RN-563")
     written = template.reply("at Comment\n```type [7] [RN-563] [0]```")

@@ -43,7 +43,7 @@ def test_a_trace_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_lost", [1, 10, 200])
-def test_a_trace_cut_short_keeps_every_whole_step(tmp_path: Path, num_lost: int) -> None:
+def test_a_truncated_trace_keeps_every_complete_step(tmp_path: Path, num_lost: int) -> None:
     path = tmp_path / "one.jsonl"
     write(path)
     whole = path.read_bytes()
@@ -69,14 +69,14 @@ def test_a_trace_is_never_overwritten(tmp_path: Path) -> None:
         ('{"schema": 1, "kind": "head"}\n{"broken\n{"schema": 1, "kind": "end"}\n', "line 2"),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_not_a_trace_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "one.jsonl"
     path.write_text(text)
     with pytest.raises(TraceError, match=message):
         read_trace(path)
 
 
-def test_an_episode_sums_up_its_steps() -> None:
+def test_an_episode_sums_its_steps() -> None:
     assert (EPISODE.num_tokens_in, EPISODE.num_tokens_out) == (200, 18)
     assert EPISODE.num_parse_failures == 1
     assert (EPISODE.kv_peak_bytes, EPISODE.kv_mean_bytes) == (6000, 3000)

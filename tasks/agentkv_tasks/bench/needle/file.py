@@ -24,7 +24,7 @@ class NeedleFile:
 
     Raises:
         NeedleError: it holds something else; the message names the line.
-        Unwritable: it cannot be written.
+        OutputPathError: it cannot be written.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
@@ -76,7 +76,7 @@ class NeedleFile:
                 raise self._other(f"pages of {length} tokens at depth {depth} are no longer alike")
 
     def add(self, row: NeedleRow) -> None:
-        """Write it at once. Raises NotWritten."""
+        """Write it at once. Raises WriteError."""
         append_line(self.path, row.to_json().encode() + b"\n", fresh=self._is_fresh)
         self._is_fresh = False
         self._keep(row)

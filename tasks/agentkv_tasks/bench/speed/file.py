@@ -21,7 +21,7 @@ class RowFile:
 
     Raises:
         SpeedError: it holds something else; the message names the line.
-        Unwritable: it cannot be written.
+        OutputPathError: it cannot be written.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
@@ -38,7 +38,7 @@ class RowFile:
         return list(self._rows.values())
 
     def add(self, row: SpeedRow) -> None:
-        """Write it at once. Raises NotWritten."""
+        """Write it at once. Raises WriteError."""
         append_line(self.path, row.to_json().encode() + b"\n", fresh=self._is_fresh)
         self._is_fresh = False
         self._keep(row)
