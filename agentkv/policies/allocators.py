@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from agentkv.policies.contest import counts_of_best, there, with_sure
+from agentkv.policies.contest import counts_of_best, num_candidates_of, with_guaranteed
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
     require_at_least,
@@ -47,7 +47,7 @@ class Uniform:
         return (budget,) * num_layers
 
     def heads(self, scores: Tensor, budget: int) -> Tensor:
-        return evenly(there(scores), budget)
+        return evenly(num_candidates_of(scores), budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +168,16 @@ class Adaptive:
     def heads(self, scores: Tensor, budget: int) -> Tensor:
         if self.safeguard == "guarantee":
             # kvpress lets the protected entries compete with scores above all others
-            sure = max(0, int(self.floor * (budget + self.protected)) - self.protected)
-            return counts_of_best(with_sure(scores, sure), budget)
+            guaranteed = max(0, int(self.floor * (budget + self.protected)) - self.protected)
+            return counts_of_best(with_guaranteed(scores, guaranteed), budget)
         won = counts_of_best(scores, budget)
         if self.floor == 0:
             return won
-        have = there(scores)
+        available = num_candidates_of(scores)
         if self.floor == 1:
-            return evenly(have, budget)
+            return evenly(available, budget)
         mixed = (1 - self.floor) * won.to(torch.float64) + self.floor * budget
-        return rounded_segments(within(mixed, have), won.sum())
+        return rounded_segments(within(mixed, available), won.sum())
 
 
 class EnergyMemory:

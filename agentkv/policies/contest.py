@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def there(scores: Tensor) -> Tensor:
+def num_candidates_of(scores: Tensor) -> Tensor:
     """Return the number of candidates of each segment, (S,) int64."""
     return (scores > -math.inf).sum(dim=-1)
 
@@ -35,9 +35,9 @@ def counts_of_best(scores: Tensor, budget: int) -> Tensor:
     return stays.view(num_candidates, num_segments).sum(dim=0)
 
 
-def with_sure(scores: Tensor, sure: int) -> Tensor:
-    """Return `scores` with the best `sure` of each segment raised to infinity."""
+def with_guaranteed(scores: Tensor, count: int) -> Tensor:
+    """Return `scores` with the best `count` of each segment raised to infinity."""
     num_candidates = scores.shape[1]
-    best = scores.argsort(dim=1, stable=True)[:, max(0, num_candidates - sure) :]
+    best = scores.argsort(dim=1, stable=True)[:, max(0, num_candidates - count) :]
     values = scores.gather(1, best)
     return scores.scatter(1, best, torch.where(values > -math.inf, math.inf, values))

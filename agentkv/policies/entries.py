@@ -52,15 +52,15 @@ class Entries:
     """Whether a segment may be padded; False promises that none is."""
 
     @property
-    def there(self) -> Tensor:
+    def present(self) -> Tensor:
         """(S, T) bool: False at padding."""
         return self.positions >= 0
 
     @property
     def candidates(self) -> Tensor:
         """(S, T) bool: the entries that may be dropped."""
-        there = self.there
-        may_go = there & (there.cumsum(dim=1) > self.sinks)
+        present = self.present
+        may_go = present & (present.cumsum(dim=1) > self.sinks)
         may_go[:, max(0, may_go.shape[1] - self.protected) :] = False
         return may_go
 

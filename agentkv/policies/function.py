@@ -43,7 +43,7 @@ class Function:
                 f"{' or '.join(map(str, sorted(set(shapes))))}, a score for every entry"
             )
         found = found.to(torch.float32)
-        if bool((found.isnan() & entries.there).any()):
+        if bool((found.isnan() & entries.present).any()):
             raise PolicyError(f"scorer {self.name!r} returned NaN for an entry")
         # -inf means "no entry" from here on
         return found.clamp_min(torch.finfo(torch.float32).min)

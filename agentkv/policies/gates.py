@@ -47,7 +47,7 @@ class Unbounded:
         return None
 
     def confidence(self, logits: Tensor) -> Tensor:
-        return _sure(logits)
+        return _full_confidence(logits)
 
     def is_due(self, num_new: int, step: int) -> bool:
         return False
@@ -96,7 +96,7 @@ class Fixed:
         return self.ceiling
 
     def confidence(self, logits: Tensor) -> Tensor:
-        return _sure(logits)
+        return _full_confidence(logits)
 
     def is_due(self, num_new: int, step: int) -> bool:
         if self.interval is not None:
@@ -226,7 +226,7 @@ class Confident:
         return budget
 
 
-def _sure(logits: Tensor) -> Tensor:
+def _full_confidence(logits: Tensor) -> Tensor:
     return logits.new_ones(logits.shape[0])
 
 

@@ -54,15 +54,15 @@ def clamped(wanted: Sequence[float], total: float, least: int, most: int) -> lis
     return held(low + (high - low) * part)
 
 
-def evenly(there: Tensor, budget: int) -> Tensor:
+def evenly(capacities: Tensor, budget: int) -> Tensor:
     """Return `budget` for every segment; larger ones take what smaller ones cannot. (S,) int64.
 
     Args:
-        there: (S,) int64, the most that each segment can take.
+        capacities: (S,) int64, the most that each segment can take.
     """
-    num_segments = there.shape[0]
-    held, order = there.sort(stable=True)
-    segments = torch.arange(num_segments, device=there.device)
+    num_segments = capacities.shape[0]
+    held, order = capacities.sort(stable=True)
+    segments = torch.arange(num_segments, device=capacities.device)
     # in order of size, a segment takes an equal part of the rest, or all it has
     left = budget * num_segments - (held.cumsum(0) - held)
     part = left // (num_segments - segments)
@@ -76,18 +76,18 @@ def evenly(there: Tensor, budget: int) -> Tensor:
     return torch.empty_like(counts).scatter_(0, order, counts)
 
 
-def within(wanted: Tensor, there: Tensor) -> Tensor:
+def within(wanted: Tensor, capacities: Tensor) -> Tensor:
     """Limit `wanted` to the entries that exist and give the excess to the others in equal parts.
 
-    Returns (S,) float64 with the sum of `wanted` or, if that is smaller, of `there`.
+    Returns (S,) float64 with the sum of `wanted` or, if that is smaller, of `capacities`.
 
     Args:
         wanted: (S,) float64.
-        there: (S,) int64, the most that each segment can take.
+        capacities: (S,) int64, the most that each segment can take.
     """
-    num_segments = there.shape[0]
-    room, order = (there - wanted).sort(stable=True)
-    segments = torch.arange(num_segments, device=there.device)
+    num_segments = capacities.shape[0]
+    room, order = (capacities - wanted).sort(stable=True)
+    segments = torch.arange(num_segments, device=capacities.device)
     # in order of room (negative if a segment wants too much): take all of it, or an equal part of
     # the rest
     part = (room - room.cumsum(0)) / (num_segments - segments)

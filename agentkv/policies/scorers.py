@@ -221,16 +221,16 @@ class RemovalError:
         """Return equation 11, (H, T) float32, zero for the window's entries."""
         attention, values = entries.attention(), entries.keys_values()[1]
         if entries.positions.shape[0] > 1:
-            values = values.masked_fill(~entries.there[..., None], 0.0)
+            values = values.masked_fill(~entries.present[..., None], 0.0)
         errors = removal_errors(attention, values, self.alpha)
         weighted = _past(errors * self._query_weights(attention, entries)[..., None], self.window)
         return _whole(weighted.sum(dim=(1, 2)), entries)
 
     def _query_weights(self, attention: Tensor, entries: Entries) -> Tensor:
         """(H, G, w)."""
-        there = entries.there
-        is_middle = there & (there.cumsum(dim=1) > self.window)  # (S, T)
-        is_middle[:, max(0, there.shape[1] - 2 * self.window) :] = False
+        present = entries.present
+        is_middle = present & (present.cumsum(dim=1) > self.window)  # (S, T)
+        is_middle[:, max(0, present.shape[1] - 2 * self.window) :] = False
         most = attention.masked_fill(~is_middle[:, None, None], 0.0).amax(dim=-1)
         return most.masked_fill_(~is_middle.any(dim=1)[:, None, None], 1.0)
 

@@ -197,7 +197,7 @@ def _top(candidates: Tensor, counts: Tensor) -> Tensor:
 
 def _selection(entries: Entries, candidates: Tensor, kept: Tensor) -> Tensor:
     """Mark the kept candidates, protected entries and sinks, (S, T) bool."""
-    selection = entries.there
+    selection = entries.present
     selection[:, : kept.shape[1]] &= kept | candidates.isneginf()
     return selection
 

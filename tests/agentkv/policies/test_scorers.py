@@ -201,7 +201,7 @@ def test_a_persons_own_score_that_ranks_nothing_is_refused(returned, message):
 def test_nan_where_there_is_no_row_does_no_harm():
     entries = shown([random_head(1), random_head(2, num_entries=12)])
     found = Function("mine", lambda entries: entries.keys_values()[1].sum(dim=-1)).scores(entries)
-    assert found[entries.there].isfinite().all()
+    assert found[entries.present].isfinite().all()
 
 
 @pytest.mark.parametrize(
