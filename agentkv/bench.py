@@ -56,7 +56,7 @@ def states(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.states import Bench, run_bench
+        from agentkv_tasks.bench.states.measure import Bench, run_bench
 
         settings = read_settings(
             model=model,

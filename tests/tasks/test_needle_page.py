@@ -10,8 +10,9 @@ from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.models.find import NANO
 from agentkv_env.sites.names import side_of_name
+from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.needle.measure import REPLY_TOKENS
-from agentkv_tasks.bench.needle.page import NeedleError, make_needle, observe
+from agentkv_tasks.bench.needle.page import make_needle, observe
 from agentkv_tasks.bench.needle.seek import answer_of
 
 LONGEST_LINE = 80
@@ -77,7 +78,7 @@ def test_equal_arguments_give_equal_needles_and_others_others(template: Template
 
 
 def test_a_page_too_short_for_its_codes_is_refused(template: Template) -> None:
-    with pytest.raises(NeedleError, match="--lengths 60: a question and . codes alone are"):
+    with pytest.raises(BenchError, match="--lengths 60: a question and . codes alone are"):
         make_needle(template, seed=0, number=0, length=60, depth=0)
 
 

@@ -18,8 +18,8 @@ from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
-from agentkv_tasks.bench.states import Bench, run_bench
-from agentkv_tasks.bench.stream import of_world
+from agentkv_tasks.bench.states.measure import Bench, run_bench
+from agentkv_tasks.bench.states.stream import of_world
 
 LAYERS = 6
 
@@ -182,7 +182,7 @@ def call(*arguments: str) -> Result:
         (["--tokens", "40000"], "32768 positions of nano"),
         (["--tokens", "9000"], "9513 are needed; give a longer one or lower --tokens"),
         (["--tokens", "8", "--parts", "9"], "--parts 9: 8 tokens have 1 to 8"),
-        (["--text", "nowhere.txt"], "--text nowhere.txt is no file"),
+        (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
         (["--out", "there.jsonl"], "there.jsonl is there already"),
     ],
 )

@@ -27,7 +27,7 @@ from agentkv_tasks.bench.gpu.parts import (
 )
 from agentkv_tasks.bench.gpu.results import folder_name, gather, page, unused
 from agentkv_tasks.bench.gpu.run import Outcome, count_tests, environment, limit, run, run_all
-from agentkv_tasks.bench.speed import shapes
+from agentkv_tasks.bench.contenders import models as shapes
 
 ROOT = Path(__file__).parents[3]
 CARD = Device("NVIDIA L4", 24 << 30, 58, (8, 9), "13.0", "580.1")

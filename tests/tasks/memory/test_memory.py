@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from agentkv.cache.layer import CacheLayer
 from agentkv.cli import cli
 from agentkv.config import read_settings
+from agentkv_tasks.bench.contenders.verify import WrongError
 from agentkv_tasks.bench.memory.episode import Episode, EpisodeError, in_a_process, measured
 from agentkv_tasks.bench.memory.measure import Bench, run_bench
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import table
-from agentkv_tasks.bench.speed.verify import WrongError
 
 ROW_BYTES = 2 * 2 * 2 * 16 * 4
 """Keys and values of a token in all layers and heads of the tiny shape, float32."""

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.config import read_settings
+from agentkv_tasks.bench.contenders.models import build
 from agentkv_tasks.bench.speed.measure import Bench, run_bench
-from agentkv_tasks.bench.speed.shapes import build
 
 Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]

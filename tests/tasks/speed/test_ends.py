@@ -12,11 +12,18 @@ from torch import Tensor
 
 import agentkv
 from agentkv.cache.hf.families import describe
+from agentkv_tasks.bench.contenders.contender import Ours, Transformers
+from agentkv_tasks.bench.contenders.models import (
+    MOST_BYTES,
+    MOST_OF_GPU,
+    SHAPES,
+    build,
+    scale,
+    twin,
+)
 from agentkv_tasks.bench.speed import measure as measure_module
 from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
 from agentkv_tasks.bench.speed.clock import percentile
-from agentkv_tasks.bench.speed.contenders import Ours, Transformers
-from agentkv_tasks.bench.speed.shapes import MOST_BYTES, MOST_OF_GPU, SHAPES, build, scale, twin
 from agentkv_tasks.bench.speed.split import FrameCost, Stopwatch
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from agentkv_tasks.bench.speed.file import RowFile
-from agentkv_tasks.bench.speed.machine import SpeedError
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.speed.rows import speed_file
 
 Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]
@@ -53,8 +53,8 @@ def test_rows_of_the_last_measurement_count(measure: Measure, tmp_path: Path) ->
     path = tmp_path / "twice.jsonl"
     later = [{**row, "p50_ms": 77.0} for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *later]))
-    assert [row.p50_ms for row in RowFile(path, fresh=False).rows] == [77.0, 77.0]
-    assert RowFile(path, fresh=True).rows == []
+    assert [row.p50_ms for row in speed_file(path, fresh=False).rows] == [77.0, 77.0]
+    assert speed_file(path, fresh=True).rows == []
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_rows_that_could_not_be_compared_are_not_mixed(
         after, _ = measure("window", lengths=(40,), num_split_rounds=0, **changes)
         assert after[:2] == before and len(after) == 5
         return
-    with pytest.raises(SpeedError, match=f"{message}.*--fresh"):
+    with pytest.raises(BenchError, match=f"{message}.*--fresh"):
         measure("window", lengths=(40, 60), num_split_rounds=0, **changes)
     assert measure.last[0] == before  # type: ignore[attr-defined]
 

@@ -23,16 +23,16 @@ from agentkv.cache.storage.numba_backend import NumbaBackend
 from agentkv.config import read_settings
 from agentkv_kernels.formats import Int8
 from agentkv_kernels.layout import VALUES
-from agentkv_tasks.bench.speed.contenders import Ours
-from agentkv_tasks.bench.speed.judge import Judge
-from agentkv_tasks.bench.speed.ready import (
+from agentkv_tasks.bench.contenders.contender import Ours
+from agentkv_tasks.bench.contenders.judge import Judge
+from agentkv_tasks.bench.contenders.models import twin
+from agentkv_tasks.bench.contenders.prepare import (
     check_contenders,
     make_contenders,
     make_ours,
     random_ids,
 )
-from agentkv_tasks.bench.speed.shapes import twin
-from agentkv_tasks.bench.speed.verify import QUANTISED, ROWS, WrongError, check_path
+from agentkv_tasks.bench.contenders.verify import QUANTISED, ROWS, WrongError, check_path
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """Of the tiny shape."""

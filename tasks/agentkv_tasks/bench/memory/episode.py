@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 
 from agentkv.config import PolicySettings, RunSettings
-from agentkv_tasks.bench.speed.contenders import Contender
-from agentkv_tasks.bench.speed.machine import threads_of_torch
-from agentkv_tasks.bench.speed.others import others
-from agentkv_tasks.bench.speed.ready import load_model, make_ours, random_ids
+from agentkv_tasks.bench.contenders.contender import Contender
+from agentkv_tasks.bench.contenders.others import others
+from agentkv_tasks.bench.contenders.prepare import load_model, make_ours, random_ids
+from agentkv_tasks.bench.host import threads_of_torch
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
 
 

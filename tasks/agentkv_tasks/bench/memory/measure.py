@@ -14,19 +14,21 @@ from rich.text import Text
 
 from agentkv.config import RunSettings
 from agentkv.files import append_line, require_file
-from agentkv_tasks.bench.memory.episode import Episode, in_a_process
-from agentkv_tasks.bench.memory.rows import MemoryRow, summary
-from agentkv_tasks.bench.memory.table import table
-from agentkv_tasks.bench.speed.contenders import Contender
-from agentkv_tasks.bench.speed.machine import SpeedError, require_memory, threads_of_torch
-from agentkv_tasks.bench.speed.ready import (
+from agentkv_tasks.bench.contenders.contender import Contender
+from agentkv_tasks.bench.contenders.prepare import (
     check_choice,
     check_contenders,
     load_model,
     make_contenders,
     num_checked,
 )
-from agentkv_tasks.provenance import commit, processor, versions
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.host import dtype_name, measured_on, require_memory, threads_of_torch
+from agentkv_tasks.bench.memory.episode import Episode, in_a_process
+from agentkv_tasks.bench.memory.rows import MemoryRow
+from agentkv_tasks.bench.memory.table import table
+from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.provenance import commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +70,10 @@ def check(bench: Bench) -> None:
         bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
     )
     if not bench.lengths or min(bench.lengths) < 1:
-        raise SpeedError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
+        raise BenchError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
     require_file(bench.out)
     if bench.out.exists() and not bench.fresh:
-        raise SpeedError(f"{bench.out} is there already; give another --out, or --fresh")
+        raise BenchError(f"{bench.out} is there already; give another --out, or --fresh")
 
 
 def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
@@ -93,16 +95,19 @@ def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
             _measure(bench, console, progress, rows)
     except (KeyboardInterrupt, RuntimeError) as error:
         ended = error
-    if rows:
-        console.print(table(rows))
-        console.print()
-    if isinstance(ended, KeyboardInterrupt):
-        kept = f"{len(rows)} rows measured so far: {bench.out}" if rows else "no rows yet"
-        raise KeyboardInterrupt(f"interrupted; {kept}")
-    if ended is not None:
+    shown = [table(rows)] if rows else []
+    if isinstance(ended, RuntimeError):
+        console.print(*shown)
         raise ended
-    console.print(Text(f"rows: {bench.out}"), soft_wrap=True)
-    console.print(Text(summary(rows, str(bench.out))), soft_wrap=True)
+    print_results(
+        console,
+        MemoryRow,
+        rows,
+        bench.out,
+        tables=shown,
+        interrupted=ended is not None,
+        resume="",
+    )
     return rows
 
 
@@ -172,19 +177,16 @@ def _checked(
             console.print(Text(line), soft_wrap=True)
         started_at = commit()
         checked = check_contenders(settings, contenders, loaded.model, [1], progress)
-        device = loaded.model.device
         about = {
             "model": loaded.name,
             "scaled": loaded.scaled,
             "weights": "own" if bench.shape is None else "random",
             "settings": {
                 "chunk": settings.chunk,
-                "dtype": str(loaded.model.dtype).removeprefix("torch."),
+                "dtype": dtype_name(loaded.model),
                 "num_layers": loaded.model.config.num_hidden_layers,
             },
-            "versions": versions(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
-            "threads": torch.get_num_threads(),
+            **measured_on(loaded.model),
             "commit": started_at,
             "command": bench.command,
         }

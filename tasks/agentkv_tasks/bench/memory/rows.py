@@ -1,76 +1,59 @@
-"""What `agentkv bench memory` finds: a row for every cache and length."""
+"""Rows of `agentkv bench memory`: one for every cache and length."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-SCHEMA = 2
+from agentkv_tasks.bench.rows import BenchRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRow:
-    """One episode under one cache, in a process of its own that did nothing else."""
+class MemoryRow(BenchRow):
+    """One episode under one cache, in its own process."""
+
+    BENCH: ClassVar[str] = "memory"
+    SUMMARY: ClassVar[tuple[str, ...]] = (
+        "label", "seen", "loaded_bytes", "peak_bytes", "growth_bytes", "ratio", "growth_ratio",
+        "live_bytes", "cache_peak_bytes", "kept_rows",
+    )  # fmt: skip
 
     label: str
     kind: str
-    """Whose cache it is: agentkv, transformers or kvpress."""
+    """Library of the cache: agentkv, transformers or kvpress."""
     parameters: Mapping[str, Any]
-    """All of them, with the budget."""
+    """All parameters, and the budget."""
     model: str
     scaled: str
-    """What of a named shape was made smaller or larger; empty where nothing was."""
+    """Changes to the size of a named shape; empty for none."""
     weights: str
-    """`own`, or `random` with a shape only."""
+    """`own`, or `random` for a shape."""
     seen: int
     """Tokens of the prompt, read in chunks."""
     num_decoded: int
-    """Tokens decoded after it, the likeliest each time."""
+    """Tokens decoded after the prompt, greedily."""
 
     measured: str
-    """`process`: what it had resident; `device`: what CUDA's allocator gave out on the device."""
+    """`process`: resident memory; `device`: memory of the CUDA allocator."""
     loaded_bytes: int
-    """Of that, before the episode: the model, after it has read one token without a cache."""
+    """Memory before the episode: the model, after it has read one token without a cache."""
     peak_bytes: int
-    """The most during the episode."""
+    """Peak memory during the episode."""
     growth_bytes: int
-    """The difference: the cache, and all that reading takes besides."""
+    """Difference of the two: the cache and all temporary memory."""
     ratio: float
-    """Peak by the same cache's peak at the shortest length."""
+    """Peak relative to the same cache's peak at the shortest length."""
     growth_ratio: float
-    """The same of growth."""
+    """Growth relative to the same cache's growth at the shortest length."""
     live_bytes: int
-    """Of the cache's storage at the end."""
+    """Storage of the cache at the end."""
     cache_peak_bytes: int | None
-    """Of the cache's storage at any moment; None where the cache does not say."""
+    """Peak storage of the cache; None if the cache does not report it."""
     resident_bytes: int
-    """The most that the process had resident, also where the device is measured."""
+    """Peak resident memory of the process, also if the device is measured."""
     kept_rows: float
-    """Rows held at the end, mean over layers and heads."""
+    """Entries at the end, mean over layers and heads."""
     checked: Mapping[str, float]
-    """The distances found before anything was measured, as shares; see `speed.verify`."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
+    """Distances found by the checks before the measurement, as shares; see `verify`."""
     threads: int = 1
-    commit: str = ""
     command: str = ""
-    finished_at: str = ""
-    """UTC, ISO 8601."""
-    schema: int = SCHEMA
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-
-SHORT = (
-    "label", "seen", "loaded_bytes", "peak_bytes", "growth_bytes", "ratio", "growth_ratio",
-    "live_bytes", "cache_peak_bytes", "kept_rows",
-)  # fmt: skip
-"""What a row says in the line that ends the output."""
-
-
-def summary(rows: Sequence[MemoryRow], out: str) -> str:
-    """All rows in short, as one line of JSON."""
-    short = [{name: getattr(row, name) for name in SHORT} for row in rows]
-    return json.dumps({"bench": "memory", "out": out, "rows": short}, ensure_ascii=False)
+    schema: int = 2

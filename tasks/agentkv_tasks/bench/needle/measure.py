@@ -4,16 +4,14 @@ Every policy reads the same pages as an episode does, in its chunks, and its rep
 greedily. A needle is found when the reply stops with exactly the value that was asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.text import Text
 
 from agentkv.build import (
     SCRIPTED,
@@ -24,13 +22,15 @@ from agentkv.build import (
 )
 from agentkv.config import RunSettings
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
-from agentkv_tasks.bench.needle.file import Cell, NeedleFile
-from agentkv_tasks.bench.needle.page import NeedleError, make_needle
-from agentkv_tasks.bench.needle.rows import NeedleRow, summary
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
+from agentkv_tasks.bench.needle.page import make_needle
+from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
 from agentkv_tasks.bench.needle.seek import cell, pages_digest, seek, weights_digest
 from agentkv_tasks.bench.needle.table import tables
-from agentkv_tasks.bench.speed.machine import threads_of_torch
-from agentkv_tasks.provenance import commit, processor, versions
+from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
     from agentkv.models.local import ActingModel, LocalModel
@@ -74,27 +74,27 @@ def check(bench: Bench) -> None:
     """
     settings = bench.settings
     if settings.model in SCRIPTED:
-        raise NeedleError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
+        raise BenchError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
     check_model(settings)
     for policy in settings.policies:
         resolved_parameters(settings, policy)
     labels = [policy.row_name for policy in settings.policies]
     if bench.against not in labels:
-        raise NeedleError(
+        raise BenchError(
             f"--against {bench.against} is none of --policies {','.join(labels)}; name one of them"
         )
     if not bench.lengths or min(bench.lengths) < 1:
-        raise NeedleError(f"--lengths must be 1 or more; found {_listed(bench.lengths)}")
+        raise BenchError(f"--lengths must be 1 or more; found {_listed(bench.lengths)}")
     if not bench.depths or min(bench.depths) < 0 or max(bench.depths) > 100:
-        raise NeedleError(f"--depths are per cent, 0 to 100; found {_listed(bench.depths)}")
+        raise BenchError(f"--depths are per cent, 0 to 100; found {_listed(bench.depths)}")
     if bench.num_needles < 1:
-        raise NeedleError(f"--needles {bench.num_needles}: at least 1 is needed")
+        raise BenchError(f"--needles {bench.num_needles}: at least 1 is needed")
     if not 0 <= bench.seed < FIRST_TRAINING_SEED:
-        raise NeedleError(
+        raise BenchError(
             f"--seed {bench.seed}: names from {FIRST_TRAINING_SEED} on are those that models are "
             f"trained on; give 0 to {FIRST_TRAINING_SEED - 1}"
         )
-    NeedleFile(bench.out, fresh=bench.fresh)
+    needle_file(bench.out, fresh=bench.fresh)
 
 
 def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
@@ -107,7 +107,7 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
         KeyboardInterrupt: the rows that were over are written and shown.
     """
     check(bench)
-    file = NeedleFile(bench.out, fresh=bench.fresh)
+    file = needle_file(bench.out, fresh=bench.fresh)
     with threads_of_torch(bench.threads):
         local = load_run_model(bench.settings)
         assert local is not None, "scripts were refused"
@@ -121,31 +121,32 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
             chosen.row_name: resolved_parameters(bench.settings, chosen) for chosen in policies
         }
         alike = _alike(bench, local)
-        file.require(parameters=parameters, alike=alike)
+        file.require_same(
+            lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
+        )
         interrupted = False
         try:
             with Progress(console=console, transient=True) as progress:
                 _measure(bench, local, acting, {"parameters": parameters, **alike}, file, progress)
         except KeyboardInterrupt:
             interrupted = True
-    rows = file.rows
-    if rows:
-        for table in tables(rows, against=bench.against):
-            console.print(table)
-            console.print()
-    if interrupted:
-        kept = f"{len(rows)} rows measured so far: {bench.out}" if rows else "no rows yet"
-        raise KeyboardInterrupt(f"interrupted; {kept}; start the same command again to go on")
-    console.print(Text(f"rows: {bench.out}"), soft_wrap=True)
-    console.print(Text(summary(rows, str(bench.out))), soft_wrap=True)
+    rows = _by_length(file.rows)
+    shown = tables(rows, against=bench.against) if rows else ()
+    print_results(console, NeedleRow, rows, bench.out, tables=shown, interrupted=interrupted)
     return rows
+
+
+def _by_length(rows: Sequence[NeedleRow]) -> list[NeedleRow]:
+    """Sort rows by length, then policy, then depth."""
+    labels = list(dict.fromkeys(row.label for row in rows))
+    return sorted(rows, key=lambda row: (row.length, labels.index(row.label), row.depth))
 
 
 def _check_lengths(bench: Bench, local: "LocalModel") -> None:
     """Refuse pages that the model has no room for, and those that have no room for a needle."""
     longest, positions = max(bench.lengths), local.max_positions
     if positions is not None and longest + REPLY_TOKENS + SPARE > positions:
-        raise NeedleError(
+        raise BenchError(
             f"--lengths {longest}: {local.name} has {positions} positions, of which a reply may "
             f"take {REPLY_TOKENS + SPARE}; give at most {positions - REPLY_TOKENS - SPARE}"
         )
@@ -162,7 +163,7 @@ def _measure(
     local: "LocalModel",
     acting: Mapping[str, "ActingModel"],
     about: Mapping[str, Any],
-    file: NeedleFile,
+    file: RowFile[NeedleRow],
     progress: Progress,
 ) -> None:
     """Adds a row of each policy, length and depth that has none; shorter pages first."""
@@ -176,7 +177,7 @@ def _measure(
             for number in range(bench.num_needles)
         ]
         digest = pages_digest(needles)
-        file.require_pages(length, depth, digest)
+        _require_pages(file, length, depth, digest)
         for label in labels:
             progress.update(bar, description=f"{label}, {length} tokens, depth {depth}")
             sought = []
@@ -199,22 +200,29 @@ def _measure(
             )
 
 
-def _left(bench: Bench, file: NeedleFile) -> dict[tuple[int, int], list[str]]:
-    """Of each length and depth, the policies that have no row yet."""
+def _require_pages(file: RowFile[NeedleRow], length: int, depth: int, digest: str) -> None:
+    """Refuse rows of other pages of the same length and depth. Raises BenchError."""
+    for row in file.rows:
+        if (row.length, row.depth) == (length, depth) and row.pages_sha256 != digest:
+            raise file.mismatch(f"pages of {length} tokens at depth {depth} have changed")
+
+
+def _left(bench: Bench, file: RowFile[NeedleRow]) -> dict[tuple[int, int], list[str]]:
+    """Return the policies without a row, by length and depth."""
     labels = [policy.row_name for policy in bench.settings.policies]
     left: dict[tuple[int, int], list[str]] = {}
     for length in sorted(bench.lengths):
         for depth in sorted(bench.depths):
-            wanted: list[Cell] = [(length, depth, label) for label in labels]
-            missing = [place[2] for place in wanted if place not in file.cells]
+            wanted: list[Place] = [(length, depth, label) for label in labels]
+            missing = [place[2] for place in wanted if place not in file.keys]
             if missing:
                 left[length, depth] = missing
     return left
 
 
 def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
-    """What all rows of a file have in common."""
-    settings, device = bench.settings, local.model.device
+    """Return the fields that all rows of a file share."""
+    settings = bench.settings
     return {
         "model": local.name,
         "weights": weights_digest(local.model),
@@ -224,12 +232,10 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
             "prefill": settings.prefill,
             "chunk": settings.chunk,
             "decoding": settings.decoding,
-            "dtype": str(local.model.dtype).removeprefix("torch."),
+            "dtype": dtype_name(local.model),
             "max_new_tokens": settings.max_new_tokens,
         },
-        "versions": versions(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
+        **measured_on(local.model),
     }
 
 

@@ -14,6 +14,7 @@ from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import serialize
 from agentkv_env.sites.names import Names
 from agentkv_env.sites.shop.stock import CATEGORIES, COLOURS, LINES, REVIEWS
+from agentkv_tasks.bench.errors import BenchError
 
 FEWEST_OTHERS, MOST_OTHERS = 3, 6
 """Lines that say codes of other names, so that the name has to be looked at."""
@@ -23,10 +24,6 @@ _NONCE = "0a1b2c3d"
 """As long as an episode's own."""
 _KINDS = tuple(kind for kinds in CATEGORIES.values() for kind in kinds)
 _REVIEWS = tuple(text for texts in REVIEWS.values() for _, text in texts)
-
-
-class NeedleError(ValueError):
-    """A measurement that cannot be made as asked; the message says what can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ def make_needle(template: Template, *, seed: int, number: int, length: int, dept
     where the tokens of the lines above come nearest to `depth`: first at 0, last at 100.
 
     Raises:
-        NeedleError: the codes alone are longer.
+        BenchError: the codes alone are longer.
     """
     names = Names(seed, f"needle {length} {depth} {number}")
     rng = names.rng
@@ -82,7 +79,7 @@ def make_needle(template: Template, *, seed: int, number: int, length: int, dept
 
     num_lines = bisect_right(range(len(lines) + 1), length, key=num_tokens) - 1
     if num_lines < 0:
-        raise NeedleError(
+        raise BenchError(
             f"--lengths {length}: a question and {num_facts} codes alone are {num_tokens(0)} "
             "tokens for this model; give a longer one"
         )

@@ -1,82 +1,74 @@
-"""What `agentkv bench needle` finds: a row for every policy, length and depth."""
+"""Rows of `agentkv bench needle`: one for every policy, length and depth."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-SCHEMA = 1
+from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.rows import BenchRow
+
+Place = tuple[int, int, str]
+"""Length, depth and label of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeedleRow:
-    """One policy, and so many needles of one length at one depth."""
+class NeedleRow(BenchRow):
+    """One policy on the needles of one length and depth."""
+
+    BENCH: ClassVar[str] = "needle"
+    SUMMARY: ClassVar[tuple[str, ...]] = (
+        "label", "length", "depth", "num_needles", "num_found", "share", "interval", "peak_bytes",
+        "kept_rows",
+    )  # fmt: skip
 
     label: str
     parameters: Mapping[str, Any]
-    """All of the policy's, with the budget."""
+    """All parameters of the policy, and its budget."""
     model: str
     weights: str
-    """Equal for equal weights; see `weights_digest`."""
+    """Digest of the weights; see `weights_digest`."""
     length: int
-    """Tokens of goal and page, at most."""
+    """Maximum tokens of goal and page."""
     depth: int
-    """Per cent of the page above the line that answers."""
+    """Percentage of the page above the line with the answer."""
     seed: int
     num_needles: int
     pages_sha256: str
-    """Of all goals and pages: equal ones may be paired."""
+    """Digest of all goals and pages; rows with equal digests may be paired."""
 
     num_found: int
     share: float
-    """Of the needles that were found."""
+    """Share of the needles that were found."""
     interval: Sequence[float]
-    """Wilson's for the share, 95 %."""
+    """Wilson's 95 % interval of the share."""
     found: Sequence[bool]
-    """Of each needle."""
+    """Outcome of each needle."""
     values: Sequence[str]
-    """What each needle's answer is."""
+    """Correct answer of each needle."""
     answers: Sequence[str | None]
-    """What was answered; None where the reply was no answer."""
+    """Answer of the model; None if the reply held none."""
     mean_tokens: float
-    """That were read, goal and page."""
+    """Tokens read, goal and page."""
     peak_bytes: int
-    """The most that any needle's cache held at any moment."""
+    """Peak storage of the cache over all needles."""
     end_bytes: float
-    """Held at the end, mean over needles."""
+    """Storage at the end, mean over needles."""
     kept_rows: float
-    """Rows held at the end, mean over needles, layers and heads."""
+    """Entries at the end, mean over needles, layers and heads."""
     read_seconds: float
-    """What reading took, mean over needles."""
+    """Time of reading, mean over needles."""
     reply_seconds: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
     threads: int = 1
-    commit: str = ""
     command: str = ""
-    finished_at: str = ""
-    """UTC, ISO 8601."""
-    schema: int = SCHEMA
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+    schema: int = 1
 
 
-SHORT = (
-    "label", "length", "depth", "num_needles", "num_found", "share", "interval", "peak_bytes",
-    "kept_rows",
-)  # fmt: skip
-"""What a row says in the line that ends the output."""
+def needle_file(path: Path, *, fresh: bool) -> RowFile[NeedleRow]:
+    """Open the file of a needle benchmark. Raises BenchError and OutputPathError."""
+    return RowFile(path, NeedleRow, place_of, fresh=fresh)
 
 
-def summary(rows: Sequence[NeedleRow], out: str) -> str:
-    """All rows in short, as one line of JSON."""
-    short = [{name: _rounded(getattr(row, name)) for name in SHORT} for row in rows]
-    return json.dumps({"bench": "needle", "out": out, "rows": short}, ensure_ascii=False)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+def place_of(row: NeedleRow) -> Place:
+    """Return the key of a row."""
+    return row.length, row.depth, row.label

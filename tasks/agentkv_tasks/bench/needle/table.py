@@ -7,26 +7,27 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.needle.rows import NeedleRow
+from agentkv_tasks.bench.tables import bench_table, threads_text, with_gaps
 from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interval
 from agentkv_tasks.report.summary import human_bytes
 
 _FOUND = (
-    "{model}, {decoding}, {device}, {threads}. By length in tokens: % of {needles} needles found "
-    "at each depth (0: the page's first line, 100: its last); of all depths together with Wilson's "
-    "95 % interval."
+    "{model}, {decoding}, {device}, {threads}. Percentage of {needles} needles found by length in "
+    "tokens and depth (0: first line of the page, 100: last line). found: all depths together, "
+    "with Wilson's 95 % interval."
 )
 _TAKEN = (
-    "peak: the most that any needle's cache held; rows: held at the end, mean over layers and "
-    "heads. On the same needles as {against}: found by both, only by {against} (lost), only by "
-    "this policy (won), by neither; p: exact McNemar test."
+    "peak: storage of the cache, maximum over needles. tokens: kept at the end, mean over layers "
+    "and heads. Paired with {against} on the same needles: found by both, only by {against} "
+    "(lost), only by this policy (won), by neither. p: exact McNemar test."
 )
 
 
 def tables(rows: Sequence[NeedleRow], *, against: str) -> Iterator[Table]:
-    """What was found, and what that took, beside the policy `against`.
+    """Yield a table of outcomes and a table of cost with the comparison to `against`.
 
     Args:
-        rows: those of a length and policy side by side.
+        rows: rows sorted by length and policy.
     """
     groups = [list(group) for _, group in groupby(rows, key=lambda row: (row.length, row.label))]
     yield _found(groups)
@@ -40,11 +41,11 @@ def _found(groups: Sequence[Sequence[NeedleRow]]) -> Table:
         model=first.model,
         decoding=first.settings["decoding"],
         device=first.device,
-        threads=f"{first.threads} thread" + "s" * (first.threads != 1),
+        threads=threads_text(first.threads),
         needles=first.num_needles,
     )
-    table = _table(caption, *map(str, depths), "found", "95 %")
-    for group in _with_gaps(table, groups):
+    table = _empty_table(caption, *map(str, depths), "found", "95 %")
+    for group in with_gaps(table, groups, key=lambda group: group[0].length):
         by_depth = {row.depth: f"{100 * row.share:.0f}" for row in group}
         every = Rate(sum(row.num_found for row in group), sum(row.num_needles for row in group))
         low, high = wilson_interval(every)
@@ -59,10 +60,10 @@ def _found(groups: Sequence[Sequence[NeedleRow]]) -> Table:
 
 
 def _taken(groups: Sequence[Sequence[NeedleRow]], against: str) -> Table:
-    names = ("peak", "rows", "both", "lost", "won", "neither", "p")
-    table = _table(_TAKEN.format(against=against), *names)
+    names = ("peak", "tokens", "both", "lost", "won", "neither", "p")
+    table = _empty_table(_TAKEN.format(against=against), *names)
     others = {group[0].length: group for group in groups if group[0].label == against}
-    for group in _with_gaps(table, groups):
+    for group in with_gaps(table, groups, key=lambda group: group[0].length):
         length, label = group[0].length, group[0].label
         cells = ["-"] * 5
         if label != against and length in others:
@@ -78,7 +79,7 @@ def _taken(groups: Sequence[Sequence[NeedleRow]], against: str) -> Table:
 
 
 def compared(first: Sequence[NeedleRow], second: Sequence[NeedleRow]) -> Paired:
-    """Two policies on the needles that both were given."""
+    """Compare two policies on the needles that both tried."""
     units = [
         {
             (row.length, row.depth, number): found
@@ -95,26 +96,5 @@ def _cells(pairs: Paired) -> list[str]:
     return [*map(str, counts), f"{pairs.p_value:.2g}"]
 
 
-def _with_gaps(
-    table: Table, groups: Sequence[Sequence[NeedleRow]]
-) -> Iterator[Sequence[NeedleRow]]:
-    """The groups, an empty line of the table before each further length."""
-    for number, (_, alike) in enumerate(groupby(groups, key=lambda group: group[0].length)):
-        if number:
-            table.add_row()
-        yield from alike
-
-
-def _table(caption: str, *names: str) -> Table:
-    table = Table(
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style="bold",
-        caption=caption,
-        caption_justify="left",
-    )
-    table.add_column("length", justify="right", no_wrap=True)
-    table.add_column("policy", overflow="fold", max_width=16)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _empty_table(caption: str, *columns: str) -> Table:
+    return bench_table(caption, *columns, length="length", label="policy")

@@ -8,8 +8,9 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from agentkv_tasks.bench.contenders.contender import Contender, Ours, pieces
+from agentkv_tasks.bench.contenders.verify import check_logits, check_state, keeps_all
 from agentkv_tasks.bench.speed.clock import Clock, percentile, undisturbed
-from agentkv_tasks.bench.speed.contenders import Contender, Ours, pieces
 from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import (
     KEEPING,
@@ -18,7 +19,6 @@ from agentkv_tasks.bench.speed.split import (
     Stopwatch,
     watched,
 )
-from agentkv_tasks.bench.speed.verify import check_logits, check_state, keeps_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

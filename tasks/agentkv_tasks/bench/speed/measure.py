@@ -12,16 +12,9 @@ from rich.progress import Progress
 from rich.text import Text
 
 from agentkv.config import RunSettings
-from agentkv_tasks.bench.speed.cell import Cell, measure_cell
-from agentkv_tasks.bench.speed.contenders import Contender, Ours
-from agentkv_tasks.bench.speed.file import RowFile
-from agentkv_tasks.bench.speed.machine import (
-    SpeedError,
-    load_average,
-    require_memory,
-    threads_of_torch,
-)
-from agentkv_tasks.bench.speed.ready import (
+from agentkv_tasks.bench.contenders.contender import Contender, Ours
+from agentkv_tasks.bench.contenders.models import Loaded
+from agentkv_tasks.bench.contenders.prepare import (
     check_choice,
     check_contenders,
     load_model,
@@ -29,10 +22,20 @@ from agentkv_tasks.bench.speed.ready import (
     num_checked,
     random_ids,
 )
-from agentkv_tasks.bench.speed.rows import SpeedRow, summary
-from agentkv_tasks.bench.speed.shapes import Loaded
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.host import (
+    dtype_name,
+    load_average,
+    measured_on,
+    require_memory,
+    threads_of_torch,
+)
+from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.speed.cell import Cell, measure_cell
+from agentkv_tasks.bench.speed.rows import SpeedRow, speed_file
 from agentkv_tasks.bench.speed.table import tables
-from agentkv_tasks.provenance import commit, processor, versions
+from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.provenance import commit
 
 WARM_UP = 2
 """Steps of each round before those that count."""
@@ -83,12 +86,12 @@ def check(bench: Bench) -> None:
     )
     for what, numbers in (("--batches", bench.batches), ("--seen", bench.lengths)):
         if not numbers or min(numbers) < 1:
-            raise SpeedError(f"{what} must be 1 or more; found {', '.join(map(str, numbers))}")
+            raise BenchError(f"{what} must be 1 or more; found {', '.join(map(str, numbers))}")
     if bench.num_tokens < 1 or bench.num_rounds < 1 or bench.num_split_rounds < 0:
-        raise SpeedError("at least one token in at least one round is needed")
+        raise BenchError("at least one token in at least one round is needed")
     if bench.threads is not None and bench.threads < 1:
-        raise SpeedError(f"--threads {bench.threads}: at least 1 is needed")
-    RowFile(bench.out, fresh=bench.fresh)
+        raise BenchError(f"--threads {bench.threads}: at least 1 is needed")
+    speed_file(bench.out, fresh=bench.fresh)
 
 
 def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
@@ -102,7 +105,7 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
         KeyboardInterrupt: with what was measured until then written, as far as whole rounds go.
     """
     check(bench)
-    file = RowFile(bench.out, fresh=bench.fresh)
+    file = speed_file(bench.out, fresh=bench.fresh)
     with threads_of_torch(bench.threads), torch.inference_mode():
         loaded = load_model(
             bench.settings,
@@ -127,31 +130,36 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
         except KeyboardInterrupt:
             interrupted = True
     rows = file.rows
-    for table in tables(rows):
-        console.print(table)
-        console.print()
-    if interrupted:
-        kept = f"{len(rows)} rows measured so far: {bench.out}" if rows else "no rows yet"
-        raise KeyboardInterrupt(f"interrupted; {kept}; start the same command again to go on")
-    console.print(Text(f"rows: {bench.out}"), soft_wrap=True)
-    console.print(Text(summary(rows, str(bench.out))), soft_wrap=True)
+    shown = tables(rows)
+    print_results(console, SpeedRow, rows, bench.out, tables=shown, interrupted=interrupted)
     return rows
 
 
 def _left(
     bench: Bench,
-    file: RowFile,
+    file: RowFile[SpeedRow],
     contenders: Sequence[Contender],
     about: dict[str, Any],
 ) -> list[tuple[int, int]]:
-    """Batches and lengths that are still to be measured."""
-    done = file.whole_cells(
-        parameters={contender.label: contender.parameters for contender in contenders},
-        alike={**about, "num_tokens": bench.num_tokens},
-        num_rounds=bench.num_rounds,
+    """Return the batches and lengths for which a contender lacks rounds.
+
+    Raises:
+        BenchError: the file holds rows of other contenders or settings.
+    """
+    parameters = {contender.label: contender.parameters for contender in contenders}
+    file.require_same(
+        lambda row: {
+            **about,
+            "num_tokens": bench.num_tokens,
+            "parameters": parameters.get(row.label),
+        }
     )
+    done: dict[tuple[int, int], set[str]] = {}
+    for row in file.rows:
+        if row.num_rounds >= bench.num_rounds:
+            done.setdefault((row.batch, row.seen), set()).add(row.label)
     wanted = [(batch, seen) for batch in bench.batches for seen in bench.lengths]
-    return [cell for cell in wanted if cell not in done]
+    return [cell for cell in wanted if done.get(cell) != set(parameters)]
 
 
 def _measure(
@@ -160,7 +168,7 @@ def _measure(
     contenders: Sequence[Contender],
     left: Sequence[tuple[int, int]],
     about: dict[str, Any],
-    file: RowFile,
+    file: RowFile[SpeedRow],
     progress: Progress,
 ) -> None:
     plain, batches = loaded.model, [batch for batch, _ in left]
@@ -192,20 +200,17 @@ def _measure(
 
 
 def _about(bench: Bench, loaded: Loaded) -> dict[str, Any]:
-    """What all rows of a file have in common."""
-    settings, device = bench.settings, loaded.model.device
+    """Return the fields that all rows of a file share."""
     return {
         "model": loaded.name,
         "scaled": loaded.scaled,
         "weights": "own" if bench.shape is None else "random",
         "settings": {
-            "chunk": settings.chunk,
-            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+            "chunk": bench.settings.chunk,
+            "dtype": dtype_name(loaded.model),
             "num_layers": loaded.model.config.num_hidden_layers,
             "warm_up": WARM_UP,
             "num_split_rounds": bench.num_split_rounds,
         },
-        "versions": versions(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
+        **measured_on(loaded.model),
     }

@@ -1,104 +1,86 @@
-"""What `agentkv bench speed` finds: a row for every contender, batch and length."""
+"""Rows of `agentkv bench speed`: one for every contender, batch and length."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-SCHEMA = 2
+from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.rows import BenchRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedRow:
-    """One contender that decodes so many sequences after so many tokens; times are of a step, in
-    which each sequence gets one token."""
+class SpeedRow(BenchRow):
+    """Decoding with one contender. A step decodes one token of every sequence."""
+
+    BENCH: ClassVar[str] = "speed"
+    SUMMARY: ClassVar[tuple[str, ...]] = (
+        "label", "attention", "batch", "seen", "p20_ms", "p50_ms", "p80_ms", "tokens_per_second",
+        "ratio", "ratio_least", "ratio_most", "whole_ratio", "split_ms", "keeping_share",
+        "live_bytes", "peak_bytes", "kept_rows",
+    )  # fmt: skip
 
     label: str
     kind: str
-    """Whose cache it is: agentkv, transformers or kvpress."""
+    """Library of the cache: agentkv, transformers or kvpress."""
     parameters: Mapping[str, Any]
-    """All of them, with the budget."""
+    """All parameters, and the budget."""
     attention: str
-    """What computed it in a step: of ours the kernels' implementation, of others sdpa or eager."""
+    """Attention of a step: the kernels' implementation for agentkv, sdpa or eager for others."""
     model: str
     scaled: str
-    """What of a named shape was made smaller or larger; empty where nothing was."""
+    """Changes to the size of a named shape; empty for none."""
     weights: str
-    """`own`, or `random` with a shape only."""
+    """`own`, or `random` for a shape."""
     batch: int
     seen: int
     """Tokens of each sequence that were read before."""
     num_tokens: int
-    """Steps of a round, not counting those that warm up."""
+    """Steps of a round, without the warm-up."""
     num_rounds: int
 
     p20_ms: float
-    """Over the steps of all rounds."""
+    """Percentiles of the latency of a step, over the steps of all rounds."""
     p50_ms: float
     p80_ms: float
     tokens_per_second: float
-    """Of all sequences together: median over rounds of a round's tokens by its steps' time."""
+    """Tokens of all sequences per second: median over rounds."""
     ratio: float
-    """Median over rounds of this one's median step by the baseline's in the same round."""
+    """Median latency relative to the baseline's in the same round: median over rounds."""
     ratio_least: float
     ratio_most: float
     whole_ratio: float
-    """The same of the rounds' whole times, steps counted in which memory was laid out anew."""
+    """Time of a whole round relative to the baseline's, which includes steps that lay out memory
+    anew: median over rounds."""
     round_p50_ms: Sequence[float]
     split_ms: Mapping[str, float]
-    """Mean of a step, median over rounds of their own; the cost of asking taken off. Empty if
-    nobody asked."""
+    """Mean time of a step by part, median over separate rounds; the measured cost of
+    instrumentation is subtracted. Empty without such rounds."""
     split_parts_ms: Mapping[str, float]
     """The same in smaller parts."""
     keeping_share: float | None
-    """Of these the part for the cache beside attention: bookkeeping and compaction."""
+    """Share of a step for the cache outside of attention: bookkeeping and compaction."""
     prefill_seconds: float
-    """Reading what was seen, once."""
+    """Time of reading the tokens seen, once."""
 
     live_bytes: int
-    """Of the cache's storage before the first step."""
+    """Storage of the cache before the first step."""
     peak_bytes: int | None
-    """At any moment from the first token on; None where the cache does not say."""
+    """Peak storage of the cache since the first token; None if the cache does not report it."""
     allocator_bytes: int | None
-    """Most that CUDA's allocator gave out in a round beyond what it had before the state was
-    there; None without CUDA."""
+    """Peak of the CUDA allocator in a round beyond its level before the state; None without
+    CUDA."""
     kept_rows: float
-    """Rows held before the first step, mean over layers, sequences and heads."""
+    """Entries before the first step, mean over layers, sequences and heads."""
     checked: Mapping[str, float]
-    """The distances found before anything was timed, as shares; see `verify`."""
+    """Distances found by the checks before the measurement, as shares; see `verify`."""
     load_average: Sequence[float]
-    """The machine's, over a minute, before and after the rounds; empty where it does not say."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
+    """Load of the machine over a minute, before and after the rounds; empty if unknown."""
     threads: int = 1
-    commit: str = ""
     command: str = ""
-    finished_at: str = ""
-    """UTC, ISO 8601."""
-    schema: int = SCHEMA
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+    schema: int = 2
 
 
-SHORT = (
-    "label", "attention", "batch", "seen", "p20_ms", "p50_ms", "p80_ms", "tokens_per_second",
-    "ratio", "ratio_least", "ratio_most", "whole_ratio", "split_ms", "keeping_share", "live_bytes",
-    "peak_bytes", "kept_rows",
-)  # fmt: skip
-"""What a row says in the line that ends the output."""
-
-
-def summary(rows: Sequence[SpeedRow], out: str) -> str:
-    """All rows in short, as one line of JSON."""
-    short = [{name: _rounded(getattr(row, name)) for name in SHORT} for row in rows]
-    return json.dumps({"bench": "speed", "out": out, "rows": short}, ensure_ascii=False)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
-    return value
+def speed_file(path: Path, *, fresh: bool) -> RowFile[SpeedRow]:
+    """Open the file of a speed benchmark. Raises BenchError and OutputPathError."""
+    return RowFile(path, SpeedRow, lambda row: (row.batch, row.seen, row.label), fresh=fresh)

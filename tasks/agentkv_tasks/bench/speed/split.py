@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from agentkv.cache.hf.families import attentions
 from agentkv.cache.storage.backend import Backend, Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv_tasks.bench.speed.contenders import Contender, Ours
+from agentkv_tasks.bench.contenders.contender import Contender, Ours
 
 ATTENTION, BOOKKEEPING, COMPACTION, MODEL = "attention", "bookkeeping", "compaction", "model"
 

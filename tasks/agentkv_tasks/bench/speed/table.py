@@ -6,29 +6,31 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
-from agentkv_tasks.bench.speed.contenders import BASELINE
+from agentkv_tasks.bench.contenders.contender import BASELINE
 from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import PARTS
+from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
 from agentkv_tasks.report.summary import human_bytes
 
 _TIMES = (
-    "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: ms of a step, {tokens} "
-    "steps in each of {rounds} interleaved rounds, each from the same state. tok/s: of the batch. "
-    "x: p50 by that of {baseline} (DynamicCache, {attention}) in the same round, median, range. "
-    "rows: of a layer and head. {paths}Load of the machine {load}."
+    "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: latency of a step in ms "
+    "over {tokens} steps in each of {rounds} interleaved rounds from the same state. tok/s: tokens "
+    "of the batch per second. x: p50 relative to {baseline} (DynamicCache, {attention}) in the "
+    "same round, median and range. tokens: kept per layer and head. {paths}Load of the machine: "
+    "{load}."
 )
 _SPLITS = (
-    "ms of a step, mean, in {rounds} of their own, the cost of asking taken off. attention: "
-    "with what the same compiled call does. books: appending, "
-    "statistics, gate, scores. compact: dropping, keeping, quantising. keep: both, as a share of "
-    "the step. model: the rest. cache: before the first step; peak: at any moment (transformers' "
-    "caches do not say)."
+    "Mean ms of a step in {rounds} of separate measurement; the cost of instrumentation is "
+    "subtracted. attention: with everything in the same compiled call. books: appending, "
+    "statistics, gate, scores. compact: dropping, keeping, quantizing. keep: books and compact as "
+    "a share of the step. model: the rest. cache: storage before the first step. peak: storage at "
+    "any moment (unknown for transformers' caches)."
 )
-_BATCHES = "Tokens a second, of all sequences of a batch together, by batch."
+_BATCHES = "Tokens per second of all sequences of a batch, by batch."
 
 
 def tables(rows: Sequence[SpeedRow]) -> Iterator[Table]:
-    """Times, and where they go, for every batch; and of several batches the tokens a second."""
+    """Yield latencies and their parts for every batch, and the throughput of several batches."""
     by_batch = sorted(rows, key=lambda row: row.batch)
     for _, group in groupby(by_batch, key=lambda row: row.batch):
         of_batch = list(group)
@@ -41,13 +43,12 @@ def tables(rows: Sequence[SpeedRow]) -> Iterator[Table]:
 def _times(rows: Sequence[SpeedRow]) -> Table:
     first = rows[0]
     loads = [load for row in rows for load in row.load_average]
-    named = f"{first.model} ({first.weights} weights" + ("; " + first.scaled) * bool(first.scaled)
     caption = _TIMES.format(
-        model=named + ")",
+        model=model_text(first.model, first.weights, first.scaled),
         batch=first.batch,
         device=first.device,
         dtype=first.settings.get("dtype", ""),
-        threads=f"{first.threads} thread" + "s" * (first.threads != 1),
+        threads=threads_text(first.threads),
         tokens=first.num_tokens,
         rounds=" or ".join(str(n) for n in sorted({row.num_rounds for row in rows})),
         baseline=BASELINE,
@@ -55,7 +56,7 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
         paths=_paths(rows),
         load=f"{min(loads):.1f}-{max(loads):.1f}" if loads else "unknown",
     )
-    table = _table(caption, "p20", "p50", "p80", "tok/s", "x", "", "rows")
+    table = _empty_table(caption, "p20", "p50", "p80", "tok/s", "x", "", "tokens")
     for row in _by_length(rows, table):
         table.add_row(
             *_head(row),
@@ -73,7 +74,7 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
 def _splits(rows: Sequence[SpeedRow]) -> Table:
     rounds = " or ".join(str(n) for n in sorted({row.settings["num_split_rounds"] for row in rows}))
     caption = _SPLITS.format(rounds=f"{rounds} round" + "s" * (rounds != "1"))
-    table = _table(caption, "attention", "books", "compact", "keep", "model", "cache", "peak")
+    table = _empty_table(caption, "attention", "books", "compact", "keep", "model", "cache", "peak")
     for row in _by_length(rows, table):
         split = {name: _ms(row.split_ms[name]) if row.split_ms else "-" for name in PARTS}
         share = row.keeping_share
@@ -92,7 +93,7 @@ def _splits(rows: Sequence[SpeedRow]) -> Table:
 
 def _batches(rows: Sequence[SpeedRow]) -> Table:
     batches = sorted({row.batch for row in rows})
-    table = _table(_BATCHES, *(str(batch) for batch in batches))
+    table = _empty_table(_BATCHES, *(str(batch) for batch in batches))
     found = {(row.seen, row.label, row.batch): row for row in rows}
     heads = {(row.seen, row.label): row for row in rows}
     for row in _by_length(list(heads.values()), table):
@@ -104,7 +105,7 @@ def _batches(rows: Sequence[SpeedRow]) -> Table:
 
 
 def _paths(rows: Sequence[SpeedRow]) -> str:
-    """Which attention was used by ours, where that is known: at any length."""
+    """Name the attention of agentkv's caches, over all lengths."""
     by_label: dict[str, set[str]] = {}
     for row in rows:
         if row.kind == "agentkv" and row.attention:
@@ -115,19 +116,14 @@ def _paths(rows: Sequence[SpeedRow]) -> str:
     if not by_path:
         return ""
     if len(by_path) == 1:
-        return f"Our attention: {next(iter(by_path))}. "
+        return f"Attention of agentkv: {next(iter(by_path))}. "
     each = "; ".join(f"{path}: {', '.join(labels)}" for path, labels in by_path.items())
-    return f"Our attention: {each}. "
+    return f"Attention of agentkv: {each}. "
 
 
 def _by_length(rows: Sequence[SpeedRow], table: Table) -> Iterator[SpeedRow]:
-    """The rows, with a gap in the table where the length changes."""
-    before = None
-    for row in sorted(rows, key=lambda row: row.seen):
-        if before not in (None, row.seen):
-            table.add_row()
-        before = row.seen
-        yield row
+    ascending = sorted(rows, key=lambda row: row.seen)
+    return with_gaps(table, ascending, key=lambda row: row.seen)
 
 
 def _head(row: SpeedRow) -> tuple[str, Text]:
@@ -142,16 +138,5 @@ def _rate(value: float) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def _table(caption: str, *names: str) -> Table:
-    table = Table(
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style="bold",
-        caption=caption,
-        caption_justify="left",
-    )
-    table.add_column("seen", justify="right", no_wrap=True)
-    table.add_column("cache", overflow="fold", max_width=16)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _empty_table(caption: str, *columns: str) -> Table:
+    return bench_table(caption, *columns, length="seen", label="cache")

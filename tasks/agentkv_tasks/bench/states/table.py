@@ -6,32 +6,34 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from agentkv_tasks.bench.rows import Distance, StateRow
+from agentkv_tasks.bench.states.rows import Distance, StateRow
+from agentkv_tasks.bench.tables import bench_table
 from agentkv_tasks.report.summary import human_bytes
 
 _STATES = (
-    "orig, quant, gone: % of the tokens seen, mean over {steps} steps, layers and heads; by layer: "
-    "least and most quantised. deserves: share of its rows that rank lets a layer keep original, "
-    "mean (least-most). cache: mean; peak: at any moment. {source}, {model}, after a prompt of "
-    "{prompt} tokens."
+    "dense, quant, evict: % of the tokens seen, mean over {steps} steps, layers and heads. "
+    "by layer: least and most quantized. entitled: share of its entries that rank lets a layer "
+    "keep dense, mean (least-most). cache: mean storage. peak: storage at any moment. {source}, "
+    "{model}, after a prompt of {prompt} tokens."
 )
 _DISTANCES = (
-    "Next tokens against a full cache's. KL: full against this, in nats; logit: mean distance; "
-    "top-1: % of steps with full's likeliest token; ppl: perplexity of the stream, full {full}. "
-    "In replies: the {replies} tokens that a model is to write, full {full_replies}."
+    "Next-token distributions compared with a full cache. KL: KL(full || policy) in nats. logit: "
+    "mean distance. top-1: percentage of steps with full's most probable token. ppl: perplexity of "
+    "the stream, {full} for full. In replies: over the {replies} tokens of replies, "
+    "{full_replies} for full."
 )
 _LIVES = (
-    "evictions: steps in which rows went. gone: rows evicted after they were quantised, of all "
-    "layers and heads, and the tokens that they lived so; alive: quantised rows at the end, and "
-    "the oldest's age."
+    "evictions: steps with an eviction. gone: quantized entries that were evicted, over all layers "
+    "and heads, and their age in tokens. alive: quantized entries at the end, and the age of the "
+    "oldest."
 )
 
 
 def tables(rows: Sequence[StateRow]) -> Iterator[Table]:
-    """What each policy kept, what that did, and how long quantised rows lived if there are any.
+    """Yield the states, the distances and, if entries were quantized, their lifetimes.
 
     Args:
-        rows: of the whole stream, one for each policy.
+        rows: row of the whole stream for each policy.
     """
     yield _states(rows)
     yield _distances(rows)
@@ -47,8 +49,8 @@ def _states(rows: Sequence[StateRow]) -> Table:
         source=first.source,
         model=first.model,
     )
-    names = ("orig", "quant", "gone", "by layer", "deserves", "cache", "peak")
-    table = _table(caption, *names)
+    names = ("dense", "quant", "evict", "by layer", "entitled", "cache", "peak")
+    table = _empty_table(caption, *names)
     for row in rows:
         quantised = [layer.quantised for layer in row.layers]
         deserved = [layer.deserved for layer in row.layers if layer.deserved is not None]
@@ -77,7 +79,7 @@ def _distances(rows: Sequence[StateRow]) -> Table:
         full_replies="-" if full_replies is None else _perplexity(full_replies.full_nll),
     )
     names = ("KL", "logit", "top-1", "ppl", "in replies: KL", "logit", "top-1", "ppl")
-    table = _table(caption, *names)
+    table = _empty_table(caption, *names)
     for row in rows:
         table.add_row(Text(row.label), *_cells(row.distance), *_cells(row.reply_distance))
     return table
@@ -96,10 +98,10 @@ def _cells(distance: Distance | None) -> tuple[str, str, str, str]:
 
 def _lives(rows: Sequence[StateRow]) -> Table:
     names = ("evictions", "gone", "after: least", "median", "alive", "oldest")
-    table = _table(_LIVES, *names)
+    table = _empty_table(_LIVES, *names)
     for row in rows:
         lives = row.lives
-        assert lives is not None, "a row of the whole stream has them"
+        assert lives is not None, "only rows of parts have none"
         cells: list[float | None] = [
             row.evictions,
             lives.gone,
@@ -120,15 +122,5 @@ def _perplexity(nll: float) -> str:
     return f"{value:.3f}" if value < 100 else f"{value:.0f}"
 
 
-def _table(caption: str, *names: str) -> Table:
-    table = Table(
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style="bold",
-        caption=caption,
-        caption_justify="left",
-    )
-    table.add_column("policy", overflow="fold", max_width=16)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _empty_table(caption: str, *columns: str) -> Table:
+    return bench_table(caption, *columns, label="policy")

@@ -11,11 +11,12 @@ from agentkv.build import SCRIPTED, budget_for, make_policy, resolved_parameters
 from agentkv.cache.hf.attach import attach
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import find_model
-from agentkv_tasks.bench.speed.contenders import Contender, Ours
-from agentkv_tasks.bench.speed.machine import SpeedError, device_of
-from agentkv_tasks.bench.speed.others import AGAINST, others
-from agentkv_tasks.bench.speed.shapes import SHAPES, Loaded, build, load, most_positions, twin
-from agentkv_tasks.bench.speed.verify import NUM_STEPS, check_path
+from agentkv_tasks.bench.contenders.contender import Contender, Ours
+from agentkv_tasks.bench.contenders.models import SHAPES, Loaded, build, load, most_positions, twin
+from agentkv_tasks.bench.contenders.others import AGAINST, others
+from agentkv_tasks.bench.contenders.verify import NUM_STEPS, check_path
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.host import device_of
 
 CHECKED = 1.5
 """Tokens that contenders are checked over, by the budget, so that rows go."""
@@ -30,19 +31,19 @@ def check_choice(
         ValueError: an option is wrong; the message says what can be used.
     """
     if shape is not None and shape not in SHAPES:
-        raise SpeedError(f"unknown shape {shape!r}; known: {', '.join(SHAPES)}")
+        raise BenchError(f"unknown shape {shape!r}; known: {', '.join(SHAPES)}")
     if shape is None and num_layers is not None:
-        raise SpeedError("--layers is for a --shape; a model has as many as it has")
+        raise BenchError("--layers is for a --shape; a model has as many as it has")
     if shape is None:
         if settings.model in SCRIPTED:
-            raise SpeedError(f"--model {settings.model} is a script; give a model or a --shape")
+            raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
         find_model(settings.model)
     for name in against:
         if name not in AGAINST:
-            raise SpeedError(f"--against {name!r} is unknown; known: {', '.join(AGAINST)}")
+            raise BenchError(f"--against {name!r} is unknown; known: {', '.join(AGAINST)}")
     for policy in settings.policies:
         if policy.row_name in AGAINST:
-            raise SpeedError(f"{policy.row_name} is the name of another contender; label it anew")
+            raise BenchError(f"{policy.row_name} is the name of another contender; label it anew")
         resolved_parameters(settings, policy)
     device_of(settings.device)
 
@@ -70,7 +71,7 @@ def load_model(
     loaded = load(settings.model, device, settings.dtype)
     most = most_positions(loaded.model)
     if most is not None and num_positions > most:
-        raise SpeedError(
+        raise BenchError(
             f"{loaded.name} has {most} positions, and up to {num_positions} tokens would be read; "
             "lower --seen, --tokens or --budget, or give a --shape, which gets as many as it needs"
         )

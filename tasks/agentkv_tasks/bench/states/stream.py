@@ -17,11 +17,8 @@ from agentkv_env.serialize import serialize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.suites import load_suite
-
-
-class StreamError(ValueError):
-    """There are no tokens to be had from where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +41,15 @@ def of_file(path: Path, template: Template, num_tokens: int) -> Stream:
     """The first tokens of a text file.
 
     Raises:
-        StreamError: it cannot be read, or has fewer.
+        BenchError: it cannot be read, or has fewer.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise StreamError(f"--text {path} cannot be read: {error}") from error
+        raise BenchError(f"--text {path} cannot be read: {error}") from error
     ids = template.encode(text)
     if len(ids) < num_tokens:
-        raise StreamError(
+        raise BenchError(
             f"--text {path} has {len(ids)} tokens for this model, {num_tokens} are needed; "
             "give a longer one or lower --tokens"
         )
@@ -77,7 +74,7 @@ def of_world(
         on_page: told how many tokens there are so far.
 
     Raises:
-        StreamError: the suite is over before there are so many tokens.
+        BenchError: the suite is over before there are so many tokens.
         BrowserMissing, BrowserGone: there is no browser, or no longer.
     """
     tasks = list(load_suite("vwa75", world_seed=world_seed).tasks)
@@ -99,7 +96,7 @@ def of_world(
                 session.open(*(addresses.fill(url) for url in task.start_urls))
                 Agent(scribe).run(session, task.intent, max_steps=len(task.solution))
     if len(scribe.ids) < num_tokens:
-        raise StreamError(
+        raise BenchError(
             f"the solutions of world {world_seed} are {len(scribe.ids)} tokens, {num_tokens} are "
             "needed; lower --tokens or give a --text"
         )

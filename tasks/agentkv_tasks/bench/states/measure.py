@@ -27,11 +27,13 @@ from agentkv.build import (
 )
 from agentkv.config import RunSettings
 from agentkv.files import AppendedFile, require_file
-from agentkv_tasks.bench.follow import Follower, Truth
-from agentkv_tasks.bench.rows import StateRow
-from agentkv_tasks.bench.stream import Stream, of_file, of_world
-from agentkv_tasks.bench.table import tables
-from agentkv_tasks.provenance import commit, processor, versions
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.host import dtype_name, measured_on
+from agentkv_tasks.bench.states.follow import Follower, Truth
+from agentkv_tasks.bench.states.rows import StateRow
+from agentkv_tasks.bench.states.stream import Stream, of_file, of_world
+from agentkv_tasks.bench.states.table import tables
+from agentkv_tasks.provenance import commit
 from agentkv_tasks.run.preflight import find_browser
 
 if TYPE_CHECKING:
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
 BLOCK = 128
 """Tokens that the full cache reads at once, and each policy then one by one: all logits of so many
 tokens are held."""
-
-
-class BenchError(ValueError):
-    """A measurement that cannot be made as asked; the message says what can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +107,7 @@ def check(bench: Bench) -> None:
     if bench.text is None:
         find_browser(settings.browser_path)
     elif not bench.text.is_file():
-        raise BenchError(f"--text {bench.text} is no file")
+        raise BenchError(f"--text {bench.text} is not a file")
     require_file(bench.out)
 
 
@@ -227,20 +225,20 @@ def _measure(
 
 
 def _about(bench: Bench, local: "LocalModel", stream: Stream) -> dict[str, Any]:
-    settings, device = bench.settings, local.model.device
-    is_cuda = device.type == "cuda"
+    """Return the fields that all rows of a file share."""
+    machine = measured_on(local.model)
     return {
-        "model": settings.model,
+        "model": bench.settings.model,
         "source": stream.source,
         "stream_sha256": stream.digest,
         "num_prompt": bench.num_prompt,
         "settings": {
-            "prefill": settings.prefill,
-            "chunk": settings.chunk,
-            "dtype": str(local.model.dtype).removeprefix("torch."),
+            "prefill": bench.settings.prefill,
+            "chunk": bench.settings.chunk,
+            "dtype": dtype_name(local.model),
             "num_tokens": bench.num_tokens,
         },
-        "versions": versions(),
-        "device": torch.cuda.get_device_name(device) if is_cuda else processor(),
+        "versions": machine["versions"],
+        "device": machine["device"],
         "commit": commit(),
     }

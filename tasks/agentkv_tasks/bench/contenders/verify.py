@@ -11,8 +11,8 @@ from agentkv.cache.cache import Cache
 from agentkv.cache.storage.backend import Backend, MassObserver
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_kernels.ema import Ema
-from agentkv_tasks.bench.speed.contenders import BASELINE, Contender, Ours, Transformers, pieces
-from agentkv_tasks.bench.speed.judge import Judge, Kept, attention_of
+from agentkv_tasks.bench.contenders.contender import BASELINE, Contender, Ours, Transformers, pieces
+from agentkv_tasks.bench.contenders.judge import Judge, Kept, attention_of
 
 NUM_STEPS = 8
 """Tokens decoded one by one in a check, after its prompt."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv_tasks.bench.rows import Distance, LayerStates, Lives, StateRow
+from agentkv_tasks.bench.states.rows import Distance, LayerStates, Lives, StateRow
 
 Step = tuple[tuple[float, float, float | None], ...]
 """Of every layer: shares of the tokens seen that are original and quantised, and what share of its

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentkv_tasks.bench.speed.contenders import (
+from agentkv_tasks.bench.contenders.contender import (
     BASELINE,
     Contender,
     Transformers,
@@ -19,7 +19,7 @@ from agentkv_tasks.bench.speed.contenders import (
     rows_of,
     stored_bytes,
 )
-from agentkv_tasks.bench.speed.shapes import twin
+from agentkv_tasks.bench.contenders.models import twin
 
 AGAINST = (BASELINE, "static", "quantized", "kvpress")
 """What `--against` knows."""

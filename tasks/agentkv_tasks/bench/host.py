@@ -9,11 +9,9 @@ from typing import Any
 import torch
 
 from agentkv.cache.hf.families import describe
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.provenance import processor, versions
 from agentkv_tasks.report.summary import human_bytes
-
-
-class SpeedError(ValueError):
-    """A measurement that cannot be made as asked; the message says what can."""
 
 
 def require_memory(model: Any, tokens: int, num_caches: int) -> None:
@@ -25,7 +23,7 @@ def require_memory(model: Any, tokens: int, num_caches: int) -> None:
             they may be copied in being made longer.
 
     Raises:
-        SpeedError: saying how much is needed and how much there is.
+        BenchError: saying how much is needed and how much there is.
     """
     full = tokens * sum(
         2 * layer.num_heads * layer.head_dim * model.dtype.itemsize
@@ -33,7 +31,7 @@ def require_memory(model: Any, tokens: int, num_caches: int) -> None:
     )
     needed, free = num_caches * full, _free_bytes(model.device)
     if free is not None and needed > free:
-        raise SpeedError(
+        raise BenchError(
             f"{num_caches} caches at once that keep all of {tokens} tokens need about "
             f"{human_bytes(needed)}; {human_bytes(free)} are free. Lower --seen, --batches or "
             "--layers, or measure fewer policies that keep all"
@@ -61,11 +59,11 @@ def load_average() -> list[float]:
 
 
 def device_of(name: str) -> torch.device:
-    """What `auto`, `cpu`, `cuda` ... means here. Raises SpeedError: there is no GPU."""
+    """What `auto`, `cpu`, `cuda` ... means here. Raises BenchError: there is no GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SpeedError(f"--device {name}: torch {torch.__version__} sees no GPU; use auto or cpu")
+        raise BenchError(f"--device {name}: torch {torch.__version__} sees no GPU; use auto or cpu")
     return torch.device(name)
 
 
@@ -79,3 +77,18 @@ def threads_of_torch(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def measured_on(model: Any) -> dict[str, Any]:
+    """Return the fields of a row that describe the machine: versions, device and threads."""
+    device = model.device
+    return {
+        "versions": versions(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def dtype_name(model: Any) -> str:
+    """Return the dtype of a model, such as `float32`."""
+    return str(model.dtype).removeprefix("torch.")

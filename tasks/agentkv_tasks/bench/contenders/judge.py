@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from agentkv.cache.cache import Cache
-from agentkv_tasks.bench.speed.shapes import twin
+from agentkv_tasks.bench.contenders.models import twin
 
 ATTENTION = "agentkv-bench-judge"
 

@@ -1,0 +1,84 @@
+"""Tables of benchmarks on the terminal, and the end of their output."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentkv_tasks.bench.rows import BenchRow, summary
+
+_Item = TypeVar("_Item")
+
+
+def bench_table(caption: str, *columns: str, length: str | None = None, label: str) -> Table:
+    """Return an empty table for 80 columns.
+
+    Args:
+        columns: names of the columns with figures.
+        length: name of a first column with lengths; None: no such column.
+        label: name of the column with labels.
+    """
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        caption=caption,
+        caption_justify="left",
+    )
+    if length is not None:
+        table.add_column(length, justify="right", no_wrap=True)
+    table.add_column(label, overflow="fold", max_width=16)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def with_gaps(table: Table, items: Iterable[_Item], key: Callable[[_Item], int]) -> Iterator[_Item]:
+    """Yield `items`, adding an empty line to the table wherever `key` changes."""
+    for number, (_, group) in enumerate(groupby(items, key=key)):
+        if number:
+            table.add_row()
+        yield from group
+
+
+def threads_text(count: int) -> str:
+    """Return `1 thread` or `2 threads`."""
+    return f"{count} thread" + "s" * (count != 1)
+
+
+def model_text(model: str, weights: str, scaled: str) -> str:
+    """Return the name of a model, the origin of its weights and its changes."""
+    return f"{model} ({weights} weights" + f"; {scaled}" * bool(scaled) + ")"
+
+
+def print_results(
+    console: Console,
+    kind: type[BenchRow],
+    rows: Sequence[BenchRow],
+    out: Path,
+    *,
+    tables: Iterable[Table],
+    interrupted: bool,
+    resume: str = "; run the same command again to continue",
+) -> None:
+    """Print the tables, the path of the rows and their summary.
+
+    Args:
+        interrupted: raise KeyboardInterrupt after the tables.
+        resume: how an interrupted benchmark continues.
+
+    Raises:
+        KeyboardInterrupt: the benchmark was interrupted; the message says what was kept.
+    """
+    for table in tables:
+        console.print(table)
+        console.print()
+    if interrupted:
+        kept = f"{len(rows)} rows measured so far: {out}" if rows else "no rows yet"
+        raise KeyboardInterrupt(f"interrupted; {kept}{resume}")
+    console.print(Text(f"rows: {out}"), soft_wrap=True)
+    console.print(Text(summary(kind, rows, str(out))), soft_wrap=True)
