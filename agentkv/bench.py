@@ -1,7 +1,4 @@
-"""The front door of the measurements that need no tasks: `agentkv bench`.
-
-A part of the command line, like `cli.py`; imports wait until a command needs them.
-"""
+"""The command line of `agentkv bench`; commands import what they need when they run."""
 
 import shlex
 import sys
@@ -17,19 +14,18 @@ bench = typer.Typer(
 )
 
 Policies = Annotated[
-    str, typer.Option(help="Cache policies by commas, also TOML files that compose them.")
+    str,
+    typer.Option(help="Cache policies, or TOML files that compose them, separated by commas."),
 ]
 Model = Annotated[str, typer.Option(help="nano, a folder or a hub id.")]
 Shape = Annotated[
     str | None,
-    typer.Option(help="Random weights instead: gpt2, qwen3-14b, gpt-oss-20b ... or tiny."),
+    typer.Option(help="Random weights instead: tiny, gpt2, qwen3-14b, gpt-oss-20b and others."),
 ]
-Layers = Annotated[int | None, typer.Option(help="Of the shape. [default: as many as fit]")]
-Against = Annotated[
-    str, typer.Option(help="Beside transformers' DynamicCache: static, quantized, kvpress.")
-]
-Threads = Annotated[int | None, typer.Option(min=1, help="Of torch.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+Layers = Annotated[int | None, typer.Option(help="Layers of the shape. [default: as many as fit]")]
+Against = Annotated[str, typer.Option(help="Further contenders: static, quantized, kvpress.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 OutFile = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
 Overwrite = Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")]
 
@@ -40,19 +36,20 @@ def states(
     model: Model = "nano",
     budget: options.Budget = "256",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens read one by one.")] = 4096,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens read at once before.")] = 512,
-    parts: Annotated[int, typer.Option(help="Of the stream; rows tell of each.")] = 8,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens read at once before those.")] = 512,
+    parts: Annotated[int, typer.Option(help="Parts of the stream, each with its own row.")] = 8,
     world_seed: options.World = 75,
-    text: Annotated[Path | None, typer.Option(help="A text file instead of the world.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Text file instead of the world.")] = None,
     out: OutFile = None,
     fresh: Overwrite = False,
     device: options.Device = "auto",
     browser_path: options.Browser = None,
 ) -> None:
-    """Follow caches along a stream: rows kept, quantised, gone, and how far from full they speak.
+    """Follow caches along a long stream: entries kept, quantized and evicted, and the distance of
+    their next-token distributions from a full cache.
 
-    The stream is an episode of random clicks in the embedded world, or a text file. Every policy
-    reads the same tokens, one by one, beside transformers' own full cache.
+    The stream consists of the solutions of vwa75 in the embedded world, or of a text file. Every
+    policy reads the same tokens, one by one.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -87,27 +84,28 @@ def speed(
     shape: Shape = None,
     layers: Layers = None,
     seen: Annotated[str, typer.Option(help="Tokens read before, by commas.")] = "512,2048,8192",
-    batches: Annotated[str, typer.Option(help="Sequences at once, by commas.")] = "1",
-    tokens: Annotated[int, typer.Option(min=1, help="Steps that a round times.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="In each, every cache has its turn.")] = 5,
+    batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1",
+    tokens: Annotated[int, typer.Option(min=1, help="Timed steps per round.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 5,
     split_rounds: Annotated[
-        int, typer.Option(min=0, help="More rounds, which ask where the time goes.")
+        int, typer.Option(min=0, help="Further rounds that measure the parts of a step.")
     ] = 3,
     against: Against = "transformers",
     budget: options.Budget = options.BENCH_BUDGET,
-    chunk: Annotated[int, typer.Option(min=1, help="Tokens that are read at once before.")] = 512,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens of the prompt read at once.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
     device: options.Device = "auto",
     out: OutFile = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or go on where it stands.")
+        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
     ] = False,
 ) -> None:
-    """Time decoding under cache policies beside transformers' own cache.
+    """Measure decode latency under cache policies, relative to transformers' DynamicCache.
 
-    Each cache is checked first, and nothing is timed if one is wrong. Then all of them decode the
-    same tokens in turns, each time from the same state; more rounds ask where the time goes.
+    Each cache is checked first, and nothing is timed if one is wrong. Then all caches decode the
+    same tokens in interleaved rounds from the same state. Further rounds measure the parts of a
+    step.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -147,21 +145,21 @@ def memory(
     model: Model = "nano",
     shape: Shape = None,
     layers: Layers = None,
-    seen: Annotated[str, typer.Option(help="Tokens of the prompt, by commas.")] = "2048,32768",
-    tokens: Annotated[int, typer.Option(min=1, help="Decoded after it.")] = 64,
+    seen: Annotated[str, typer.Option(help="Prompt tokens, separated by commas.")] = "2048,32768",
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded after the prompt.")] = 64,
     against: Against = "transformers",
     budget: options.Budget = options.BENCH_BUDGET,
-    chunk: Annotated[int, typer.Option(min=1, help="Tokens of it that are read at once.")] = 512,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens of the prompt read at once.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
     device: options.Device = "auto",
     out: OutFile = None,
     fresh: Overwrite = False,
 ) -> None:
-    """Say what a whole process takes that reads a prompt and decodes under each policy.
+    """Measure the peak memory of a whole process under each policy.
 
-    Each cache is checked first. Then every policy and length has a process of its own, which
-    tells the most memory it had resident, beside that of one with transformers' own cache.
+    Each cache is checked first. Then every policy and length, and transformers' DynamicCache, gets
+    its own process, which reads a prompt, decodes and reports its peak resident memory.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -197,31 +195,33 @@ def needle(
     policies: Policies = "full,window,conf-kv-int8",
     model: Model = "nano",
     lengths: Annotated[
-        str, typer.Option(help="Tokens of question and page, by commas.")
+        str, typer.Option(help="Tokens of goal and page, separated by commas.")
     ] = "1024,2048,4096,8192,16384",
     depths: Annotated[
-        str, typer.Option(help="Where the line stands, % of the page, by commas.")
+        str, typer.Option(help="Positions of the line in % of the page, separated by commas.")
     ] = "0,25,50,75,100",
-    needles: Annotated[int, typer.Option(min=1, help="Of each length and depth.")] = 20,
+    needles: Annotated[int, typer.Option(min=1, help="Needles of each length and depth.")] = 20,
     budget: options.Budget = options.BENCH_BUDGET,
-    seed: Annotated[int, typer.Option(help="Of the pages, 0 to 999999.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the pages, 0 to 999999.")] = 0,
     against: Annotated[
-        str | None, typer.Option(help="Compare with this one of --policies. [default: the first]")
+        str | None,
+        typer.Option(help="Policy to compare with. [default: the first of --policies]"),
     ] = None,
     decoding: options.Decoding = "constrained",
-    chunk: Annotated[int, typer.Option(min=1, help="Tokens that are read at once.")] = 512,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens of the page read at once.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
     device: options.Device = "auto",
     out: OutFile = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or go on where it stands.")
+        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
     ] = False,
 ) -> None:
-    """Count how often one fact in a long page is found, by the page's length and its depth there.
+    """Count how often a model finds one fact in a long page, by length and depth.
 
-    The page is made of names and facts as on the sites. One line says the code of a name, a few
-    others those of other names; the goal asks for it, and the answer must be exactly that code.
+    The page consists of names and facts like those of the sites. One line holds the code of a name,
+    and a few lines hold codes of other names. The goal asks for the code, and the answer must be
+    exactly that code.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings

@@ -11,9 +11,9 @@ from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.models.find import NANO
 from agentkv_env.sites.names import side_of_name
 from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.needle.attempt import answer_of
 from agentkv_tasks.bench.needle.measure import REPLY_TOKENS
 from agentkv_tasks.bench.needle.page import make_needle, observe
-from agentkv_tasks.bench.needle.seek import answer_of
 
 LONGEST_LINE = 80
 """Tokens; a review by somebody with a long name has fewer, its box included."""

@@ -180,10 +180,10 @@ def call(*arguments: str) -> Result:
         (["--model", "nowhere"], "unknown model 'nowhere'"),
         (["--budget", "16", "--policies", "snapkv"], "16"),
         (["--tokens", "40000"], "32768 positions of nano"),
-        (["--tokens", "9000"], "9513 are needed; give a longer one or lower --tokens"),
-        (["--tokens", "8", "--parts", "9"], "--parts 9: 8 tokens have 1 to 8"),
+        (["--tokens", "9000"], "9513 are needed; give a longer file or lower --tokens"),
+        (["--tokens", "8", "--parts", "9"], "--parts 9: expected 1 to 8"),
         (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
-        (["--out", "there.jsonl"], "there.jsonl is there already"),
+        (["--out", "there.jsonl"], "there.jsonl exists already"),
     ],
 )
 def test_a_mistake_is_answered_before_anything_is_read(

@@ -1,4 +1,4 @@
-"""The machine that is measured on: its device, threads, load, and whether memory is enough."""
+"""The host of a benchmark: device, threads, load and memory."""
 
 import os
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ from agentkv_tasks.report.summary import human_bytes
 
 
 def require_memory(model: Any, tokens: int, num_caches: int) -> None:
-    """Refuse what would not fit.
+    """Refuse a measurement that does not fit into memory.
 
     Args:
-        tokens: of all sequences together.
-        num_caches: that keep all of them, at the same time; those at work count twice, because
-            they may be copied in being made longer.
+        tokens: tokens of all sequences together.
+        num_caches: full caches at the same time. A working cache counts twice, because growing may
+            copy it.
 
     Raises:
-        BenchError: saying how much is needed and how much there is.
+        BenchError: the memory is too small; the message names the need and the free memory.
     """
     full = tokens * sum(
         2 * layer.num_heads * layer.head_dim * model.dtype.itemsize
@@ -32,9 +32,9 @@ def require_memory(model: Any, tokens: int, num_caches: int) -> None:
     needed, free = num_caches * full, _free_bytes(model.device)
     if free is not None and needed > free:
         raise BenchError(
-            f"{num_caches} caches at once that keep all of {tokens} tokens need about "
+            f"{num_caches} simultaneous full caches of {tokens} tokens need about "
             f"{human_bytes(needed)}; {human_bytes(free)} are free. Lower --seen, --batches or "
-            "--layers, or measure fewer policies that keep all"
+            "--layers, or measure fewer policies that keep everything"
         )
 
 
@@ -51,7 +51,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 def load_average() -> list[float]:
-    """Over the last minute; empty where the system does not say."""
+    """Return the load over the last minute; empty if the system does not report it."""
     try:
         return [round(os.getloadavg()[0], 2)]
     except OSError:
@@ -59,7 +59,7 @@ def load_average() -> list[float]:
 
 
 def device_of(name: str) -> torch.device:
-    """What `auto`, `cpu`, `cuda` ... means here. Raises BenchError: there is no GPU."""
+    """Return the device that `auto`, `cpu` or `cuda` means. Raises BenchError without a GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -69,7 +69,7 @@ def device_of(name: str) -> torch.device:
 
 @contextmanager
 def threads_of_torch(count: int | None) -> Iterator[None]:
-    """So many inside; None: as many as there are."""
+    """Set the number of torch threads inside the context; None: leave it."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

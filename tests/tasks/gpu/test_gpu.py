@@ -13,6 +13,7 @@ import typer.main
 
 from agentkv.cli import cli
 from agentkv_kernels import device as kernels_device
+from agentkv_tasks.bench.contenders import models as shapes
 from agentkv_tasks.bench.gpu.__main__ import run_parts
 from agentkv_tasks.bench.gpu.machine import DISTRIBUTIONS, Device, Machine
 from agentkv_tasks.bench.gpu.parts import (
@@ -27,7 +28,6 @@ from agentkv_tasks.bench.gpu.parts import (
 )
 from agentkv_tasks.bench.gpu.results import folder_name, gather, page, unused
 from agentkv_tasks.bench.gpu.run import Outcome, count_tests, environment, limit, run, run_all
-from agentkv_tasks.bench.contenders import models as shapes
 
 ROOT = Path(__file__).parents[3]
 CARD = Device("NVIDIA L4", 24 << 30, 58, (8, 9), "13.0", "580.1")

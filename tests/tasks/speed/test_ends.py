@@ -154,7 +154,7 @@ def test_a_frame_costs_something_and_less_than_a_millisecond() -> None:
     [
         (["--shape", "gpt5"], "unknown shape 'gpt5'; known: tiny, gpt2"),
         (["--shape", "tiny", "--layers", "9"], "the shape has 2, so 1 to 2 fit"),
-        (["--layers", "2"], "--layers is for a --shape"),
+        (["--layers", "2"], "--layers needs a --shape"),
         (["--model", "stop"], "stop is a script"),
         (["--model", "nowhere"], "unknown model 'nowhere'"),
         (["--policies", "gatd"], "unknown policy 'gatd'"),

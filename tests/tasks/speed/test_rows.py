@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentkv_tasks.bench.contenders.models import SHAPES
-from agentkv_tasks.bench.contenders import prepare as ready_module
 from agentkv_tasks.bench.contenders import models as shapes_module
+from agentkv_tasks.bench.contenders import prepare as ready_module
+from agentkv_tasks.bench.contenders.models import SHAPES
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """Of the tiny shape."""

@@ -85,7 +85,7 @@ def test_nothing_is_timed_where_other_rows_stay_than_the_cache_says(
             values.copy_(values.roll(1, dims=1))
 
     monkeypatch.setattr(NumbaBackend, "drop", one_off)
-    _refused(measure, "full", "window", message="window is wrong: .* hides the same rows")
+    _refused(measure, "full", "window", message="window is wrong: .* hides the same entries")
 
 
 def test_nothing_is_timed_where_quantised_rows_are_not_what_they_were(
@@ -97,7 +97,7 @@ def test_nothing_is_timed_where_quantised_rows_are_not_what_they_were(
         return inner(form, 1.1 * x)
 
     monkeypatch.setattr(Int8, "encode", larger)
-    _refused(measure, "int8", message="rows in int8 are 0.1 of their norm .* at most 0.03")
+    _refused(measure, "int8", message="entries in int8 are 0.1 of their norm .* at most 0.03")
 
 
 def test_nothing_is_timed_where_another_librarys_cache_is_wrong(

@@ -1,4 +1,4 @@
-"""Who is timed: our cache under a policy, and what others would be used in its place.
+"""Contenders of the benchmarks: agentkv's cache under a policy, and transformers' caches.
 
 Shapes: B sequences, n tokens, V entries of the vocabulary.
 """
@@ -15,59 +15,65 @@ from agentkv.cache.cache import Cache
 from agentkv.policies.policy import Policy
 
 BASELINE = "transformers"
-"""DynamicCache over SDPA, or eager attention where there is no SDPA: what all is compared with."""
+"""Label of the baseline: DynamicCache with SDPA, or eager attention for models without SDPA."""
 
 
 class Contender(Protocol):
-    """A cache that reads tokens, and can be taken back to a state that it once held."""
+    """A cache that reads tokens and can return to a saved state."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Name in rows."""
+        ...
 
     @property
     def kind(self) -> str:
-        """Whose it is."""
+        """Library of the cache."""
 
     @property
-    def parameters(self) -> Mapping[str, Any]: ...
+    def parameters(self) -> Mapping[str, Any]:
+        """All parameters of the cache."""
+        ...
 
     @property
-    def model(self) -> Any: ...
+    def model(self) -> Any:
+        """Model that the cache belongs to."""
+        ...
 
     def begin(self, room: int) -> None:
-        """Be empty, and hold no state; no more than `room` tokens of a sequence will be read."""
+        """Start empty and without a saved state, for at most `room` tokens per sequence."""
 
     def feed(self, ids: Tensor) -> Tensor:
-        """Read (B, n) more; the logits (B, V) of the last one."""
+        """Read (B, n) more tokens and return the logits (B, V) of the last one."""
 
     def hold(self) -> None:
-        """Remember the state of now, and give its working memory back."""
+        """Save the current state and free the working memory."""
 
     def resume(self) -> None:
-        """Be in the state that is held."""
+        """Return to the saved state."""
 
     def release(self) -> None:
-        """Give the working memory back; the state held stays."""
+        """Free the working memory, not the saved state."""
 
     def end(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
 
     @property
     def live_bytes(self) -> int:
-        """Of all storage, now."""
+        """Current bytes of all storage."""
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most at any moment; None where nobody counts."""
+        """Peak bytes of all storage; None if the cache does not report it."""
 
     @property
     def num_rows(self) -> float:
-        """Rows held now, mean over layers, sequences and heads."""
+        """Current entries, mean over layers, sequences and heads."""
 
 
 @dataclass(slots=True)
 class Ours:
-    """An `agentkv.Cache` under a policy; a gate that needs logits is given them at every step."""
+    """An `agentkv.Cache` under a policy; `feed` applies the gate at every step."""
 
     label: str
     parameters: Mapping[str, Any]
@@ -80,7 +86,7 @@ class Ours:
     _held: Any = None
 
     def __post_init__(self) -> None:
-        self.begin(1)  # a budget that cannot be is refused now
+        self.begin(1)  # refuses an impossible budget now
 
     def begin(self, room: int) -> None:
         self._held = None
@@ -121,22 +127,24 @@ class Ours:
 
 @dataclass(slots=True)
 class Transformers:
-    """A cache of transformers' own, read by its own attention."""
+    """A cache of transformers with transformers' own attention."""
 
     label: str
     model: Any = field(repr=False)
     chunk: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Of a StaticCache or QuantizedCache, `cache` by name and its own; empty for a DynamicCache."""
+    """Class name (`cache`) and parameters of a StaticCache or QuantizedCache; empty for a
+    DynamicCache."""
     kind: str = "transformers"
     cache: Any = field(init=False, repr=False)
     _held: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.begin(1)  # what is not installed is missed now
+        self.begin(1)  # raises now if a backend is not installed
 
     @property
     def is_quantised(self) -> bool:
+        """True for a QuantizedCache."""
         return self.parameters.get("cache") == "QuantizedCache"
 
     def begin(self, room: int) -> None:
@@ -155,10 +163,10 @@ class Transformers:
     def feed(self, ids: Tensor) -> Tensor:
         logits: Any = None
         for piece in pieces(ids, self.chunk):
-            said = self.model(
+            outputs = self.model(
                 input_ids=piece, past_key_values=self.cache, use_cache=True, logits_to_keep=1
             )
-            logits = said.logits[:, -1]
+            logits = outputs.logits[:, -1]
         assert isinstance(logits, Tensor), "no tokens to feed"
         return logits
 
@@ -184,24 +192,24 @@ class Transformers:
 
     @property
     def num_rows(self) -> float:
-        if self.parameters:  # others hold room for more, or rows in two places
+        if self.parameters:  # these reserve capacity, or hold entries in two places
             return float(self.cache.get_seq_length())
         return rows_of(self.cache)
 
 
 def pieces(ids: Tensor, size: int) -> list[Tensor]:
-    """(B, n) as pieces of at most so many tokens each."""
+    """Split (B, n) into pieces of at most `size` tokens."""
     return [ids[:, start : start + size] for start in range(0, ids.shape[1], size)]
 
 
 def rows_of(cache: Any) -> float:
-    """Of a DynamicCache, mean over its layers."""
+    """Return the entries of a DynamicCache, mean over its layers."""
     counts = [layer.keys.shape[-2] for layer in cache.layers]
     return float(sum(counts) / len(counts))
 
 
 def stored_bytes(cache: Any) -> int:
-    """Of all tensors that the layers of a cache of transformers' hold, each storage once."""
+    """Return the bytes of all tensors in the layers of a transformers cache, each storage once."""
     storages: dict[int, int] = {}
     for layer in cache.layers:
         for x in _tensors(list(vars(layer).values())):
@@ -214,7 +222,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             inner = [getattr(value, name) for name in ("_data", "_scale") if hasattr(value, name)]
-            # tensors of optimum-quanto are made of others
+            # tensors of optimum-quanto consist of other tensors
             yield from _tensors(inner) if inner else (value,)
         elif isinstance(value, list | tuple):
             yield from _tensors(value)

@@ -1,6 +1,6 @@
-"""What a model says when it sees only some of what it read: the measure for every contender.
+"""The reference for all contenders: a full cache whose attention hides evicted entries.
 
-A full cache of transformers' own, read by attention in float64 that hides rows it is told to hide.
+It uses a DynamicCache of transformers and attention in float64.
 
 Shapes: B sequences, H key-value heads, G query heads each, n new tokens, T tokens read, D head
 size, V entries of the vocabulary.
@@ -20,55 +20,58 @@ from agentkv_tasks.bench.contenders.models import twin
 ATTENTION = "agentkv-bench-judge"
 
 Kept = list[list[list[Tensor]]]
-"""Per layer, sequence and KV head, positions that are still there; as `Cache.kept` says them."""
+"""Positions still stored, per layer, sequence and KV head, as `Cache.kept` returns them."""
 
 
 class Judge:
-    """Reads tokens beside a cache, and hides from itself what that cache no longer has.
+    """Reads the same tokens as a cache and hides the entries that the cache has evicted.
 
     Args:
-        plain: the model; its weights are used and nothing of it is changed.
+        plain: model whose weights are shared; it is not changed.
     """
 
     def __init__(self, plain: Any) -> None:
-        # the library keeps for good what is registered; the model must not be kept with it
+        # transformers never forgets a registered function; the model must not stay alive with it
         attend = weakref.WeakMethod(self._attend)
         AttentionInterface.register(ATTENTION, partial(_attend_through, attend))
         AttentionMaskInterface.register(ATTENTION, _no_mask)
         self._model = twin(plain, ATTENTION)
-        # without a configuration all layers keep all
+        # without a configuration, all layers keep everything
         self._cache = DynamicCache()
         self._kept: Kept | None = None
 
     def feed(self, ids: Tensor, kept: Kept | None) -> Tensor:
-        """Read (B, n) more; the logits (B, V) of the last one.
+        """Read (B, n) more tokens and return the logits (B, V) of the last one.
 
         Args:
-            kept: of the tokens read so far; None: all.
+            kept: positions to see among the tokens read so far; None: all.
         """
         self._kept = kept
-        said = self._model(input_ids=ids, past_key_values=self._cache, use_cache=True)
-        logits: Tensor = said.logits[:, -1]
+        outputs = self._model(input_ids=ids, past_key_values=self._cache, use_cache=True)
+        logits: Tensor = outputs.logits[:, -1]
         return logits
 
     def take_quantised(self, cache: Cache) -> float:
-        """Let rows be what `cache` reads them back as where it holds them quantised.
+        """Replace entries by their decoded values wherever `cache` stores them quantized.
 
         Returns:
-            The largest distance of a lane's quantised keys or values from what they were here, as a
-            share of their norm; 0 where there are none.
+            The largest distance of a segment's quantized keys or values from the entries here, as a
+            share of their norm; 0 without quantized entries.
         """
         worst = 0.0
         layers: Any = self._cache.layers
         for own, layer in zip(layers, cache.cache_layers, strict=True):
             storage = layer.storage
             width, per = storage.layout.num_heads, storage.layout.segments_per_sequence
-            for lane, count in enumerate(storage.num_quantized):
+            for segment, count in enumerate(storage.num_quantized):
                 if not count:
                     continue
-                sequence, heads = lane // per, slice(lane % per * width, (lane % per + 1) * width)
-                places = storage.positions(lane)[:count].long()
-                read_back = storage.parts(lane)[0].decode(torch.float32)
+                sequence, heads = (
+                    segment // per,
+                    slice(segment % per * width, (segment % per + 1) * width),
+                )
+                places = storage.positions(segment)[:count].long()
+                read_back = storage.parts(segment)[0].decode(torch.float32)
                 for mine, theirs in zip((own.keys, own.values), read_back, strict=True):
                     rows = mine[sequence, heads]  # (w, T, D), a view
                     before = rows[:, places].float()
@@ -104,7 +107,7 @@ class Judge:
 
     @staticmethod
     def _held(kept: list[list[Tensor]], key: Tensor, num_new: int) -> Tensor:
-        """(B, H, T) bool: what is still there, new tokens included."""
+        """Return (B, H, T) bool, True for stored entries and new tokens."""
         held = torch.zeros(key.shape[:3], dtype=torch.bool, device=key.device)
         held[..., key.shape[2] - num_new :] = True
         for sequence, heads in enumerate(kept):
@@ -121,7 +124,7 @@ def attention_of(
     scaling: float,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Softmax attention written out in float64.
+    """Compute softmax attention in float64.
 
     Args:
         query: (B, H * G, n, D).  key, value: (B, H, T, D).
@@ -148,7 +151,7 @@ def attention_of(
 
 def _attend_through(attend: "weakref.WeakMethod[Any]", *args: Any, **kwargs: Any) -> Any:
     method = attend()
-    assert method is not None, "a judge is there as long as its model runs"
+    assert method is not None, "the judge lives as long as its model runs"
     return method(*args, **kwargs)
 
 

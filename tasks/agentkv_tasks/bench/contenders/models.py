@@ -1,4 +1,4 @@
-"""Models to time: one that is there, or random weights in the shape of a known one, scaled down."""
+"""Models of the benchmarks: a local model, or random weights in a published shape."""
 
 import copy
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ from agentkv.models.find import ModelError, find_model
 _FROM: Any = AutoModelForCausalLM  # which has no types
 
 SMALL_VOCABULARY = 8192
-"""Of a shape whose own would not fit (our choice)."""
+"""Vocabulary of a shape whose own does not fit (our choice)."""
 FEW_EXPERTS = 4
-"""Of a layer whose own would not fit: as many as a token of gpt-oss is sent to."""
+"""Experts of a layer whose own do not fit: as many as gpt-oss uses per token."""
 MOST_BYTES = 3 << 30
-"""Weights of a shape on a CPU, so that it can be run anywhere (our choice)."""
+"""Limit of a shape's weights on a CPU, so that it runs anywhere (our choice)."""
 MOST_OF_GPU = 0.7
-"""Share of a GPU's memory for weights, so that 24 GB hold 8e9 of them in 16 bits. Of all of it, not
-of what is free: every process of a measurement must come to the same layers."""
+"""Share of a GPU's total memory for weights, so that 24 GB hold 8e9 of them in 16 bits. Free memory
+is no basis: every process of a measurement must choose the same number of layers."""
 
 _NO_SPECIAL: Mapping[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _QWEN3: Mapping[str, Any] = {"rope_theta": 1e6, "head_dim": 128, "vocab_size": 151936}
@@ -124,7 +124,7 @@ SHAPES: Mapping[str, tuple[type[PreTrainedConfig], Mapping[str, Any]]] = Mapping
         ),
     }
 )
-"""Configurations as published, without their weights; `tiny` is ours."""
+"""Published configurations, without weights; `tiny` is ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,14 @@ class Loaded:
     name: str
     model: Any
     scaled: str
-    """What of the shape was made smaller or larger; empty where nothing was."""
+    """Changes to the size of the shape; empty for none."""
 
 
 def load(name: str, device: torch.device, dtype: str) -> Loaded:
-    """A model of this machine; nothing is downloaded.
+    """Load a model from this machine; nothing is downloaded.
 
     Raises:
-        ModelError: no such model, or one with parts missing.
+        ModelError: the model does not exist or is incomplete.
     """
     source = find_model(name)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -157,33 +157,35 @@ def load(name: str, device: torch.device, dtype: str) -> Loaded:
 def build(
     name: str, device: torch.device, dtype: str, *, num_layers: int | None, num_positions: int
 ) -> Loaded:
-    """Random weights in a known shape, with as many layers as fit, whole turns of sorts of layer.
+    """Make random weights in a published shape.
+
+    The model gets as many layers as fit, in whole periods of its kinds of layers.
 
     Args:
-        num_layers: instead of as many as fit.
-        num_positions: the model is to read so many tokens, whatever its shape was made for.
+        num_layers: number of layers; None: as many as fit.
+        num_positions: tokens that the model must be able to read.
 
     Raises:
-        ModelError: more layers than the shape has.
+        ModelError: the shape has fewer layers.
     """
     kind, values = SHAPES[name]
     config: Any = kind(**values, **_NO_SPECIAL)
     kept = _dtype(dtype, device, torch.bfloat16)
-    said = scale(config, _most_bytes(device), kept, num_layers)
+    changes = scale(config, _most_bytes(device), kept, num_layers)
     if num_positions > config.max_position_embeddings:
-        said.append(f"{num_positions} positions instead of {config.max_position_embeddings}")
+        changes.append(f"{num_positions} positions instead of {config.max_position_embeddings}")
         key = "n_positions" if isinstance(config, GPT2Config) else "max_position_embeddings"
         setattr(config, key, num_positions)
-    # wide enough that attention is not flat, in which mistakes would not be seen
+    # wide enough that attention is not flat, which would hide mistakes
     config.initializer_range = 1.5 * config.hidden_size**-0.5
     torch.manual_seed(0)
     with device:
         model = _FROM.from_config(config, dtype=kept)
-    return _loaded(name, model.to(device), ", ".join(said))
+    return _loaded(name, model.to(device), ", ".join(changes))
 
 
 def twin(model: Any, attention: str) -> Any:
-    """Another model over the same weights, with an attention and hooks of its own."""
+    """Return another model that shares the weights and has its own attention and hooks."""
     shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared)
     other.set_attn_implementation(attention)
@@ -191,13 +193,12 @@ def twin(model: Any, attention: str) -> Any:
 
 
 def plain_attention(model: Any) -> str:
-    """The best of transformers' own that every machine has: sdpa, or eager where the model has
-    sinks, which SDPA does not know."""
+    """Return `sdpa`, or `eager` for a model with attention sinks, which SDPA does not support."""
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
 def most_positions(model: Any) -> int | None:
-    """Tokens that a model with learned positions can read; None for others."""
+    """Return the positions of a model with learned positions; None for others."""
     is_learned = model.config.model_type == "gpt2"
     return int(model.config.max_position_embeddings) if is_learned else None
 
@@ -208,8 +209,8 @@ def _loaded(name: str, model: Any, scaled: str) -> Loaded:
 
 
 def scale(config: Any, most_bytes: float, dtype: torch.dtype, num_layers: int | None) -> list[str]:
-    """Make a configuration smaller until its weights fit; what was done, in words."""
-    said = []
+    """Shrink a configuration until its weights fit, and describe the changes."""
+    changes = []
     whole = config.num_hidden_layers
     if num_layers is not None and not 1 <= num_layers <= whole:
         raise ModelError(f"--layers {num_layers}: the shape has {whole}, so 1 to {whole} fit")
@@ -219,16 +220,16 @@ def scale(config: Any, most_bytes: float, dtype: torch.dtype, num_layers: int | 
         if had is not None and had > few and _bytes(config, dtype, least) > most_bytes:
             setattr(config, key, few)
             what = "entries in the vocabulary" if key == "vocab_size" else "experts in a layer"
-            said.append(f"{few} of {had} {what}")
+            changes.append(f"{few} of {had} {what}")
     count = num_layers
     if count is None:
         count = whole
         while count > least and _bytes(config, dtype, count) > most_bytes:
             count -= least
     if count < whole:
-        said.insert(0, f"{count} of {whole} layers")
+        changes.insert(0, f"{count} of {whole} layers")
         _set_layers(config, count)
-    return said
+    return changes
 
 
 def _set_layers(config: Any, count: int) -> None:
@@ -239,7 +240,7 @@ def _set_layers(config: Any, count: int) -> None:
 
 
 def _bytes(config: Any, dtype: torch.dtype, num_layers: int) -> int:
-    """Of the weights; counted on a model without any."""
+    """Return the bytes of the weights, counted on a model without storage."""
     smaller = copy.deepcopy(config)
     _set_layers(smaller, num_layers)
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Caches of other libraries: those that are here as contenders, and of the rest what is missing."""
+"""Contenders of other libraries, and the reasons why some are missing."""
 
 import contextlib
 import copy
@@ -22,24 +22,24 @@ from agentkv_tasks.bench.contenders.contender import (
 from agentkv_tasks.bench.contenders.models import twin
 
 AGAINST = (BASELINE, "static", "quantized", "kvpress")
-"""What `--against` knows."""
+"""Values of `--against`."""
 
 _BACKENDS = {
     "fp8": "transformers",
     "quanto": "optimum.quanto",
     "hqq": "hqq",
 }
-"""Of transformers' QuantizedCache, and the module each of them needs."""
+"""Backends of transformers' QuantizedCache, and the module that each needs."""
 
 
 def others(
     against: tuple[str, ...], plain: Any, *, chunk: int, budget: int | str | None
 ) -> tuple[list[Contender], list[str]]:
-    """The baseline first, then what else was asked for; and a line for each that is not here.
+    """Make the baseline and the requested contenders, and a line for each that is missing.
 
     Args:
-        plain: a model over transformers' own attention that nobody has touched.
-        budget: rows per head that kvpress goes down to, which takes a number only.
+        plain: unmodified model with transformers' own attention.
+        budget: entries per head for kvpress, which takes a number only.
     """
     found: list[Contender] = [Transformers(BASELINE, plain, chunk)]
     missing: list[str] = []
@@ -60,7 +60,7 @@ def others(
         if not _is_here("kvpress"):
             missing.append("kvpress: left out, it is not installed")
         elif not isinstance(budget, int):
-            missing.append(f"kvpress: left out, it takes no budget such as {budget!r}")
+            missing.append(f"kvpress: left out, it needs a number as budget, not {budget!r}")
         else:
             parameters = {
                 "press": "SnapKVPress",
@@ -89,16 +89,17 @@ def _is_here(module: str) -> bool:
 
 @dataclass(slots=True)
 class Pressed:
-    """kvpress's `DecodingPress` around one of its presses, over a DynamicCache.
+    """kvpress's `DecodingPress` around another press, with a DynamicCache.
 
-    It evicts while decoding only. So of the first thing it reads the last tokens are fed one by
-    one, as many as it takes for the press to act once, and the others at once, as it has to be.
+    The press evicts only while decoding. The first input is therefore fed at once except for its
+    last tokens, which are fed one by one until the press has acted once.
     """
 
     label: str
     model: Any = field(repr=False)
     parameters: Mapping[str, Any]
-    """`press` by its class's name, its `window_size`, and the numbers of the DecodingPress."""
+    """Class name (`press`) and `window_size` of the inner press, and parameters of the
+    DecodingPress."""
     kind: str = "kvpress"
     cache: Any = field(init=False, repr=False)
     press: Any = field(init=False, repr=False)
@@ -136,17 +137,17 @@ class Pressed:
         return logits
 
     def _read(self, ids: Tensor) -> Tensor:
-        # the cache is shorter than what was read, so that positions have to be given
+        # the cache is shorter than the stream, so positions must be given
         places = torch.arange(self._num_fed, self._num_fed + ids.shape[1], device=ids.device)
         self._num_fed += ids.shape[1]
-        said = self.model(
+        outputs = self.model(
             input_ids=ids,
             position_ids=places[None],
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )
-        logits: Tensor = said.logits[:, -1]
+        logits: Tensor = outputs.logits[:, -1]
         return logits
 
     def hold(self) -> None:

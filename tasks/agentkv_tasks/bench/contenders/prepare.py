@@ -1,4 +1,4 @@
-"""What is made ready before anything is measured: a model, the contenders, and a check of each."""
+"""Prepare a measurement: load the model, make the contenders, and check each of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,21 +19,21 @@ from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import device_of
 
 CHECKED = 1.5
-"""Tokens that contenders are checked over, by the budget, so that rows go."""
+"""Length of the check relative to the budget, so that contenders evict."""
 
 
 def check_choice(
     settings: RunSettings, *, shape: str | None, num_layers: int | None, against: Sequence[str]
 ) -> None:
-    """Of what is to be measured, all that can be checked without loading a model.
+    """Check the options of a measurement without loading a model.
 
     Raises:
-        ValueError: an option is wrong; the message says what can be used.
+        ValueError: an option is wrong; the message names valid values.
     """
     if shape is not None and shape not in SHAPES:
         raise BenchError(f"unknown shape {shape!r}; known: {', '.join(SHAPES)}")
     if shape is None and num_layers is not None:
-        raise BenchError("--layers is for a --shape; a model has as many as it has")
+        raise BenchError("--layers needs a --shape; the layers of a model cannot be changed")
     if shape is None:
         if settings.model in SCRIPTED:
             raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
@@ -43,13 +43,15 @@ def check_choice(
             raise BenchError(f"--against {name!r} is unknown; known: {', '.join(AGAINST)}")
     for policy in settings.policies:
         if policy.row_name in AGAINST:
-            raise BenchError(f"{policy.row_name} is the name of another contender; label it anew")
+            raise BenchError(
+                f"{policy.row_name} names another contender; give the policy another label"
+            )
         resolved_parameters(settings, policy)
     device_of(settings.device)
 
 
 def num_checked(settings: RunSettings) -> int:
-    """Tokens that the contenders are checked over."""
+    """Return the number of tokens that the check reads."""
     budget = settings.budget
     least = max(256, round(CHECKED * budget)) if isinstance(budget, int) else 768
     return min(least, 4096) + NUM_STEPS
@@ -58,10 +60,10 @@ def num_checked(settings: RunSettings) -> int:
 def load_model(
     settings: RunSettings, *, shape: str | None, num_layers: int | None, num_positions: int
 ) -> Loaded:
-    """The model of the settings, or random weights in a shape.
+    """Load the model of the settings, or make random weights in a shape.
 
     Raises:
-        ValueError: it is not here, or cannot read so many tokens.
+        ValueError: the model does not exist or has too few positions.
     """
     device = device_of(settings.device)
     if shape is not None:
@@ -73,7 +75,7 @@ def load_model(
     if most is not None and num_positions > most:
         raise BenchError(
             f"{loaded.name} has {most} positions, and up to {num_positions} tokens would be read; "
-            "lower --seen, --tokens or --budget, or give a --shape, which gets as many as it needs"
+            "lower --seen, --tokens or --budget, or give a --shape, which gets enough positions"
         )
     return loaded
 
@@ -81,10 +83,10 @@ def load_model(
 def make_ours(
     settings: RunSettings, policies: Sequence[PolicySettings], plain: Any
 ) -> list[Contender]:
-    """Our cache under each policy, over the same weights as `plain`.
+    """Make a contender of agentkv for each policy, with the weights of `plain`.
 
     Raises:
-        ValueError: a policy or the model cannot have the budget.
+        ValueError: a policy does not fit into the budget.
     """
     model = twin(plain, plain.config._attn_implementation)
     attach(model)
@@ -100,7 +102,8 @@ def make_ours(
 def make_contenders(
     settings: RunSettings, against: tuple[str, ...], plain: Any
 ) -> tuple[list[Contender], list[str]]:
-    """The baseline first, then others, then ours; and a line for each of those not here."""
+    """Make the baseline, then other libraries' caches, then agentkv's; and a line for each that is
+    missing."""
     found, missing = others(against, plain, chunk=settings.chunk, budget=settings.budget)
     return [*found, *make_ours(settings, settings.policies, plain)], missing
 
@@ -112,13 +115,13 @@ def check_contenders(
     batches: Sequence[int],
     progress: Progress,
 ) -> dict[str, dict[str, float]]:
-    """By label, the distances found at worst; see `verify`.
+    """Check all contenders and return their largest distances by label; see `verify`.
 
     Raises:
-        WrongError: a contender does not compute what it should.
+        WrongError: a contender computes wrong results.
     """
     checked: dict[str, dict[str, float]] = {}
-    # two sequences in a batch are enough to be taken for each other
+    # a batch of two is enough to find mixed-up sequences
     for batch in sorted({min(batch, 2) for batch in batches}):
         ids = random_ids(plain, batch, num_checked(settings))
         bar = progress.add_task("", total=len(contenders))
@@ -134,7 +137,7 @@ def check_contenders(
 
 
 def random_ids(model: Any, batch: int, count: int) -> Tensor:
-    """(batch, count) random tokens, always the same; shorter ones are how longer ones begin."""
+    """Return (batch, count) random tokens, the same on every call; more tokens extend fewer."""
     generator = torch.Generator().manual_seed(75)
     drawn = torch.randint(model.config.vocab_size, (count, batch), generator=generator)
     return drawn.T.contiguous().to(model.device)

@@ -1,4 +1,4 @@
-"""What is timed is checked before, and nothing is timed that is wrong."""
+"""Check contenders before a measurement; nothing is measured if one is wrong."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,39 +15,39 @@ from agentkv_tasks.bench.contenders.contender import BASELINE, Contender, Ours, 
 from agentkv_tasks.bench.contenders.judge import Judge, Kept, attention_of
 
 NUM_STEPS = 8
-"""Tokens decoded one by one in a check, after its prompt."""
+"""Tokens that a check decodes one by one after its prompt."""
 LOGITS = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
-"""By dtype: how far logits may be from the judge's, as a share of the largest of them. Rounding of
-every layer adds up in them (our choice; float32 stays below 1e-5 on the models tried)."""
+"""Largest distance of logits from the judge's by dtype, as a share of the largest logit. Rounding
+of all layers adds up (our choice; float32 stays below 1e-5 on the models that we tried)."""
 ATTENTION = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""The same of one attention call, against float64 over the same rows."""
+"""Largest distance of one attention call from float64 over the same entries, by dtype."""
 QUANTISED = {"int8": 0.03, "fp8": 2**-4, "int4": 0.21, "nf4": 0.25}
-"""By format: how far a lane's quantised rows may be from what they were, as a share of their norm;
-for rows of a normal distribution, with some room."""
+"""Largest distance of a segment's quantized entries from the original ones by format, as a share of
+their norm; for normally distributed entries, with a margin."""
 ROWS = {torch.float64: 0.0, torch.float32: 0.0, torch.float16: 0.015, torch.bfloat16: 0.12}
-"""By dtype: what the rounding of the layers before adds to that, as the judge's rows are of its own
-forwards. In bfloat16 it came to 0.04 in the 28 layers of qwen3-0.6b; float16 has an eighth."""
+"""Addition to `QUANTISED` by dtype for the rounding of earlier layers, because the judge computes
+its own entries. bfloat16 came to 0.04 in the 28 layers of qwen3-0.6b; float16 has an eighth."""
 OTHERS_QUANTISED = 0.5
-"""Logits of a cache of transformers' that quantises: a check that it works at all, because its
-rows cannot be read back in one way for all backends."""
+"""Largest distance of logits for transformers' QuantizedCache. It only checks that the cache works:
+there is no uniform way to read the entries of all backends."""
 
 
 class WrongError(RuntimeError):
-    """A contender that does not compute what it should: its speed says nothing."""
+    """A contender computes wrong results, so its speed means nothing."""
 
 
 def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dict[str, float]:
-    """Let a contender read ids (B, n) from the start, beside a judge who sees the same rows.
+    """Let a contender read ids (B, n) beside a judge that sees the same entries.
 
-    All but the last `NUM_STEPS` are read in chunks, those one by one; after each the logits are
-    compared, and rows that the contender holds quantised with what they were. The contender is
-    empty afterwards.
+    Both read all but the last `NUM_STEPS` tokens in chunks and those one by one. After each piece
+    their logits are compared, and quantized entries with the original ones. The contender is empty
+    afterwards.
 
     Returns:
-        What was found at worst, by name; as shares.
+        The largest distances by name, as shares.
 
     Raises:
-        WrongError: saying what was found and what is allowed.
+        WrongError: a distance exceeds its limit; the message names both.
     """
     judge, worst = Judge(plain), {"logits": 0.0, "quantised": 0.0}
     begin = ids.shape[1] - NUM_STEPS
@@ -57,7 +57,7 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
         most = OTHERS_QUANTISED
     read = [*pieces(ids[:, :begin], chunk), *pieces(ids[:, begin:], 1)]
     if contender.kind == "kvpress":
-        # evicts in decoding only, and its prompt is to be whole: checked as long as it keeps all
+        # it evicts only while decoding and reads its prompt whole, so only the prompt is checked
         read = [ids[:, :begin]]
     for piece in read:
         kept: Kept | None = None
@@ -71,7 +71,7 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
             raise WrongError(
                 f"{contender.label} is wrong: within {ids.shape[1]} tokens its logits are "
                 f"{apart:.2g} of the largest from those of a full cache whose attention hides the "
-                f"same rows; at most {most:g} is rounding. Nothing was timed"
+                f"same entries; rounding explains at most {most:g}. Nothing was timed"
             )
         if isinstance(contender, Ours):
             contender.cache.check()
@@ -81,8 +81,8 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
             apart_at_most = 0.0 if name is None else QUANTISED[name] + ROWS[plain.dtype]
             if name is not None and not share <= apart_at_most:
                 raise WrongError(
-                    f"{contender.label} is wrong: rows in {name} are {share:.2g} of their "
-                    f"norm from what they were; at most {apart_at_most:g} is expected. "
+                    f"{contender.label} is wrong: entries in {name} are {share:.2g} of their "
+                    f"norm from the original ones; expected at most {apart_at_most:g}. "
                     "Nothing was timed"
                 )
     contender.end()
@@ -90,14 +90,14 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
 
 
 def check_state(contender: Ours, token: Tensor) -> float:
-    """Let a contender read one more token (B, 1), every layer's attention being done again in
-    float64 over the rows as they are stored.
+    """Let a contender read one more token (B, 1), and compare the attention of every layer with
+    float64 over the stored entries.
 
     Returns:
         The largest distance, as a share of the largest output.
 
     Raises:
-        WrongError: it is more than rounding, or the structure is broken.
+        WrongError: the distance exceeds rounding, or the structure is broken.
     """
     found: list[float] = []
     with _checked(contender.cache, found):
@@ -107,30 +107,30 @@ def check_state(contender: Ours, token: Tensor) -> float:
     if not worst <= most:
         raise WrongError(
             f"{contender.label} is wrong: after {contender.cache.seen} tokens its attention is "
-            f"{worst:.2g} of the largest output from the same in float64; at most {most:g} is "
-            "rounding. Nothing was timed"
+            f"{worst:.2g} of the largest output from float64; rounding explains at most "
+            f"{most:g}. Nothing was timed"
         )
     contender.cache.check()
     return worst
 
 
 def check_logits(contender: Ours, found: Tensor, expected: Tensor) -> None:
-    """Compare logits (B, V) of a contender that keeps all in the model's dtype with the baseline's.
+    """Compare the logits (B, V) of a contender that keeps everything dense with the baseline's.
 
     Raises:
-        WrongError: they are further apart than rounding.
+        WrongError: the distance exceeds rounding.
     """
     apart, most = _apart(found, expected), LOGITS[contender.model.dtype]
     if not apart <= most:
         raise WrongError(
             f"{contender.label} is wrong: after {contender.cache.seen} tokens its logits are "
-            f"{apart:.2g} of the largest from {BASELINE}'s; at most {most:g} is rounding. "
+            f"{apart:.2g} of the largest from {BASELINE}'s; rounding explains at most {most:g}. "
             "Nothing was timed"
         )
 
 
 def keeps_all(contender: Contender) -> bool:
-    """Whether it is a cache of ours that should say what a full one says."""
+    """Return True for a cache of agentkv that keeps everything dense."""
     if not isinstance(contender, Ours):
         return False
     return not contender.policy.gate.evicts and contender.policy.precision.format is None
@@ -192,7 +192,7 @@ def _in_float64(
     sinks: Tensor | None,
 ) -> Tensor:
     """Return (B, 1, H * G, D) float64: one new token over stored entries and itself."""
-    assert q.shape[2] == 1, "a single token sees everything that is stored"
+    assert q.shape[2] == 1, "only a single token sees all stored entries"
     width, group = storage.layout.num_heads, q.shape[1] // keys.shape[1]
     expected = torch.empty((q.shape[0], 1, *q.shape[1::2]), dtype=torch.float64, device=q.device)
     for segment in range(storage.num_segments):

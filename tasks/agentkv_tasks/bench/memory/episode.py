@@ -1,4 +1,4 @@
-"""One episode in a process of its own, which says what it took."""
+"""One episode in its own process, with its memory."""
 
 import gc
 import multiprocessing
@@ -18,12 +18,12 @@ from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, rese
 
 
 class EpisodeError(RuntimeError):
-    """A process that ended without an answer."""
+    """A process was killed before it could report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """What a process is to do."""
+    """The task of a process."""
 
     settings: RunSettings
     shape: str | None
@@ -31,7 +31,7 @@ class Episode:
     num_positions: int
     label: str
     chosen: PolicySettings | None
-    """The policy; None: the contender `label` among `against`."""
+    """Policy; None: the contender `label` among `against`."""
     against: tuple[str, ...]
     seen: int
     num_decoded: int
@@ -39,8 +39,8 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What it took; the names are those of `MemoryRow`."""
+class MemoryUse:
+    """Memory of an episode, with the field names of `MemoryRow`."""
 
     measured: Literal["process", "device"]
     loaded_bytes: int
@@ -51,25 +51,25 @@ class Taken:
     kept_rows: float
 
 
-def in_a_process(episode: Episode) -> Taken:
-    """Begin a process, let it do this and nothing else, and wait until it has ended.
+def in_a_process(episode: Episode) -> MemoryUse:
+    """Run an episode in a new process that does nothing else.
 
     Raises:
-        EpisodeError: it was killed, which is what happens where memory is not enough.
+        EpisodeError: the process was killed, for example because memory ran out.
     """
-    spawn = multiprocessing.get_context("spawn")  # a fork would begin with what is here
+    spawn = multiprocessing.get_context("spawn")  # a fork would inherit memory
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
         try:
             return pool.submit(measured, episode).result()
         except BrokenProcessPool:
             raise EpisodeError(
-                f"{episode.label}, {episode.seen} tokens: the process was killed, as happens where "
-                "memory is not enough; lower --seen or --layers"
+                f"{episode.label}, {episode.seen} tokens: the process was killed, probably because "
+                "memory ran out; lower --seen or --layers"
             ) from None
 
 
-def measured(episode: Episode) -> Taken:
-    """Do it here. Figures mean something only in a process that did nothing before."""
+def measured(episode: Episode) -> MemoryUse:
+    """Run an episode in this process, which must not have done anything before."""
     with threads_of_torch(episode.threads), torch.inference_mode():
         loaded = load_model(
             episode.settings,
@@ -79,7 +79,7 @@ def measured(episode: Episode) -> Taken:
         )
         contender = _contender(episode, loaded.model)
         prompt = random_ids(loaded.model, 1, episode.seen)
-        # weights that lie in a file are in memory when they have been used
+        # weights in a mapped file are resident once they have been used
         contender.model(input_ids=prompt[:, :1], use_cache=False, logits_to_keep=1)
         gc.collect()
         device = loaded.model.device
@@ -89,10 +89,10 @@ def measured(episode: Episode) -> Taken:
         logits = contender.feed(prompt)
         for _ in range(episode.num_decoded):
             logits = contender.feed(logits.argmax(dim=-1, keepdim=True))
-        return Taken(
+        return MemoryUse(
             measured="device" if device.type == "cuda" else "process",
             loaded_bytes=loaded_bytes,
-            # the kernel counts a process's pages with some delay
+            # the kernel counts the pages of a process with a delay
             peak_bytes=max(loaded_bytes, _peak_bytes(device)),
             live_bytes=contender.live_bytes,
             cache_peak_bytes=contender.peak_bytes,
@@ -102,7 +102,7 @@ def measured(episode: Episode) -> Taken:
 
 
 def _peak_bytes(device: torch.device) -> int:
-    """On a CUDA device what tensors take there, as the process holds little but libraries then."""
+    """Return the peak of tensors on a CUDA device, or else of the process."""
     on_device = peak_allocator_bytes(device)
     return peak_rss_bytes() if on_device is None else on_device
 

@@ -1,4 +1,4 @@
-"""`agentkv bench memory`: what whole processes take, after each cache was checked."""
+"""`agentkv bench memory`: peak memory of whole processes with checked caches."""
 
 import gc
 from collections.abc import Sequence
@@ -33,38 +33,39 @@ from agentkv_tasks.provenance import commit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What is to be measured."""
+    """Settings of the measurement."""
 
     settings: RunSettings
-    """Of these the model, the policies, the budget and what loads the model count."""
+    """Only the model with its dtype and device, the policies, the budget and the chunk count."""
     shape: str | None = None
-    """Random weights in this shape instead of the model."""
+    """Shape of random weights to use instead of the model."""
     num_layers: int | None = None
-    """Of the shape; None: as many as fit."""
+    """Layers of the shape; None: as many as fit."""
     lengths: tuple[int, ...]
     """Tokens of the prompt."""
     num_decoded: int
-    """Tokens decoded after it."""
+    """Tokens decoded after the prompt."""
     against: tuple[str, ...] = ()
-    """Beside the baseline, which is always there."""
+    """Contenders besides the baseline."""
     threads: int | None = None
-    """Of torch; None: as they are."""
+    """Threads of torch; None: unchanged."""
     command: str = ""
     out: Path
-    """The file of the rows."""
+    """File of the rows."""
     fresh: bool = False
-    """Overwrite it."""
+    """Overwrite the file."""
 
     @property
     def most_tokens(self) -> int:
+        """Tokens that the model must be able to read."""
         return max(max(self.lengths) + self.num_decoded, num_checked(self.settings))
 
 
 def check(bench: Bench) -> None:
-    """Everything that can be checked without loading a model.
+    """Check the options without loading a model.
 
     Raises:
-        ValueError: an option is wrong; the message says what can be used.
+        ValueError: an option is wrong; the message names valid values.
     """
     check_choice(
         bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
@@ -73,19 +74,19 @@ def check(bench: Bench) -> None:
         raise BenchError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
     require_file(bench.out)
     if bench.out.exists() and not bench.fresh:
-        raise BenchError(f"{bench.out} is there already; give another --out, or --fresh")
+        raise BenchError(f"{bench.out} exists already; give another --out, or --fresh")
 
 
 def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
-    """Check, let a process read under each cache at each length, write a row when it has ended,
-    print the table, and last all rows in short as a line of JSON.
+    """Check the contenders, run a process for each cache and length, write its row at its end, and
+    print the table and a summary in JSON.
 
     Raises:
-        ValueError: as `check`; a budget that a policy or the model cannot have; more tokens than
-            the model has positions; more memory than there is.
-        WrongError: a contender does not compute what it should.
+        ValueError: as `check`; a budget that a policy does not fit into; too few positions; too
+            little memory.
+        WrongError: a contender computes wrong results.
         EpisodeError: a process was killed.
-        KeyboardInterrupt: the rows of processes that had ended are written and shown.
+        KeyboardInterrupt: the rows of finished processes are written and printed.
     """
     check(bench)
     rows: list[MemoryRow] = []
@@ -112,9 +113,9 @@ def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
 
 
 def _measure(bench: Bench, console: Console, progress: Progress, rows: list[MemoryRow]) -> None:
-    """Adds the rows to `rows` and to the file as they come."""
+    """Measure, and add each row to `rows` and to the file."""
     about, labels, checked = _checked(bench, console, progress)
-    # the processes need what was taken on the device
+    # the processes need the memory of the device
     gc.collect()
     torch.cuda.empty_cache()
     policies = {chosen.row_name: chosen for chosen in bench.settings.policies}
@@ -123,7 +124,7 @@ def _measure(bench: Bench, console: Console, progress: Progress, rows: list[Memo
     for seen in sorted(bench.lengths):
         for label, known in labels.items():
             progress.update(bar, description=f"{label}, {seen} tokens")
-            taken = in_a_process(
+            use = in_a_process(
                 Episode(
                     settings=bench.settings,
                     shape=bench.shape,
@@ -137,18 +138,18 @@ def _measure(bench: Bench, console: Console, progress: Progress, rows: list[Memo
                     threads=bench.threads,
                 )
             )
-            growth, base = taken.peak_bytes - taken.loaded_bytes, shortest.get(label)
+            growth, base = use.peak_bytes - use.loaded_bytes, shortest.get(label)
             row = MemoryRow(
                 label=label,
                 seen=seen,
                 num_decoded=bench.num_decoded,
                 growth_bytes=growth,
-                ratio=taken.peak_bytes / base.peak_bytes if base else 1.0,
+                ratio=use.peak_bytes / base.peak_bytes if base else 1.0,
                 growth_ratio=growth / base.growth_bytes if base and base.growth_bytes else 1.0,
                 checked=checked[label],
                 finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 **known,
-                **asdict(taken),
+                **asdict(use),
                 **about,
             )
             shortest.setdefault(label, row)
@@ -160,8 +161,8 @@ def _measure(bench: Bench, console: Console, progress: Progress, rows: list[Memo
 def _checked(
     bench: Bench, console: Console, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, dict[str, float]]]:
-    """What all rows have in common; what each contender is, by label; and how far each was from
-    right. The model is gone when this is over: others are to come."""
+    """Check the contenders. Return the fields that all rows share, the fields of each contender by
+    label, and the distances found by label. The model is freed at the end."""
     settings = bench.settings
     with threads_of_torch(bench.threads), torch.inference_mode():
         loaded = load_model(
@@ -171,7 +172,7 @@ def _checked(
             num_positions=bench.most_tokens,
         )
         contenders, missing = make_contenders(settings, bench.against, loaded.model)
-        # one cache that keeps all, copied in being made longer
+        # one full cache, and its copy while it grows
         require_memory(loaded.model, max(bench.lengths), 2)
         for line in missing:
             console.print(Text(line), soft_wrap=True)
@@ -200,5 +201,5 @@ def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:
 
 
 def _write(bench: Bench, row: MemoryRow, *, is_first: bool) -> None:
-    """Into the file at once; it is made when there is something to write."""
+    """Append a row to the file, which the first row creates."""
     append_line(bench.out, row.to_json().encode() + b"\n", fresh=is_first)

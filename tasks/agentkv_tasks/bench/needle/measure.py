@@ -1,7 +1,7 @@
-"""`agentkv bench needle`: how often a model finds one fact in a long page, by length and depth.
+"""`agentkv bench needle`: find one fact in a long page, by length and depth.
 
-Every policy reads the same pages as an episode does, in its chunks, and its reply is decoded
-greedily. A needle is found when the reply stops with exactly the value that was asked for.
+Every policy reads the same pages as an episode would, in chunks, and decodes its reply greedily. A
+needle is found if the reply stops with exactly the right value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,14 @@ from agentkv.config import RunSettings
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
+from agentkv_tasks.bench.needle.attempt import (
+    attempt_fields,
+    find_needle,
+    pages_digest,
+    weights_digest,
+)
 from agentkv_tasks.bench.needle.page import make_needle
 from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
-from agentkv_tasks.bench.needle.seek import cell, pages_digest, seek, weights_digest
 from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
@@ -36,41 +41,42 @@ if TYPE_CHECKING:
     from agentkv.models.local import ActingModel, LocalModel
 
 REPLY_TOKENS = 96
-"""A reply may have: a line that quotes the page, and the answer."""
+"""Maximum tokens of a reply: a line that quotes the page, and the answer."""
 SPARE = 16
-"""Positions that are left: the mark of an episode's fences may be longer than that of the count."""
+"""Spare positions: the nonce of an episode may take more tokens than the one that was counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What is to be measured."""
+    """Settings of the measurement."""
 
     settings: RunSettings
-    """Of these the model, the policies, the budget, the decoding and what loads the model count."""
+    """Only the model with its dtype and device, the policies, the budget, the chunk and the
+    decoding count."""
     lengths: tuple[int, ...]
     """Tokens of goal and page."""
     depths: tuple[int, ...]
-    """Per cent."""
+    """Depths in percent."""
     num_needles: int
-    """Of each length and depth."""
+    """Needles of each length and depth."""
     seed: int = 0
-    """Of names and pages."""
+    """Seed of names and pages."""
     against: str
-    """The policy that the others are compared with, by its row name."""
+    """Row name of the policy that the others are compared with."""
     threads: int | None = None
-    """Of torch; None: as they are."""
+    """Threads of torch; None: unchanged."""
     command: str = ""
     out: Path
-    """The file of the rows; what it holds already is not measured again."""
+    """File of the rows; cells in it are not measured again."""
     fresh: bool = False
-    """Overwrite it."""
+    """Overwrite the file."""
 
 
 def check(bench: Bench) -> None:
-    """Everything that can be checked without loading a model.
+    """Check the options without loading a model.
 
     Raises:
-        ValueError: an option is wrong; the message says what can be used.
+        ValueError: an option is wrong; the message names valid values.
     """
     settings = bench.settings
     if settings.model in SCRIPTED:
@@ -80,37 +86,34 @@ def check(bench: Bench) -> None:
         resolved_parameters(settings, policy)
     labels = [policy.row_name for policy in settings.policies]
     if bench.against not in labels:
-        raise BenchError(
-            f"--against {bench.against} is none of --policies {','.join(labels)}; name one of them"
-        )
+        raise BenchError(f"--against {bench.against} is not among --policies {','.join(labels)}")
     if not bench.lengths or min(bench.lengths) < 1:
         raise BenchError(f"--lengths must be 1 or more; found {_listed(bench.lengths)}")
     if not bench.depths or min(bench.depths) < 0 or max(bench.depths) > 100:
-        raise BenchError(f"--depths are per cent, 0 to 100; found {_listed(bench.depths)}")
+        raise BenchError(f"--depths must be percentages, 0 to 100; found {_listed(bench.depths)}")
     if bench.num_needles < 1:
-        raise BenchError(f"--needles {bench.num_needles}: at least 1 is needed")
+        raise BenchError(f"--needles {bench.num_needles}: expected at least 1")
     if not 0 <= bench.seed < FIRST_TRAINING_SEED:
         raise BenchError(
-            f"--seed {bench.seed}: names from {FIRST_TRAINING_SEED} on are those that models are "
-            f"trained on; give 0 to {FIRST_TRAINING_SEED - 1}"
+            f"--seed {bench.seed}: models are trained on names from seed {FIRST_TRAINING_SEED} "
+            f"on; give 0 to {FIRST_TRAINING_SEED - 1}"
         )
     needle_file(bench.out, fresh=bench.fresh)
 
 
 def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
-    """Measure, write each row when it is over, print the tables, and last all rows in short as a
-    line of JSON.
+    """Measure, write each row at once, and print the tables and a summary in JSON.
 
     Raises:
-        ValueError: as `check`; a budget that a policy or the model cannot have; lengths that the
-            model has no positions for, or that hold no needle; rows of another measurement.
-        KeyboardInterrupt: the rows that were over are written and shown.
+        ValueError: as `check`; a budget that a policy does not fit into; a length beyond the
+            model's positions or too short for a needle; rows of another measurement.
+        KeyboardInterrupt: finished rows are written and printed.
     """
     check(bench)
     file = needle_file(bench.out, fresh=bench.fresh)
     with threads_of_torch(bench.threads):
         local = load_run_model(bench.settings)
-        assert local is not None, "scripts were refused"
+        assert local is not None, "scripts are refused by `check`"
         _check_lengths(bench, local)
         policies = bench.settings.policies
         acting = {
@@ -143,7 +146,7 @@ def _by_length(rows: Sequence[NeedleRow]) -> list[NeedleRow]:
 
 
 def _check_lengths(bench: Bench, local: "LocalModel") -> None:
-    """Refuse pages that the model has no room for, and those that have no room for a needle."""
+    """Refuse pages beyond the model's positions, and pages too short for a needle."""
     longest, positions = max(bench.lengths), local.max_positions
     if positions is not None and longest + REPLY_TOKENS + SPARE > positions:
         raise BenchError(
@@ -166,7 +169,7 @@ def _measure(
     file: RowFile[NeedleRow],
     progress: Progress,
 ) -> None:
-    """Adds a row of each policy, length and depth that has none; shorter pages first."""
+    """Add the missing rows of each length, depth and policy, shorter pages first."""
     left = _left(bench, file)
     started_at = commit()
     alike = {name: value for name, value in about.items() if name != "parameters"}
@@ -180,9 +183,9 @@ def _measure(
         _require_pages(file, length, depth, digest)
         for label in labels:
             progress.update(bar, description=f"{label}, {length} tokens, depth {depth}")
-            sought = []
+            attempts = []
             for needle in needles:
-                sought.append(seek(acting[label], needle))
+                attempts.append(find_needle(acting[label], needle))
                 progress.advance(bar)
             file.add(
                 NeedleRow(
@@ -194,7 +197,7 @@ def _measure(
                     commit=started_at,
                     command=bench.command,
                     finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    **cell(needles, sought),
+                    **attempt_fields(needles, attempts),
                     **alike,
                 )
             )

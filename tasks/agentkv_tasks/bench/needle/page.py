@@ -1,7 +1,7 @@
-"""A needle: a long page of made-up facts, one of which answers a question.
+"""A needle: a long page of invented facts, one of which answers a question.
 
-Names and words are those of the sites, the names of evaluation worlds. Every needle has a page of
-its own, so that needles are independent of each other; equal arguments give equal needles.
+The page uses names and words of the sites in evaluation worlds. Every needle has its own page, so
+needles are independent. Equal arguments give equal needles.
 """
 
 from bisect import bisect_right
@@ -17,11 +17,11 @@ from agentkv_env.sites.shop.stock import CATEGORIES, COLOURS, LINES, REVIEWS
 from agentkv_tasks.bench.errors import BenchError
 
 FEWEST_OTHERS, MOST_OTHERS = 3, 6
-"""Lines that say codes of other names, so that the name has to be looked at."""
+"""Range of the number of lines with codes of other names, which make the name matter."""
 
 _NOWHERE = Box(0, 0, 0, 0)
 _NONCE = "0a1b2c3d"
-"""As long as an episode's own."""
+"""As long as the nonce of an episode."""
 _KINDS = tuple(kind for kinds in CATEGORIES.values() for kind in kinds)
 _REVIEWS = tuple(text for texts in REVIEWS.values() for _, text in texts)
 
@@ -33,21 +33,21 @@ class Needle:
     goal: str
     page: Page
     line: str
-    """The one that answers."""
+    """Line with the answer."""
     value: str
     """The answer."""
     num_tokens: int
-    """Of goal and page, as the model reads them."""
+    """Tokens of goal and page, as the model reads them."""
 
 
 def make_needle(template: Template, *, seed: int, number: int, length: int, depth: int) -> Needle:
-    """The `number`-th needle of `length` tokens, `depth` per cent down its page.
+    """Make the `number`-th needle of `length` tokens, `depth` percent down its page.
 
-    Goal and page are at most `length` tokens, and less than a line short of that. The line stands
-    where the tokens of the lines above come nearest to `depth`: first at 0, last at 100.
+    Goal and page take at most `length` tokens and fall short by less than a line. The line stands
+    where the share of tokens above it comes nearest to `depth`: first at 0, last at 100.
 
     Raises:
-        BenchError: the codes alone are longer.
+        BenchError: the codes alone are longer than `length`.
     """
     names = Names(seed, f"needle {length} {depth} {number}")
     rng = names.rng
@@ -87,7 +87,7 @@ def make_needle(template: Template, *, seed: int, number: int, length: int, dept
 
 
 def observe(template: Template, page: Page) -> str:
-    """All of a page, as a model that `template` is for is shown it."""
+    """Return the whole text of a page in the layout of `template`."""
     return serialize(page, layout=template.layout, boxes=template.boxes).text
 
 
@@ -102,7 +102,7 @@ def _sized(template: Template, text: str) -> _Line:
 
 
 def _bearer(names: Names) -> str:
-    """What may have a code: a product, a person, a place."""
+    """Return a name that can have a code: a product, a person or a place."""
     roll = names.rng.random()
     if roll < 0.5:
         return names.product(names.brand(), LINES, names.pick(_KINDS).name)
@@ -110,11 +110,10 @@ def _bearer(names: Names) -> str:
 
 
 def _filler(names: Names, reserved: frozenset[str]) -> Iterator[str]:
-    """Lines as pages of the sites have them, without end; none says a code.
+    """Yield endless lines like those of the sites, without codes.
 
     Args:
-        reserved: names that they leave out. Others come again: a long page needs more of them than
-            there are.
+        reserved: names to avoid. Other names repeat, because a long page needs more than there are.
     """
     rng = names.rng
     while True:
@@ -146,6 +145,6 @@ def _filler(names: Names, reserved: frozenset[str]) -> Iterator[str]:
 
 
 def _place(lines: Sequence[_Line], share: float) -> int:
-    """Between which lines, so that those above come nearest to `share` of all tokens."""
+    """Return the place whose lines above come nearest to `share` of all tokens."""
     above = [0, *accumulate(line.num_tokens for line in lines)]
     return min(range(len(above)), key=lambda index: abs(above[index] - share * above[-1]))

@@ -1,4 +1,4 @@
-"""One batch and one length: states are reached once, then contenders decode from them in turns."""
+"""Measure one batch and length: contenders read the prompt once, then decode from it in turns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from agentkv_tasks.bench.speed.split import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What is read, and how often it is decoded from there."""
+    """Tokens and numbers of rounds of one batch and length."""
 
     ids: Tensor = field(repr=False)
-    """(B, seen + warm-up + steps) tokens, the same for all."""
+    """(B, seen + warm-up + steps) tokens, the same for all contenders."""
     seen: int
     num_warm_up: int
     num_rounds: int
@@ -34,21 +34,23 @@ class Cell:
 
     @property
     def prompt(self) -> Tensor:
+        """(B, seen) tokens."""
         return self.ids[:, : self.seen]
 
     @property
     def warm_up(self) -> Sequence[Tensor]:
+        """Tokens (B, 1) before the timed ones."""
         return pieces(self.ids[:, self.seen : self.seen + self.num_warm_up], 1)
 
     @property
     def steps(self) -> Sequence[Tensor]:
-        """Tokens (B, 1)."""
+        """Timed tokens (B, 1)."""
         return pieces(self.ids[:, self.seen + self.num_warm_up :], 1)
 
 
 @dataclass(slots=True)
 class Timed:
-    """What was found of one contender."""
+    """Measurements of one contender."""
 
     contender: Contender
     prefill_seconds: float
@@ -59,19 +61,20 @@ class Timed:
     rounds: list[list[float]] = field(default_factory=list)
     """Seconds of every step."""
     ratios: list[float] = field(default_factory=list)
-    """Of every round: median step by the baseline's."""
+    """Median step relative to the baseline's, per round."""
     whole_ratios: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     allocator_bytes: int | None = None
     splits: list[dict[str, float]] = field(default_factory=list)
-    """Of every round that asked: mean seconds of a step, by part."""
+    """Mean seconds of a step by part, per split round."""
 
     @property
     def label(self) -> str:
+        """Name in rows."""
         return self.contender.label
 
     def row(self, *, batch: int, **about: Any) -> SpeedRow:
-        """With what is not this one's own."""
+        """Return the row of this contender; `about` holds the fields that all rows share."""
         steps = [1e3 * seconds for of_round in self.rounds for seconds in of_round]
         names = dict.fromkeys(name for split in self.splits for name in split)
         parts = {
@@ -113,12 +116,12 @@ class Timed:
 def measure_cell(
     cell: Cell, contenders: Sequence[Contender], progress: Progress
 ) -> Iterator[Timed]:
-    """Of each contender what was found, the baseline first, when all is over.
+    """Measure all contenders, and yield their results at the end, the baseline first.
 
-    Interrupted, it gives what whole rounds have shown, and then raises KeyboardInterrupt again.
+    An interrupt yields the results of complete rounds and is then raised again.
 
     Raises:
-        WrongError: the state of one is not what it should be; before anything is timed.
+        WrongError: a contender has a wrong state; raised before anything is timed.
     """
     batch = cell.ids.shape[0]
     turns = len(contenders) * (1 + cell.num_rounds + cell.num_split_rounds)
@@ -127,8 +130,8 @@ def measure_cell(
     found: list[Timed] = []
 
     def at(what: str, contender: Contender) -> None:
-        said = f"{what} {contender.label}, batch {batch}, {cell.seen} tokens seen"
-        progress.update(bar, description=said)
+        text = f"{what} {contender.label}, batch {batch}, {cell.seen} tokens seen"
+        progress.update(bar, description=text)
 
     try:
         expected: Tensor | None = None
@@ -162,7 +165,7 @@ def measure_cell(
 
 
 def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
-    """Those of rounds in which all had their turn, beside the baseline, which is the first."""
+    """Keep complete rounds only, and compare all contenders with the baseline, the first one."""
     num_whole = min((len(timed.rounds) for timed in found), default=0)
     if not num_whole:
         return
@@ -176,7 +179,7 @@ def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
 
 
 def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tensor]:
-    """Read the prompt, hold that state, and check it."""
+    """Read the prompt, save the state, and check it."""
     logits: list[Tensor] = []
     contender.begin(cell.ids.shape[1])
     seconds = clock.seconds(lambda: logits.append(contender.feed(cell.prompt)))

@@ -1,4 +1,4 @@
-"""Seconds that a step takes where it runs, and what is said of many of them."""
+"""Measure the seconds of a step on its device, and percentiles."""
 
 import gc
 import math
@@ -10,7 +10,7 @@ import torch
 
 
 class Clock:
-    """Times work on one device: by CUDA's events where it is a GPU, between two waits for it."""
+    """Times work on one device, with CUDA events on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -22,14 +22,14 @@ class Clock:
             )
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Do `work`, and wait until it is done."""
+        """Run `work` to its end and return its time."""
         if self._events is None:
             began = time.perf_counter()
             work()
             return time.perf_counter() - began
         begin, end = self._events
         self.wait()
-        # of the device that is timed, which need not be the current one
+        # the timed device need not be the current one
         stream = torch.cuda.current_stream(self._device)
         begin.record(stream)
         work()
@@ -38,13 +38,13 @@ class Clock:
         return float(begin.elapsed_time(end)) / 1e3
 
     def wait(self) -> None:
-        """Until the device has nothing left to do."""
+        """Wait until the device is idle."""
         if self._events is not None:
             torch.cuda.synchronize(self._device)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie, between neighbours by proportion."""
+    """Return the percentile of the values, interpolated linearly between neighbors."""
     assert values and 0 <= share <= 1
     ascending = sorted(values)
     place = share * (len(ascending) - 1)
@@ -55,7 +55,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No collection of garbage inside."""
+    """Disable garbage collection inside the context."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""`agentkv bench speed`: contenders decode in turns from equal states, after each was checked."""
+"""`agentkv bench speed`: checked contenders decode in interleaved rounds from equal states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,48 +38,49 @@ from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.provenance import commit
 
 WARM_UP = 2
-"""Steps of each round before those that count."""
+"""Untimed steps at the start of each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What is to be measured."""
+    """Settings of the measurement."""
 
     settings: RunSettings
-    """Of these the model, the policies, the budget and what loads the model count."""
+    """Only the model with its dtype and device, the policies, the budget and the chunk count."""
     shape: str | None = None
-    """Random weights in this shape instead of the model."""
+    """Shape of random weights to use instead of the model."""
     num_layers: int | None = None
-    """Of the shape; None: as many as fit."""
+    """Layers of the shape; None: as many as fit."""
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
-    """Tokens read before decoding is timed."""
+    """Tokens read before the timed ones."""
     num_tokens: int
-    """Steps of a round."""
+    """Timed steps per round."""
     num_rounds: int
     num_split_rounds: int = 3
-    """In which is asked where time goes; 0 for none."""
+    """Rounds that measure the parts of a step; 0 for none."""
     against: tuple[str, ...] = ()
-    """Beside the baseline, which is always there."""
+    """Contenders besides the baseline."""
     threads: int | None = None
-    """Of torch; None: as they are."""
+    """Threads of torch; None: unchanged."""
     command: str = ""
     out: Path
-    """The file of the rows; what it holds already is not measured again."""
+    """File of the rows; complete cells in it are not measured again."""
     fresh: bool = False
-    """Overwrite it."""
+    """Overwrite the file."""
 
     @property
     def most_tokens(self) -> int:
+        """Tokens that the model must be able to read."""
         most = max(self.lengths) + WARM_UP + self.num_tokens + 1
         return max(most, num_checked(self.settings))
 
 
 def check(bench: Bench) -> None:
-    """Everything that can be checked without loading a model.
+    """Check the options without loading a model.
 
     Raises:
-        ValueError: an option is wrong; the message says what can be used.
+        ValueError: an option is wrong; the message names valid values.
     """
     check_choice(
         bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
@@ -88,21 +89,21 @@ def check(bench: Bench) -> None:
         if not numbers or min(numbers) < 1:
             raise BenchError(f"{what} must be 1 or more; found {', '.join(map(str, numbers))}")
     if bench.num_tokens < 1 or bench.num_rounds < 1 or bench.num_split_rounds < 0:
-        raise BenchError("at least one token in at least one round is needed")
+        raise BenchError("expected at least one token in at least one round")
     if bench.threads is not None and bench.threads < 1:
-        raise BenchError(f"--threads {bench.threads}: at least 1 is needed")
+        raise BenchError(f"--threads {bench.threads}: expected at least 1")
     speed_file(bench.out, fresh=bench.fresh)
 
 
 def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
-    """Check, measure, write the rows of each batch and length when it is over, print the tables,
-    and last all rows in short as a line of JSON.
+    """Check and measure the contenders, write the rows of each batch and length at its end, and
+    print the tables and a summary in JSON.
 
     Raises:
-        ValueError: as `check`; a budget that a policy or the model cannot have; more tokens than
-            the model has positions; more memory than there is; rows of another measurement.
-        WrongError: a contender does not compute what it should.
-        KeyboardInterrupt: with what was measured until then written, as far as whole rounds go.
+        ValueError: as `check`; a budget that a policy does not fit into; too few positions; too
+            little memory; rows of another measurement.
+        WrongError: a contender computes wrong results.
+        KeyboardInterrupt: the results of complete rounds are written.
     """
     check(bench)
     file = speed_file(bench.out, fresh=bench.fresh)
@@ -116,7 +117,7 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
         contenders, missing = make_contenders(bench.settings, bench.against, loaded.model)
         about = _about(bench, loaded)
         left = _left(bench, file, contenders, about)
-        # each state is held, and one contender at a time works on a copy of its own
+        # every contender has a saved state, and one at a time works on a copy
         num_full = sum(not isinstance(x, Ours) or not x.policy.gate.evicts for x in contenders)
         most = max((batch * seen for batch, seen in left), default=0)
         require_memory(loaded.model, most, num_full + 2)

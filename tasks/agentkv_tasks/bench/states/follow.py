@@ -1,4 +1,4 @@
-"""One policy's cache along a stream, beside what a full cache says of the same tokens.
+"""Follow a policy's cache along a stream and compare it with a full cache.
 
 Shapes: V entries of the vocabulary.
 """
@@ -17,13 +17,13 @@ from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_tasks.bench.states.rows import Distance, LayerStates, Lives, StateRow
 
 Step = tuple[tuple[float, float, float | None], ...]
-"""Of every layer: shares of the tokens seen that are original and quantised, and what share of its
-rows the layer deserves (None where rank decides nothing)."""
+"""Per layer: shares of dense and quantized tokens among those seen, and the share of its entries
+that rank lets stay dense (None for other policies)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """What a full cache says of the next token."""
+class Reference:
+    """Next-token distribution of a full cache."""
 
     logits: Tensor
     """(V,) float32."""
@@ -31,17 +31,17 @@ class Truth:
     """(V,) float64, log-probabilities."""
     next_id: int
     is_reply: bool
-    """Whether the next token is one that a model is to write."""
+    """True if the next token belongs to a reply."""
 
     @classmethod
-    def of(cls, logits: Tensor, next_id: int, is_reply: bool) -> "Truth":
-        """From raw logits (V,)."""
+    def of(cls, logits: Tensor, next_id: int, is_reply: bool) -> "Reference":
+        """Compute it from raw logits (V,)."""
         return cls(logits.float(), logits.double().log_softmax(dim=-1), next_id, is_reply)
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """How far one step is from the truth; as in `Distance`."""
+class StepDistance:
+    """Distance of one step from the reference; see `Distance`."""
 
     divergence: float
     logits: float
@@ -51,60 +51,60 @@ class Apart:
     is_reply: bool
 
     @classmethod
-    def of(cls, logits: Tensor, truth: Truth) -> "Apart":
-        """From raw logits (V,)."""
+    def of(cls, logits: Tensor, reference: Reference) -> "StepDistance":
+        """Compute it from raw logits (V,)."""
         log_odds = logits.double().log_softmax(dim=-1)
         return cls(
-            divergence=float((truth.log_odds.exp() * (truth.log_odds - log_odds)).sum()),
-            logits=float((logits.float() - truth.logits).abs().mean()),
-            agrees=bool(logits.argmax() == truth.logits.argmax()),
-            nll=-float(log_odds[truth.next_id]),
-            full_nll=-float(truth.log_odds[truth.next_id]),
-            is_reply=truth.is_reply,
+            divergence=float((reference.log_odds.exp() * (reference.log_odds - log_odds)).sum()),
+            logits=float((logits.float() - reference.logits).abs().mean()),
+            agrees=bool(logits.argmax() == reference.logits.argmax()),
+            nll=-float(log_odds[reference.next_id]),
+            full_nll=-float(reference.log_odds[reference.next_id]),
+            is_reply=reference.is_reply,
         )
 
 
 @dataclass(slots=True)
 class Follower:
-    """Feeds a stream to a cache token by token and keeps what is to be known of every step."""
+    """Feeds a stream to a cache token by token and records every step."""
 
     label: str
     parameters: Mapping[str, Any]
-    """The policy's, with the budget."""
+    """Parameters of the policy, and its budget."""
     cache: Cache
     seconds: float = 0.0
-    """What the steps took."""
-    _apart: list[Apart] = field(default_factory=list)
+    """Time of all steps."""
+    _distances: list[StepDistance] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    """Bytes held."""
+    """Storage after each step, in bytes."""
     steps: list[Step] = field(default_factory=list)
     evictions: list[bool] = field(default_factory=list)
-    """Whether rows went."""
+    """True for each step with an eviction."""
     _ages: list[int] = field(default_factory=list)
     _since: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    """Of every layer and lane, by position: tokens seen when the row was quantised, or -1."""
+    """By layer and segment: tokens seen when the entry at each position was quantized, or -1."""
     _before: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of every layer, rows and quantised rows of all lanes when it was last looked at."""
+    """By layer: entries and quantized entries of all segments at the last look."""
     _seen: int = 0
 
     def prefill(self, model: Any, ids: Tensor) -> None:
-        """Read the prompt (1, n); nothing of it is counted."""
+        """Read the prompt (1, n), which is not recorded."""
         self.cache.feed(model, ids)
-        self._note()
+        self._record()
 
-    def step(self, model: Any, token: Tensor, truth: Truth) -> None:
-        """Read one more token (1, 1) and compare what is said of the next one."""
+    def step(self, model: Any, token: Tensor, reference: Reference) -> None:
+        """Read one more token (1, 1) and compare the distribution of the next one."""
         began = time.perf_counter()
         logits = self.cache.feed(model, token)[0]
-        self._apart.append(Apart.of(logits, truth))
+        self._distances.append(StepDistance.of(logits, reference))
         self.sizes.append(self.cache.nbytes)
-        self.evictions.append(self._note())
+        self.evictions.append(self._record())
         self.steps.append(self._states())
         self.seconds += time.perf_counter() - began
 
     @property
     def lives(self) -> Lives:
-        """Of the quantised rows, one for each head or set of heads that keeps rows of its own."""
+        """Lifetimes of quantized entries, counted once per segment."""
         alive = [self.cache.seen - since[since >= 0] for since in self._since.values()]
         ages = sorted(self._ages)
         return Lives(
@@ -116,10 +116,10 @@ class Follower:
         )
 
     def row(self, begin: int, end: int, *, is_whole: bool, **about: Any) -> StateRow:
-        """What was found from step `begin` up to, and without, `end`; `about` is the rest."""
+        """Return the row of steps begin..end - 1; `about` holds the other fields."""
         part, num_steps = slice(begin, end), end - begin
-        apart = self._apart[part]
-        on_replies = [step for step in apart if step.is_reply]
+        distances = self._distances[part]
+        on_replies = [step for step in distances if step.is_reply]
         steps = self.steps[part]
         layers = []
         for i, index in enumerate(self.cache.evictor.layer_policies):
@@ -145,7 +145,7 @@ class Follower:
             quantised=_mean([layer.quantised for layer in layers]),
             evicted=_mean([layer.evicted for layer in layers]),
             layers=tuple(layers),
-            distance=_distance(apart),
+            distance=_distance(distances),
             reply_distance=_distance(on_replies) if on_replies else None,
             evictions=sum(self.evictions[part]),
             mean_bytes=round(_mean(self.sizes[part])),
@@ -158,10 +158,10 @@ class Follower:
 
     def _states(self) -> Step:
         states = []
-        keepers = self.cache.evictor.layer_policies
-        qualities = [keeper.ranks.qualities.get(0) for keeper in keepers.values()]
+        policies = self.cache.evictor.layer_policies
+        qualities = [policy.ranks.qualities.get(0) for policy in policies.values()]
         best = max((quality for quality in qualities if quality is not None), default=None)
-        for index, quality in zip(keepers, qualities, strict=True):
+        for index, quality in zip(policies, qualities, strict=True):
             storage = self._storage(index)
             seen = self.cache.seen * storage.num_segments
             deserved = None if quality is None or best is None else quality / best
@@ -169,9 +169,9 @@ class Follower:
             states.append((num_dense / seen, num_quantized / seen, deserved))
         return tuple(states)
 
-    def _note(self) -> bool:
-        """Take note of rows that were quantised or went; whether any went."""
-        went, num_new = False, self.cache.seen - self._seen
+    def _record(self) -> bool:
+        """Record quantized and evicted entries; return True if entries were evicted."""
+        has_evicted, num_new = False, self.cache.seen - self._seen
         self._seen = self.cache.seen
         for index in self.cache.evictor.layer_policies:
             storage = self._storage(index)
@@ -179,22 +179,22 @@ class Follower:
             rows_before, coded_before = self._before.get(index, (0, 0))
             self._before[index] = rows, coded
             has_gone = rows < rows_before + num_new * storage.num_segments
-            went |= has_gone
+            has_evicted |= has_gone
             if coded != coded_before or (has_gone and coded):
-                self._note_quantised(index, storage)
-        return went
+                self._record_quantized(index, storage)
+        return has_evicted
 
-    def _note_quantised(self, index: int, storage: LayerStorage) -> None:
+    def _record_quantized(self, index: int, storage: LayerStorage) -> None:
         seen = self.cache.seen
-        for lane, count in enumerate(storage.num_quantized):
-            since = self._since.get((index, lane))
+        for segment, count in enumerate(storage.num_quantized):
+            since = self._since.get((index, segment))
             if since is None or len(since) < seen:
                 grown = torch.full((max(1024, 2 * seen),), -1)
                 if since is not None:
                     grown[: len(since)] = since
-                since = self._since[index, lane] = grown
+                since = self._since[index, segment] = grown
             is_coded = torch.zeros(len(since), dtype=torch.bool)
-            is_coded[storage.positions(lane)[:count].long().cpu()] = True
+            is_coded[storage.positions(segment)[:count].long().cpu()] = True
             has_gone = ~is_coded & (since >= 0)
             self._ages += (seen - since[has_gone]).tolist()
             since[has_gone] = -1
@@ -204,7 +204,7 @@ class Follower:
         return self.cache.cache_layers[index].storage
 
 
-def _distance(steps: Sequence[Apart]) -> Distance:
+def _distance(steps: Sequence[StepDistance]) -> Distance:
     return Distance(
         num_steps=len(steps),
         divergence=_mean([step.divergence for step in steps]),

@@ -1,7 +1,7 @@
-"""`agentkv bench states`: what policies do to the rows of a long stream, and that to the model.
+"""`agentkv bench states`: follow the entries of a long stream under each policy.
 
-Every policy's cache reads the same tokens one by one, whatever it would have said itself, beside a
-full cache of transformers' own, with which each next-token distribution is compared.
+Every cache reads the same tokens one by one. Its next-token distributions are compared with those
+of transformers' full cache.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from agentkv.config import RunSettings
 from agentkv.files import AppendedFile, require_file
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on
-from agentkv_tasks.bench.states.follow import Follower, Truth
+from agentkv_tasks.bench.states.follow import Follower, Reference
 from agentkv_tasks.bench.states.rows import StateRow
 from agentkv_tasks.bench.states.stream import Stream, of_file, of_world
 from agentkv_tasks.bench.states.table import tables
@@ -40,33 +40,33 @@ if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
 
 BLOCK = 128
-"""Tokens that the full cache reads at once, and each policy then one by one: all logits of so many
-tokens are held."""
+"""Tokens that the full cache reads at once before each policy reads them one by one; the logits of
+all of them are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What is to be measured."""
+    """Settings of the measurement."""
 
     settings: RunSettings
-    """Of these the model, the policies, the budget and what loads the model count."""
+    """Only the model with its dtype and device, the policies and the budget count."""
     num_tokens: int
-    """Read one by one."""
+    """Tokens read one by one."""
     num_prompt: int
-    """Read at once before."""
+    """Tokens read at once before those."""
     num_parts: int = 8
-    """Of the stream, each with a row of its own."""
+    """Parts of the stream, each with its own row."""
     text: Path | None = None
-    """A file to read instead of the world."""
+    """File to read instead of the world."""
     out: Path
-    """The file of the rows."""
+    """File of the rows."""
     fresh: bool = False
-    """Overwrite it."""
+    """Overwrite the file."""
 
 
 @dataclass(slots=True)
 class _Full:
-    """Transformers' own cache, which keeps everything."""
+    """Transformers' DynamicCache, which keeps everything."""
 
     model: Any
     cache: Any
@@ -76,21 +76,23 @@ class _Full:
 
     def read(
         self, ids: Tensor, next_ids: Sequence[int], are_replies: Sequence[bool]
-    ) -> list[Truth]:
-        """Of each of some more tokens (1, n)."""
-        said = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True)
+    ) -> list[Reference]:
+        """Read tokens (1, n) and return the reference of each."""
+        outputs = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True)
         return [
-            Truth.of(logits, next_id, is_reply)
-            for logits, next_id, is_reply in zip(said.logits[0], next_ids, are_replies, strict=True)
+            Reference.of(logits, next_id, is_reply)
+            for logits, next_id, is_reply in zip(
+                outputs.logits[0], next_ids, are_replies, strict=True
+            )
         ]
 
 
 def check(bench: Bench) -> None:
-    """Everything that can be checked without loading a model.
+    """Check the options without loading a model.
 
     Raises:
-        ValueError: an option is wrong; the message says what can be used.
-        BrowserMissing: the world is to be read, and there is no browser.
+        ValueError: an option is wrong; the message names valid values.
+        BrowserMissing: the stream needs a browser, and none was found.
     """
     settings = bench.settings
     if settings.model in SCRIPTED:
@@ -100,10 +102,10 @@ def check(bench: Bench) -> None:
         resolved_parameters(settings, policy)
     if not 1 <= bench.num_parts <= bench.num_tokens:
         raise BenchError(
-            f"--parts {bench.num_parts}: {bench.num_tokens} tokens have 1 to {bench.num_tokens}"
+            f"--parts {bench.num_parts}: expected 1 to {bench.num_tokens}, the number of tokens"
         )
     if bench.out.exists() and not bench.fresh:
-        raise BenchError(f"{bench.out} is there already; give another --out, or --fresh")
+        raise BenchError(f"{bench.out} exists already; give another --out, or --fresh")
     if bench.text is None:
         find_browser(settings.browser_path)
     elif not bench.text.is_file():
@@ -112,16 +114,16 @@ def check(bench: Bench) -> None:
 
 
 def run_bench(bench: Bench, console: Console) -> list[StateRow]:
-    """Measure, write the rows of each part when it is over, and print the tables.
+    """Measure, write the rows of each part at its end, and print the tables.
 
     Raises:
-        ValueError: as `check`; a budget that a policy or the model cannot have; a stream too short
-            or longer than the model's positions.
+        ValueError: as `check`; a budget that a policy does not fit into; a stream that is too
+            short, or longer than the model's positions.
     """
     check(bench)
     local = load_run_model(bench.settings)
-    assert local is not None, "scripts were refused"
-    num_all = bench.num_prompt + bench.num_tokens + 1  # the last one is only predicted
+    assert local is not None, "scripts are refused by `check`"
+    num_all = bench.num_prompt + bench.num_tokens + 1  # the last token is only predicted
     if local.max_positions is not None and num_all - 1 > local.max_positions:
         raise BenchError(
             f"--prompt {bench.num_prompt} and --tokens {bench.num_tokens} are more than the "
@@ -189,7 +191,7 @@ def _measure(
     reference.prefill(prompt)
     for follower in followers:
         follower.prefill(model, prompt)
-    about = _about(bench, local, stream)  # before others can change the source
+    about = _about(bench, local, stream)  # before the source tree can change
     bar = progress.add_task("reading the stream", total=bench.num_tokens * len(followers))
     rows: list[StateRow] = []
     with contextlib.closing(AppendedFile(bench.out, truncate=True)) as file:
@@ -211,14 +213,14 @@ def _measure(
                 first = bench.num_prompt + start
                 last = bench.num_prompt + min(start + BLOCK, end)
                 coming = slice(first + 1, last + 1)
-                truths = reference.read(
+                references = reference.read(
                     ids[:, first:last], stream.ids[coming], stream.of_replies[coming]
                 )
                 for follower in followers:
                     progress.update(bar, description=follower.label)
-                    for place, truth in enumerate(truths, start=first):
-                        follower.step(model, ids[:, place : place + 1], truth)
-                    progress.advance(bar, len(truths))
+                    for place, reference_step in enumerate(references, start=first):
+                        follower.step(model, ids[:, place : place + 1], reference_step)
+                    progress.advance(bar, len(references))
             write(begin, end, is_whole=False)
         write(0, bench.num_tokens, is_whole=True)
     return rows

@@ -1,4 +1,4 @@
-"""Token streams that every policy of a measurement reads alike."""
+"""Token streams for all policies of a measurement."""
 
 import contextlib
 import hashlib
@@ -23,25 +23,25 @@ from agentkv_tasks.suites import load_suite
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """So many tokens, always the same from the same place."""
+    """A reproducible stream of tokens."""
 
     source: str
-    """`world 75`, or the name of a file."""
+    """Origin: `world 75`, or the name of a file."""
     ids: tuple[int, ...]
     of_replies: tuple[bool, ...]
-    """Which of them are what a model is to write; the others it is only to read."""
+    """True for the tokens of replies; a model only reads the others."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the ids, written in decimal with commas."""
+        """SHA-256 of the ids in decimal, separated by commas."""
         return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
 
 
 def of_file(path: Path, template: Template, num_tokens: int) -> Stream:
-    """The first tokens of a text file.
+    """Return the first tokens of a text file.
 
     Raises:
-        BenchError: it cannot be read, or has fewer.
+        BenchError: the file cannot be read or is too short.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def of_file(path: Path, template: Template, num_tokens: int) -> Stream:
     if len(ids) < num_tokens:
         raise BenchError(
             f"--text {path} has {len(ids)} tokens for this model, {num_tokens} are needed; "
-            "give a longer one or lower --tokens"
+            "give a longer file or lower --tokens"
         )
     return Stream(path.name, tuple(ids[:num_tokens]), (False,) * num_tokens)
 
@@ -64,48 +64,48 @@ def of_world(
     browser_path: Path | None = None,
     on_page: Callable[[int], None],
 ) -> Stream:
-    """What an agent reads and writes in the embedded world: vwa75's solutions, one after another.
+    """Return what an agent reads and writes while it plays the solutions of vwa75.
 
-    All in one stream, as one cache alive across episodes would see it. The seed decides the world
-    and the order of the tasks. Text inside images is not read, so that equal seeds give equal
-    streams with and without Tesseract.
+    All solutions form one stream, as a cache that lives across episodes would see it. The seed
+    decides the world and the order of the tasks. Text in images is not read, so that equal seeds
+    give equal streams with and without Tesseract.
 
     Args:
-        on_page: told how many tokens there are so far.
+        on_page: called with the number of tokens so far.
 
     Raises:
-        BenchError: the suite is over before there are so many tokens.
-        BrowserMissing, BrowserGone: there is no browser, or no longer.
+        BenchError: the suite has fewer tokens.
+        BrowserMissing, BrowserGone: the browser was not found, or has ended.
     """
     tasks = list(load_suite("vwa75", world_seed=world_seed).tasks)
     random.Random(world_seed).shuffle(tasks)
-    scribe = _Scribe(template, on_page)
+    recorder = _Recorder(template, on_page)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(Server(World(world_seed)))
         addresses = Addresses(server.placeholders, server.addresses)
         executable = str(browser_path) if browser_path else None
         browser = stack.enter_context(Browser.launch(executable=executable))
         for task in tasks:
-            if len(scribe.ids) >= num_tokens:
+            if len(recorder.ids) >= num_tokens:
                 break
             server.reset()
-            scribe.solution = Solution([addresses.fill(line) for line in task.solution])
+            recorder.solution = Solution([addresses.fill(line) for line in task.solution])
             with browser.session(
                 hosts=server.hosts, addresses=server.addresses, viewport=(1280, 1024), ocr=None
             ) as session:
                 session.open(*(addresses.fill(url) for url in task.start_urls))
-                Agent(scribe).run(session, task.intent, max_steps=len(task.solution))
-    if len(scribe.ids) < num_tokens:
+                Agent(recorder).run(session, task.intent, max_steps=len(task.solution))
+    if len(recorder.ids) < num_tokens:
         raise BenchError(
-            f"the solutions of world {world_seed} are {len(scribe.ids)} tokens, {num_tokens} are "
-            "needed; lower --tokens or give a --text"
+            f"the solutions of world {world_seed} have {len(recorder.ids)} tokens, {num_tokens} "
+            "are needed; lower --tokens or give a --text"
         )
-    ids, of_replies = scribe.ids[:num_tokens], scribe.of_replies[:num_tokens]
+    ids, of_replies = recorder.ids[:num_tokens], recorder.of_replies[:num_tokens]
     return Stream(f"world {world_seed}", tuple(ids), tuple(of_replies))
 
 
-class _Scribe:
-    """Follows a solution and writes down what a language model would have read and written."""
+class _Recorder:
+    """Plays a solution and records what a language model would have read and written."""
 
     name = "solution"
 
@@ -114,10 +114,10 @@ class _Scribe:
         self.ids: list[int] = []
         self.of_replies: list[bool] = []
         self.solution = Solution(())
-        self._talk = self.solution.begin("")
+        self._conversation = self.solution.begin("")
 
-    def begin(self, goal: str, *, seed: int = 0) -> "_Scribe":
-        self._talk = self.solution.begin(goal)
+    def begin(self, goal: str, *, seed: int = 0) -> "_Recorder":
+        self._conversation = self.solution.begin(goal)
         self._write(self._template.opening(goal))
         return self
 
@@ -125,7 +125,7 @@ class _Scribe:
         template = self._template
         seen = serialize(page, layout=template.layout, boxes=template.boxes).text
         self._write(template.turn(seen, note))
-        reply = self._talk.reply(page, note)
+        reply = self._conversation.reply(page, note)
         self._write(template.encode(reply.text), is_reply=True)
         self._write(template.separator)
         self._on_page(len(self.ids))

@@ -1,4 +1,4 @@
-"""One needle under one policy, as an episode of a single turn."""
+"""One attempt at a needle under one policy: an episode of a single turn."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,42 +15,42 @@ from agentkv_tasks.report.statistics import rate, wilson_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
-    """What became of one needle."""
+class Attempt:
+    """Outcome and cost of one needle."""
 
     answer: str | None
-    """None where the reply was no answer."""
+    """Answer of the model; None if the reply held none."""
     is_found: bool
     num_read: int
     """Tokens of goal and page."""
     peak_bytes: int
     end_bytes: int
     kept_rows: float
-    """At the end, mean over layers and heads."""
+    """Entries at the end, mean over layers and heads."""
     read_seconds: float
     reply_seconds: float
 
 
-def seek(acting: ActingModel, needle: Needle) -> Sought:
-    """Begin an episode, read the page in the policy's chunks, and see what is answered."""
-    talk = acting.begin(needle.goal)
-    reply = talk.reply(needle.page)
-    assert reply.cache is not None, "a language model has one"
+def find_needle(acting: ActingModel, needle: Needle) -> Attempt:
+    """Run an episode of one turn on a needle's page."""
+    conversation = acting.begin(needle.goal)
+    reply = conversation.reply(needle.page)
+    assert reply.cache is not None, "a language model reports its cache"
     answer = answer_of(reply.text)
-    return Sought(
+    return Attempt(
         answer=answer,
         is_found=answer == needle.value,
         num_read=reply.num_tokens_in,
         peak_bytes=reply.cache.peak_bytes,
-        end_bytes=talk.cache.nbytes,
-        kept_rows=_num_rows(talk.cache),
+        end_bytes=conversation.cache.nbytes,
+        kept_rows=_num_rows(conversation.cache),
         read_seconds=reply.prefill_s,
         reply_seconds=reply.decode_s,
     )
 
 
 def answer_of(reply: str) -> str | None:
-    """What a reply stops with; None if it does something else."""
+    """Return the answer of a `stop` reply; None for other replies."""
     try:
         action = parse(extract(reply, strict=False), strict=False)
     except ActionError:
@@ -58,9 +58,9 @@ def answer_of(reply: str) -> str | None:
     return action.answer.strip() if action.kind == "stop" else None
 
 
-def cell(needles: Sequence[Needle], sought: Sequence[Sought]) -> dict[str, Any]:
-    """The fields of a row that the needles of one place fill under one policy."""
-    found = [each.is_found for each in sought]
+def attempt_fields(needles: Sequence[Needle], attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Return the fields of a row that summarize the attempts of one length, depth and policy."""
+    found = [each.is_found for each in attempts]
     found_rate = rate(found)
     return {
         "num_found": found_rate.num_successes,
@@ -68,25 +68,27 @@ def cell(needles: Sequence[Needle], sought: Sequence[Sought]) -> dict[str, Any]:
         "interval": wilson_interval(found_rate),
         "found": found,
         "values": [needle.value for needle in needles],
-        "answers": [each.answer for each in sought],
-        "mean_tokens": fmean(each.num_read for each in sought),
-        "peak_bytes": max(each.peak_bytes for each in sought),
-        "end_bytes": fmean(each.end_bytes for each in sought),
-        "kept_rows": fmean(each.kept_rows for each in sought),
-        "read_seconds": round(fmean(each.read_seconds for each in sought), 3),
-        "reply_seconds": round(fmean(each.reply_seconds for each in sought), 3),
+        "answers": [each.answer for each in attempts],
+        "mean_tokens": fmean(each.num_read for each in attempts),
+        "peak_bytes": max(each.peak_bytes for each in attempts),
+        "end_bytes": fmean(each.end_bytes for each in attempts),
+        "kept_rows": fmean(each.kept_rows for each in attempts),
+        "read_seconds": round(fmean(each.read_seconds for each in attempts), 3),
+        "reply_seconds": round(fmean(each.reply_seconds for each in attempts), 3),
     }
 
 
 def pages_digest(needles: Sequence[Needle]) -> str:
-    """SHA-256 of goals and pages."""
+    """Return the SHA-256 of all goals and pages."""
     texts = (f"{needle.goal}\n{serialize(needle.page).text}\n" for needle in needles)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def weights_digest(model: Any) -> str:
-    """SHA-256 of names, shapes and the first numbers of all weights, shortened to 16 digits: models
-    trained further differ, and large ones take no longer."""
+    """Return 16 digits of the SHA-256 of the names, shapes and first numbers of all weights.
+
+    Further training changes it, and it takes no longer for large models.
+    """
     digest = hashlib.sha256()
     for name, weight in model.named_parameters():
         first = weight.detach().flatten()[:256].float().cpu().numpy()
