@@ -47,9 +47,9 @@ def annotate(episode: Episode) -> Episode:
     actions = [parse(extract(turn.reply)) for turn in episode.turns]
     pages = [turn.page for turn in episode.turns]
     counts = [turn.counts for turn in episode.turns]
-    spans = _goal_spans(goal, actions, pages, counts)
-    subjects = [_note_subject(goal, span) for span in (None, *spans[:-1])]
-    needed = find_passages(goal, actions, pages, _reading_weights(actions, pages, counts, spans))
+    spans = _find_goal_spans(goal, actions, pages, counts)
+    subjects = [_find_note_subject(goal, span) for span in (None, *spans[:-1])]
+    needed = find_passages(goal, actions, pages, _rate_pages(actions, pages, counts, spans))
     notes: dict[int, dict[str, None]] = {}
     for index, passages in enumerate(needed):
         for passage in passages:
@@ -61,10 +61,10 @@ def annotate(episode: Episode) -> Episode:
         lines = [f"read {note}" for note in list(notes.get(index, ()))[:MAX_NOTES]]
         span = spans[index]
         if turn.counts and span is not None and span != last:
-            lines.append(f"for {_goal_quote(goal, last, span)}")
+            lines.append(f"for {_quote_goal(goal, last, span)}")
             last = span
         is_option = _is_option(actions[index], turn.page)
-        quotes = [] if is_option else _passage_quotes(goal, index, needed[index], subjects)
+        quotes = [] if is_option else _quote_passages(goal, index, needed[index], subjects)
         lines.append(write_reply(actions[index], turn.page, quote="; ".join(quotes)))
         turns.append(replace(turn, reply="\n".join(lines)))
     return replace(episode, turns=tuple(turns))
@@ -79,7 +79,7 @@ def _is_option(action: Action, page: Page) -> bool:
 # ---- the part of the goal that a step works on ------------------------------------------------
 
 
-def _goal_spans(
+def _find_goal_spans(
     goal: str, actions: Sequence[Action], pages: Sequence[Page], counts: Sequence[bool]
 ) -> list[Span | None]:
     """Find the item of the goal that each step works on.
@@ -159,7 +159,7 @@ def _find(goal: str, text: str, after: int, *, anywhere: bool) -> Span | None:
     return (ahead or (spans if anywhere else []) or [None])[0]
 
 
-def _goal_quote(goal: str, last: Span | None, span: Span) -> str:
+def _quote_goal(goal: str, last: Span | None, span: Span) -> str:
     """Quote the goal up to the end of `span`, then ` | ` and the next words.
 
     The quotation starts at `last` if `last` is close, else a few words before `span`.
@@ -182,14 +182,14 @@ def _is_close(last: Span, span: Span) -> bool:
     return last[0] < span[0] and span[1] - last[0] <= _CLOSE
 
 
-def _note_subject(goal: str, span: Span | None) -> Span:
+def _find_note_subject(goal: str, span: Span | None) -> Span:
     """Return the span of a note's subject: the start of the item, or of the goal without one."""
     start, end = span or (0, len(goal))
     subject = " ".join(goal[start:end].split()[:ITEM_WORDS]).rstrip(",.;:")
     return start, start + len(subject)
 
 
-def _passage_quotes(
+def _quote_passages(
     goal: str, index: int, passages: Sequence[Passage], subjects: Sequence[Span]
 ) -> list[str]:
     """Quote the `passages` of step `index`.
@@ -212,7 +212,7 @@ def _passage_quotes(
 # ---- the purpose of a page ----------------------------------------------------------------------
 
 
-def _reading_weights(
+def _rate_pages(
     actions: Sequence[Action],
     pages: Sequence[Page],
     counts: Sequence[bool],

@@ -1,7 +1,7 @@
 """Associative recall rows: a key that recurs must be followed by its value.
 
 Copying continues with the next token. Answering with the value of a key, or the id of a name, also
-needs skipping the tokens between them. With keys and values of one random token each, a model
+requires skipping the tokens between them. With keys and values of one random token each, a model
 learns this within a million tokens; with values of several digits from the start it did not in nine
 million.
 """

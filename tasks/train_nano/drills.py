@@ -87,7 +87,7 @@ class Drills:
         rng = self.rng
         count = num_steps or rng.choice((1, 1, 2, 3, 4, 5))
         steps = [self.step() for _ in range(count)]
-        ending, question = self._question(steps)
+        ending, question = self._question()
         requests = [step.request for step in steps] + ([question] if question else [])
         goal = goal_sentence(rng, requests)
         turns: list[Turn] = []
@@ -200,7 +200,7 @@ class Drills:
         node = replace(_element("combobox", name), value=value, options=options)
         return Step(request.format(wanted, name), node, f"type [combobox: {name}] [{wanted}] [0]")
 
-    def _question(self, steps: Sequence[Step]) -> tuple[list[Step], str]:
+    def _question(self) -> tuple[list[Step], str]:
         """Generate the step that the last page must show and its question; often neither."""
         rng = self.rng
         if rng.random() < 0.45:

@@ -60,7 +60,7 @@ def lookup_episode(drills: Drills, num_elements: int) -> Episode:
     drills.reset_names()
     count = rng.choice((1, 1, 2, 2, 3, 4))
     keys = rng.sample(_KEYS, 8)
-    subjects = [_subject(drills, keys, is_wanted=rng.random() < 0.7) for _ in range(count)]
+    subjects = [_draw_subject(drills, keys, is_wanted=rng.random() < 0.7) for _ in range(count)]
     if all(subject.wanted is None for subject in subjects):
         subjects[0] = replace(subjects[0], wanted=0)
     detours = [drills.step() for _ in range(rng.choice((0, 0, 1, 2)))]
@@ -110,7 +110,7 @@ def gathering_episode(drills: Drills, num_elements: int) -> Episode:
     shared = rng.random() < 0.7
     subjects = []
     for _ in range(rng.randint(2, 8)):
-        subject = _subject(drills, keys, is_wanted=True)
+        subject = _draw_subject(drills, keys, is_wanted=True)
         if shared and keys[0] not in (key for key, _ in subject.facts):
             at = rng.randrange(len(subject.facts) + 1)
             facts = (*subject.facts[:at], (keys[0], drills.value()), *subject.facts[at:])
@@ -125,7 +125,7 @@ def gathering_episode(drills: Drills, num_elements: int) -> Episode:
     else:
         rest = [f"the {_key_text(rng, each)} of {each.name}" for each in subjects]
         asked = rng.choice(("Look up ", "Read ", "Find out ")) + _join_list(rng, rest)
-    last = [_subject(drills, keys, is_wanted=False)] if rng.random() < 0.4 else []
+    last = [_draw_subject(drills, keys, is_wanted=False)] if rng.random() < 0.4 else []
     requests = [asked, *(f"{rng.choice(_LASTS)} {each.name}" for each in last)]
     goal = f"{'. '.join(requests)}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
     answer = ", ".join(each.facts[each.wanted or 0][1] for each in subjects)
@@ -146,7 +146,7 @@ def _join_list(rng: random.Random, parts: Sequence[str]) -> str:
     return between.join(parts[:-1]) + before_last + parts[-1]
 
 
-def _subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:
+def _draw_subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:
     chosen = drills.rng.sample(keys, drills.rng.randint(1, 5))
     facts = tuple((key, drills.value()) for key in chosen)
     return _Subject(drills.name(), facts, drills.rng.randrange(len(facts)) if is_wanted else None)

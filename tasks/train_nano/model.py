@@ -92,7 +92,7 @@ def initialize(config: LlamaConfig, tokenizer: Tokenizer, *, seed: int) -> Llama
     return model
 
 
-def weights_for(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, Tensor]:
+def load_weights(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, Tensor]:
     """Load the weights in `folder` as float32 and adapt them to the vocabulary of `tokenizer`.
 
     Shared tokens keep their embedding and their row of the output head. A new token starts as the

@@ -41,8 +41,8 @@ _KINDS = (
 )
 """Groups of interchangeable words. Words of the sites' forms and buttons are left out."""
 _MOTTO_WORDS = wiki._VIRTUES
-"""Interchangeable words of mottos. They are swapped in upper case only, because their lower-case
-forms occur in other groups."""
+"""Interchangeable words of mottos. Only their upper-case form is swapped, because the lower-case
+forms are words of other groups."""
 
 
 def reword(episode: Episode, rng: random.Random) -> Episode:

@@ -24,7 +24,7 @@ from train_nano.data import Recordings
 from train_nano.episode import Row
 from train_nano.loss import Accuracy, batches, losses, per_reply, per_token
 from train_nano.mixture import ORDER, STAGES, Source, next_kind
-from train_nano.model import configure, export, initialize, weights_for
+from train_nano.model import configure, export, initialize, load_weights
 from train_nano.optimizer import Optimizer
 from train_nano.settings import Progress, Settings
 from train_nano.tokenizer import save as save_tokenizer
@@ -117,7 +117,7 @@ class Trainer:
         Raises:
             ValueError: `folder` has no tokenizer.
         """
-        weights = weights_for(self.tokenizer, folder, seed=self.settings.seed)
+        weights = load_weights(self.tokenizer, folder, seed=self.settings.seed)
         self.model.load_state_dict(weights)
         self.progress = Progress(stage=ORDER[-1])
         self.optimizer = self.new_optimizer()

@@ -15,12 +15,12 @@ def draw_distinct(
     draw: Draw, items: Iterable[T], by: Callable[[T], Hashable], count: int
 ) -> list[T]:
     """Draw `count` of `items` in random order, with different values of the key `by`."""
-    among = list(items)
-    draw.rng.shuffle(among)
+    shuffled = list(items)
+    draw.rng.shuffle(shuffled)
     first: dict[Hashable, T] = {}
-    for item in among:
+    for item in shuffled:
         first.setdefault(by(item), item)
-    assert len(first) >= count, f"only {len(first)} different ones, {count} are asked for"
+    assert len(first) >= count, f"found {len(first)} distinct items, expected at least {count}"
     return list(first.values())[:count]
 
 

@@ -27,13 +27,13 @@ DOTS = str.maketrans("[]`()'", "......")
 SEARCH = Node("element", "textbox", "Search", BOX, id=2)
 
 
-def a_page(title: str, *texts: str, host: str = "wiki", links: tuple[str, ...] = ()) -> Page:
+def make_page(title: str, *texts: str, host: str = "wiki", links: tuple[str, ...] = ()) -> Page:
     nodes = [SEARCH, *(Node("text", "text", text, BOX) for text in texts)]
     nodes += [Node("element", "link", name, BOX, id=10 + i) for i, name in enumerate(links)]
     return Page(f"http://{host}.localhost/{title}", title, tuple(nodes))
 
 
-def an_episode(goal: str, *steps: tuple[Page, str]) -> Episode:
+def make_episode(goal: str, *steps: tuple[Page, str]) -> Episode:
     turns = [Turn(page, resolve(line, page, goal=goal)) for page, line in steps]
     return Episode(goal, tuple(turns))
 
@@ -42,12 +42,12 @@ def replies(episode: Episode) -> list[str]:
     return [turn.reply.partition("```")[0] for turn in annotate(episode).turns]
 
 
-TOWNS = an_episode(
+TOWNS = make_episode(
     "When were Bribury, Mirdal and Elford founded? Answer with the years.",
-    (a_page("Home"), "type [textbox: Search] [Bribury] [1]"),
-    (a_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Mirdal] [1]"),
-    (a_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [Elford] [1]"),
-    (a_page("Elford", "Founded | 1167"), "stop [1241, 1501, 1167]"),
+    (make_page("Home"), "type [textbox: Search] [Bribury] [1]"),
+    (make_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Mirdal] [1]"),
+    (make_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [Elford] [1]"),
+    (make_page("Elford", "Founded | 1167"), "stop [1241, 1501, 1167]"),
 )
 
 
@@ -67,13 +67,13 @@ def test_a_fact_of_the_current_page_is_quoted_without_a_subject() -> None:
 def test_quoted_notes_continue_in_the_goal_only_forward_and_nearby() -> None:
     goal = "When were Elford and Bribury founded? " + "Take your time. " * 8 + "And Mirdal? "
     steps = (
-        (a_page("Home"), "type [textbox: Search] [Bribury] [1]"),
-        (a_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Elford] [1]"),
-        (a_page("Elford", "Founded | 1167"), "type [textbox: Search] [Mirdal] [1]"),
-        (a_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [home] [1]"),
-        (a_page("Home"), "stop [1241, 1167, 1501]"),
+        (make_page("Home"), "type [textbox: Search] [Bribury] [1]"),
+        (make_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Elford] [1]"),
+        (make_page("Elford", "Founded | 1167"), "type [textbox: Search] [Mirdal] [1]"),
+        (make_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [home] [1]"),
+        (make_page("Home"), "stop [1241, 1167, 1501]"),
     )
-    last = replies(an_episode(goal, *steps))[-1]
+    last = replies(make_episode(goal, *steps))[-1]
     assert last == "from Bribury: Founded | 1241; Elford: Founded | 1167; Mirdal: Founded | 1501\n"
 
 
@@ -85,15 +85,15 @@ def test_the_goal_is_quoted_from_the_last_item_to_the_current_one_with_the_next_
 
 
 def test_a_step_to_another_site_belongs_to_the_next_item_of_the_goal() -> None:
-    episode = an_episode(
+    episode = make_episode(
         "Read the price of the Red Lamp. Then find Bribury in the wiki.",
         (
-            a_page("Lamp", "Price | $3", host="shop", links=("All sites",)),
+            make_page("Lamp", "Price | $3", host="shop", links=("All sites",)),
             "click [link: All sites]",
         ),
-        (a_page("Sites", host="home", links=("Wiki",)), "click [link: Wiki]"),
-        (a_page("Wiki"), "type [textbox: Search] [Bribury] [1]"),
-        (a_page("Bribury"), "stop [$3]"),
+        (make_page("Sites", host="home", links=("Wiki",)), "click [link: Wiki]"),
+        (make_page("Wiki"), "type [textbox: Search] [Bribury] [1]"),
+        (make_page("Bribury"), "stop [$3]"),
     )
     assert replies(episode) == [
         "read Read the price of: Price | $3\nfor Bribury in the wiki | .\nat All sites\n",
@@ -104,12 +104,12 @@ def test_a_step_to_another_site_belongs_to_the_next_item_of_the_goal() -> None:
 
 
 def test_a_fact_is_noted_on_the_page_that_was_opened_to_read_it() -> None:
-    episode = an_episode(
+    episode = make_episode(
         "Read the seller of the Red Lamp, then put the Blue Kettle into the cart. Who is it?",
-        (a_page("Home"), "type [textbox: Search] [Red Lamp] [1]"),
-        (a_page("Red", "Seller | Ona"), "type [textbox: Search] [Blue Kettle] [1]"),
-        (a_page("Blue", "Reviewed by | Ona", links=("Add",)), "click [link: Add]"),
-        (a_page("Cart"), "stop [Ona]"),
+        (make_page("Home"), "type [textbox: Search] [Red Lamp] [1]"),
+        (make_page("Red", "Seller | Ona"), "type [textbox: Search] [Blue Kettle] [1]"),
+        (make_page("Blue", "Reviewed by | Ona", links=("Add",)), "click [link: Add]"),
+        (make_page("Cart"), "stop [Ona]"),
     )
     annotated = replies(episode)
     assert annotated[1].startswith("read Red Lamp: Seller | Ona\n")
@@ -125,10 +125,10 @@ def test_a_step_without_training_weight_starts_no_item_of_the_goal() -> None:
 
 
 def test_a_typed_text_may_combine_a_fact_of_a_page_with_words_of_the_goal() -> None:
-    episode = an_episode(
+    episode = make_episode(
         "Who founded what? Search the shop for that company and Pen Set.",
-        (a_page("Ona", "She founded Elrilum"), "go_back"),
-        (a_page("Shop", host="shop"), "type [textbox: Search] [Elrilum Pen Set] [1]"),
+        (make_page("Ona", "She founded Elrilum"), "go_back"),
+        (make_page("Shop", host="shop"), "type [textbox: Search] [Elrilum Pen Set] [1]"),
     )
     assert replies(episode)[0].startswith("read Who founded what? Search: She founded Elrilum\n")
     assert "from Who founded what? Search: She founded Elrilum; Pen Set\n" in replies(episode)[1]

@@ -27,7 +27,7 @@ BOX = Box(0, 0, 1, 1)
 PERSON = "Calan Fenzanell"
 
 
-def an_episode() -> Episode:
+def make_episode() -> Episode:
     nodes = (
         Node("element", "heading", "Towns", BOX),
         Node("element", "link", PERSON, BOX, id=3),
@@ -48,7 +48,7 @@ def an_episode() -> Episode:
 @pytest.mark.parametrize("seed", range(20))
 def test_replies_of_a_variant_still_fit_their_pages(seed: int) -> None:
     rng = random.Random(seed)
-    for episode in (an_episode(), Drills(seed).walk(15)):
+    for episode in (make_episode(), Drills(seed).walk(15)):
         varied = vary(episode, rng)
         for turn in varied.turns:
             action = parse(extract(turn.reply))
@@ -59,7 +59,7 @@ def test_replies_of_a_variant_still_fit_their_pages(seed: int) -> None:
 
 
 def test_a_name_is_replaced_everywhere_together_with_its_handle() -> None:
-    varied = replace_names(an_episode(), random.Random(1))
+    varied = replace_names(make_episode(), random.Random(1))
     name = varied.turns[0].page.nodes[1].name
     assert name != PERSON
     assert name in varied.goal
@@ -130,16 +130,16 @@ def test_different_words_get_different_replacements() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_full_name_of_the_training_side_stays_on_it(seed: int) -> None:
     assert side_of_name(PERSON) == 1
-    assert side_of_name(replace_names(an_episode(), random.Random(seed)).turns[0].page.title) == 1
+    assert side_of_name(replace_names(make_episode(), random.Random(seed)).turns[0].page.title) == 1
 
 
 def test_an_answer_gets_new_digits_everywhere() -> None:
-    changed = replace_numbers(an_episode(), random.Random(2))
+    changed = replace_numbers(make_episode(), random.Random(2))
     answer = parse(extract(changed.turns[1].reply)).answer
     assert re.fullmatch(r"[1-9]\d{3}", answer) and answer != "1832"
     assert changed.turns[1].page.nodes[2].name == f"by calanfenzanell, {answer}"
     assert changed.turns[1].reply.startswith(f"from by calanfenzanell, {answer}\n")
-    assert changed.turns[0].reply == an_episode().turns[0].reply
+    assert changed.turns[0].reply == make_episode().turns[0].reply
 
 
 def test_an_element_id_that_equals_a_replaced_value_is_unchanged() -> None:
@@ -155,14 +155,14 @@ def test_an_element_id_that_equals_a_replaced_value_is_unchanged() -> None:
 
 
 def test_new_element_ids_increase_in_reading_order() -> None:
-    page = renumber_elements(an_episode(), random.Random(0)).turns[0].page
+    page = renumber_elements(make_episode(), random.Random(0)).turns[0].page
     numbers = [node.id for node in page.nodes if node.id is not None]
     assert numbers == sorted(numbers) and len(set(numbers)) == 3
 
 
 def test_dropping_elements_keeps_those_that_goal_and_replies_mention() -> None:
     filler = tuple(Node("element", "link", f"Filler {n}", BOX, id=100 + n) for n in range(30))
-    episode = an_episode()
+    episode = make_episode()
     page = episode.turns[0].page
     page = Page(page.url, page.title, (*filler, *page.nodes, *filler))
     episode = Episode(episode.goal, tuple(Turn(page, turn.reply) for turn in episode.turns))
@@ -174,7 +174,7 @@ def test_dropping_elements_keeps_those_that_goal_and_replies_mention() -> None:
 def test_emptying_pages_keeps_the_page_that_holds_the_answer() -> None:
     page = Page("http://wiki.localhost/", "Main", (Node("element", "link", "Help", BOX, id=1),))
     first = Turn(page, "at Help\n```click [1]```")
-    episode = an_episode()
+    episode = make_episode()
     episode = Episode(episode.goal, (first, *episode.turns, Turn(page, "done\n```stop [1832]```")))
     rng = random.Random(0)
     while (shorter := empty_page(episode, rng)) is not None:
@@ -185,7 +185,7 @@ def test_emptying_pages_keeps_the_page_that_holds_the_answer() -> None:
 
 
 def test_an_episode_is_grounded_if_its_answer_was_on_a_page_or_is_n_a() -> None:
-    episode = an_episode()
+    episode = make_episode()
     assert is_grounded(episode)
     pageless = [Turn(Page(turn.page.url, "", ()), turn.reply) for turn in episode.turns]
     assert not is_grounded(Episode(episode.goal, tuple(pageless)))
@@ -194,11 +194,11 @@ def test_an_episode_is_grounded_if_its_answer_was_on_a_page_or_is_n_a() -> None:
 
 
 def test_episodes_survive_a_round_trip_through_json() -> None:
-    for episode in (an_episode(), Drills(0).walk(10)):
+    for episode in (make_episode(), Drills(0).walk(10)):
         assert from_json(to_json(episode)) == episode
 
 
 def test_equal_generators_give_equal_variants() -> None:
-    assert vary(an_episode(), random.Random(5)) == vary(an_episode(), random.Random(5))
-    goals = {vary(an_episode(), random.Random(seed)).goal for seed in range(10)}
+    assert vary(make_episode(), random.Random(5)) == vary(make_episode(), random.Random(5))
+    goals = {vary(make_episode(), random.Random(seed)).goal for seed in range(10)}
     assert len(goals) > 5 and all(re.match(r"Open \w+ \w+ and say when\.", goal) for goal in goals)

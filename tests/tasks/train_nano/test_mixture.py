@@ -17,7 +17,7 @@ from train_nano.train import MODEL, RECORDINGS
 TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
 
 
-def a_source(recordings: Path) -> Source:
+def make_source(recordings: Path) -> Source:
     return Source(TEMPLATE, Recordings(recordings), range(300, 900), max_tokens=600)
 
 
@@ -25,17 +25,17 @@ def a_source(recordings: Path) -> Source:
 @pytest.mark.parametrize("stage", ORDER)
 def test_the_shares_of_a_stage_sum_to_one(stage: str, tmp_path: Path) -> None:
     for recordings in (RECORDINGS, tmp_path):
-        assert sum(a_source(recordings).shares(stage).values()) == pytest.approx(1.0)
+        assert sum(make_source(recordings).shares(stage).values()) == pytest.approx(1.0)
 
 
 def test_synthetic_kinds_replace_missing_recordings(tmp_path: Path) -> None:
-    shares = a_source(tmp_path).shares("episodes")
+    shares = make_source(tmp_path).shares("episodes")
     assert "task" not in shares and shares["errand"] > 0.6
 
 
 @pytest.mark.parametrize("stage", ["drill", "episodes"])
 def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> None:
-    source = a_source(tmp_path)
+    source = make_source(tmp_path)
     shares, rng = source.shares(stage), random.Random(1)
     spent: Counter[str] = Counter()
     while sum(spent.values()) < 60_000:
@@ -49,7 +49,7 @@ def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_tasks_with_fewer_errors_are_drawn_less_often() -> None:
-    source, rng = a_source(RECORDINGS), random.Random(4)
+    source, rng = make_source(RECORDINGS), random.Random(4)
     tasks = {task_of(episode) for episode in source.recordings.tasks}
     hard = min(tasks)
     wrong = dict.fromkeys(tasks, 0.0) | {hard: 1.0}

@@ -51,7 +51,7 @@ def recordings(tmp_path: Path) -> Recordings:
     return Recordings(folder)
 
 
-def a_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Trainer:
+def make_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Trainer:
     trainer = Trainer(TINY, tokenizer, work, recordings)
     trainer.progress.stage, trainer.progress.level = "drill", 0
     trainer.optimizer = trainer.new_optimizer()
@@ -61,7 +61,7 @@ def a_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Train
 def test_a_few_steps_lower_the_loss(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    trainer = a_trainer(tokenizer, tmp_path, recordings)
+    trainer = make_trainer(tokenizer, tmp_path, recordings)
     history = [trainer.step()["loss"] for _ in range(8)]
     assert history[-1] < history[0] - 0.3
 
@@ -70,9 +70,9 @@ def test_a_few_steps_lower_the_loss(
 def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    uninterrupted = a_trainer(tokenizer, tmp_path / "uninterrupted", recordings)
+    uninterrupted = make_trainer(tokenizer, tmp_path / "uninterrupted", recordings)
     uninterrupted.run(until=UNTIL)
-    first = a_trainer(tokenizer, tmp_path / "halved", recordings)
+    first = make_trainer(tokenizer, tmp_path / "halved", recordings)
     first.run(until=UNTIL // 2)
     second = Trainer(TINY, tokenizer, tmp_path / "halved", recordings)
     second.resume()
@@ -85,7 +85,7 @@ def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(
 def test_a_checkpoint_of_another_shape_raises_an_error(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    a_trainer(tokenizer, tmp_path, recordings).save()
+    make_trainer(tokenizer, tmp_path, recordings).save()
     wider = Trainer(replace(TINY, width=64), tokenizer, tmp_path, recordings)
     with pytest.raises(ValueError, match="another shape"):
         wider.resume()
@@ -94,7 +94,7 @@ def test_a_checkpoint_of_another_shape_raises_an_error(
 def test_a_run_can_start_from_the_weights_of_a_model(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    first = a_trainer(tokenizer, tmp_path / "first", recordings)
+    first = make_trainer(tokenizer, tmp_path / "first", recordings)
     first.step()
     with pytest.raises(ValueError, match="no tokenizer"):
         first.start_from(tmp_path)
@@ -114,10 +114,10 @@ def test_a_run_can_start_from_a_model_with_a_smaller_vocabulary(
 ) -> None:
     fewer = make_tokenizer(["the quick brown fox"], vocab_size=2000)
     assert "Ġquick" in fewer.get_vocab() and "Ġquick" not in tokenizer.get_vocab()
-    before = a_trainer(fewer, tmp_path / "before", recordings).model
+    before = make_trainer(fewer, tmp_path / "before", recordings).model
     save_tokenizer(fewer, tmp_path / "model")
     export(before, tmp_path / "model")
-    trainer = a_trainer(tokenizer, tmp_path / "work", recordings)
+    trainer = make_trainer(tokenizer, tmp_path / "work", recordings)
     trainer.start_from(tmp_path / "model")
     both = fewer.get_vocab().keys() & tokenizer.get_vocab().keys()
     for name in ("model.embed_tokens", "lm_head"):

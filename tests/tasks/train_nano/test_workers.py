@@ -25,23 +25,23 @@ def test_rows_are_sharded_evenly_without_loss_or_duplication(size: int) -> None:
     assert max(loads) - min(loads) <= 1
 
 
-def a_trainer(work: Path, worker: Worker) -> Trainer:
+def make_trainer(work: Path, worker: Worker) -> Trainer:
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     return Trainer(TINY, tokenizer, work, Recordings(work / "none"), worker)
 
 
 def take_steps(worker: Worker, work: Path) -> None:
-    a_trainer(work, worker).run(until=12_000)
+    make_trainer(work, worker).run(until=12_000)
 
 
 @pytest.mark.slow
 def test_two_workers_train_the_same_weights_as_one(tmp_path: Path) -> None:
-    before = weights(a_trainer(tmp_path, Worker()))
+    before = weights(make_trainer(tmp_path, Worker()))
     after = []
     for size in (1, 2):
         work = tmp_path / str(size)
         launch(take_steps, size, work)
-        trainer = a_trainer(work, Worker())
+        trainer = make_trainer(work, Worker())
         trainer.resume()
         assert trainer.progress.step > 1
         after.append(weights(trainer))
