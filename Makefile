@@ -131,9 +131,9 @@ docs: setup .venv/docs
 
 # The default model's whole recipe, hours on two cores, from the committed recordings; continues where it was stopped.
 nano: setup
-	PYTHONPATH=tasks $(BIN)/python -m nano.corpus
-	PYTHONPATH=tasks $(BIN)/python -m nano.train
-	PYTHONPATH=tasks $(BIN)/python -m nano.train --export
+	PYTHONPATH=tasks $(BIN)/python -m train_nano.corpus
+	PYTHONPATH=tasks $(BIN)/python -m train_nano.train
+	PYTHONPATH=tasks $(BIN)/python -m train_nano.train --export
 
 clean:
 	rm -rf .venv .venv-peers .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis

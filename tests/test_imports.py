@@ -66,8 +66,8 @@ FLOORS = {
     ),
     "train_nano": (
         "attention episode optimizer passages tokenizer",
-        "annotate copying drills model pairs quoting record reword team",
-        "augment errands forced loss recall stroll",
+        "annotate associative_recall copying drills model quoting record reword workers",
+        "augment lookups loss page_recall random_walk teacher_forcing",
         "corpus data",
         "mixture",
         "settings",

@@ -1,6 +1,6 @@
-"""The recipe of the default model: tokenizer, drills, recorded episodes, training.
+"""Training recipe of the default model: tokenizer, synthetic and recorded data, training.
 
-    PYTHONPATH=tasks python -m nano.train
+    PYTHONPATH=tasks python -m train_nano.train
 
-Not part of the wheel; the model that came out lies in `agentkv/models/nano/`.
+The package is not part of the wheel. The trained model is in `agentkv/models/nano/`.
 """

@@ -1,19 +1,20 @@
-"""What a reply says before it acts, written with the whole episode in view.
+"""Annotation of replies with notes and quotations, written with the whole episode in view.
 
-A solution knows what to do, not what will matter later; here both ends are at hand. A reply may say
+A recorded solution has the actions but does not know which facts later steps need. The annotation
+does, and adds lines before the action:
 
-    read Bribury: Founded | 1241        what of this page a later step needs, with what it is of
-    for Bribury, Mirdalmere | , Elford  the goal: what was done last, what is begun, what is next
-    at Search the wiki
+    read Bribury: Founded | 1241        a note: a line of this page that a later step needs
+    for Bribury, Mirdalmere | , Elford  the goal: the last item, the current one | the next words
+    at Search the wiki                  the element
     ```type [2] [Mirdalmere] [1]```
 
-and where what was noted is typed or answered, one after the other with the goal between them
+A step that types or answers noted facts quotes the notes in order, with the words of the goal
+between their subjects:
 
     from Bribury: Founded | 1241; Bribury, Mirdalmere: Founded | 1302
 
-and what the goal says of such a text as it is there. So finding the next thing to do is going on
-with the goal, and finding a fact is going on with a note: copying, which is what a small model does
-well.
+Text that comes from the goal is quoted as it is. The model thus finds the next item by continuing
+the goal and a fact by continuing a note. Both are copying, which a small model does well.
 """
 
 import re
@@ -26,94 +27,98 @@ from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from train_nano.episode import Episode
-from train_nano.passages import Passage, needed_by
+from train_nano.passages import Passage, find_passages
 
 _WORDS_BEFORE = 3
-"""Of the goal, quoted before something that does not follow closely on what was done last."""
+"""Number of words quoted before an item of the goal that is not close to the last item."""
 _CLOSE = 100
-"""Characters from the last thing's beginning to the next one's end that are quoted whole."""
+"""Maximum characters from the start of the last item to the end of the next for quoting both."""
 _LONG = 60
-"""Characters of a thing in the goal, beyond which only its first words are quoted."""
-_ELSEWHERE = ("go_back", "tab_focus")
+"""Length in characters above which only the first words of an item are quoted."""
+_LEAVING_ACTIONS = ("go_back", "tab_focus")
 
 Span = tuple[int, int]
-"""Where something stands in the goal."""
+"""Start and end of an item in the goal, in characters."""
 
 
-def annotated(episode: Episode) -> Episode:
-    """`episode` with the same actions and every reply's first lines written anew."""
+def annotate(episode: Episode) -> Episode:
+    """Rewrite the lines before the action in every reply; the actions stay the same."""
     goal = neutralize(episode.goal)
     actions = [parse(extract(turn.reply)) for turn in episode.turns]
     pages = [turn.page for turn in episode.turns]
     counts = [turn.counts for turn in episode.turns]
-    begun = _begun(goal, actions, pages, counts)
-    at_hand = [_item(goal, span) for span in (None, *begun[:-1])]
-    needed = needed_by(goal, actions, pages, _reads(actions, pages, counts, begun))
+    spans = _find_goal_spans(goal, actions, pages, counts)
+    subjects = [_find_note_subject(goal, span) for span in (None, *spans[:-1])]
+    needed = find_passages(goal, actions, pages, _rate_pages(actions, pages, counts, spans))
     notes: dict[int, dict[str, None]] = {}
     for index, passages in enumerate(needed):
         for passage in passages:
             if passage.turn is not None and passage.turn < index:
-                item = goal[slice(*at_hand[passage.turn])]
-                notes.setdefault(passage.turn, {})[f"{item}: {passage.line}"] = None
+                subject = goal[slice(*subjects[passage.turn])]
+                notes.setdefault(passage.turn, {})[f"{subject}: {passage.line}"] = None
     turns, last = [], None
     for index, turn in enumerate(episode.turns):
         lines = [f"read {note}" for note in list(notes.get(index, ()))[:MAX_NOTES]]
-        span = begun[index]
+        span = spans[index]
         if turn.counts and span is not None and span != last:
-            lines.append(f"for {_quote(goal, last, span)}")
+            lines.append(f"for {_quote_goal(goal, last, span)}")
             last = span
-        is_chosen = _is_chosen(actions[index], turn.page)
-        quotes = [] if is_chosen else _quotes(goal, index, needed[index], at_hand)
+        is_option = _is_option(actions[index], turn.page)
+        quotes = [] if is_option else _quote_passages(goal, index, needed[index], subjects)
         lines.append(write_reply(actions[index], turn.page, quote="; ".join(quotes)))
         turns.append(replace(turn, reply="\n".join(lines)))
     return replace(episode, turns=tuple(turns))
 
 
-def _is_chosen(action: Action, page: Page) -> bool:
-    """Whether what is typed is one of the element's options, which needs no quotation."""
+def _is_option(action: Action, page: Page) -> bool:
+    """Return whether the typed text is an option of the element, which needs no quotation."""
     node = None if action.element_id is None else page.element(action.element_id)
     return node is not None and bool(node.options)
 
 
-# ---- what of the goal a step is about ---------------------------------------------------------
+# ---- the part of the goal that a step works on ------------------------------------------------
 
 
-def _begun(
+def _find_goal_spans(
     goal: str, actions: Sequence[Action], pages: Sequence[Page], counts: Sequence[bool]
 ) -> list[Span | None]:
-    """For each step, where what it works on stands in the goal."""
-    named: list[Span | None] = []
+    """Find the item of the goal that each step works on.
+
+    A step that only leads elsewhere belongs to the item that the following steps name.
+    """
+    targets: list[Span | None] = []
     after = 0
     for action, page in zip(actions, pages, strict=True):
-        named.append(_named(goal, action, page, after))
-        after = (named[-1] or (after, 0))[0]
+        targets.append(_find_target(goal, action, page, after))
+        after = (targets[-1] or (after, 0))[0]
     spans: list[Span | None] = []
-    for index, span in enumerate(named):
+    for index, span in enumerate(targets):
         if span is None:
             span = spans[-1] if spans else None
-            strayed = index and not counts[index - 1]
-            if counts[index] and not strayed and _leaves(index, actions, pages):
-                span = next((s for s in _until_arrived(index, actions, pages, named) if s), span)
+            was_mistake = index and not counts[index - 1]
+            if counts[index] and not was_mistake and _leaves(index, actions, pages):
+                ahead = _targets_until_arrival(index, actions, pages, targets)
+                span = next((target for target in ahead if target), span)
         spans.append(span if counts[index] else (spans[-1] if spans else None))
     return spans
 
 
-def _until_arrived(
+def _targets_until_arrival(
     index: int,
     actions: Sequence[Action],
     pages: Sequence[Page],
-    named: Sequence[Span | None],
+    targets: Sequence[Span | None],
 ) -> list[Span | None]:
-    """What the steps after `index` name, up to the first that is more than a way elsewhere."""
+    """Return the targets after step `index`, up to the first step that does not only leave."""
     ahead = index + 1
-    while ahead < len(actions) - 1 and named[ahead] is None and _leaves(ahead, actions, pages):
+    while ahead < len(actions) - 1 and targets[ahead] is None and _leaves(ahead, actions, pages):
         ahead += 1
-    return list(named[index + 1 : ahead + 1])
+    return list(targets[index + 1 : ahead + 1])
 
 
 def _leaves(index: int, actions: Sequence[Action], pages: Sequence[Page]) -> bool:
-    """Whether step `index` is only a way to somewhere else."""
-    if actions[index].kind in _ELSEWHERE:
+    """Return whether step `index` only leads to another page, tab or site."""
+    if actions[index].kind in _LEAVING_ACTIONS:
         return True
     following = pages[index + 1].url if index + 1 < len(pages) else pages[index].url
     return actions[index].kind == "click" and _host(following) != _host(pages[index].url)
@@ -123,8 +128,8 @@ def _host(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-def _named(goal: str, action: Action, page: Page, after: int) -> Span | None:
-    """Where the goal speaks of what `action` types or acts on, from `after` on if it does."""
+def _find_target(goal: str, action: Action, page: Page, after: int) -> Span | None:
+    """Find the typed text or the element of `action` in the goal, preferably from `after` on."""
     if action.kind == "type" and (
         span := _find(goal, neutralize(action.text), after, anywhere=True)
     ):
@@ -135,9 +140,9 @@ def _named(goal: str, action: Action, page: Page, after: int) -> Span | None:
     words = label(node).split()
     for count in range(len(words), 0, -1):
         phrase = " ".join(words[:count]).strip(":,.;!? ")
-        whole = count == len(words) and count > 1
+        is_label = count == len(words) and count > 1
         if len(phrase) >= 4 and phrase != "Search":
-            span = _find(goal, phrase, after, anywhere=whole)
+            span = _find(goal, phrase, after, anywhere=is_label)
             if span is not None:
                 return span
     return None
@@ -154,8 +159,11 @@ def _find(goal: str, text: str, after: int, *, anywhere: bool) -> Span | None:
     return (ahead or (spans if anywhere else []) or [None])[0]
 
 
-def _quote(goal: str, last: Span | None, span: Span) -> str:
-    """The goal up to where `span` ends, from `last` on if that is close before it; what follows."""
+def _quote_goal(goal: str, last: Span | None, span: Span) -> str:
+    """Quote the goal up to the end of `span`, then ` | ` and the next words.
+
+    The quotation starts at `last` if `last` is close, else a few words before `span`.
+    """
     start, end = span
     rest = " ".join(goal[end:].split()[:WORDS_AHEAD])
     if end - start > _LONG:
@@ -170,52 +178,57 @@ def _quote(goal: str, last: Span | None, span: Span) -> str:
 
 
 def _is_close(last: Span, span: Span) -> bool:
-    """Whether the goal is quoted from `last` on where it is quoted up to the end of `span`."""
+    """Return whether a quotation that ends with `span` starts at `last`."""
     return last[0] < span[0] and span[1] - last[0] <= _CLOSE
 
 
-def _item(goal: str, span: Span | None) -> Span:
-    """What a note begins with: the name of what it is of, or how the goal begins."""
+def _find_note_subject(goal: str, span: Span | None) -> Span:
+    """Return the span of a note's subject: the start of the item, or of the goal without one."""
     start, end = span or (0, len(goal))
-    about = " ".join(goal[start:end].split()[:ITEM_WORDS]).rstrip(",.;:")
-    return start, start + len(about)
+    subject = " ".join(goal[start:end].split()[:ITEM_WORDS]).rstrip(",.;:")
+    return start, start + len(subject)
 
 
-def _quotes(
-    goal: str, index: int, passages: Sequence[Passage], at_hand: Sequence[Span]
+def _quote_passages(
+    goal: str, index: int, passages: Sequence[Passage], subjects: Sequence[Span]
 ) -> list[str]:
-    """What step `index` says of its `passages`: what was noted goes on in the goal from what was
-    noted and said before it."""
+    """Quote the `passages` of step `index`.
+
+    A noted passage starts with the goal from the subject of the previous note, if that is close.
+    """
     quotes: list[str] = []
     last: Span | None = None
     for passage in passages:
         if passage.turn is None or passage.turn == index:
             quotes.append(passage.line)
         else:
-            item = at_hand[passage.turn]
-            begin = last[0] if last is not None and _is_close(last, item) else item[0]
-            quotes.append(f"{goal[begin : item[1]]}: {passage.line}")
-            last = item
+            subject = subjects[passage.turn]
+            begin = last[0] if last is not None and _is_close(last, subject) else subject[0]
+            quotes.append(f"{goal[begin : subject[1]]}: {passage.line}")
+            last = subject
     return quotes
 
 
-# ---- what a page was there for ----------------------------------------------------------------
+# ---- the purpose of a page ----------------------------------------------------------------------
 
 
-def _reads(
+def _rate_pages(
     actions: Sequence[Action],
     pages: Sequence[Page],
     counts: Sequence[bool],
-    begun: Sequence[Span | None],
+    spans: Sequence[Span | None],
 ) -> list[int]:
-    """How much each page was there to be read: 2 where the step on it moves on, 1 where it does
-    something there, 0 where it is not learnt."""
+    """Rate how likely each page was opened to be read.
+
+    The rating is 2 if the step on the page moves on to something else, 1 if it acts on the page and
+    0 if its reply is not trained on.
+    """
     return [
         counts[index]
         * (
             2
             if index + 1 == len(pages)
-            or begun[index] != (begun[index - 1] if index else None)
+            or spans[index] != (spans[index - 1] if index else None)
             or _leaves(index, actions, pages)
             else 1
         )

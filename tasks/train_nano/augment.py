@@ -1,6 +1,6 @@
-"""One recorded episode into many: other names, other numbers in brackets, fewer elements.
+"""Augmentation of recorded episodes: other names, values, codes and element ids, fewer elements.
 
-Everything is changed alike in goal, pages and replies, so that a reply stays right for its page.
+Every change applies consistently to goal, pages and replies, so each reply still fits its page.
 """
 
 import random
@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 from agentkv_env.sites import names
-from train_nano.episode import Episode, Turn, mapped, texts
+from train_nano.episode import Episode, Turn, all_texts, map_texts
 from train_nano.reword import reword
 
 _SYLLABLE = "|".join(names._SYLLABLES)
@@ -22,68 +22,69 @@ _ENDING = "|".join(
 _FIRST = rf"(?:{_SYLLABLE})(?:{'|'.join(names._FIRST_ENDINGS)})"
 _LAST = rf"(?:{_SYLLABLE}){{2}}(?:{'|'.join(names._LAST_ENDINGS)})"
 _HANDLE = re.compile(rf"({_FIRST})({_LAST})")
-# The shape of every invented word; a few English words have it too, and may as well be renamed.
+# Every invented word has this form. A few English words match too, and renaming them does no harm.
 _INVENTED = re.compile(rf"(?P<stem>(?:{_SYLLABLE}){{1,2}})(?P<ending>{_ENDING})")
 _WORD = re.compile(r"[A-Za-z]+")
-_RUN = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
+_CAPITALIZED = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 _ID = re.compile(r"```(?P<verb>click|type|hover|clear) \[(?P<id>\d+)\]")
-_SAID = re.compile(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```")
+_TEXT = re.compile(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```")
 _NUMBER = re.compile(r"(?<![\d,.])\d(?:[\d,.]*\d){1,}(?!\d)")
-"""Two digits and more, with what separates them; single ones are too often counts."""
-_ACTED = re.compile(rf"{_ID.pattern}|{_NUMBER.pattern}")
-"""Numbers again, but the ids of elements acted on first, so that they can be told apart."""
+"""Numbers of two or more digits with their separators. Single digits are too often counts."""
+_ID_OR_NUMBER = re.compile(rf"{_ID.pattern}|{_NUMBER.pattern}")
+"""Numbers and ids of elements in actions. The ids match first, so they are not replaced."""
 _CODE = re.compile(r"\b[A-Z]{1,3}-\d{2,6}\b|\b[A-Z]{4,8}\d{2}\b")
-"""A model or serial number, or a coupon."""
+"""Model numbers, serial numbers and coupon codes."""
 _LETTERS = "ABCDEFGHKLMNPRSTUVWXYZ"
 _TRIES = 400
 
 
 def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episode:
-    """A variant of `episode`: mostly renamed and in other words, at times renumbered.
+    """Return a random variant of `episode`.
 
     Args:
-        thinned: how often its pages lose elements. Short pages teach what to do sooner, so training
-            begins with many of them.
+        thinned: probability that the pages lose elements. Short pages teach the actions sooner, so
+            training begins with many of them.
     """
     if rng.random() < 0.7:
         episode = reword(episode, rng)
     if rng.random() < 0.8:
-        episode = rename(episode, rng)
+        episode = replace_names(episode, rng)
     if rng.random() < 0.8:
-        episode = revalue(recode(episode, rng), rng)
+        episode = replace_numbers(replace_codes(episode, rng), rng)
     if rng.random() < thinned:
-        episode = thin(episode, rng, share=rng.uniform(0.5, 1.0))
+        episode = drop_elements(episode, rng, share=rng.uniform(0.5, 1.0))
     if rng.random() < 0.2:
-        episode = renumber(episode, rng)
+        episode = renumber_elements(episode, rng)
     return episode
 
 
 # ---- names ----------------------------------------------------------------------------------
 
 
-def rename(episode: Episode, rng: random.Random) -> Episode:
-    """`episode` with its invented words replaced by others of the same shape, consistently.
+def replace_names(episode: Episode, rng: random.Random) -> Episode:
+    """Replace invented words consistently by others of the same form.
 
-    A full name that was of the training side stays on it: what no training world may say, a variant
-    does not say either.
+    Full names of the training side stay on it, so no variant contains a name that only evaluation
+    worlds may use.
     """
-    text = "\n".join(texts(episode))
-    said = _WORD.findall(text)
-    # Who is shown by user name alone has a full name too.
-    people = [match for word in dict.fromkeys(said) if (match := _HANDLE.fullmatch(word))]
+    text = "\n".join(all_texts(episode))
+    all_words = _WORD.findall(text)
+    # A person who appears only by handle has a full name as well.
+    people = [match for word in dict.fromkeys(all_words) if (match := _HANDLE.fullmatch(word))]
     full = [" ".join(map(str.capitalize, match.groups())) for match in people]
-    runs = {run for run in [*_RUN.findall(text), *full] if names.side_of_name(run) == 1}
-    words = dict.fromkeys(word for word in [*said, *" ".join(full).split()] if word.istitle())
+    phrases = [*_CAPITALIZED.findall(text), *full]
+    protected = {phrase for phrase in phrases if names.side_of_name(phrase) == 1}
+    words = dict.fromkeys(word for word in [*all_words, *" ".join(full).split()] if word.istitle())
     table: dict[str, str] = {}
     for word in words:
         match = _INVENTED.fullmatch(word.lower())
         if match is not None:
-            mine = [run for run in runs if word in run.split()]
-            new = _other(match, mine, table, rng)
+            containing = [phrase for phrase in protected if word in phrase.split()]
+            new = _new_word(match, containing, table, rng)
             if new is not None:
                 table[word.lower()] = new
-    for run in [*_RUN.findall(text), *full]:  # handles: both names of a person, run together
-        parts = run.lower().split()
+    for phrase in phrases:  # a handle is the first and last name without a space
+        parts = phrase.lower().split()
         if len(parts) == 2 and all(part in table for part in parts):
             table["".join(parts)] = "".join(table[part] for part in parts)
 
@@ -94,21 +95,21 @@ def rename(episode: Episode, rng: random.Random) -> Episode:
             return word
         return new.capitalize() if word[0].isupper() else new
 
-    return mapped(episode, lambda text: _WORD.sub(swap, text))
+    return map_texts(episode, lambda text: _WORD.sub(swap, text))
 
 
-def _other(
-    match: re.Match[str], runs: list[str], table: dict[str, str], rng: random.Random
+def _new_word(
+    match: re.Match[str], phrases: list[str], table: dict[str, str], rng: random.Random
 ) -> str | None:
-    """A new word for the one matched, such that its `runs` stay on the training side; or None."""
+    """Draw a word that keeps its `phrases` on the training side, or None after `_TRIES` draws."""
     old = match[0]
     count = len(re.findall(_SYLLABLE, match["stem"]))
     for _ in range(_TRIES):
         new = "".join(rng.choice(names._SYLLABLES) for _ in range(count)) + match["ending"]
         known = {**table, old: new}
         changed = (
-            " ".join(known.get(word.lower(), word.lower()).capitalize() for word in run.split())
-            for run in runs
+            " ".join(known.get(word.lower(), word.lower()).capitalize() for word in phrase.split())
+            for phrase in phrases
         )
         nouns = (new.capitalize(), *changed)
         if new not in table.values() and all(names.side_of_name(noun) == 1 for noun in nouns):
@@ -119,15 +120,14 @@ def _other(
 # ---- numbers --------------------------------------------------------------------------------
 
 
-def revalue(episode: Episode, rng: random.Random) -> Episode:
-    """`episode` with other digits in its goal and in what is typed and answered, wherever else
-    they stand.
+def replace_numbers(episode: Episode, rng: random.Random) -> Episode:
+    """Replace the digits of all numbers that the goal, a typed text or the answer contains.
 
-    What a page says has to be read from it; the values of a few dozen worlds could be learnt.
+    The values of a few dozen worlds could be memorized; replaced values must be read from the page.
     """
-    said = " ".join(found[1] for turn in episode.turns for found in _SAID.finditer(turn.reply))
+    typed = " ".join(found[1] for turn in episode.turns for found in _TEXT.finditer(turn.reply))
     table: dict[str, str] = {}
-    for number in dict.fromkeys(_NUMBER.findall(f"{episode.goal} {said}")):
+    for number in dict.fromkeys(_NUMBER.findall(f"{episode.goal} {typed}")):
         new = "".join(
             rng.choice("123456789" if index == 0 else "0123456789") if digit.isdigit() else digit
             for index, digit in enumerate(number)
@@ -136,32 +136,32 @@ def revalue(episode: Episode, rng: random.Random) -> Episode:
             table[number] = new
     if not table:
         return episode
-    return mapped(episode, lambda text: _ACTED.sub(lambda m: table.get(m[0], m[0]), text))
+    return map_texts(episode, lambda text: _ID_OR_NUMBER.sub(lambda m: table.get(m[0], m[0]), text))
 
 
-def recode(episode: Episode, rng: random.Random) -> Episode:
-    """`episode` with other letters and digits in every code of its goal and pages."""
+def replace_codes(episode: Episode, rng: random.Random) -> Episode:
+    """Replace the letters and digits of every code."""
     table: dict[str, str] = {}
-    for code in sorted({code for text in texts(episode) for code in _CODE.findall(text)}):
+    for code in sorted({code for text in all_texts(episode) for code in _CODE.findall(text)}):
         new = ""
         while not new or new in table.values():
             new = "".join(
-                rng.choice(_LETTERS) if sign.isalpha()
-                else rng.choice("23456789") if sign.isdigit()
-                else sign
-                for sign in code
+                rng.choice(_LETTERS) if character.isalpha()
+                else rng.choice("23456789") if character.isdigit()
+                else character
+                for character in code
             )  # fmt: skip
         table[code] = new
-    return mapped(episode, lambda text: _CODE.sub(lambda match: table[match[0]], text))
+    return map_texts(episode, lambda text: _CODE.sub(lambda match: table[match[0]], text))
 
 
-def renumber(episode: Episode, rng: random.Random) -> Episode:
-    """`episode` with other numbers on the elements of each page, still rising in reading order."""
+def renumber_elements(episode: Episode, rng: random.Random) -> Episode:
+    """Draw new ids for the elements of each page, still increasing in reading order."""
 
     def turn(old: Turn) -> Turn:
-        numbers = sorted({node.id for node in old.page.nodes if node.id is not None})
-        room = max(200, len(numbers) + 1)
-        new = dict(zip(numbers, sorted(rng.sample(range(1, room), len(numbers))), strict=True))
+        ids = sorted({node.id for node in old.page.nodes if node.id is not None})
+        end = max(200, len(ids) + 1)
+        new = dict(zip(ids, sorted(rng.sample(range(1, end), len(ids))), strict=True))
         nodes = tuple(
             node if node.id is None else replace(node, id=new[node.id]) for node in old.page.nodes
         )
@@ -177,24 +177,24 @@ def renumber(episode: Episode, rng: random.Random) -> Episode:
 # ---- elements -------------------------------------------------------------------------------
 
 
-def thin(episode: Episode, rng: random.Random, *, share: float) -> Episode:
-    """`episode` with about `share` of those nodes gone that neither goal nor replies speak of.
+def drop_elements(episode: Episode, rng: random.Random, *, share: float) -> Episode:
+    """Drop about `share` of the nodes that share no word with goal and replies.
 
-    Neighbours of what is spoken of stay: they may say what it is.
+    The neighbors of the other nodes stay, because they may hold a label or a value.
     """
-    spoken = "\n".join([episode.goal, *(turn.reply for turn in episode.turns)])
-    words = {word for word in re.findall(r"\w{3,}|\d+", spoken.lower())} - _COMMON
+    text = "\n".join([episode.goal, *(turn.reply for turn in episode.turns)])
+    words = {word for word in re.findall(r"\w{3,}|\d+", text.lower())} - _COMMON
 
     def turn(old: Turn) -> Turn:
         nodes = old.page.nodes
         acted = _ID.search(old.reply)
-        named = [
+        relevant = [
             index
             for index, node in enumerate(nodes)
             if (acted and node.id == int(acted["id"]))
             or words & set(re.findall(r"\w{3,}|\d+", f"{node.name} {node.value}".lower()))
         ]
-        safe = {near for index in named for near in range(index - 2, index + 4)}
+        safe = {near for index in relevant for near in range(index - 2, index + 4)}
         kept = tuple(
             node for index, node in enumerate(nodes) if index in safe or rng.random() >= share
         )

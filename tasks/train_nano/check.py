@@ -1,6 +1,6 @@
-"""Say how a checkpoint does on recorded episodes, each reply given that all before it were right.
+"""Score a checkpoint on recorded episodes with teacher forcing.
 
-PYTHONPATH=tasks python -m nano.check tasks/train_nano/recordings/world-1000002.jsonl.xz
+PYTHONPATH=tasks python -m train_nano.check tasks/train_nano/recordings/world-1000002.jsonl.xz
 """
 
 import argparse
@@ -11,16 +11,16 @@ import torch
 from transformers import LlamaForCausalLM
 
 from agentkv.dialog.prompt import PlainTemplate
-from train_nano.annotate import annotated
+from train_nano.annotate import annotate
 from train_nano.episode import Episode, encode, load
 from train_nano.loss import losses, per_reply
-from train_nano.train import HERE, trainer_for
+from train_nano.train import HERE, load_trainer
 
 
 def check(
     model: LlamaForCausalLM, template: PlainTemplate, episodes: Sequence[Episode]
 ) -> list[list[bool]]:
-    """For each episode, which of its replies come out exactly so, token by token."""
+    """Return, for each episode, whether each reply is predicted exactly."""
     results = []
     for episode in episodes:
         row = encode(template, episode)
@@ -31,23 +31,24 @@ def check(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Check the checkpoint on recorded episodes.")
+    parser = argparse.ArgumentParser(description="Score the checkpoint on recorded episodes.")
     parser.add_argument("recording", type=Path)
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    trainer = trainer_for(options.work)
-    episodes = list(map(annotated, load(options.recording)))
+    trainer = load_trainer(options.work)
+    episodes = list(map(annotate, load(options.recording)))
     results = check(trainer.model, trainer.template, episodes)
     for episode, hits in zip(episodes, results, strict=True):
         marks = "".join("+" if hit else "-" for hit in hits)
         print(f"{marks:32} {episode.name:28} {episode.goal[:90]}")
     replies = [hit for hits in results for hit in hits]
-    whole = sum(map(all, results))
+    num_exact = sum(map(all, results))
     print(f"step {trainer.progress.step}, {trainer.progress.tokens:,} tokens:")
     print(
-        f"{sum(replies)} of {len(replies)} replies right, {whole} of {len(results)} episodes wholly"
+        f"{sum(replies)} of {len(replies)} replies and {num_exact} of {len(results)} whole episodes"
+        " are exact"
     )
 
 

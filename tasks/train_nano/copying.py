@@ -1,4 +1,4 @@
-"""Copying: to go on with what was read before, at any distance. What acting rests on."""
+"""Copying rows: spans of random tokens that recur at all distances."""
 
 import random
 from collections.abc import Sequence
@@ -6,26 +6,28 @@ from collections.abc import Sequence
 from train_nano.episode import Row
 
 MOST_CONTEXT = 6
-"""Tokens, of a span that recurs, that must tell how it goes on."""
+"""Maximum number of tokens of a repeated span that must determine the next token."""
 
 
-def copying(rng: random.Random, tokens: Sequence[int], length: int) -> Row:
-    """A row of `length` of these `tokens` in which spans recur at all distances; recurrences count.
+def copy_row(rng: random.Random, tokens: Sequence[int], length: int) -> Row:
+    """Build a row of `length` of these `tokens` in which repeated spans carry weight.
 
-    Where what was copied so far, up to `MOST_CONTEXT` tokens of it, went on in two ways before,
-    nothing says which it is: that does not count, nor does the first token of a span. With few
-    `tokens` one of context says little, as in numbers and in names that begin alike.
+    A repeated token has weight 1 if the copied part of its span, at most `MOST_CONTEXT` tokens, has
+    had only one continuation so far. Ambiguous tokens and the first token of a span have weight 0.
+    With few different `tokens` a single token of context is seldom enough, as in numbers and in
+    names with a common prefix.
     """
     ids: list[int] = []
     weights: list[float] = []
-    went_on: dict[tuple[int, ...], set[int]] = {}
+    continuations: dict[tuple[int, ...], set[int]] = {}
 
     def append(token: int, num_copied: int) -> None:
         contexts = [tuple(ids[-size:]) for size in range(1, min(len(ids), MOST_CONTEXT) + 1)]
-        told = went_on.get(contexts[min(num_copied, MOST_CONTEXT) - 1]) if num_copied else None
-        weights.append(float(told == {token}))
+        size = min(num_copied, MOST_CONTEXT)
+        known = continuations.get(contexts[size - 1]) if num_copied else None
+        weights.append(float(known == {token}))
         for context in contexts:
-            went_on.setdefault(context, set()).add(token)
+            continuations.setdefault(context, set()).add(token)
         ids.append(token)
 
     for _ in range(rng.randint(length // 4, length // 2)):

@@ -1,4 +1,4 @@
-"""Recorded episodes, as rows: drawn, varied, and cut to a length."""
+"""Rows from recorded episodes: sampling, augmentation and shortening."""
 
 import hashlib
 import random
@@ -10,34 +10,34 @@ from pathlib import Path
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
-from train_nano.annotate import annotated
+from train_nano.annotate import annotate
 from train_nano.augment import vary
 from train_nano.episode import Episode, Row, encode, load
 
-_EASIEST = 0.05
-"""How often a task is drawn of which everything is right; one of which nothing is right, once."""
+_MIN_ODDS = 0.05
+"""Sampling weight of a task without errors. The share of wrong replies is added to it."""
 
 
 class Recordings:
-    """All episodes in a folder's `*.jsonl.xz`, by file name. False when there is none."""
+    """All episodes of a folder's `*.jsonl.xz` files, in order of file name; false if empty."""
 
     def __init__(self, folder: Path) -> None:
         self.tasks: list[Episode] = []
-        self.strolls: list[Episode] = []
+        self.random_walks: list[Episode] = []
         digest = hashlib.sha256()
         for path in sorted(folder.glob("*.jsonl.xz")):
             digest.update(path.read_bytes())
-            into = self.strolls if path.name.startswith("stroll") else self.tasks
-            into += filter(is_founded, load(path))
+            episodes = self.random_walks if path.name.startswith("stroll") else self.tasks
+            episodes += filter(is_grounded, load(path))
         self.digest = digest.hexdigest()
-        """SHA-256 of the files' bytes."""
+        """SHA-256 of the content of all files."""
 
     def __len__(self) -> int:
-        return len(self.tasks) + len(self.strolls)
+        return len(self.tasks) + len(self.random_walks)
 
     def has(self, kind: str) -> bool:
-        """Whether there are any of `kind`: "task" or "stroll"."""
-        return bool(self.tasks if kind == "task" else self.strolls)
+        """Return whether there are episodes of `kind`, "task" or "stroll" (a random walk)."""
+        return bool(self.tasks if kind == "task" else self.random_walks)
 
     def row(
         self,
@@ -49,41 +49,42 @@ class Recordings:
         thinned: float,
         wrong: Mapping[str, float],
     ) -> Row:
-        """A variant of one episode of `kind`, of at most about `max_tokens` tokens.
+        """Draw an episode of `kind` and encode a variant of at most about `max_tokens` tokens.
 
         Args:
-            wrong: by task, the share of its replies that came out wrong lately. Of what is all but
-                learnt less is drawn.
+            thinned: probability that the variant's pages lose elements.
+            wrong: share of wrong replies by task. Tasks with few errors are drawn less often.
         """
-        episodes = self.tasks if kind == "task" else self.strolls
-        odds = [_EASIEST + wrong.get(task_of(episode), 1.0) for episode in episodes]
+        episodes = self.tasks if kind == "task" else self.random_walks
+        odds = [_MIN_ODDS + wrong.get(task_of(episode), 1.0) for episode in episodes]
         [drawn] = rng.choices(episodes, odds)
         episode = vary(drawn, rng, thinned=thinned)
-        seen: dict[tuple[int, str], list[int]] = {}
-        kept = [episode]  # `seen` goes by identity
-        while len(encode(template, kept[-1], known=seen).ids) > max_tokens:
-            shorter = shorten(kept[-1], rng)
+        encoded: dict[tuple[int, str], list[int]] = {}
+        # `encoded` is keyed by the identity of pages, so all versions must stay alive.
+        versions = [episode]
+        while len(encode(template, versions[-1], known=encoded).ids) > max_tokens:
+            shorter = empty_page(versions[-1], rng)
             if shorter is None:
                 break
-            kept.append(shorter)
-        row = encode(template, annotated(kept[-1]), known=seen)
+            versions.append(shorter)
+        row = encode(template, annotate(versions[-1]), known=encoded)
         return replace(row, task=task_of(drawn))
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
-        """The goal and one page of a variant of some episode."""
-        episode = vary(rng.choice(self.tasks or self.strolls), rng, thinned=0.0)
+        """Draw a variant of an episode and return its goal and one of its pages."""
+        episode = vary(rng.choice(self.tasks or self.random_walks), rng, thinned=0.0)
         return episode.goal, rng.choice(episode.turns).page
 
 
 def task_of(episode: Episode) -> str:
-    """The task that `episode` solves, in whatever world: its category and number."""
+    """Return the category and number of the task that `episode` solves, without the world."""
     return episode.name.partition("/")[2]
 
 
-def is_founded(episode: Episode) -> bool:
-    """Whether all that is typed and answered was read before, in the goal or on a page.
+def is_grounded(episode: Episode) -> bool:
+    """Return whether every typed or answered text was in the goal or on a page before.
 
-    OCR misses some of what solutions know; who learns from such an episode learns to guess.
+    OCR misses some texts that solutions know. Training on such an episode would teach guessing.
     """
     read = neutralize(episode.goal).lower()
     for turn in episode.turns:
@@ -92,37 +93,37 @@ def is_founded(episode: Episode) -> bool:
             neutralize(" ".join((node.name, node.value, *node.options))) for node in nodes
         )
         read = read.lower()
-        for part in _copied("", turn.reply).split(", "):
+        for part in _copied_text("", turn.reply).split(", "):
             text = neutralize(part).lower()
             if text != "n/a" and text not in read and any(w not in read for w in text.split()):
                 return False
     return True
 
 
-def shorten(episode: Episode, rng: random.Random) -> Episode | None:
-    """`episode` with one page emptied that no later reply needs; None when there is none left."""
-    said = [_copied(episode.goal, turn.reply) for turn in episode.turns]
-    free = [
+def empty_page(episode: Episode, rng: random.Random) -> Episode | None:
+    """Empty a random page that no later reply needs; return None if no such page is left."""
+    copied = [_copied_text(episode.goal, turn.reply) for turn in episode.turns]
+    unneeded = [
         index
         for index, turn in enumerate(episode.turns[:-1])
-        if turn.page.nodes and not _holds(turn.page.nodes, said[index + 1 :])
+        if turn.page.nodes and not _contains_any(turn.page.nodes, copied[index + 1 :])
     ]
-    if not free:
+    if not unneeded:
         return None
-    chosen = rng.choice(free)
+    chosen = rng.choice(unneeded)
     turns = list(episode.turns)
-    # Its reply names what can no longer be seen, so it is not learnt from.
+    # The reply names elements that are no longer visible, so it carries no weight.
     page = replace(turns[chosen].page, nodes=())
     turns[chosen] = replace(turns[chosen], page=page, counts=False)
     return replace(episode, turns=tuple(turns))
 
 
-def _copied(goal: str, reply: str) -> str:
-    """What `reply` types or answers that the goal does not say; empty for none."""
+def _copied_text(goal: str, reply: str) -> str:
+    """Return the text that `reply` types or answers, or an empty text if the goal contains it."""
     match = re.search(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```", reply)
     return match[1] if match and match[1] not in goal else ""
 
 
-def _holds(nodes: Sequence[object], texts: Sequence[str]) -> bool:
+def _contains_any(nodes: Sequence[object], texts: Sequence[str]) -> bool:
     names = [getattr(node, "name", "") for node in nodes]
     return any(text and any(text in name or name in text for name in names) for text in texts)

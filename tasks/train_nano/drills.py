@@ -1,7 +1,7 @@
-"""Drills: walks over made-up pages, without end.
+"""Synthetic episodes over generated pages, in unlimited number.
 
-They teach to read a goal of several steps, find the element each step names on the page in front,
-and say its number.
+They train reading a goal of several steps, finding the element that each step names, and writing
+its id.
 """
 
 import random
@@ -55,17 +55,23 @@ _FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a goal asks for: how it is put, the node it needs, the line that does it."""
+    """One step of a goal."""
 
-    said: str
+    request: str
+    """The text in the goal."""
     node: Node
+    """The element that the step needs."""
     line: str
-    after: tuple[Node, ...] = ()
-    """What stands below the node on its page: its price, its facts."""
+    """The line of a solution that carries out the step."""
+    details: tuple[Node, ...] = ()
+    """Nodes below the element on its page, such as prices and facts."""
 
 
 class Drills:
-    """Walks over made-up pages. Equal seeds give equal walks; all names are of training worlds."""
+    """Generator of synthetic steps, pages and episodes with names of training worlds.
+
+    Equal seeds give equal episodes.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"drills/{seed}")
@@ -73,19 +79,23 @@ class Drills:
         self._names = Names(FIRST_TRAINING_SEED + seed, "drill", self._taken)
 
     def walk(self, num_elements: int, *, num_steps: int | None = None) -> Episode:
-        """An episode of one to six turns over pages of up to `num_elements` elements."""
-        self.forget()
+        """Generate an episode over pages of up to `num_elements` elements.
+
+        Without `num_steps` the goal has one to five steps.
+        """
+        self.reset_names()
         rng = self.rng
         count = num_steps or rng.choice((1, 1, 2, 3, 4, 5))
         steps = [self.step() for _ in range(count)]
-        ending, question = self._ending(steps)
-        goal = sentence(rng, [step.said for step in steps] + ([question] if question else []))
+        ending, question = self._question()
+        requests = [step.request for step in steps] + ([question] if question else [])
+        goal = goal_sentence(rng, requests)
         turns: list[Turn] = []
         for index, step in enumerate(steps):
             others = [other for other in steps if other is not step and rng.random() < 0.6]
             size = rng.randint(max(1, num_elements // 3), num_elements)
             if index and rng.random() < 0.1:
-                turns += self._astray(steps, size)
+                turns += self._wrong_page(size)
             if rng.random() < 0.15:
                 page = replace(self.page(others, size), pixels_below=rng.randint(1, 900))
                 turns.append(Turn(page, "scroll\n```scroll [down]```"))
@@ -100,8 +110,8 @@ class Drills:
 
     # ---- names --------------------------------------------------------------------------
 
-    def thing(self) -> str:
-        """Something to click on, search for or write: a product, a person, a place, a title."""
+    def name(self) -> str:
+        """Generate a name of a product, a person, a place or a link."""
         names, rng = self._names, self.rng
         roll = rng.random()
         if roll < 0.4:
@@ -116,8 +126,8 @@ class Drills:
             return f"{names.street()} {rng.randint(1, 99)}"
         return rng.choice(_COMMON)
 
-    def figure(self) -> str:
-        """A value: a price, a year, a number, a code, a name."""
+    def value(self) -> str:
+        """Generate a value: a price, a year, a number, a code or a name."""
         rng = self.rng
         roll = rng.random()
         if roll < 0.4:
@@ -130,16 +140,16 @@ class Drills:
         if roll < 0.85:
             letters = "".join(rng.choice("ACEFHKLMNPRTVWX") for _ in range(2))
             return f"{letters}-{rng.randint(200, 999)}"
-        return self.thing()
+        return self.name()
 
-    def forget(self) -> None:
-        """Let names come again: they are unique within an episode; for all there are too few."""
+    def reset_names(self) -> None:
+        """Allow all names again. They are unique only within an episode, because there are few."""
         self._taken.clear()
 
     # ---- steps --------------------------------------------------------------------------
 
     def step(self) -> Step:
-        """Something to do: a link, a button, a field, a choice."""
+        """Generate a step that uses a link, a button, a field or a select."""
         makers: tuple[Callable[[], Step], ...] = (
             self._open,
             self._open,
@@ -150,35 +160,35 @@ class Drills:
         return self.rng.choice(makers)()
 
     def field(self, name: str) -> Step:
-        """A field to type into, of which the goal says the rest."""
+        """Return a step with a text field but without a request and a line."""
         return Step("", _element("textbox", name), "")
 
     def _open(self) -> Step:
-        name = self.thing()
-        said = self.rng.choice(OPENING)
-        facts = tuple(_text(self.figure()) for _ in range(self.rng.choice((0, 1, 1, 2))))
-        return Step(said.format(name), _element("link", name), f"click [link: {name}]", facts)
+        name = self.name()
+        request = self.rng.choice(OPENING)
+        facts = tuple(_text(self.value()) for _ in range(self.rng.choice((0, 1, 1, 2))))
+        return Step(request.format(name), _element("link", name), f"click [link: {name}]", facts)
 
     def _press(self) -> Step:
         name = self.rng.choice(_BUTTONS)
-        said = self.rng.choice(("press {}", "click {}", "use the button {}"))
-        return Step(said.format(name), _element("button", name), f"click [button: {name}]")
+        request = self.rng.choice(("press {}", "click {}", "use the button {}"))
+        return Step(request.format(name), _element("button", name), f"click [button: {name}]")
 
     def _fill(self) -> Step:
         rng = self.rng
         name, enter = rng.choice(_FIELDS), rng.choice((0, 1))
-        text = rng.choice((self.thing, self.figure))()
+        text = rng.choice((self.name, self.value))()
         if rng.random() < 0.4:
             text = text.lower()
-        said = rng.choice(TYPING)
+        request = rng.choice(TYPING)
         if name == "Search":
             enter = 1
-            said = rng.choice((*SEARCHING, said))
+            request = rng.choice((*SEARCHING, request))
         elif enter:
-            said += " and press Enter"
+            request += " and press Enter"
         role = "textbox" if rng.random() < 0.8 else "searchbox"
         line = f"type [{role}: {name}] [{text}] [{enter}]"
-        return Step(said.format(text, name), _element(role, name), line)
+        return Step(request.format(text, name), _element(role, name), line)
 
     def _choose(self) -> Step:
         name, _, listed = self.rng.choice(_CHOICES).partition(": ")
@@ -186,24 +196,24 @@ class Drills:
             self.rng.sample(listed.split(", "), self.rng.randint(3, listed.count(",") + 1))
         )
         value, wanted = self.rng.sample(options, 2)
-        said = self.rng.choice(CHOOSING)
+        request = self.rng.choice(CHOOSING)
         node = replace(_element("combobox", name), value=value, options=options)
-        return Step(said.format(wanted, name), node, f"type [combobox: {name}] [{wanted}] [0]")
+        return Step(request.format(wanted, name), node, f"type [combobox: {name}] [{wanted}] [0]")
 
-    def _ending(self, steps: Sequence[Step]) -> tuple[list[Step], str]:
-        """What the last page must show, and the question it answers; often nothing."""
+    def _question(self) -> tuple[list[Step], str]:
+        """Generate the step that the last page must show and its question; often neither."""
         rng = self.rng
         if rng.random() < 0.45:
             return [], ""
-        answer = self.figure()
+        answer = self.value()
         if rng.random() < 0.5:
-            name = self.thing()
+            name = self.name()
             shown: tuple[Node, ...] = (
                 _element("link", name) if rng.random() < 0.7 else _text(name),
                 _text(answer),
             )
-            said = rng.choice(PRICING)
-            return [Step(said, shown[0], answer, shown[1:])], said.format(name)
+            question = rng.choice(PRICING)
+            return [Step(question, shown[0], answer, shown[1:])], question.format(name)
         fact = rng.choice(_FACTS)
         if rng.random() < 0.5:
             shown = (_text(f"{fact} | {answer}"),)
@@ -211,24 +221,24 @@ class Drills:
             shown = (replace(_text(fact), role=rng.choice(("text", "rowheader"))), _text(answer))
         if rng.random() < 0.3:
             shown = tuple(replace(node, kind="ocr", role="text") for node in shown)
-        said = rng.choice(ASKING).format(fact.lower() if rng.random() < 0.5 else fact)
-        return [Step(said, shown[0], answer, shown[1:])], said
+        question = rng.choice(ASKING).format(fact.lower() if rng.random() < 0.5 else fact)
+        return [Step(question, shown[0], answer, shown[1:])], question
 
     # ---- pages --------------------------------------------------------------------------
 
-    def _astray(self, steps: Sequence[Step], size: int) -> list[Turn]:
-        """A page that leads nowhere, and the way back."""
+    def _wrong_page(self, size: int) -> list[Turn]:
+        """Generate a wrong page and the step back."""
         page = self.page([], size)
-        return [Turn(replace(page, title=f"Not found: {self.thing()}"), "go_back\n```go_back```")]
+        return [Turn(replace(page, title=f"Not found: {self.name()}"), "go_back\n```go_back```")]
 
     def page(self, steps: Sequence[Step], num_elements: int, *, first: Sequence[Node] = ()) -> Page:
-        """A page with what `steps` need among up to `num_elements` elements.
+        """Generate a page with the nodes of `steps` among up to `num_elements` elements.
 
         Args:
-            first: what it is about: a heading, and what stands below it.
+            first: the main content: a heading and the nodes below it.
         """
         rng = self.rng
-        groups = [(step.node, *step.after) for step in steps]
+        groups = [(step.node, *step.details) for step in steps]
         taken = {(step.node.role, step.node.name) for step in steps}
         while len(groups) < num_elements:
             other = rng.choice(
@@ -238,7 +248,7 @@ class Drills:
                 num_elements -= 1
                 continue
             taken.add((other.node.role, other.node.name))
-            filler = other.after if rng.random() < 0.7 else (_text(self.thing()),)
+            filler = other.details if rng.random() < 0.7 else (_text(self.name()),)
             groups.append((other.node, *filler))
         rng.shuffle(groups)
         number, nodes = rng.randint(1, 20), []
@@ -248,16 +258,16 @@ class Drills:
                 number += 1 if rng.random() < 0.8 else rng.randint(1, 4)
             nodes.append(node)
         site = rng.choice(("shop", "classifieds", "forum", "wiki"))
-        about = first or (Node("text", "heading", self.thing(), _NOWHERE),)
-        title = about[0].name
+        content = first or (Node("text", "heading", self.name(), _NOWHERE),)
+        title = content[0].name
         path = title.lower().replace(" ", "-")
-        where = rng.randint(0, len(nodes)) if rng.random() < 0.5 else 0
-        nodes[where:where] = about
+        start = rng.randint(0, len(nodes)) if rng.random() < 0.5 else 0
+        nodes[start:start] = content
         return Page(f"http://{site}.localhost/{path}", title, tuple(nodes))
 
 
-def sentence(rng: random.Random, parts: Sequence[str]) -> str:
-    """A goal that asks for `parts`, in order."""
+def goal_sentence(rng: random.Random, parts: Sequence[str]) -> str:
+    """Join `parts` into a goal, in order."""
     text = rng.choice(JOINTS).join(parts)
     return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
 

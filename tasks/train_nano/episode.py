@@ -1,4 +1,4 @@
-"""Episodes as text, and as the rows of token ids a model is trained on."""
+"""Episodes, their files, and their encoding as rows of token ids."""
 
 import json
 import lzma
@@ -15,39 +15,39 @@ from agentkv_env.serialize import serialize
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One page, and what should be written on seeing it."""
+    """A page and the reply to it."""
 
     page: Page
     reply: str
     note: str = ""
-    """The harness's word before the page: the error of the last action."""
+    """The agent's message before the page: the error of the last action."""
     counts: bool = True
-    """Whether the reply is to be learnt; a mistake that is put right afterwards is not."""
+    """Whether the model is trained on the reply; false for a mistake that is corrected later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A goal and the turns that reach it."""
+    """A goal and the turns that achieve it."""
 
     goal: str
     turns: tuple[Turn, ...]
     name: str = ""
-    """Which template and world it comes from."""
+    """World, category and number of the template."""
 
 
 @dataclass(slots=True)
 class Row:
-    """One row for the model. Lists are of equal length, one entry per token."""
+    """A training row; the lists have one entry per token."""
 
     ids: list[int]
     weights: list[float]
-    """How much the prediction *of* this token counts; 0 for most of what is read."""
+    """Loss weight of predicting this token; 0 for most tokens of goals and pages."""
     positions: list[int]
-    """Where the token stands; may skip ahead, never goes back."""
+    """Position of each token; increasing, with possible gaps."""
     kind: str = ""
-    """What it was drawn as: `mixture.STAGES` has the names."""
+    """Kind of data, a key of `mixture.Stage.shares`."""
     task: str = ""
-    """Of a recorded episode, which task it solves, of whatever world: its category and number."""
+    """Category and number of the task that a recorded episode solves, without the world."""
 
 
 def encode(
@@ -58,40 +58,43 @@ def encode(
     page_weight: float = 0.0,
     known: dict[tuple[int, str], list[int]] | None = None,
 ) -> Row:
-    """`episode` as the agent would feed it: goal, then page and reply in turn.
+    """Encode `episode` as the agent feeds it: the goal, then pages and replies in turn.
 
     Args:
-        budget: tokens a page may take, as the agent's observations are cut.
-        page_weight: weight of predicting the tokens of goal and pages; replies count 1.
-        known: the ids of pages encoded before, by `id(page)` and note; mutated. For who encodes an
-            episode several times, each time with fewer pages.
+        budget: maximum tokens of a page, as for the agent's observations.
+        page_weight: loss weight of the tokens of goal and pages; replies have weight 1.
+        known: cache of encoded pages, keyed by `id(page)` and note; mutated. It saves time when
+            several versions of an episode share pages.
     """
     known = {} if known is None else known
     ids = template.opening(episode.goal)
     weights = [page_weight] * len(ids)
     for turn in episode.turns:
-        seen = known.get((id(turn.page), turn.note))
-        if seen is None:
-            seen = encode_page(template, turn.page, note=turn.note, budget=budget)
-            known[id(turn.page), turn.note] = seen
-        said = template.reply(turn.reply)
-        ids += seen + said
-        weights += [page_weight] * len(seen) + [float(turn.counts)] * len(said)
+        page = known.get((id(turn.page), turn.note))
+        if page is None:
+            page = encode_page(template, turn.page, note=turn.note, budget=budget)
+            known[id(turn.page), turn.note] = page
+        reply = template.reply(turn.reply)
+        ids += page + reply
+        weights += [page_weight] * len(page) + [float(turn.counts)] * len(reply)
     return Row(ids, weights, list(range(len(ids))))
 
 
 def encode_page(
     template: PlainTemplate, page: Page, *, note: str = "", budget: int | None = None
 ) -> list[int]:
-    """The ids of one page, up to where a reply begins."""
+    """Encode one page up to the start of the reply."""
     text = serialize(page, layout="after", budget=budget, count=template.count).text
     return template.turn(text, note)
 
 
 def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
-    """`row` with the k-th `gaps` entry added to the positions from the k-th page on.
+    """Increase all positions from the k-th page on by the k-th of `gaps`.
 
-    So short rows teach long distances: what is skipped stands for pages that are not there.
+    The gaps stand for missing pages, so short rows train long distances.
+
+    Args:
+        page_id: the token that starts a page.
     """
     gap = iter(gaps)
     positions, offset = [], 0
@@ -102,20 +105,20 @@ def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
     return replace(row, positions=positions)
 
 
-def texts(episode: Episode) -> list[str]:
-    """Every different text in `episode`."""
+def all_texts(episode: Episode) -> list[str]:
+    """Return the distinct texts of `episode`."""
     found: list[str] = []
 
     def keep(text: str) -> str:
         found.append(text)
         return text
 
-    mapped(episode, keep)
+    map_texts(episode, keep)
     return found
 
 
-def mapped(episode: Episode, change: Callable[[str], str]) -> Episode:
-    """`episode` with `change` applied to every text in it; once to each, for pages are alike."""
+def map_texts(episode: Episode, change: Callable[[str], str]) -> Episode:
+    """Apply `change` to every text of `episode`, once per distinct text because pages repeat."""
     change = cache(change)
 
     def node(old: Node) -> Node:
@@ -143,25 +146,25 @@ def mapped(episode: Episode, change: Callable[[str], str]) -> Episode:
     return replace(episode, goal=change(episode.goal), turns=turns)
 
 
-# ---- on disk: one JSON object a line, packed: pages of a world are much alike ----------------
+# ---- files: one JSON object per line, compressed because the pages of a world are similar ------
 
 
 def save(episodes: Iterable[Episode], path: Path) -> None:
-    """Write `episodes` to `path` (`.jsonl.xz`), replacing it."""
+    """Write `episodes` to `path` (`.jsonl.xz`), replacing an existing file."""
     with lzma.open(path, "wt", encoding="utf-8", preset=9 | lzma.PRESET_EXTREME) as file:
         for episode in episodes:
             file.write(json.dumps(to_json(episode), ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> Iterator[Episode]:
-    """The episodes in `path`, in order."""
+    """Yield the episodes in `path` in order."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             yield from_json(json.loads(line))
 
 
 def to_json(episode: Episode) -> dict[str, Any]:
-    """`episode` as plain JSON values; fields at their defaults are left out of nodes."""
+    """Convert `episode` to JSON values. Nodes omit fields with default values."""
     return {
         "goal": episode.goal,
         "name": episode.name,
@@ -178,7 +181,7 @@ def to_json(episode: Episode) -> dict[str, Any]:
 
 
 def from_json(values: dict[str, Any]) -> Episode:
-    """The episode `to_json` wrote."""
+    """Convert the JSON values of `to_json` back to an episode."""
     turns = tuple(
         Turn(_page_from_json(turn["page"]), turn["reply"], turn["note"], turn["counts"])
         for turn in values["turns"]

@@ -1,4 +1,4 @@
-"""Rows to losses: what a model gets right of what counts."""
+"""Batches, losses and accuracy of training rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +11,12 @@ from transformers import LlamaForCausalLM
 from train_nano.episode import Row
 from train_nano.model import hidden_states, pad
 
-MAX_PADDED = 4096  # tokens of one forward pass; more only for a single long row
+MAX_PADDED = 4096
+"""Maximum tokens of a batch with padding. Only a single longer row exceeds it."""
 
 
 def batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """`rows` by length, in groups that waste little padding."""
+    """Group `rows` by length into batches that need little padding."""
     group: list[Row] = []
     for row in sorted(rows, key=lambda row: len(row.ids)):
         short = group and len(group[0].ids) < 0.75 * len(row.ids)
@@ -33,9 +34,10 @@ def losses(
     device: torch.device,
     dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every token that counts, row by row: its loss, whether it was predicted, its weight.
+    """Return the loss, correctness and weight of each token with a positive weight.
 
-    Products are taken in `dtype`, bfloat16 or float32.
+    The three tensors are one-dimensional and follow the rows in order. The loss is multiplied by
+    the weight. Matrix products use `dtype`, bfloat16 or float32.
     """
     ids = pad([row.ids for row in rows], 0).to(device)  # (B, T)
     weights = pad([row.weights for row in rows], 0).to(device, torch.float32)
@@ -50,7 +52,7 @@ def losses(
 
 
 def per_token(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]]:
-    """For each token that counts: the row's kind, and whether it was predicted."""
+    """Yield the row's kind and whether the token was predicted, for each weighted token."""
     hits = iter(correct.tolist())
     for row in rows:
         for weight in row.weights[1:]:
@@ -59,41 +61,41 @@ def per_token(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[str, bool]
 
 
 def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[Row, bool]]:
-    """For each run of tokens that count: its row, and whether all were predicted."""
+    """Yield the row and whether all tokens were predicted, for each run of weighted tokens."""
     hits = iter(correct.tolist())
     for row in rows:
-        whole: bool | None = None
+        is_exact: bool | None = None
         for weight in row.weights[1:]:
             hit = next(hits) if weight > 0 else None
             if weight > 0:
-                whole = hit if whole is None else whole and bool(hit)
-            elif whole is not None:
-                yield row, whole
-                whole = None
-        if whole is not None:
-            yield row, whole
+                is_exact = hit if is_exact is None else is_exact and bool(hit)
+            elif is_exact is not None:
+                yield row, is_exact
+                is_exact = None
+        if is_exact is not None:
+            yield row, is_exact
 
 
-class Right:
-    """How many answers of each kind of row there were, and how many of them were right."""
+class Accuracy:
+    """Counts of all answers and of correct answers, by kind."""
 
     def __init__(self) -> None:
         self.total: Counter[str] = Counter()
-        self.right: Counter[str] = Counter()
+        self.correct: Counter[str] = Counter()
 
-    def __add__(self, other: "Right") -> "Right":
-        both = Right()
-        both.total, both.right = self.total + other.total, self.right + other.right
+    def __add__(self, other: "Accuracy") -> "Accuracy":
+        both = Accuracy()
+        both.total, both.correct = self.total + other.total, self.correct + other.correct
         return both
 
     def add(self, answers: Iterable[tuple[str, bool]]) -> None:
-        """Count `answers`: kinds, and whether they were right."""
+        """Count `answers`, pairs of a kind and whether the answer was correct."""
         for kind, hit in answers:
             self.total[kind] += 1
-            self.right[kind] += hit
+            self.correct[kind] += hit
 
     def share(self, kinds: Iterable[str]) -> float:
-        """The right ones' share of the answers of `kinds`; 0 of none."""
+        """Return the share of correct answers among `kinds`, 0 without answers."""
         kinds = tuple(kinds)
         total = sum(self.total[kind] for kind in kinds)
-        return sum(self.right[kind] for kind in kinds) / total if total else 0.0
+        return sum(self.correct[kind] for kind in kinds) / total if total else 0.0

@@ -1,38 +1,45 @@
-"""What is trained on, stage by stage: which kinds of rows, and how hard they are."""
+"""Training curriculum: the stages, their mixture of data kinds and their difficulty.
+
+The names of stages and kinds are keys of the log and the checkpoint. An `errand` is a lookup
+episode (`lookups.py`), a `stroll` a random walk (`random_walk.py`) and a `task` a recorded
+solution.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentkv.dialog.prompt import PlainTemplate
-from train_nano.annotate import annotated
-from train_nano.copying import copying
+from train_nano.annotate import annotate
+from train_nano.associative_recall import LEVELS as PAIR_LEVELS
+from train_nano.associative_recall import pair_row
+from train_nano.copying import copy_row
 from train_nano.data import Recordings
 from train_nano.drills import Drills
 from train_nano.episode import Row, encode, stretch
-from train_nano.errands import errand, gathering
-from train_nano.pairs import LEVELS as PAIR_LEVELS
-from train_nano.pairs import pairing
-from train_nano.quoting import quoting
-from train_nano.recall import needle, recalling
+from train_nano.lookups import gathering_episode, lookup_episode
+from train_nano.page_recall import needle_row, recall_row
+from train_nano.quoting import quote_row
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the curriculum."""
+    """A stage of the curriculum."""
 
     shares: Mapping[str, float]
-    """Of the tokens, by kind of row; counted in rows, drills would get next to nothing."""
+    """Share of the tokens by kind of row. Shares of the row count would leave short rows with few
+    tokens."""
     judged: frozenset[str]
-    """The kinds whose right answers say whether a level is mastered."""
+    """Kinds whose accuracy decides when a level ends."""
     levels: tuple[int, ...]
     mastered: float
-    """The share of right answers that ends a level."""
+    """Accuracy that ends a level."""
     most_tokens: int
-    """After so many at one level the next begins anyway."""
+    """Number of tokens that ends a level at any accuracy."""
     step_tokens: int = 4096
+    """Approximate number of tokens in one optimizer step."""
     by_reply: bool = False
-    """Whether whole replies are judged instead of tokens."""
+    """Whether accuracy counts whole replies instead of tokens."""
 
 
 STAGES: dict[str, Stage] = {
@@ -69,38 +76,40 @@ STAGES: dict[str, Stage] = {
     ),
 }  # fmt: skip
 ORDER = tuple(STAGES)
-MADE_UP = {"task": "errand", "stroll": "drill"}
-"""What stands in for recordings that are not there."""
+SYNTHETIC_FALLBACK = {"task": "errand", "stroll": "drill"}
+"""Synthetic kinds that replace missing recordings."""
 STRETCHED = ("task", "errand", "gathering", "needle")
-"""Kinds of which some rows have gaps between pages, so that short ones teach long distances."""
+"""Kinds with position gaps between pages in some rows, so that short rows train long distances."""
 MOST_ELEMENTS = 36
 LONGEST_NEEDLE = 8192
+"""Maximum tokens of a needle's page."""
 LONG_ROWS = 0.6
-"""The last part of a run, in which recorded rows and needles are long: attention to them is most of
-their cost."""
+"""Final share of a run with long recorded rows and needles. They come late because attention makes
+them expensive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows come from."""
+    """Generator of training rows of all kinds."""
 
     template: PlainTemplate
     recordings: Recordings
     plain_tokens: Sequence[int]
+    """Ids of all tokens without a special meaning, for random rows."""
     max_tokens: int
-    """Of a recorded episode's row in the last part of a run; longer ones lose pages that nothing
-    later needs. Earlier rows are shorter, for attention to long ones is most of their cost."""
+    """Maximum tokens of a recorded row in the last part of a run, two fifths of it before. Longer
+    episodes lose pages that no later reply needs."""
 
     def shares(self, stage: str) -> dict[str, float]:
-        """Of the tokens of `stage`, by kind of row; what is made up stands in for what is missing.
+        """Return the share of tokens by kind, with synthetic kinds instead of missing recordings.
 
-        Kinds are merged here, not row by row: a kind that never gets its share would be drawn first
-        in every step, and starve those with smaller shares.
+        Shares are merged before rows are drawn. A kind without rows would otherwise come first in
+        every step and displace kinds with smaller shares.
         """
         merged: dict[str, float] = {}
         for kind, share in STAGES[stage].shares.items():
-            if kind in MADE_UP and not self.recordings.has(kind):
-                kind = MADE_UP[kind]
+            if kind in SYNTHETIC_FALLBACK and not self.recordings.has(kind):
+                kind = SYNTHETIC_FALLBACK[kind]
             merged[kind] = merged.get(kind, 0.0) + share
         return merged
 
@@ -114,20 +123,21 @@ class Source:
         left: float,
         wrong: Mapping[str, float],
     ) -> Row:
-        """A row of this kind, as hard as `level` of `stage` has it.
+        """Draw a row of this kind.
 
         Args:
-            left: the share of the run that is still to come.
-            wrong: by recorded task, the share of its replies that came out wrong lately.
+            level: difficulty, one of the levels of `stage`.
+            left: remaining share of the run.
+            wrong: share of wrong replies by recorded task.
         """
-        row = self._made(kind, stage, level, rng, left, wrong)
+        row = self._base_row(kind, stage, level, rng, left, wrong)
         if stage == "episodes" and kind in STRETCHED and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))
             page_id = self.template.turn("")[0]
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
         return replace(row, kind=kind)
 
-    def _made(
+    def _base_row(
         self,
         kind: str,
         stage: str,
@@ -138,11 +148,13 @@ class Source:
     ) -> Row:
         if kind == "copy":
             if stage == "copy":
-                return copying(rng, self.plain_tokens, level)
+                return copy_row(rng, self.plain_tokens, level)
             few = rng.choice((len(self.plain_tokens), 200, 50, 12))
-            return copying(rng, rng.sample(self.plain_tokens, few), rng.choice((64, 128, 256, 512)))
+            return copy_row(
+                rng, rng.sample(self.plain_tokens, few), rng.choice((64, 128, 256, 512))
+            )
         if kind == "pair":
-            return pairing(
+            return pair_row(
                 rng,
                 self.plain_tokens,
                 level if stage == "pair" else rng.randrange(len(PAIR_LEVELS)),
@@ -159,24 +171,24 @@ class Source:
             if self.recordings and rng.random() < 0.8:
                 goal, page = self.recordings.page(rng)
             else:
-                drawn = errand(drills, elements)
+                drawn = lookup_episode(drills, elements)
                 goal, page = drawn.goal, rng.choice(drawn.turns).page
-            return quoting(rng, self.template, goal, page, count=12, weight=0.5)
+            return quote_row(rng, self.template, goal, page, count=12, weight=0.5)
         if kind == "recall":
-            return recalling(drills, rng.randint(2, 2 * elements), self.template)
+            return recall_row(drills, rng.randint(2, 2 * elements), self.template)
         if kind == "needle":
             longest = LONGEST_NEEDLE if left < LONG_ROWS else LONGEST_NEEDLE // 8
             tokens = int(2 ** rng.uniform(6, longest.bit_length() - 1))
-            return needle(drills, tokens, self.template)
+            return needle_row(drills, tokens, self.template)
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)
         if kind in ("errand", "gathering"):
-            make = gathering if kind == "gathering" else errand
-            return encode(self.template, annotated(make(drills, elements)))
-        return encode(self.template, annotated(drills.walk(elements)))
+            generate = gathering_episode if kind == "gathering" else lookup_episode
+            return encode(self.template, annotate(generate(drills, elements)))
+        return encode(self.template, annotate(drills.walk(elements)))
 
 
 def next_kind(shares: Mapping[str, float], spent: Mapping[str, int]) -> str:
-    """The kind that has had least of what it is to have."""
+    """Return the kind with the largest deficit between its share and the tokens spent on it."""
     total = sum(spent.get(kind, 0) for kind in shares)
     return max(shares, key=lambda kind: (shares[kind] * (total + 1) - spent.get(kind, 0), kind))

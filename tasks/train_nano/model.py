@@ -1,6 +1,7 @@
-"""The network of nano: a LlamaForCausalLM, its initial weights, and a pass over padded rows.
+"""Network of nano: a LlamaForCausalLM, its initial weights and the training forward pass.
 
-Shapes: B rows, T tokens, D width, H query heads, K key-value heads, E head size, N tokens counted.
+Shapes: B rows, T tokens, D width, H query heads, K key-value heads, E head size, N selected tokens,
+V vocabulary.
 """
 
 import json
@@ -27,10 +28,11 @@ ROPE = {
     "beta_slow": 1.0,
     "attention_factor": 1.07,
 }
-"""A step of YaRN (arXiv 2309.00071, section 3): what turns less than once in 8,192 tokens, as many
-as the longest rows have, turns at a quarter of its speed. The paper's ramp slows down faster ones,
-too, and makes queries and keys longer, for long pages have many keys; ours are 1.07 times as
-long."""
+"""YaRN (arXiv 2309.00071, section 3) with a step instead of its ramp.
+
+Frequencies with less than one turn in 8,192 tokens, the length of the longest rows, are divided by
+four; the paper's ramp also slows some faster ones. Queries and keys are scaled by 1.07, which
+sharpens attention over the many keys of a long page."""
 
 
 def configure(
@@ -42,7 +44,7 @@ def configure(
     kv_heads: int = 2,
     inner: int = 704,
 ) -> LlamaConfig:
-    """The architecture; 4.9 million parameters at the defaults with 2,304 tokens."""
+    """Return the architecture; the defaults have 4.9 million parameters with 2,304 tokens."""
     return LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=width,
@@ -61,13 +63,14 @@ def configure(
     )
 
 
-def initialise(config: LlamaConfig, tokenizer: Tokenizer, *, seed: int) -> LlamaForCausalLM:
-    """A model that learns to copy soon.
+def initialize(config: LlamaConfig, tokenizer: Tokenizer, *, seed: int) -> LlamaForCausalLM:
+    """Create a model whose initial weights make copying easy to learn.
 
-    Embeddings with deviation 0.5 and residual outputs at zero (measured: without them copying was
-    not learnt in ten times the tokens). Tokens that differ in a leading space or in case begin as
-    near neighbours, so that a name copied from a sentence into brackets is nearly the same token.
-    The output head begins as the embeddings, scaled: with one of its own, copying began later.
+    * Embeddings have a standard deviation of 0.5 and residual outputs start at zero. Without both,
+      the model did not learn to copy in ten times the tokens.
+    * Tokens that differ only in a leading space or in case start as near neighbors, so a name
+      copied from a sentence into brackets is nearly the same token.
+    * The output head starts as the scaled embeddings. With independent weights copying came later.
     """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
@@ -79,31 +82,31 @@ def initialise(config: LlamaConfig, tokenizer: Tokenizer, *, seed: int) -> Llama
             elif parameter.dim() == 2:
                 parameter.normal_(std=config.hidden_size**-0.5)
         words = [tokenizer.decode([index]).strip().lower() for index in range(size)]
-        kin = {word: index for index, word in enumerate(dict.fromkeys(words))}
-        family = torch.tensor([kin[word] for word in words])
-        shared = torch.randn(len(kin), config.hidden_size)[family]
-        own = torch.randn(size, config.hidden_size)
-        alike = (shared * 0.8 + own * 0.6) * 0.5
-        model.model.embed_tokens.weight.copy_(alike)
-        model.lm_head.weight.copy_(alike * config.hidden_size**-0.5)
+        groups = {word: index for index, word in enumerate(dict.fromkeys(words))}
+        group = torch.tensor([groups[word] for word in words])
+        shared = torch.randn(len(groups), config.hidden_size)[group]
+        individual = torch.randn(size, config.hidden_size)
+        embeddings = (shared * 0.8 + individual * 0.6) * 0.5
+        model.model.embed_tokens.weight.copy_(embeddings)
+        model.lm_head.weight.copy_(embeddings * config.hidden_size**-0.5)
     return model
 
 
-def weights_for(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, Tensor]:
-    """The weights of the model in `folder`, in float32, with a row for each token of `tokenizer`.
+def load_weights(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, Tensor]:
+    """Load the weights in `folder` as float32 and adapt them to the vocabulary of `tokenizer`.
 
-    Tokens that it has keep their embedding and their row of the output head. Others begin as a
-    digit does plus a random mixture of how all tokens differ from the mean, the same mixture in
-    both, so that what copies old tokens copies them too.
+    Shared tokens keep their embedding and their row of the output head. A new token starts as the
+    mean digit plus a random mixture of all tokens' deviations from the mean. Embedding and output
+    head use the same mixture, so the circuits that copy old tokens also copy new ones.
 
     Raises:
-        ValueError: there is no tokenizer in `folder`.
+        ValueError: `folder` has no tokenizer.
     """
     path = folder / "tokenizer.json"
     if not path.exists():
-        raise ValueError(f"{folder} has no tokenizer.json; expected the folder of a nano")
+        raise ValueError(f"{folder} has no tokenizer.json; name the folder of an exported nano")
     weights = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
-    old, new = (of.get_vocab() for of in (Tokenizer.from_file(str(path)), tokenizer))
+    old, new = Tokenizer.from_file(str(path)).get_vocab(), tokenizer.get_vocab()
     if old == new:
         return weights
     tokens = sorted(new, key=new.__getitem__)
@@ -120,7 +123,7 @@ def weights_for(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, T
 
 
 def pad(rows: Sequence[Sequence[float]], value: int) -> Tensor:
-    """`rows` as one tensor (B, T), filled up on the right."""
+    """Stack `rows` into one tensor (B, T), padded with `value` on the right."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
@@ -128,25 +131,26 @@ def pad(rows: Sequence[Sequence[float]], value: int) -> Tensor:
 def hidden_states(
     model: LlamaForCausalLM, ids: Tensor, positions: Tensor, counted: Tensor | None = None
 ) -> Tensor:
-    """What the last layer gives for every token, normed: (B, T, D).
+    """Compute the normalized hidden states of the last layer, (B, T, D).
 
-    The same arithmetic as transformers' own forward, without its mask making, which takes positions
-    that skip ahead for packed sequences. Padding stands on the right, so causality hides it.
+    The arithmetic equals transformers' forward. Its mask code is bypassed because it treats gaps in
+    the positions as boundaries of packed sequences. Causality hides the padding on the right.
 
     Args:
-        counted: (B, T) bool; given, only these tokens' N vectors come back, (N, D), row by row, and
-            the last layer is spared all others. Of an episode it is every fifteenth token.
+        counted: bool (B, T); if given, the result holds only the selected tokens, (N, D), row by
+            row, and the last layer skips all others. In an episode about every fifteenth token has
+            a loss.
     """
     config = model.config
     heads = config.num_attention_heads
     dtype = torch.bfloat16 if torch.is_autocast_enabled(ids.device.type) else torch.float32
-    cos, sin = _rotation(positions, heads, model.model.rotary_emb, dtype)
+    cos, sin = _rotary_tables(positions, heads, model.model.rotary_emb, dtype)
     x = model.model.embed_tokens(ids)  # (B, T, D) in float32
     *layers, last = model.model.layers
     for layer in layers:
         x = _layer(layer, config, x, cos, sin, dtype)
     x = _layer(last, config, x, cos, sin, dtype, counted)
-    return _normed(x, model.model.norm.weight, config.rms_norm_eps, dtype)
+    return _rms_norm(x, model.model.norm.weight, config.rms_norm_eps, dtype)
 
 
 def _layer(
@@ -162,33 +166,33 @@ def _layer(
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     size = config.hidden_size // heads
     batch, length, _ = x.shape
-    y = _normed(x, layer.input_layernorm.weight, config.rms_norm_eps, dtype)
+    y = _rms_norm(x, layer.input_layernorm.weight, config.rms_norm_eps, dtype)
     k = attention.k_proj(y).view(batch, length, kv_heads, size)
     v = attention.v_proj(y).view(batch, length, kv_heads, size)
-    k = _rotated(k, cos[:, :, :kv_heads], sin[:, :, :kv_heads])
+    k = _apply_rotary(k, cos[:, :, :kv_heads], sin[:, :, :kv_heads])
     if counted is None:
-        q = _rotated(attention.q_proj(y).view(batch, length, heads, size), cos, sin)
+        q = _apply_rotary(attention.q_proj(y).view(batch, length, heads, size), cos, sin)
         mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (B, H, T, E)
         mixed = mixed.transpose(1, 2).reshape(batch, length, heads * size)
     else:
         x = x[counted]  # (N, D)
         q = attention.q_proj(y[counted]).view(1, -1, heads, size)
-        q = _rotated(q, cos[counted][None], sin[counted][None])[0]  # (N, H, E)
+        q = _apply_rotary(q, cos[counted][None], sin[counted][None])[0]  # (N, H, E)
         mixed = _attend_some(q, k, v, counted).reshape(-1, heads * size)
     x = x + attention.o_proj(mixed)
-    y = _normed(x, layer.post_attention_layernorm.weight, config.rms_norm_eps, dtype)
+    y = _rms_norm(x, layer.post_attention_layernorm.weight, config.rms_norm_eps, dtype)
     moved: Tensor = x + mlp.down_proj(F.silu(mlp.gate_proj(y)) * mlp.up_proj(y))
     return moved
 
 
 def _attend_some(q: Tensor, k: Tensor, v: Tensor, counted: Tensor) -> Tensor:
-    """Causal attention of the `counted` tokens: q (N, H, E), k and v (B, T, K, E) -> (N, H, E)."""
+    """Compute causal attention: q (N, H, E) of selected tokens, k, v (B, T, K, E) -> (N, H, E)."""
     mixed: list[Tensor] = []
-    starts = torch.arange(counted.shape[1], device=q.device)
-    for row, some in enumerate(q.split(counted.sum(1).tolist())):
-        mask = starts[None] <= starts[counted[row]][:, None]  # (n, T)
+    indices = torch.arange(counted.shape[1], device=q.device)
+    for row, queries in enumerate(q.split(counted.sum(1).tolist())):
+        mask = indices[None] <= indices[counted[row]][:, None]  # (n, T)
         out = F.scaled_dot_product_attention(
-            some.transpose(0, 1)[None],
+            queries.transpose(0, 1)[None],
             k[row].transpose(0, 1)[None],
             v[row].transpose(0, 1)[None],
             attn_mask=mask,
@@ -199,7 +203,7 @@ def _attend_some(q: Tensor, k: Tensor, v: Tensor, counted: Tensor) -> Tensor:
 
 
 class _Norm(torch.autograd.Function):
-    """RMS norm in few passes over memory; on a CPU the composed one takes a fifth of a step."""
+    """RMS norm with few passes over memory; composed operations take a fifth of a step on a CPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -220,42 +224,42 @@ class _Norm(torch.autograd.Function):
         return (grad * weight).addcmul_(normed, mean, value=-1).mul_(scale), for_weight, None, None
 
 
-def _normed(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+def _rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     normed: Tensor = _Norm.apply(x, weight, eps, dtype)  # type: ignore[no-untyped-call]
     return normed
 
 
 class _Rotate(torch.autograd.Function):
-    """Rotary positions without needless copies: x (B, T, H, E), cos and sin (B, T, H, E / 2)."""
+    """Rotary embedding without extra copies: x (B, T, H, E), cos and sin (B, T, H, E / 2)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, 1)
+        return _rotate(x, cos, sin, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turned(grads[0], cos, sin, -1), None, None
+        return _rotate(grads[0], cos, sin, -1), None, None
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    turned: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
-    return turned
+def _apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    rotated: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
+    return rotated
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, way: int) -> Tensor:
-    turned = torch.empty_like(x, memory_format=torch.contiguous_format)
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
+    rotated = torch.empty_like(x, memory_format=torch.contiguous_format)
     first, second = x.chunk(2, dim=-1)
-    to_first, to_second = turned.chunk(2, dim=-1)
-    torch.mul(first, cos, out=to_first)
-    torch.mul(second, cos, out=to_second)
-    to_first.addcmul_(second, sin, value=-way)
-    to_second.addcmul_(first, sin, value=way)
-    return turned
+    out_first, out_second = rotated.chunk(2, dim=-1)
+    torch.mul(first, cos, out=out_first)
+    torch.mul(second, cos, out=out_second)
+    out_first.addcmul_(second, sin, value=-sign)
+    out_second.addcmul_(first, sin, value=sign)
+    return rotated
 
 
-def _rotation(
+def _rotary_tables(
     positions: Tensor, heads: int, rotary: LlamaRotaryEmbedding, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     angles = positions[:, :, None, None].to(torch.float32) * rotary.inv_freq  # (B, T, 1, E / 2)
@@ -265,10 +269,10 @@ def _rotation(
 
 
 def export(model: LlamaForCausalLM, folder: Path) -> None:
-    """Write weights (bfloat16) and configuration for transformers' from_pretrained."""
+    """Write bfloat16 weights and the configuration for transformers' from_pretrained."""
     state = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
     copy = LlamaForCausalLM(model.config)
-    # What runs it should compute in float32: bfloat16 decodes slower on a CPU at this width.
+    # Inference should use float32: at this width bfloat16 decodes slower on a CPU.
     copy.config.dtype = torch.float32
     copy.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id
@@ -276,8 +280,8 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
     copy.save_pretrained(folder, state_dict=state)
     path = folder / "config.json"
     values = json.loads(path.read_text(encoding="utf-8"))
-    rope = values["rope_parameters"]  # transformers before 5 looks for its parts elsewhere
+    rope = values["rope_parameters"]  # transformers before 5 reads rope_theta and rope_scaling
     values["rope_theta"] = rope["rope_theta"]
     values["rope_scaling"] = {name: rope[name] for name in rope if name != "rope_theta"}
     path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (folder / "model.safetensors").chmod(0o644)  # it is written for its owner alone
+    (folder / "model.safetensors").chmod(0o644)  # save_pretrained makes it private to the owner

@@ -1,10 +1,10 @@
-"""Record the tasks' own solutions, played in the browser in training worlds.
+"""Record the solutions of the tasks, played in a browser in training worlds.
 
-    PYTHONPATH=tasks python -m nano.record --first 1000000 --worlds 40
+    PYTHONPATH=tasks python -m train_nano.record --first 1000000 --worlds 40
 
-One file a world; a world that has its file is not recorded again. Some episodes stray: a wrong
-link, then the way back. Only the way back is learnt from, and what then does not score 1.0 is left
-out. (Episodes that do not stray are the suite's own solutions, which its tests score.)
+Each world has one file, and existing files are kept. Some episodes contain a detour: a wrong link
+and the step back. Only the step back is trained on, and an episode with a detour is dropped unless
+it scores 1.0. Episodes without a detour are the suite's own solutions, which its tests score.
 """
 
 import argparse
@@ -38,18 +38,18 @@ BACK = "go_back\n```go_back```"
 
 
 class Recorder:
-    """A `Solution` that keeps what it saw and said, and strays at times. One episode's worth."""
+    """A `Solution` for one episode that records pages and replies and may take a detour."""
 
     name = "recorder"
 
     def __init__(
-        self, steps: Sequence[str], goal: str, rng: random.Random, *, strays: bool
+        self, steps: Sequence[str], goal: str, rng: random.Random, *, has_detour: bool
     ) -> None:
         self._conversation = Solution(steps).begin(goal)
         self._rng = rng
-        self._strays_left = 1 if strays else 0
+        self._detours_left = 1 if has_detour else 0
         self._is_lost = False
-        self._left_typing = False
+        self._has_unsent_text = False
         self.turns: list[Turn] = []
 
     def begin(self, goal: str, *, seed: int = 0) -> "Recorder":
@@ -66,53 +66,54 @@ class Recorder:
             self.turns.append(Turn(page, text, note, counts=False))
             self._is_lost = True
             return Reply(text=text)
-        answer = self._conversation.reply(page, note, deadline)
-        self._left_typing = "```type" in answer.text and "[0]" in answer.text
-        self.turns.append(Turn(page, answer.text, note))
-        return answer
+        reply = self._conversation.reply(page, note, deadline)
+        self._has_unsent_text = "```type" in reply.text and "[0]" in reply.text
+        self.turns.append(Turn(page, reply.text, note))
+        return reply
 
     def _wrong_link(self, page: Page) -> Node | None:
-        """A link to stray to, where coming back loses nothing."""
-        if not self._strays_left or self._left_typing or self._rng.random() > 0.3:
+        """Draw a link for a detour, or None; a page with typed text must not be left."""
+        if not self._detours_left or self._has_unsent_text or self._rng.random() > 0.3:
             return None
         if page.pixels_above or any(node.value and node.role == "textbox" for node in page.nodes):
             return None
         links = [node for node in page.nodes if node.role == "link"]
         if not links:
             return None
-        self._strays_left -= 1
+        self._detours_left -= 1
         return self._rng.choice(links)
 
 
 def record(seed: int, browsers: "Browsers", ocr: Ocr | None) -> tuple[list[Episode], list[str]]:
-    """The episodes of the training world `seed`, and what became of those left out.
+    """Record the training world `seed`; return the episodes and why the others were dropped.
 
     Raises:
-        ValueError: `seed` is of an evaluation world.
+        ValueError: `seed` belongs to an evaluation world.
     """
     if seed < FIRST_TRAINING_SEED:
         raise ValueError(
-            f"seed {seed} is an evaluation world's; training ones begin at {FIRST_TRAINING_SEED}"
+            f"seed {seed} belongs to an evaluation world; use {FIRST_TRAINING_SEED} or higher"
         )
     world = World(seed)
     rng = random.Random(f"record/{seed}")
-    episodes, left_out = [], []
+    episodes, dropped = [], []
     with Server(world) as server:
         addresses = Addresses(server.placeholders, server.addresses)
         for task in vwa75.tasks(world):
             server.reset()
             name = f"{seed}/{task.category}/{task.intent_template_id}"
-            strays = rng.random() < 0.2
+            has_detour = rng.random() < 0.2
             try:
-                episode, score = _play(task, name, addresses, browsers.running(), ocr, rng, strays)
+                browser = browsers.running()
+                episode, score = _play(task, name, addresses, browser, ocr, rng, has_detour)
             except (SolutionStuck, BrowserGone, PlaywrightError) as error:
-                left_out.append(f"{name}: {str(error).splitlines()[0]}")
+                dropped.append(f"{name}: {str(error).splitlines()[0]}")
                 continue
             if score < 1.0:
-                left_out.append(f"{name}: scored {score}{' after straying' if strays else ''}")
+                dropped.append(f"{name}: scored {score}{' after a detour' if has_detour else ''}")
             else:
                 episodes.append(episode)
-    return episodes, left_out
+    return episodes, dropped
 
 
 def _play(
@@ -122,30 +123,30 @@ def _play(
     browser: Browser,
     ocr: Ocr | None,
     rng: random.Random,
-    strays: bool,
+    has_detour: bool,
 ) -> tuple[Episode, float]:
     steps = [addresses.fill(line) for line in task.solution]
-    recorder = Recorder(steps, task.intent, rng, strays=strays)
+    recorder = Recorder(steps, task.intent, rng, has_detour=has_detour)
     with browser.session(
         hosts=addresses.hosts(*task.start_urls), addresses=dict(addresses.origins), ocr=ocr
     ) as session:
         session.open(*(addresses.real(url) for url in task.start_urls))
         done = Agent(recorder).run(session, task.intent, max_steps=task.max_steps + 2)
         score = 1.0 if done.status == "stopped" else 0.0
-        if strays and score:
+        if has_detour and score:
             final = Final.of(session.page, done.answer, addresses)
             score = evaluate(task, final, page=session.page, addresses=addresses).value
     return Episode(task.intent, tuple(recorder.turns), name), score
 
 
 class Browsers:
-    """One browser at a time, launched anew when it was lost; a context manager."""
+    """Context manager for one browser that is relaunched after a crash."""
 
     def __init__(self) -> None:
         self._browser: Browser | None = None
 
     def running(self) -> Browser:
-        """A browser that answers."""
+        """Return the browser, after launching a new one if necessary."""
         if self._browser is None or not self._browser.is_alive:
             self._browser = Browser.launch()
         return self._browser
@@ -172,7 +173,7 @@ def main() -> None:
             if path.exists():
                 continue
             started = time.perf_counter()
-            episodes, left_out = record(seed, browsers, ocr)
+            episodes, dropped = record(seed, browsers, ocr)
             partial = path.with_suffix(".partial")
             save(episodes, partial)
             partial.replace(path)
@@ -180,8 +181,8 @@ def main() -> None:
                 f"{seed}: {len(episodes)} episodes, {time.perf_counter() - started:.0f} s",
                 flush=True,
             )
-            for line in left_out:
-                print(f"  left out {line}", flush=True)
+            for line in dropped:
+                print(f"  dropped {line}", flush=True)
 
 
 if __name__ == "__main__":

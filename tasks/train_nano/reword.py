@@ -1,8 +1,7 @@
-"""Common words exchanged for others of their kind: other products, colours, boards and mottos.
+"""Augmentation that swaps common words within their kind: products, colors, boards, mottos.
 
-Two dozen worlds have few names for things: what they sell, and in which order it stands, can be
-learnt by heart, and was. Before this, 56 of 75 tasks were solved in a world that was trained on,
-43 in one that was not.
+Two dozen worlds contain few common nouns, so a model memorizes what they sell and in which order.
+Without this augmentation nano solved 56 of 75 tasks in a training world and 43 in an unseen world.
 """
 
 import random
@@ -15,7 +14,7 @@ from agentkv_env.sites.forum.boards import BOARDS
 from agentkv_env.sites.home import content as home
 from agentkv_env.sites.shop import stock
 from agentkv_env.sites.wiki import content as wiki
-from train_nano.episode import Episode, mapped
+from train_nano.episode import Episode, map_texts
 
 _KINDS = (
     [kind.name for kinds in stock.CATEGORIES.values() for kind in kinds]
@@ -40,25 +39,26 @@ _KINDS = (
     wiki._FIRSTS,
     wiki._PRAISE,
 )
-"""Words that may stand for each other. Left out are those that the sites' forms and buttons say."""
-_SHOUTED = wiki._VIRTUES
-"""The same, of words that are others' in small letters: mottos are made of them."""
+"""Groups of interchangeable words. Words of the sites' forms and buttons are left out."""
+_MOTTO_WORDS = wiki._VIRTUES
+"""Interchangeable words of mottos. Only their upper-case form is swapped, because the lower-case
+forms are words of other groups."""
 
 
 def reword(episode: Episode, rng: random.Random) -> Episode:
-    """`episode` with common words of most kinds exchanged, alike in goal, pages and replies."""
+    """Swap the common words of most kinds consistently in goal, pages and replies."""
     table: dict[str, str] = {}
-    for old, new in _exchanged(rng):
+    for old, new in _word_pairs(rng):
         for form in (str, str.lower, str.upper, str.title, str.capitalize):
             table.setdefault(form(old), form(new))
-    table.update(zip(_SHOUTED, rng.sample(_SHOUTED, len(_SHOUTED)), strict=True))
+    table.update(zip(_MOTTO_WORDS, rng.sample(_MOTTO_WORDS, len(_MOTTO_WORDS)), strict=True))
     longest = sorted(table, key=len, reverse=True)
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest))})\b")
-    return mapped(episode, lambda text: words.sub(lambda match: table[match[0]], text))
+    return map_texts(episode, lambda text: words.sub(lambda match: table[match[0]], text))
 
 
-def _exchanged(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Words, and what stands for them; every word once, whatever its case."""
+def _word_pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a word and its replacement, with each word once regardless of case."""
     seen: set[str] = set()
     for kind in _KINDS:
         words = [word for word in kind if word.lower() not in seen]

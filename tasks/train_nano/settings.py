@@ -1,17 +1,17 @@
-"""What a run of training is made of, and where it stands."""
+"""Settings and progress of a training run."""
 
 from dataclasses import dataclass, field
 
-from train_nano.loss import Right
+from train_nano.loss import Accuracy
 from train_nano.mixture import ORDER
 
-_KEPT = 0.8
-"""Of what is known of a task, when it is seen once more."""
+_EMA_DECAY = 0.8
+"""Weight of the previous average in a task's error rate, per step in which the task occurs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of. Two runs with equal settings and recordings are the same run."""
+    """Settings of a run. Equal settings, recordings and process counts give equal runs."""
 
     seed: int = 0
     width: int = 256
@@ -20,36 +20,37 @@ class Settings:
     rate: float = 1e-3
     warmup_steps: int = 200
     tokens: int = 40_000_000
-    """Of the whole run."""
+    """Number of training tokens in the whole run."""
     decay_tokens: int = 18_000_000
-    """The learning rate falls linearly to a twentieth over the last so many."""
+    """Number of final tokens over which the learning rate falls linearly to a twentieth."""
     dtype: str = "bfloat16"
-    """Of products. Which is faster depends on the processor: some take bfloat16 in twice the time
-    of float32, others in half."""
+    """Data type of matrix products. The faster one depends on the processor: bfloat16 takes twice
+    the time of float32 on some and half on others."""
     max_tokens: int = 5120
-    """Of one recorded row; longer episodes lose pages that nothing later needs."""
+    """Maximum tokens of a recorded row. Longer episodes lose pages that no later reply needs."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands; all that a checkpoint holds beside weights and optimizer."""
+    """State of a run that a checkpoint stores beside weights, optimizer and tokenizer."""
 
     step: int = 0
     tokens: int = 0
     stage: str = ORDER[0]
     level: int = 0
-    """Which of the stage's levels."""
+    """Index of the current difficulty level in the stage's `levels`."""
     level_tokens: int = 0
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)
-    """Share of right answers in the last steps at this level."""
+    """Accuracy of the latest steps at this level."""
     spent: dict[str, int] = field(default_factory=dict)
-    """Tokens of this stage by kind of row."""
+    """Tokens used in this stage, by kind of row."""
     wrong: dict[str, float] = field(default_factory=dict)
-    """By recorded task, the share of its replies that came out wrong lately."""
+    """Moving average of the share of wrong replies, by recorded task."""
 
-    def learn(self, tasks: Right) -> None:
-        """Take note of the replies of one step, by recorded task; mutates `wrong`."""
+    def update_errors(self, tasks: Accuracy) -> None:
+        """Update `wrong` with the accuracy of one step's replies, by recorded task."""
         for task in sorted(tasks.total):
             share = 1.0 - tasks.share({task})
-            self.wrong[task] = _KEPT * self.wrong.get(task, share) + (1 - _KEPT) * share
+            average = self.wrong.get(task, share)
+            self.wrong[task] = _EMA_DECAY * average + (1 - _EMA_DECAY) * share

@@ -1,9 +1,9 @@
-"""The byte-level BPE of nano: ids and words of the observation language in one token each.
+"""Byte-level BPE tokenizer of nano, with single tokens for element ids and words of the format.
 
-A number is told in tokens of three digits from its beginning: `1241` is `124` and `1`. Who copies
-digit by digit has to know which of many ones this is; one of a thousand tokens says it.
-A number in brackets, with the space before it, is one token up to 199: ` [12]` in a page and in
-`click [12]` are the same thing.
+A number is split into groups of three digits from the left: `1241` is `124` and `1`. Copying digit
+by digit is ambiguous because a single digit occurs in many places; one of a thousand tokens seldom
+does. A number up to 199 in brackets is one token with the space before it, so ` [12]` in a page and
+in `click [12]` is the same token.
 """
 
 import json
@@ -20,7 +20,7 @@ from agentkv.dialog.prompt import PlainTemplate
 
 NUM_IDS = 200
 NUM_DIGITS = 3
-"""Of a number, in one token at most."""
+"""Maximum number of digits in one token."""
 VOCAB_SIZE = 3660
 PAD = "<|pad|>"
 SPECIALS = (PAD, *PlainTemplate.SPECIALS)
@@ -31,14 +31,14 @@ WORDS = tuple(
     "tab_focus close_tab url title tabs notice more above below ocr cut lines options checked "
     "required current error at from http localhost shop classifieds forum wiki home".split()
 )
-"""One token each, at the start of a line and after a space, whatever else is in the corpus."""
+"""Words that are one token at the start of a line and after a space, for any corpus."""
 
 _PIECES = r"\n| ?\p{L}+(?:_\p{L}+)?|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
 _NUMBERS = [str(n).zfill(size) for size in range(2, NUM_DIGITS + 1) for n in range(10**size)]
 
 
 def train(texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """A tokenizer whose merges come from `texts`; the same texts give the same tokenizer."""
+    """Train a tokenizer on `texts`. Equal texts give equal tokenizers."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = Sequence(
         [
@@ -53,7 +53,7 @@ def train(texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Often enough that every prefix of these words is merged before any pair of the corpus.
+    # The words are repeated until each of their prefixes is merged before any pair of the corpus.
     forced = [f"{word} {word}" for word in WORDS] * 100_000
     tokenizer.train_from_iterator([*forced, *texts], trainer)
     tokenizer = with_numbers(tokenizer)
@@ -63,17 +63,17 @@ def train(texts: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
 
 
 def with_numbers(tokenizer: Tokenizer) -> Tokenizer:
-    """`tokenizer`, in which digits stand alone, with all numbers of `NUM_DIGITS` digits and fewer.
+    """Add a token for every number of up to `NUM_DIGITS` digits to a tokenizer of single digits.
 
-    Merges by frequency would give those of the corpus alone. Both ways to a number of three digits
-    are merges: which one a piece takes depends on which pair of its digits comes first.
+    Frequency-based merges would cover only the numbers of the corpus. A number of three digits has
+    two merges, because the order of the merge list decides which pair of its digits merges first.
     """
     values = json.loads(tokenizer.to_str())
     model = values["model"]
     for number in _NUMBERS:
         model["vocab"][number] = len(model["vocab"])
-        ways = range(1, len(number))
-        model["merges"] += [[number[:size], number[size:]] for size in ways]
+        sizes = range(1, len(number))
+        model["merges"] += [[number[:size], number[size:]] for size in sizes]
     pieces = _PIECES.replace(r"\p{N}", rf"\p{{N}}{{1,{NUM_DIGITS}}}", 1)
     split = values["pre_tokenizer"]["pretokenizers"][0]
     assert split["pattern"] == {"Regex": _PIECES}
@@ -82,7 +82,7 @@ def with_numbers(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write `tokenizer` so that transformers' AutoTokenizer loads it from `folder`."""
+    """Write `tokenizer` to `folder` in the layout that transformers' AutoTokenizer loads."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -1,9 +1,10 @@
-"""Train nano: copying, pairs, drills, then recorded episodes. One command, resumable.
+"""Train nano on copying, associative recall, synthetic episodes and recorded episodes.
 
-    PYTHONPATH=tasks python -m nano.train            # goes on where the last run stopped
+    PYTHONPATH=tasks python -m train_nano.train            # resumes the last run
 
-Each step's rows are drawn from a generator seeded by (seed, step), so equal seeds, recordings and
-processes give equal weights, and a run that was interrupted gives the weights of one that was not.
+A generator seeded by (seed, step) draws the rows of each step. Equal seeds, recordings and process
+counts therefore give equal weights, and an interrupted run gives the same weights as an
+uninterrupted one.
 """
 
 import argparse
@@ -21,28 +22,24 @@ from tokenizers import Tokenizer
 from agentkv.dialog.prompt import PlainTemplate
 from train_nano.data import Recordings
 from train_nano.episode import Row
-from train_nano.loss import Right, batches, losses, per_reply, per_token
+from train_nano.loss import Accuracy, batches, losses, per_reply, per_token
 from train_nano.mixture import ORDER, STAGES, Source, next_kind
-from train_nano.model import configure, export, initialise, weights_for
+from train_nano.model import configure, export, initialize, load_weights
 from train_nano.optimizer import Optimizer
 from train_nano.settings import Progress, Settings
-from train_nano.team import Team, together
 from train_nano.tokenizer import save as save_tokenizer
+from train_nano.workers import Worker, launch
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE / "recordings"
 MODEL = HERE.parents[1] / "agentkv" / "models" / "nano"
 NUM_RECENT = 10
-"""Steps whose mean says whether a level is mastered."""
-ALONE = Team()
+"""Number of latest steps whose mean accuracy decides when a level ends."""
+SINGLE_WORKER = Worker()
 
 
 class Trainer:
-    """Model, optimizer and progress; `run` takes steps until the tokens are used up.
-
-    Raises:
-        ValueError: the checkpoint in `work` was made with another tokenizer or shape.
-    """
+    """A training run: model, optimizer, progress and data."""
 
     def __init__(
         self,
@@ -50,10 +47,10 @@ class Trainer:
         tokenizer: Tokenizer,
         work: Path,
         recordings: Recordings,
-        team: Team = ALONE,
+        worker: Worker = SINGLE_WORKER,
     ) -> None:
         self.settings = settings
-        self.team = team
+        self.worker = worker
         self.tokenizer = tokenizer
         self.template = PlainTemplate(tokenizer)
         self.work = work
@@ -61,22 +58,23 @@ class Trainer:
         config = configure(
             tokenizer, width=settings.width, layers=settings.layers, inner=settings.inner
         )
-        self.model = initialise(config, tokenizer, seed=settings.seed)
+        self.model = initialize(config, tokenizer, seed=settings.seed)
         torch.nn.Module.to(self.model, self.device)
         self.progress = Progress()
-        self.optimizer = self.fresh_optimizer()
+        self.optimizer = self.new_optimizer()
         special = set(tokenizer.get_added_tokens_decoder())
         plain_tokens = [i for i in range(config.vocab_size) if i not in special]
         self.source = Source(self.template, recordings, plain_tokens, settings.max_tokens)
 
-    def fresh_optimizer(self) -> Optimizer:
+    def new_optimizer(self) -> Optimizer:
+        """Create the optimizer of the current stage, with empty state."""
         matrices = "adamw" if self.progress.stage == "copy" else "muon"
         return Optimizer(self.model, rate=self.settings.rate, matrices=matrices)
 
     # ---- checkpoints --------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write the checkpoint, whole or not at all."""
+        """Write the checkpoint atomically."""
         values = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -89,35 +87,45 @@ class Trainer:
         partial.replace(self.work / "checkpoint.pt")
 
     def resume(self) -> None:
-        """Go on from the checkpoint, if there is one."""
+        """Load the checkpoint in `work`, if there is one.
+
+        Raises:
+            ValueError: the checkpoint has another tokenizer or model shape.
+        """
         path = self.work / "checkpoint.pt"
         if not path.exists():
             return
         values = torch.load(path, map_location=self.device, weights_only=True)
         if values["tokenizer"] != self.tokenizer.to_str():
             raise ValueError(
-                f"{path} was made with another tokenizer; move it away to start afresh"
+                f"{path} was made with another tokenizer; move it away to start a new run"
             )
         try:
             self.model.load_state_dict(values["model"])
         except RuntimeError as error:
-            raise ValueError(f"{path} holds a model of another shape: {error}") from error
+            raise ValueError(
+                f"{path} holds a model of another shape; use the settings it was made with, "
+                f"or move it away: {error}"
+            ) from error
         self.progress = Progress(**values["progress"])
-        self.optimizer = self.fresh_optimizer()
+        self.optimizer = self.new_optimizer()
         self.optimizer.load_state_dict(values["optimizer"])
 
-    def begin_with(self, folder: Path) -> None:
-        """Start at the last stage, with the weights of the model in `folder`; tokens that it lacks
-        are new ones."""
-        weights = weights_for(self.tokenizer, folder, seed=self.settings.seed)
+    def start_from(self, folder: Path) -> None:
+        """Start the last stage with the weights of the model in `folder`.
+
+        Raises:
+            ValueError: `folder` has no tokenizer.
+        """
+        weights = load_weights(self.tokenizer, folder, seed=self.settings.seed)
         self.model.load_state_dict(weights)
         self.progress = Progress(stage=ORDER[-1])
-        self.optimizer = self.fresh_optimizer()
+        self.optimizer = self.new_optimizer()
 
     # ---- one step -----------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
-        """The rows of the next step: about `step_tokens` tokens of the present stage's kinds."""
+        """Draw the rows of the next step, about `step_tokens` tokens of the stage's kinds."""
         progress = self.progress
         stage = STAGES[progress.stage]
         rng = random.Random(f"{self.settings.seed}/{progress.step}")
@@ -136,26 +144,31 @@ class Trainer:
         return rows
 
     def step(self) -> dict[str, float]:
-        """Take one step and say how it went: loss, and by kind the share of right replies."""
+        """Take one optimizer step; return the loss and, by kind, the accuracy.
+
+        Accuracy counts tokens in the stages "copy" and "pair", and whole replies later.
+        """
         started = time.perf_counter()
         rows = self.rows()
         total = sum(sum(row.weights) for row in rows)
         loss = 0.0
-        tokens, replies, tasks = Right(), Right(), Right()
-        for batch in batches(self.team.mine(rows)):
+        tokens, replies, tasks = Accuracy(), Accuracy(), Accuracy()
+        for batch in batches(self.worker.shard(rows)):
             lost, correct, _ = losses(
                 self.model, batch, self.device, getattr(torch, self.settings.dtype)
             )
             (lost.sum() / total).backward()  # type: ignore[no-untyped-call]
             loss += float(lost.detach().sum()) / total
             tokens.add(per_token(batch, correct))
-            said = list(per_reply(batch, correct))
-            replies.add((row.kind, hit) for row, hit in said)
-            tasks.add((row.task, hit) for row, hit in said if row.task)
-        self.team.add_gradients(self.model)
-        parts = self.team.gather((loss, tokens, replies, tasks))
+            scored = list(per_reply(batch, correct))
+            replies.add((row.kind, hit) for row, hit in scored)
+            tasks.add((row.task, hit) for row, hit in scored if row.task)
+        self.worker.sum_gradients(self.model)
+        parts = self.worker.gather((loss, tokens, replies, tasks))
         loss = sum(part[0] for part in parts)
-        tokens, replies, tasks = (sum((part[of] for part in parts), Right()) for of in (1, 2, 3))
+        tokens = sum((part[1] for part in parts), Accuracy())
+        replies = sum((part[2] for part in parts), Accuracy())
+        tasks = sum((part[3] for part in parts), Accuracy())
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step(self.rate())
         progress = self.progress
@@ -165,7 +178,7 @@ class Trainer:
         progress.level_tokens += count
         for row in rows:
             progress.spent[row.kind] = progress.spent.get(row.kind, 0) + len(row.ids)
-        progress.learn(tasks)
+        progress.update_errors(tasks)
         progress.seconds += time.perf_counter() - started
         stage = STAGES[progress.stage]
         self._advance((replies if stage.by_reply else tokens).share(stage.judged))
@@ -173,14 +186,14 @@ class Trainer:
         return {"loss": loss} | {kind: shown.share({kind}) for kind in shown.total}
 
     def rate(self) -> float:
-        """The learning rate of the next step."""
+        """Return the learning rate of the next step."""
         settings, progress = self.settings, self.progress
         left = (settings.tokens - progress.tokens) / max(1, settings.decay_tokens)
-        warm = (progress.step + 1) / settings.warmup_steps
-        return settings.rate * min(1.0, warm, max(0.05, left))
+        warmup = (progress.step + 1) / settings.warmup_steps
+        return settings.rate * min(1.0, warmup, max(0.05, left))
 
     def _advance(self, share: float) -> None:
-        """Make the task harder when it is mastered; hard enough, go to the next stage."""
+        """Go to the next level once this one is mastered, and after the last to the next stage."""
         progress, stage = self.progress, STAGES[self.progress.stage]
         progress.recent = [*progress.recent[1 - NUM_RECENT :], share]
         mastered = (
@@ -194,24 +207,28 @@ class Trainer:
             progress.stage = ORDER[ORDER.index(progress.stage) + 1]
             progress.level, progress.spent = 0, {}
             if stage is STAGES["copy"]:
-                self.optimizer = self.fresh_optimizer()
+                self.optimizer = self.new_optimizer()
 
     def run(self, *, until: int | None = None, save_every: int = 40) -> None:
-        """Step until `until` tokens (all, by default); the first of a team writes log and
-        checkpoints."""
+        """Take steps until `until` tokens; the worker of rank 0 writes the log and checkpoints.
+
+        Args:
+            until: total tokens of the run at which to stop; by default all of them.
+            save_every: steps between two checkpoints.
+        """
         until = self.settings.tokens if until is None else until
-        if self.team.rank:
+        if self.worker.rank:
             while self.progress.tokens < until:
                 self.step()
             return
         self.work.mkdir(parents=True, exist_ok=True)
         path = self.work / "log.jsonl"
-        _forget(path, after=self.progress.step)
+        _truncate_log(path, after=self.progress.step)
         with path.open("a", encoding="utf-8") as log:
-            seen: dict[str, list[float]] = {}
+            metrics: dict[str, list[float]] = {}
             while self.progress.tokens < until:
                 for name, value in self.step().items():
-                    seen.setdefault(name, []).append(value)
+                    metrics.setdefault(name, []).append(value)
                 if self.progress.step % 20 == 0:
                     line: dict[str, Any] = {
                         "step": self.progress.step,
@@ -219,77 +236,101 @@ class Trainer:
                         "seconds": round(self.progress.seconds, 1),
                         "stage": self.progress.stage,
                         "level": self.progress.level,
-                        **{name: round(sum(all) / len(all), 4) for name, all in seen.items()},
+                        **{
+                            name: round(sum(values) / len(values), 4)
+                            for name, values in metrics.items()
+                        },
                         "data": self.source.recordings.digest[:12],
                     }
                     log.write(json.dumps(line) + "\n")
                     log.flush()
-                    seen = {}
+                    metrics = {}
                 if self.progress.step % save_every == 0:
                     self.save()
         self.save()
 
 
-def _forget(path: Path, *, after: int) -> None:
-    """Drop the lines of steps that no checkpoint kept: they are taken again."""
+def _truncate_log(path: Path, *, after: int) -> None:
+    """Drop the log lines of steps after the checkpoint, which will be repeated."""
     if path.exists():
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if json.loads(line)["step"] <= after))
 
 
-def trainer_for(
-    work: Path, settings: Settings | None = None, start: Path | None = None, team: Team = ALONE
+def load_trainer(
+    work: Path,
+    settings: Settings | None = None,
+    start: Path | None = None,
+    worker: Worker = SINGLE_WORKER,
 ) -> Trainer:
-    """The trainer whose checkpoint is in `work`; its tokenizer is there or ships."""
+    """Create a trainer and resume from the checkpoint in `work`, if there is one.
+
+    The tokenizer comes from `work` or else from the package.
+
+    Args:
+        start: folder of a model whose weights start a run without a checkpoint.
+    """
     path = work / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path if path.exists() else MODEL / "tokenizer.json"))
-    trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(RECORDINGS), team)
+    trainer = Trainer(settings or Settings(), tokenizer, work, Recordings(RECORDINGS), worker)
     trainer.resume()
     if start and not trainer.progress.step:
-        trainer.begin_with(start)
+        trainer.start_from(start)
     return trainer
 
 
 def train(
-    team: Team, work: Path, settings: Settings, start: Path | None, until: int | None
+    worker: Worker, work: Path, settings: Settings, start: Path | None, until: int | None
 ) -> None:
-    """What each process of a run does."""
-    trainer_for(work, settings, start, team).run(until=until)
+    """Run one worker; `launch` calls this function in each process."""
+    load_trainer(work, settings, start, worker).run(until=until)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train nano; goes on where the last run stopped.")
-    parser.add_argument("--work", type=Path, default=HERE / "work")
-    parser.add_argument("--tokens", type=int, default=Settings().tokens)
+    parser = argparse.ArgumentParser(description="Train nano, resuming the last run.")
+    parser.add_argument(
+        "--work", type=Path, default=HERE / "work", help="folder of tokenizer, checkpoint and log"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=Settings().tokens, help="tokens of the whole run"
+    )
     parser.add_argument(
         "--start",
         type=Path,
         metavar="FOLDER",
-        help="without a checkpoint: recordings alone, from the weights of this model on",
+        help="start a new run at its last stage with the weights of this model",
     )
-    parser.add_argument("--until", type=int, help="stop here; the schedule does not know")
+    parser.add_argument(
+        "--until", type=int, help="stop at this many tokens without changing the schedule"
+    )
     parser.add_argument(
         "--export",
         type=Path,
         nargs="?",
         const=MODEL,
         metavar="FOLDER",
-        help="write the checkpoint as a model; into the package if no folder is named",
+        help="write the checkpoint as a model, by default into the package, and exit",
     )
     parser.add_argument(
-        "--processes", type=int, default=1 if torch.cuda.is_available() else 2, help="a core each"
+        "--processes",
+        type=int,
+        default=1 if torch.cuda.is_available() else 2,
+        help="number of data parallel workers, one core each",
     )
     parser.add_argument(
-        "--dtype", choices=("bfloat16", "float32"), default=Settings().dtype, help="of products"
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        default=Settings().dtype,
+        help="data type of matrix products",
     )
     options = parser.parse_args()
     settings = replace(Settings(), tokens=options.tokens, dtype=options.dtype)
     if options.export:
-        trainer = trainer_for(options.work, settings, options.start)
+        trainer = load_trainer(options.work, settings, options.start)
         save_tokenizer(trainer.tokenizer, options.export)
         export(trainer.model, options.export)
     else:
-        together(train, options.processes, options.work, settings, options.start, options.until)
+        launch(train, options.processes, options.work, settings, options.start, options.until)
 
 
 if __name__ == "__main__":

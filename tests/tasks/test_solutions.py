@@ -12,7 +12,7 @@ from agentkv_env.actions import ActionError
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.suites import SUITES
-from tests.tasks.text_browser import NeedsScript, Refused
+from tests.tasks.text_browser import ActionRefused, NeedsScript
 from tests.tasks.text_checks import UnknownScript
 from tests.tasks.text_walk import walk
 
@@ -39,7 +39,7 @@ def test_every_solution_scores_in_a_world_that_nobody_has_tried(suite: str, serv
         except (NeedsScript, UnknownScript) as error:
             unwalked[name] = str(error)
             continue
-        except (SolutionStuck, Refused, ActionError, ValueError) as error:
+        except (SolutionStuck, ActionRefused, ActionError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
         if reason:
             failed[name] = reason

@@ -1,4 +1,4 @@
-"""The suite: its make-up, that every task can be solved, and that none is solved for free."""
+"""Tests for the vwa75 suite: its composition, its solutions, and scores without a solution."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import Task
-from tests.tasks.text_browser import NeedsScript, Refused
+from tests.tasks.text_browser import ActionRefused, NeedsScript
 from tests.tasks.text_checks import UnknownScript
 from tests.tasks.text_walk import walk as walk_text
 
@@ -40,8 +40,8 @@ def suite() -> Suite:
     return load_suite("vwa75", world_seed=DEFAULT_SEED)
 
 
-class Silent:
-    """A display that shows nothing."""
+class NoDisplay:
+    """A display that ignores all events."""
 
     def started(self, job: Job) -> None: ...
 
@@ -53,53 +53,53 @@ class Silent:
 
 
 def play(suite: Suite, model: str, out: Path) -> list[Row]:
-    """Every task of `suite` once, by two workers."""
+    """Run every task of `suite` once with two workers."""
     settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
     with Results(out / "results.jsonl") as results:
-        run_jobs(plan, results, Silent(), jobs=plan.jobs)
+        run_jobs(plan, results, NoDisplay(), jobs=plan.jobs)
         return sorted(results.rows, key=lambda row: row.task_id)
 
 
-def test_it_has_75_tasks_in_four_categories(suite: Suite) -> None:
+def test_the_suite_has_75_tasks_in_four_categories(suite: Suite) -> None:
     assert [task.task_id for task in suite.tasks] == list(range(75))
     assert Counter(task.category for task in suite.tasks) == vwa75.QUOTAS
 
 
-def test_at_least_twelve_tasks_turn_on_text_inside_an_image(suite: Suite) -> None:
+def test_at_least_twelve_tasks_depend_on_text_in_an_image(suite: Suite) -> None:
     assert sum(task.reads_image for task in suite.tasks) >= 12
 
 
-def test_lengths_reach_from_two_steps_to_over_twenty(suite: Suite) -> None:
+def test_solutions_have_three_steps_to_over_twenty(suite: Suite) -> None:
     lengths = [len(task.solution) for task in suite.tasks]
     assert min(lengths) <= 3 and sum(length > 20 for length in lengths) >= 4
     assert median(lengths) >= 8
     assert all(len(task.solution) <= task.max_steps for task in suite.tasks)
 
 
-def test_what_is_needed_is_no_part_of_the_goal_and_no_number_found_anywhere(suite: Suite) -> None:
+def test_needed_facts_are_neither_in_the_goal_nor_short_numbers(suite: Suite) -> None:
     for task in suite.tasks:
-        said = [text for text in task.needs if text.lower() in task.intent.lower()]
-        assert said == [], task.intent
+        given = [text for text in task.needs if text.lower() in task.intent.lower()]
+        assert given == [], task.intent
         assert not [text for text in task.needs if re.fullmatch(r"\d?\d", text)], task.intent
 
 
-def test_eight_tasks_cannot_be_done_and_say_what_to_answer_then(suite: Suite) -> None:
-    given_up = [task for task in suite.tasks if task.solution[-1] == "stop [N/A]"]
-    assert len(given_up) == 8
-    for task in given_up:
+def test_eight_tasks_are_impossible_and_ask_for_n_a(suite: Suite) -> None:
+    impossible = [task for task in suite.tasks if task.solution[-1] == "stop [N/A]"]
+    assert len(impossible) == 8
+    for task in impossible:
         assert "Answer N/A if " in task.intent or "answer N/A if " in task.intent
         wanted = task.eval.reference_answers
         assert wanted is not None and wanted.exact_match == "N/A"
-        assert len(task.eval.eval_types) == 2, "else giving up anywhere would do"
+        assert len(task.eval.eval_types) == 2, "giving up on any page would score"
 
 
-def test_no_two_tasks_say_the_same_and_all_end_by_stopping(suite: Suite) -> None:
+def test_all_intents_differ_and_all_solutions_end_with_stop(suite: Suite) -> None:
     assert len({task.intent for task in suite.tasks}) == 75
     assert all(task.solution[-1].startswith("stop [") for task in suite.tasks)
 
 
-def test_the_same_seed_gives_the_same_suite_and_another_seed_another(suite: Suite) -> None:
+def test_equal_seeds_give_equal_suites_and_different_seeds_different_ones(suite: Suite) -> None:
     assert load_suite("vwa75", world_seed=DEFAULT_SEED).digest == suite.digest
     other = load_suite("vwa75", world_seed=OTHER_SEED)
     assert Counter(task.category for task in other.tasks) == vwa75.QUOTAS
@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_suite_and_another_seed_another(suite: Suit
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("seed", [DEFAULT_SEED])
-def test_every_task_is_solved_by_its_own_solution(seed: int, tmp_path: Path) -> None:
+def test_every_task_is_solved_by_its_solution(seed: int, tmp_path: Path) -> None:
     rows = play(load_suite("vwa75", world_seed=seed), "solution", tmp_path)
     unsolved = {row.task_id: row.reason or row.error for row in rows if row.score != 1.0}
     assert unsolved == {}
@@ -119,56 +119,59 @@ def test_every_task_is_solved_by_its_own_solution(seed: int, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_an_agent_that_stops_at_once_solves_nothing(suite: Suite, tmp_path: Path) -> None:
+def test_stopping_immediately_solves_no_task(suite: Suite, tmp_path: Path) -> None:
     rows = play(suite, "stop", tmp_path)
     assert {row.task_id for row in rows if row.score != 0.0} == set()
     assert {row.status for row in rows} == {"stopped"}
 
 
-def by_start(suite: Suite) -> Mapping[str, list[Task]]:
-    found: dict[str, list[Task]] = {}
+def group_by_start(suite: Suite) -> Mapping[str, list[Task]]:
+    groups: dict[str, list[Task]] = {}
     for task in suite.tasks:
-        found.setdefault(task.start_url, []).append(task)
-    return found
+        groups.setdefault(task.start_url, []).append(task)
+    return groups
 
 
-def test_the_solution_of_another_task_with_the_same_start_solves_nothing(suite: Suite) -> None:
+def test_the_solution_of_another_task_with_the_same_start_scores_nothing(suite: Suite) -> None:
     solved = []
     with Server(World(DEFAULT_SEED)) as server:
-        for tasks in by_start(suite).values():
+        for tasks in group_by_start(suite).values():
             for index, task in enumerate(tasks):
                 for other in (tasks[(index + step) % len(tasks)] for step in (1, 2)):
                     if other is task:
                         continue
-                    mistaken = task.model_copy(update={"solution": other.solution})
-                    with suppress(SolutionStuck, Refused, ActionError, NeedsScript, UnknownScript):
-                        if not walk_text(mistaken, server).reason:
+                    swapped = task.model_copy(update={"solution": other.solution})
+                    with suppress(
+                        SolutionStuck, ActionRefused, ActionError, NeedsScript, UnknownScript
+                    ):
+                        if not walk_text(swapped, server).reason:
                             solved.append((task.intent, other.intent))
     assert solved == []
 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_random_clicks_solve_nothing(suite: Suite) -> None:
+def test_random_clicks_solve_no_task(suite: Suite) -> None:
     solved = []
     with Server(World(DEFAULT_SEED)) as server, Browser.launch() as browser:
         addresses = Addresses(server.placeholders, server.addresses)
-        for start, tasks in by_start(suite).items():
+        for start, tasks in group_by_start(suite).items():
             server.reset()
             with browser.session(hosts=server.hosts, addresses=server.addresses) as session:
                 session.open(*(addresses.fill(url) for url in start.split(" |AND| ")))
-                done = Agent(RandomClicks()).run(session, "", max_steps=10)
-                ended = session.page  # a check opens tabs, and the session follows them
-                final = Final.of(ended, done.answer, addresses)
+                episode = Agent(RandomClicks()).run(session, "", max_steps=10)
+                # Checks open tabs and the session follows them, so the final page is kept here.
+                final_page = session.page
+                final = Final.of(final_page, episode.answer, addresses)
                 for task in tasks:
-                    score = evaluate(task, final, page=ended, addresses=addresses)
+                    score = evaluate(task, final, page=final_page, addresses=addresses)
                     solved += [task.intent] if score.value else []
     assert solved == []
 
 
 @contextmanager
 def walk(task: Task, browser: Browser, server: Server, ocr: Ocr) -> Iterator[Iterator[Page]]:
-    """The pages that the solution of `task` passes, as the agent sees them."""
+    """Open a session whose pages, as the agent sees them, follow the solution of `task`."""
     server.reset()
     addresses = Addresses(server.placeholders, server.addresses)
     with browser.session(hosts=server.hosts, addresses=server.addresses, ocr=ocr) as session:
@@ -189,9 +192,7 @@ def walk(task: Task, browser: Browser, server: Server, ocr: Ocr) -> Iterator[Ite
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
-    suite: Suite,
-) -> None:
+def test_the_text_of_an_image_task_is_read_by_ocr_and_appears_nowhere_before(suite: Suite) -> None:
     ocr = Ocr(default_cache())
     tasks = [task for task in suite.tasks if task.reads_image]
     with Server(World(DEFAULT_SEED)) as server, Browser.launch() as browser:
@@ -204,6 +205,6 @@ def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
                         holds = wanted in neutralize(f"{node.name} {node.value}").lower()
                         was_read |= holds and node.kind == "ocr"
                         assert was_read or node.kind == "ocr" or not holds, (
-                            f"task {task.task_id}: {page.url} says {wanted!r} outside the image"
+                            f"task {task.task_id}: {page.url} shows {wanted!r} outside the image"
                         )
-            assert was_read, f"task {task.task_id}: OCR never read {wanted!r}"
+            assert was_read, f"task {task.task_id}: OCR never found {wanted!r}"

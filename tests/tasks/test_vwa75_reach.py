@@ -1,4 +1,4 @@
-"""How far back the suite reaches, as `python -m agentkv_tasks.reach` measured it in a browser."""
+"""Tests for the memory distances of vwa75, measured in a browser by `agentkv_tasks.reach`."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,7 @@ def measured() -> Mapping[int, Measured]:
     return read()
 
 
-def test_what_was_measured_is_of_these_tasks(
-    measured: Mapping[int, Measured],
-) -> None:
+def test_the_measurements_match_the_tasks_of_the_suite(measured: Mapping[int, Measured]) -> None:
     suite = load_suite("vwa75", world_seed=DEFAULT_SEED)
     steps = {task.task_id: len(task.solution) for task in suite.tasks}
     assert {number: one.steps for number, one in measured.items()} == steps
@@ -25,7 +23,7 @@ def test_what_was_measured_is_of_these_tasks(
     }
 
 
-def test_at_least_thirty_tasks_need_what_was_seen_1500_tokens_earlier(
+def test_at_least_thirty_tasks_need_a_fact_from_1500_tokens_earlier(
     measured: Mapping[int, Measured],
 ) -> None:
     assert sum(one.reach >= 1500 for one in measured.values()) >= 30

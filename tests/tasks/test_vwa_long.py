@@ -1,4 +1,4 @@
-"""The long suite: its make-up, how far back it reaches, and a replay in a real browser."""
+"""Tests for the vwa-long suite: its composition, its memory distances and a replay in a browser."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.tasks.text_walk import walk
 
 OTHER_SEED = 4711
 REPLAYED = (4, 13)
-"""One task that stays on one site, one that goes to and fro between two."""
-LETTERS_A_TOKEN = 3.2
+"""Ids of a task on one site and a task that alternates between two sites."""
+CHARACTERS_PER_TOKEN = 3.2
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def suite() -> Suite:
     return load_suite("vwa-long", world_seed=DEFAULT_SEED)
 
 
-def test_it_has_15_tasks_of_25_to_60_steps(suite: Suite) -> None:
+def test_the_suite_has_15_tasks_of_25_to_60_steps(suite: Suite) -> None:
     assert [task.task_id for task in suite.tasks] == list(range(15))
     assert Counter(task.category for task in suite.tasks) == vwa_long.QUOTAS
     assert all(25 <= len(task.solution) <= 60 for task in suite.tasks)
@@ -37,29 +37,29 @@ def test_it_has_15_tasks_of_25_to_60_steps(suite: Suite) -> None:
     assert all(task.solution[-1].startswith("stop [") for task in suite.tasks)
 
 
-def test_another_world_asks_for_other_things(suite: Suite) -> None:
+def test_another_world_has_different_intents(suite: Suite) -> None:
     assert load_suite("vwa-long", world_seed=DEFAULT_SEED).digest == suite.digest
     other = load_suite("vwa-long", world_seed=OTHER_SEED)
     assert not {task.intent for task in suite.tasks} & {task.intent for task in other.tasks}
 
 
-def test_what_is_needed_was_on_a_page_more_than_2000_tokens_ago(suite: Suite) -> None:
+def test_every_task_needs_a_fact_from_more_than_2000_tokens_earlier(suite: Suite) -> None:
     with Server(World(DEFAULT_SEED)) as server:
         for task in suite.tasks:
-            assert reach(task, server) > 2000 * LETTERS_A_TOKEN, task.intent
+            assert reach(task, server) > 2000 * CHARACTERS_PER_TOKEN, task.intent
 
 
 def reach(task, server) -> int:
-    """Letters on the pages between the earliest fact and its use, pictures left out."""
-    walked = walk(task, server)
-    pages = [serialize(page, budget=10**6, count=len).text for page in walked.pages]
-    found = list(uses(task.needs, pages, walked.replies))
+    """Return the largest distance between a fact and its use, in characters without images."""
+    result = walk(task, server)
+    pages = [serialize(page, budget=10**6, count=len).text for page in result.pages]
+    found = list(uses(task.needs, pages, result.replies))
     assert task.reads_image or all(use.source is not None for use in found), task.intent
     return max(use.distance for use in found)
 
 
-class Silent:
-    """A display that shows nothing."""
+class NoDisplay:
+    """A display that ignores all events."""
 
     def started(self, job: Job) -> None: ...
 
@@ -71,13 +71,13 @@ class Silent:
 
 
 @pytest.mark.browser
-def test_two_of_them_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) -> None:
+def test_two_tasks_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) -> None:
     settings = read_settings(
         model="solution", policies=("full",), out=tmp_path, screenshots=False, workers=2
     )
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
     jobs = [job for job in plan.jobs if job.task.task_id in REPLAYED]
     with Results(tmp_path / "results.jsonl") as results:
-        run_jobs(plan, results, Silent(), jobs=jobs)
+        run_jobs(plan, results, NoDisplay(), jobs=jobs)
         rows = list(results.rows)
     assert {row.task_id: row.score for row in rows} == dict.fromkeys(REPLAYED, 1.0)

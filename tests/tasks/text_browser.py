@@ -1,6 +1,6 @@
-"""A browser without a screen, to walk solutions in many worlds within seconds.
+"""A text browser that carries out solutions in many worlds within seconds.
 
-Everything on a page counts as seen, so a missing `scroll` is not noticed here.
+The whole page is visible, so this browser does not notice a missing `scroll`.
 """
 
 import http.client
@@ -12,34 +12,34 @@ from agentkv_env.actions import Action
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.server import Server
 from agentkv_tasks.addresses import Addresses
-from tests.tasks.text_names import reading
-from tests.tasks.text_page import Element, read
+from tests.tasks.text_names import read_parts
+from tests.tasks.text_page import Element, parse_html
 
 _NOWHERE = Box(0, 0, 0, 0)
 _BLANK = "about:blank"
-# The two things that the sites' scripts do to what is on a page.
+# The only two scripts of the sites that change a page.
 _OPENS = re.compile(r"document\.querySelector\('(?P<selector>[^']+)'\)\.showModal\(\)$")
 _ENABLES = "this.querySelector('[disabled]')?.removeAttribute('disabled')"
 
 
-class Refused(Exception):
-    """An action that fails in a real browser too."""
+class ActionRefused(Exception):
+    """An action that would also fail in a real browser."""
 
 
 class NeedsScript(Exception):
-    """An action that only a page's JavaScript carries out."""
+    """An action that requires JavaScript."""
 
 
 @dataclass
 class Document:
-    """A page that was fetched."""
+    """A fetched page."""
 
     url: str
-    """Where it really is, port and all."""
+    """Real address, including the port."""
     html: str
     root: Element
-    seen: list[Element] = field(default_factory=list)
-    """The element with number 1, 2, ..."""
+    elements: list[Element] = field(default_factory=list)
+    """Observed elements; the first one has id 1."""
 
 
 @dataclass
@@ -52,14 +52,14 @@ class _Tab:
         return self.entries[self.index]
 
     def push(self, document: Document) -> None:
-        same = self.document.url in (_BLANK, document.url)
-        del self.entries[self.index + (not same) :]
+        replaces_current = self.document.url in (_BLANK, document.url)
+        del self.entries[self.index + (not replaces_current) :]
         self.entries.append(document)
         self.index = len(self.entries) - 1
 
 
 class TextBrowser:
-    """Tabs on the sites of `server`; takes the actions that a session takes."""
+    """Tabs on the sites of `server` that accept the same actions as a session."""
 
     def __init__(self, server: Server) -> None:
         self.addresses = Addresses(server.placeholders, server.addresses)
@@ -71,31 +71,31 @@ class TextBrowser:
     def close(self) -> None:
         self._connection.close()
 
-    # ---- as a session -----------------------------------------------------------------------
+    # ---- session interface ------------------------------------------------------------------
 
     def open(self, *urls: str) -> None:
-        """One tab for each address, the first is current."""
+        """Open one tab for each address and focus the first."""
         self._tabs = [_Tab([self.fetch(url)]) for url in urls]
         self._current = 0
 
     @property
     def document(self) -> Document:
-        """The page of the current tab."""
+        """Document of the current tab."""
         return self._tabs[self._current].document
 
     def observe(self) -> Page:
-        """The current page, all of it."""
+        """Return the whole current page and number its elements."""
         document = self.document
-        document.seen, nodes = [], []
-        for part in reading(document.root):
+        document.elements, nodes = [], []
+        for part in read_parts(document.root):
             id = None
             if part.element is not None:
-                document.seen.append(part.element)
-                id = len(document.seen)
+                document.elements.append(part.element)
+                id = len(document.elements)
             nodes.append(
                 Node("text" if id is None else "element", part.role, part.name, _NOWHERE, id)
             )
-        title = next((each for each in document.root.walk() if each.tag == "title"), None)
+        title = next((element for element in document.root.walk() if element.tag == "title"), None)
         return Page(
             self.addresses.public(document.url),
             title.text_content if title else "",
@@ -107,8 +107,8 @@ class TextBrowser:
         """Carry out an action other than `stop`.
 
         Raises:
-            Refused: a real browser would refuse it.
-            NeedsScript: nothing would happen without JavaScript.
+            ActionRefused: the action would also fail in a real browser.
+            NeedsScript: the action requires JavaScript.
         """
         tab = self._tabs[self._current]
         match action.kind:
@@ -123,38 +123,42 @@ class TextBrowser:
             case "go_back" | "go_forward":
                 index = tab.index + (1 if action.kind == "go_forward" else -1)
                 if not 0 <= index < len(tab.entries):
-                    raise Refused(f"{action.kind}: there is no such page")
+                    raise ActionRefused(f"{action.kind}: the history has no such entry")
                 tab.index = index
                 tab.entries[index] = self.fetch(tab.document.url)
             case "tab_focus":
                 if action.tab is None or not 0 <= action.tab < len(self._tabs):
-                    raise Refused(f"there is no tab {action.tab}")
+                    raise ActionRefused(f"there is no tab {action.tab}")
                 self._current = action.tab
             case "new_tab":
-                self._tabs.append(_Tab([Document(_BLANK, "", read(""))]))
+                self._tabs.append(_Tab([Document(_BLANK, "", parse_html(""))]))
                 self._current = len(self._tabs) - 1
             case "close_tab":
                 del self._tabs[self._current]
                 self._current = max(0, self._current - 1)
             case "press":
-                raise NeedsScript("keys are not known here")
+                raise NeedsScript("the text browser does not support key presses")
             case _:
-                pass  # everything is in view, and nothing reacts to a mouse
+                pass  # the whole page is visible, and nothing reacts to the mouse
 
     # ---- pages ------------------------------------------------------------------------------
 
     def fetch(self, url: str, body: str | None = None) -> Document:
-        """The page at `url` (in any form), redirects followed; a form is posted with `body`."""
+        """Fetch `url` and follow redirects; `body` makes the first request a POST.
+
+        Raises:
+            ActionRefused: there are more than seven redirects.
+        """
         url = self.addresses.real(url)
         for _ in range(8):
-            response, content = self._ask(url, body)
+            response, content = self._request(url, body)
             if response.status not in (301, 302, 303, 307):
                 html = content.decode()
-                return Document(url, html, read(html))
+                return Document(url, html, parse_html(html))
             url, body = urljoin(url, response.headers["Location"]), None
-        raise Refused(f"{url} redirects for ever")
+        raise ActionRefused(f"too many redirects, the last one to {url}")
 
-    def _ask(self, url: str, body: str | None) -> tuple[http.client.HTTPResponse, bytes]:
+    def _request(self, url: str, body: str | None) -> tuple[http.client.HTTPResponse, bytes]:
         parts = urlsplit(url)
         cookies = self._cookies.setdefault(parts.netloc, {})
         headers = {"Host": parts.netloc}
@@ -175,9 +179,9 @@ class TextBrowser:
 
     def _element(self, action: Action) -> Element:
         assert action.element_id is not None
-        element = self.document.seen[action.element_id - 1]
+        element = self.document.elements[action.element_id - 1]
         if _is_disabled(element):
-            raise Refused(f"this {element.tag} is disabled")
+            raise ActionRefused(f"the {element.tag} is disabled")
         return element
 
     def _click(self, element: Element) -> None:
@@ -194,17 +198,17 @@ class TextBrowser:
             case "input", "checkbox":
                 _set(element, "checked", not element.has("checked"))
             case "input", "radio":
-                for other in _among(self.document.root, element):
+                for other in _radio_group(self.document.root, element):
                     _set(other, "checked", other is element)
-                _tell(element)
+                _run_onchange(element)
             case "button", "" | "submit":
                 self._press_button(element)
             case "input", "submit" | "image":
                 self._press_button(element)
             case "input" | "textarea", _:
-                pass  # only the focus goes there
+                pass  # the click only moves the focus
             case _:
-                raise NeedsScript(f"nothing happens at a click on this {element.tag}")
+                raise NeedsScript(f"a click on this {element.tag} does nothing without a script")
 
     def _follow(self, link: Element) -> None:
         url = urljoin(self.document.url, link.get("href"))
@@ -219,17 +223,17 @@ class TextBrowser:
     def _type(self, element: Element, action: Action) -> None:
         if element.tag == "select":
             _choose(element, action.text)
-            _tell(element)
+            _run_onchange(element)
             return
         if element.has("readonly") or element.tag not in ("input", "textarea"):
-            raise Refused(f"{element.tag} takes no text")
+            raise ActionRefused(f"the {element.tag} does not accept text")
         limit = int(element.get("maxlength") or 10**6)
         element.attributes["value"] = action.text[:limit]
         form = self._form_of(element)
         if not action.enter or element.tag == "textarea" or form is None:
             return
-        owned = [each for each in self.document.root.walk() if self._form_of(each) is form]
-        button = next((each for each in owned if _is_submit(each)), None)
+        members = [part for part in self.document.root.walk() if self._form_of(part) is form]
+        button = next((member for member in members if _is_submit(member)), None)
         if button is not None and _is_disabled(button):
             return
         self._submit(form, button)
@@ -237,7 +241,7 @@ class TextBrowser:
     def _press_button(self, button: Element) -> None:
         form = self._form_of(button)
         if form is None:
-            raise NeedsScript("a button without a form")
+            raise NeedsScript("a button without a form does nothing without a script")
         if "dialog" in (form.get("method"), button.get("formmethod")):
             dialog = button.closest("dialog")
             assert dialog is not None
@@ -248,21 +252,22 @@ class TextBrowser:
     def _form_of(self, element: Element) -> Element | None:
         if not element.has("form"):
             return element.closest("form")
-        among = self.document.root.walk()
-        return next((each for each in among if each.get("id") == element.get("form")), None)
+        elements = self.document.root.walk()
+        return next((other for other in elements if other.get("id") == element.get("form")), None)
 
     def _submit(self, form: Element, button: Element | None) -> None:
         fields = []
-        for each in self.document.root.walk():
-            is_field = each.tag in ("input", "select", "textarea") or each is button
-            if is_field and self._form_of(each) is form and not _is_disabled(each):
-                if each.has("required") and not any(value for _, value in _said(each, button)):
-                    raise Refused(f"the field {each.get('name')} is required")
-                fields += _said(each, button)
-        own = button.attributes if button is not None else {}
-        action = own.get("formaction") or form.get("action") or self.document.url
+        for element in self.document.root.walk():
+            is_field = element.tag in ("input", "select", "textarea") or element is button
+            if is_field and self._form_of(element) is form and not _is_disabled(element):
+                values = _form_values(element, button)
+                if element.has("required") and not any(value for _, value in values):
+                    raise ActionRefused(f"the field {element.get('name')} is required")
+                fields += values
+        overrides = button.attributes if button is not None else {}
+        action = overrides.get("formaction") or form.get("action") or self.document.url
         url = urljoin(self.document.url, action).split("#")[0]
-        method = (own.get("formmethod") or form.get("method") or "get").lower()
+        method = (overrides.get("formmethod") or form.get("method") or "get").lower()
         if method == "post":
             document = self.fetch(url, urlencode(fields))
         else:
@@ -271,10 +276,10 @@ class TextBrowser:
 
 
 def value_of(element: Element) -> str:
-    """What a field holds now."""
+    """Return the current value of a field."""
     if element.tag == "select":
-        options = [each for each in element.walk() if each.tag == "option"]
-        chosen = [each for each in options if each.has("selected")] or options[:1]
+        options = [option for option in element.walk() if option.tag == "option"]
+        chosen = [option for option in options if option.has("selected")] or options[:1]
         return chosen[-1].get("value", _label(chosen[-1])) if chosen else ""
     if element.tag == "textarea":
         return element.get("value", element.text_content.removeprefix("\n"))
@@ -282,8 +287,11 @@ def value_of(element: Element) -> str:
     return element.get("value", "on" if is_box else "")
 
 
-def _said(element: Element, button: Element | None) -> list[tuple[str, str]]:
-    """What a field tells the form: nothing without a name, an unchecked box, another button."""
+def _form_values(element: Element, button: Element | None) -> list[tuple[str, str]]:
+    """Return the name and value that a field submits.
+
+    Unnamed fields, unchecked boxes and buttons other than `button` submit nothing.
+    """
     kind = element.get("type").lower()
     if not element.get("name") or kind in ("file", "reset", "button"):
         return []
@@ -295,25 +303,29 @@ def _said(element: Element, button: Element | None) -> list[tuple[str, str]]:
 
 
 def _choose(select: Element, label: str) -> None:
-    options = [each for each in select.walk() if each.tag == "option" and not each.has("disabled")]
-    wanted = next((each for each in options if _label(each) == label), None)
+    options = [
+        element
+        for element in select.walk()
+        if element.tag == "option" and not element.has("disabled")
+    ]
+    wanted = next((option for option in options if _label(option) == label), None)
     if wanted is None:
-        known = " | ".join(_label(each) for each in options)
-        raise Refused(f"no option '{label}'; it has: {known}")
-    for each in options:
-        _set(each, "selected", each is wanted)
+        labels = " | ".join(_label(option) for option in options)
+        raise ActionRefused(f"there is no option '{label}'; the options are: {labels}")
+    for option in options:
+        _set(option, "selected", option is wanted)
 
 
 def _label(option: Element) -> str:
     return " ".join(option.text_content.split())
 
 
-def _tell(changed: Element) -> None:
-    """Let the form of a changed field react."""
+def _run_onchange(changed: Element) -> None:
+    """Run the `onchange` script of the form that contains a changed field."""
     form = changed.closest("form")
     if form is not None and form.get("onchange") == _ENABLES:
-        for each in form.select("[disabled]")[:1]:
-            _set(each, "disabled", False)
+        for element in form.select("[disabled]")[:1]:
+            _set(element, "disabled", False)
 
 
 def _is_submit(element: Element) -> bool:
@@ -324,16 +336,16 @@ def _is_submit(element: Element) -> bool:
 
 
 def _is_disabled(element: Element) -> bool:
-    around = (each for each in element.ancestors() if each.tag == "fieldset")
-    return element.has("disabled") or any(each.has("disabled") for each in around)
+    fieldsets = (ancestor for ancestor in element.ancestors() if ancestor.tag == "fieldset")
+    return element.has("disabled") or any(fieldset.has("disabled") for fieldset in fieldsets)
 
 
-def _among(root: Element, radio: Element) -> list[Element]:
+def _radio_group(root: Element, radio: Element) -> list[Element]:
     form = radio.closest("form")
     return [
-        each for each in root.walk()
-        if each.get("type") == "radio" and each.get("name") == radio.get("name")
-        and each.closest("form") is form
+        element for element in root.walk()
+        if element.get("type") == "radio" and element.get("name") == radio.get("name")
+        and element.closest("form") is form
     ]  # fmt: skip
 
 

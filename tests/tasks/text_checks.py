@@ -1,4 +1,4 @@
-"""Pages of a text browser as the evaluators want them: a tab that loads and answers locators."""
+"""Adapter between the text browser and the evaluators, which expect Playwright's page."""
 
 import re
 from typing import Any, cast
@@ -21,14 +21,14 @@ _ATTRIBUTE = re.compile(r"\.getAttribute\((['\"])(?P<name>.*?)\1\)$")
 
 
 class UnknownScript(Exception):
-    """A locator of a shape that is not understood here."""
+    """A locator that the text browser does not support."""
 
 
-def scored(task: Task, browser: TextBrowser, answer: str) -> Score:
-    """The score of an episode of `task` that ended on the browser's current page.
+def score_episode(task: Task, browser: TextBrowser, answer: str) -> Score:
+    """Score an episode of `task` that ended on the browser's current page.
 
     Raises:
-        UnknownScript: a check looks at something in a way that only a browser can.
+        UnknownScript: a check needs a locator that only a real browser supports.
     """
     page = cast(PlaywrightPage, CheckedPage(browser, browser.document))
     final = Final.of(page, answer, browser.addresses)
@@ -36,7 +36,7 @@ def scored(task: Task, browser: TextBrowser, answer: str) -> Score:
 
 
 class CheckedPage:
-    """As much of Playwright's page as checks use."""
+    """The part of Playwright's page interface that checks use."""
 
     def __init__(self, browser: TextBrowser, document: Document | None = None) -> None:
         self._browser = browser
@@ -67,32 +67,32 @@ class CheckedPage:
         return False
 
     def evaluate(self, script: str) -> object:
-        """What the locator `script` gives.
+        """Evaluate the locator `script`.
 
         Raises:
-            Error: it would throw, because there is no such element.
-            UnknownScript: it has another shape than those known.
+            Error: no element matches, so the script would throw.
+            UnknownScript: the script has an unsupported form.
         """
         assert self._document is not None
         root, script = self._document.root, script.removeprefix("() => ").strip()
         try:
-            if found := _COUNT.match(script):
-                return len(root.select(found["selector"]))
-            if found := _JOIN.match(script):
-                each = root.select(found["selector"])
-                return found["by"].join(str(_read(one, found["tail"])) for one in each)
-            if found := _ONE.match(script):
-                return self._one(root, found["selector"], found["tail"] or "")
+            if match := _COUNT.match(script):
+                return len(root.select(match["selector"]))
+            if match := _JOIN.match(script):
+                elements = root.select(match["selector"])
+                return match["by"].join(str(_read(element, match["tail"])) for element in elements)
+            if match := _ONE.match(script):
+                return self._first(root, match["selector"], match["tail"] or "")
         except ValueError as error:
             raise UnknownScript(str(error)) from None
         raise UnknownScript(script)
 
-    def _one(self, root: Element, selector: str, tail: str) -> object:
+    def _first(self, root: Element, selector: str, tail: str) -> object:
         elements = root.select(selector)
         if not elements:
             if tail.startswith("?."):
                 return None
-            raise Error(f"there is no {selector}")
+            raise Error(f"no element matches {selector}")
         return _read(elements[0], tail.removeprefix("?"))
 
 

@@ -1,4 +1,4 @@
-"""What the elements of a page are called, by the rules of the walk (env/agentkv_env/scripts)."""
+"""Roles and names of a page's elements, by the rules of `env/agentkv_env/scripts`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 @dataclass(frozen=True)
-class Named:
-    """Something to be read; `element` only where it can be acted on."""
+class Part:
+    """A text or an element of a page; `element` is None for parts without actions."""
 
     role: str
     name: str
     element: Element | None = None
 
 
-def reading(root: Element) -> Iterator[Named]:
-    """All that can be read on the page, in reading order."""
-    yield from _merged(_parts(root, root))
+def read_parts(root: Element) -> Iterator[Part]:
+    """Yield all texts and elements of the page in reading order."""
+    yield from _merge_lines(_parts(root, root))
 
 
 def role_of(element: Element) -> str:
-    """The role, empty for what cannot be acted on."""
+    """Return the role of `element`, or an empty text if it has no actions."""
     tag = element.tag
     if tag == "input":
         kind = element.get("type", "text")
@@ -54,100 +54,103 @@ def role_of(element: Element) -> str:
 
 
 def name_of(root: Element, element: Element) -> str:
-    """The name of `element`, which has a role, on the page `root`."""
+    """Return the accessible name of `element`, which has a role, on the page `root`."""
     ids = element.get("aria-labelledby").split()
-    by_ids = [each for each in root.walk() if ids and each.get("id") in ids]
-    own = " ".join(_text(each) for each in by_ids) or _squeezed(element.get("aria-label"))
-    if own:
-        return own
+    references = [other for other in root.walk() if ids and other.get("id") in ids]
+    aria = " ".join(_text(other) for other in references) or _squeeze(element.get("aria-label"))
+    if aria:
+        return aria
     tag, role = element.tag, role_of(element)
     if tag == "input" and role == "button":
-        standard = {"submit": "Submit", "reset": "Reset", "image": "Submit"}
+        defaults = {"submit": "Submit", "reset": "Reset", "image": "Submit"}
         alt = element.get("alt") if element.get("type") == "image" else ""
         given = alt or element.get("value") or element.get("title")
-        return _squeezed(given) or standard.get(element.get("type"), "")
+        return _squeeze(given) or defaults.get(element.get("type"), "")
     if tag in _CONTROLS:
         labels = " ".join(_text(label) for label in _labels(root, element)).strip()
         if labels:
             return labels
     if tag in ("input", "textarea", "select") or role == "textbox":
-        return _squeezed(element.get("placeholder") or element.get("title"))
-    return _text(element) or _squeezed(element.get("title"))
+        return _squeeze(element.get("placeholder") or element.get("title"))
+    return _text(element) or _squeeze(element.get("title"))
 
 
-def _parts(root: Element, here: Element, inside: bool = False) -> Iterator[Named | None]:
-    """What `here` holds; None ends a line."""
-    for child in here.children:
+def _parts(root: Element, parent: Element, is_named: bool = False) -> Iterator[Part | None]:
+    """Yield the parts of `parent`, and None at the end of a line.
+
+    Args:
+        is_named: whether the text belongs to the name of an element and is skipped.
+    """
+    for child in parent.children:
         if isinstance(child, str):
-            if not inside:
-                yield Named("text", child)
+            if not is_named:
+                yield Part("text", child)
             continue
         if child.is_hidden:
             continue
         role = role_of(child)
         if role:
             yield None
-            yield Named(role, name_of(root, child), child)
+            yield Part(role, name_of(root, child), child)
             if role in ("link", "button"):
                 yield from _parts(root, child, True)
             yield None
         elif child.tag == "img":
             yield None
-            if not inside and child.get("alt"):
-                yield Named("image", child.get("alt"))
-        elif child.tag in _HEADINGS and not inside:
+            if not is_named and child.get("alt"):
+                yield Part("image", child.get("alt"))
+        elif child.tag in _HEADINGS and not is_named:
             yield None
-            yield Named("heading", _text(child))
+            yield Part("heading", _text(child))
             yield from _parts(root, child, True)
             yield None
         else:
             ends_line = not child.is_inline
             if ends_line:
                 yield None
-            spoken_for = child.tag == "label" and _control(root, child) is not None
-            yield from _parts(root, child, inside or spoken_for)
+            is_label = child.tag == "label" and _control(root, child) is not None
+            yield from _parts(root, child, is_named or is_label)
             if ends_line:
                 yield None
 
 
-def _merged(parts: Iterator[Named | None]) -> Iterator[Named]:
-    """Pieces of text that stand on one line become one."""
+def _merge_lines(parts: Iterator[Part | None]) -> Iterator[Part]:
+    """Merge the texts of each line."""
     pending = ""
     for part in parts:
         if part is not None and part.role == "text":
             pending += part.name
             continue
         if pending.strip():
-            yield Named("text", _squeezed(pending))
+            yield Part("text", _squeeze(pending))
         pending = ""
         if part is not None:
             yield part
     if pending.strip():
-        yield Named("text", _squeezed(pending))
+        yield Part("text", _squeeze(pending))
 
 
 def _labels(root: Element, element: Element) -> list[Element]:
     label = element.closest("label")
-    around = [label] if label is not None and not label.has("for") else []
-    pointing = [
-        each for each in root.walk()
-        if each.tag == "label" and each.has("for") and each.get("for") == element.get("id")
+    enclosing = [label] if label is not None and not label.has("for") else []
+    referring = [
+        other for other in root.walk()
+        if other.tag == "label" and other.has("for") and other.get("for") == element.get("id")
     ]  # fmt: skip
-    return around + pointing
+    return enclosing + referring
 
 
 def _control(root: Element, label: Element) -> Element | None:
-    among = root.walk()
     if label.has("for"):
-        return next((each for each in among if each.get("id") == label.get("for")), None)
-    return next((each for each in label.walk() if each.tag in _CONTROLS), None)
+        return next((other for other in root.walk() if other.get("id") == label.get("for")), None)
+    return next((other for other in label.walk() if other.tag in _CONTROLS), None)
 
 
 def _text(element: Element) -> str:
-    return _squeezed(_raw(element))
+    return _squeeze(_raw_text(element))
 
 
-def _raw(element: Element) -> str:
+def _raw_text(element: Element) -> str:
     text = ""
     for child in element.children:
         if isinstance(child, str):
@@ -157,10 +160,10 @@ def _raw(element: Element) -> str:
         elif child.tag == "br":
             text += " "
         elif not child.is_hidden and child.tag not in (*_CONTROLS, "option"):
-            inner = child.get("aria-label") or _raw(child)
+            inner = child.get("aria-label") or _raw_text(child)
             text += inner if child.is_inline else f" {inner} "
     return text
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return " ".join(text.split())

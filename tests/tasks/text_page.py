@@ -1,4 +1,4 @@
-"""An HTML page as a tree: what a stylesheet and a script would add is left out."""
+"""HTML parser and selectors for the text browser, without stylesheets and scripts."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _SILENT = frozenset("script style template noscript head title datalist".split()
 
 @dataclass(eq=False)
 class Element:
-    """One element; the attributes `value`, `checked` and `selected` say what holds now."""
+    """An HTML element; `value`, `checked` and `selected` hold the current state."""
 
     tag: str
     attributes: dict[str, str]
@@ -34,21 +34,22 @@ class Element:
         return name in self.attributes
 
     def walk(self) -> Iterator["Element"]:
-        """This element and all below it, in document order."""
+        """Yield this element and its descendants in document order."""
         yield self
         for child in self.children:
             if isinstance(child, Element):
                 yield from child.walk()
 
     def ancestors(self) -> Iterator["Element"]:
-        here = self.parent
-        while here is not None:
-            yield here
-            here = here.parent
+        """Yield the ancestors, the parent first."""
+        ancestor = self.parent
+        while ancestor is not None:
+            yield ancestor
+            ancestor = ancestor.parent
 
     def closest(self, tag: str) -> Optional["Element"]:
-        """The element itself or the nearest one around it with this tag."""
-        return next((each for each in (self, *self.ancestors()) if each.tag == tag), None)
+        """Return the element itself or its nearest ancestor with this tag."""
+        return next((element for element in (self, *self.ancestors()) if element.tag == tag), None)
 
     @property
     def is_inline(self) -> bool:
@@ -56,20 +57,20 @@ class Element:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether this element, apart from those around it, shows nothing."""
+        """Whether this element hides its content, regardless of its ancestors."""
         return (
             self.tag in _SILENT
             or self.has("hidden")
             or (self.tag == "dialog" and not self.has("open"))
             or bool(re.search(r"display:\s*none", self.get("style")))
-            or self._is_folded
+            or self._is_collapsed
         )
 
     @property
-    def _is_folded(self) -> bool:
-        around = self.parent
-        closed = around is not None and around.tag == "details" and not around.has("open")
-        return closed and self.tag != "summary"
+    def _is_collapsed(self) -> bool:
+        parent = self.parent
+        is_closed = parent is not None and parent.tag == "details" and not parent.has("open")
+        return is_closed and self.tag != "summary"
 
     @property
     def text_content(self) -> str:
@@ -79,11 +80,11 @@ class Element:
 
     @property
     def inner_text(self) -> str:
-        """The shown text: one line for each block, a tab between the cells of a row."""
-        text = re.sub(r"[ ]*\t[ ]*", "\t", re.sub(r"[^\S\n\t]+", " ", self._shown()))
+        """The visible text, with one line per block and a tab between the cells of a row."""
+        text = re.sub(r"[ ]*\t[ ]*", "\t", re.sub(r"[^\S\n\t]+", " ", self._visible_text()))
         return re.sub(r"\n+", "\n", re.sub(r"[ \t]*\n[ ]*", "\n", text)).strip()
 
-    def _shown(self) -> str:
+    def _visible_text(self) -> str:
         parts = []
         for child in self.children:
             if isinstance(child, str):
@@ -93,26 +94,32 @@ class Element:
             elif child.is_hidden or child.tag in ("input", "textarea"):
                 continue
             elif child.tag in ("td", "th"):
-                parts.append("\t" + child._shown())
+                parts.append("\t" + child._visible_text())
             else:
-                parts.append(child._shown() if child.is_inline else f"\n{child._shown()}\n")
+                text = child._visible_text()
+                parts.append(text if child.is_inline else f"\n{text}\n")
         return "".join(parts)
 
     def select(self, selector: str) -> list["Element"]:
-        """What `querySelectorAll` gives, for tags, #id, .class, [attribute] and descendants.
+        """Select elements as `querySelectorAll` does.
+
+        Supported are tags, #id, .class, [attribute], `:checked`, `:first-child`, `:last-child`,
+        descendants and children.
 
         Raises:
-            ValueError: the selector has something else in it.
+            ValueError: the selector contains anything else.
         """
-        chains = [_chain(one) for one in selector.split(",")]
-        return [each for each in self.walk() if any(_fits(each, chain) for chain in chains)]
+        chains = [_parse_selector(part) for part in selector.split(",")]
+        return [
+            element for element in self.walk() if any(_matches(element, chain) for chain in chains)
+        ]
 
 
-def read(html: str) -> Element:
-    """The document as a tree.
+def parse_html(html: str) -> Element:
+    """Parse a document into a tree.
 
     Raises:
-        ValueError: an end tag closes nothing, or a form stands inside a form.
+        ValueError: an end tag has no start tag, or a form contains a form.
     """
     reader = _Reader()
     reader.feed(html)
@@ -129,7 +136,7 @@ class _Reader(HTMLParser):
         if tag in _CLOSES_P and self._here.tag == "p":
             self._up()
         if tag == "form" and self._here.closest("form"):
-            raise ValueError("a form inside a form")
+            raise ValueError("a form contains another form")
         element = Element(tag, {name: value or "" for name, value in attrs}, self._here)
         self._here.children.append(element)
         if tag not in _VOID:
@@ -141,7 +148,7 @@ class _Reader(HTMLParser):
         if tag == self._here.tag:
             self._up()
         elif tag != "p":
-            raise ValueError(f"</{tag}> inside <{self._here.tag}>")
+            raise ValueError(f"found </{tag}> inside <{self._here.tag}>")
 
     def handle_data(self, data: str) -> None:
         self._here.children.append(data)
@@ -153,46 +160,47 @@ class _Reader(HTMLParser):
 
 _PART = re.compile(
     r"(?P<tag>[a-zA-Z][\w-]*)|#(?P<id>[\w-]+)|\.(?P<class>[\w-]+)"
-    r"|\[(?P<name>[\w-]+)(?:(?P<way>[*^$]?=)(?P<quote>[\"']?)(?P<value>[^\]]*?)(?P=quote))?\]"
+    r"|\[(?P<name>[\w-]+)(?:(?P<operator>[*^$]?=)(?P<quote>[\"']?)(?P<value>[^\]]*?)(?P=quote))?\]"
     r"|:(?P<state>checked|first-child|last-child)"
 )
 
 
-def _chain(selector: str) -> list[tuple[str, str]]:
-    """Pairs of a combinator (" " or ">") and what must fit, the last one first."""
-    chain, way = [], " "
+def _parse_selector(selector: str) -> list[tuple[str, str]]:
+    """Split a selector into pairs of combinator (" " or ">") and simple selector, last first."""
+    chain, combinator = [], " "
     for word in re.findall(r"(?:\[[^\]]*\]|[^\s>])+|>", selector.strip()):
         if word == ">":
-            way = ">"
+            combinator = ">"
             continue
-        chain.append((way, word))
-        way = " "
+        chain.append((combinator, word))
+        combinator = " "
     return chain[::-1]
 
 
-def _fits(element: Element, chain: list[tuple[str, str]]) -> bool:
-    way, simple = chain[0]
-    if not _is(element, simple):
+def _matches(element: Element, chain: list[tuple[str, str]]) -> bool:
+    combinator, simple = chain[0]
+    if not _matches_simple(element, simple):
         return False
     if len(chain) == 1:
         return True
-    around = list(element.ancestors())
-    return any(_fits(each, chain[1:]) for each in (around[:1] if way == ">" else around))
+    ancestors = list(element.ancestors())
+    candidates = ancestors[:1] if combinator == ">" else ancestors
+    return any(_matches(candidate, chain[1:]) for candidate in candidates)
 
 
-def _is(element: Element, simple: str) -> bool:
+def _matches_simple(element: Element, simple: str) -> bool:
     end = 0
     while end < len(simple):
         part = _PART.match(simple, end)
         if part is None:
-            raise ValueError(f"unknown selector '{simple}'")
+            raise ValueError(f"unsupported selector '{simple}'")
         end = part.end()
-        if not _has(element, part):
+        if not _matches_part(element, part):
             return False
     return True
 
 
-def _has(element: Element, part: re.Match[str]) -> bool:
+def _matches_part(element: Element, part: re.Match[str]) -> bool:
     if part["tag"]:
         return element.tag == part["tag"].lower()
     if part["id"]:
@@ -204,7 +212,7 @@ def _has(element: Element, part: re.Match[str]) -> bool:
     if not element.has(part["name"]):
         return False
     found, value = element.get(part["name"]), part["value"]
-    match part["way"]:
+    match part["operator"]:
         case "=":
             return found == value
         case "*=":
@@ -219,6 +227,6 @@ def _has(element: Element, part: re.Match[str]) -> bool:
 def _in_state(element: Element, state: str) -> bool:
     if state == "checked":
         return element.has("checked") or element.has("selected")
-    around = element.parent.children if element.parent else []
-    siblings = [each for each in around if isinstance(each, Element)]
+    children = element.parent.children if element.parent else []
+    siblings = [child for child in children if isinstance(child, Element)]
     return siblings[0 if state == "first-child" else -1] is element

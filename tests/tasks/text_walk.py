@@ -1,4 +1,4 @@
-"""Walking a task's solution in a text browser."""
+"""Replay of a task's solution in the text browser."""
 
 from dataclasses import dataclass, field
 
@@ -8,29 +8,29 @@ from agentkv_env.page import Page
 from agentkv_env.sites.server import Server
 from agentkv_tasks.task import Task
 from tests.tasks.text_browser import TextBrowser
-from tests.tasks.text_checks import scored
+from tests.tasks.text_checks import score_episode
 
 
 @dataclass
 class Walk:
-    """What was met on the way."""
+    """Result of a replay."""
 
     reason: str = "the solution does not stop"
-    """Why it does not score 1; empty if it does."""
+    """Why the solution does not score 1; empty if it does."""
     pages: list[Page] = field(default_factory=list)
     replies: list[str] = field(default_factory=list)
-    """One for each page."""
+    """The reply to each page."""
 
 
 def walk(task: Task, server: Server) -> Walk:
-    """The solution of `task` carried out from a fresh state, and scored.
+    """Reset `server`, carry out the solution of `task` and score it.
 
     Raises:
-        SolutionStuck, Refused: a step cannot be done on the page it meets.
-        NeedsScript, UnknownScript: only a real browser can do a step, or a check.
+        SolutionStuck, ActionRefused: a step fails on its page.
+        NeedsScript, UnknownScript: a step or a check requires a real browser.
     """
     server.reset()
-    done = Walk()
+    result = Walk()
     browser = TextBrowser(server)
     try:
         browser.open(*task.start_urls)
@@ -39,14 +39,14 @@ def walk(task: Task, server: Server) -> Walk:
         for _ in steps:
             page = browser.observe()
             reply = conversation.reply(page).text
-            done.pages.append(page)
-            done.replies.append(reply)
+            result.pages.append(page)
+            result.replies.append(reply)
             action = parse(extract(reply))
             if action.kind == "stop":
-                score = scored(task, browser, action.answer)
-                done.reason = "" if score.value == 1.0 else score.reason or "scores less than 1"
+                score = score_episode(task, browser, action.answer)
+                result.reason = "" if score.value == 1.0 else score.reason or "scores less than 1"
                 break
             browser.act(action)
     finally:
         browser.close()
-    return done
+    return result

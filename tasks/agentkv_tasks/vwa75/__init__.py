@@ -1,7 +1,7 @@
-"""The suite `vwa75`: 75 tasks of our own on the embedded world, in VisualWebArena's schema.
+"""The `vwa75` suite: 75 tasks of our own on the embedded sites, in VisualWebArena's schema.
 
-It is *a* vwa75. The paper that reports on 75 VisualWebArena tasks never published which ones, so
-results on this suite are to be compared with each other and with nothing else.
+The paper that reports on 75 VisualWebArena tasks did not publish which tasks it used, so results on
+this suite are comparable only with each other.
 """
 
 from typing import TYPE_CHECKING
@@ -27,5 +27,5 @@ _TEMPLATES: dict[Category, tuple[Template, ...]] = {
 
 
 def tasks(world: "World") -> list[Task]:
-    """The suite in `world`: the same templates in every world, other names and values in each."""
+    """Return the suite for `world`: every world has the same templates with its own values."""
     return suite(world, _TEMPLATES)

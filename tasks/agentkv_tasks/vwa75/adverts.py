@@ -1,10 +1,10 @@
-"""Form tasks on the classifieds that need what other pages and photos said."""
+"""Form tasks on the classifieds that need facts from other pages and from photos."""
 
 from agentkv_env.sites.classifieds.content import Category
 from agentkv_tasks.task import Evaluation
 from agentkv_tasks.template import Draft, Draw, all_of, shows
 from agentkv_tasks.vwa75.forum import text
-from agentkv_tasks.vwa75.listings import foreign, mine, sent
+from agentkv_tasks.vwa75.listings import message_sent, my_listings, others_listings
 from agentkv_tasks.vwa75.steps import (
     choose,
     done,
@@ -18,8 +18,8 @@ _THINGS = (("canoe", "boats"), ("violin", "music"), ("bookcase", "furniture"), (
 
 
 def listing_with_my_phone(draw: Draw) -> Draft:
-    """Two facts from two pages of my account in the shop, in a long form elsewhere."""
-    category, thing = _thing(draw)
+    """Post a listing that contains two facts from two account pages of the shop."""
+    category, thing = _draw_item(draw)
     price, condition = draw.rng.randint(12, 480), draw.rng.choice(("Like new", "Used", "For parts"))
     phone, home = f"555 {1000 + draw.world.seed % 9000}", draw.world.shop.addresses[0]
     title = f"{draw.rng.choice(draw.world.region.brands)} {thing}"
@@ -36,8 +36,8 @@ def listing_with_my_phone(draw: Draw) -> Draft:
         )),
         values={"title": title, "category": category.name, "price": price, "condition": condition},
         start="__SHOPPING__ |AND| __CLASSIFIEDS__",
-        check=_posted(draw, title=title, category=category.name, price=f"${price}", town=home.place,
-                      condition=condition, description=phone),
+        check=_listing_posted(draw, title=title, category=category.name, price=f"${price}",
+                              town=home.place, condition=condition, description=phone),
         solution=["click [link: Account]", "click [link: Addresses]", "tab_focus [1]",
                   "click [link: Post a listing]", write("Title", title),
                   choose("Category", category.name), write("Price in dollars", price),
@@ -50,8 +50,8 @@ def listing_with_my_phone(draw: Draw) -> Draft:
 
 
 def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
-    """Only in two photos: what is to be told to the seller of a third thing."""
-    listings = foreign(draw)
+    """Write to a seller with facts that appear only in the photos of two other listings."""
+    listings = others_listings(draw)
     serial = draw.rng.choice([one for one in listings if one.photo.kind == "serial"])
     phone = draw.rng.choice([one for one in listings if one.photo.kind == "phone"])
     saved = draw.world.classifieds.saved
@@ -70,7 +70,7 @@ def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
         values={"serial": serial.title, "phone": phone.title, "wanted": wanted.title},
         start="__CLASSIFIEDS__",
         check=all_of(
-            sent(wanted, serial.photo.fact, phone.photo.fact),
+            message_sent(wanted, serial.photo.fact, phone.photo.fact),
             shows("__CLASSIFIEDS__/saved", text(".rows"), must_include=[wanted.title]),
         ),
         solution=[*find_listing(serial.title), *find_listing(phone.title),
@@ -87,12 +87,12 @@ def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
 
 
 def old_listing_for_a_new_one(draw: Draw) -> Draft:
-    """Two facts from two other sites, a listing deleted, a long form, a comment."""
-    old, festival = draw.rng.choice(mine(draw)), draw.rng.choice(draw.world.wiki.festivals)
+    """Delete a listing, then post one and comment on it with facts from two other sites."""
+    old, festival = draw.rng.choice(my_listings(draw)), draw.rng.choice(draw.world.wiki.festivals)
     thread, poster = draw.rng.choice(
         [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
     )
-    category, thing = _thing(draw)
+    category, thing = _draw_item(draw)
     price, title = draw.rng.randint(12, 480), f"{festival.town} {thing}"
     return Draft(
         intent=draw.rng.choice((
@@ -113,10 +113,10 @@ def old_listing_for_a_new_one(draw: Draw) -> Draft:
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
             shows("__CLASSIFIEDS__/mine", text(".mine"), must_exclude=[old.title]),
-            _posted(draw, title=title, category=category.name, price=f"${price}",
-                    town=festival.town, condition="Used", description=festival.organiser,
-                    delivery="possible"),
-            shows(_new_listing(draw), text("#comments"), must_include=[poster.code]),
+            _listing_posted(draw, title=title, category=category.name, price=f"${price}",
+                            town=festival.town, condition="Used",
+                            description=festival.organiser, delivery="possible"),
+            shows(_new_listing_url(draw), text("#comments"), must_include=[poster.code]),
         ),
         solution=["tab_focus [1]", find_article(festival.name), "tab_focus [2]",
                   *find_thread(thread.title), "tab_focus [0]", "click [link: My listings]",
@@ -135,20 +135,20 @@ def old_listing_for_a_new_one(draw: Draw) -> Draft:
     )  # fmt: skip
 
 
-def _thing(draw: Draw) -> tuple[Category, str]:
+def _draw_item(draw: Draw) -> tuple[Category, str]:
     thing, slug = draw.rng.choice(_THINGS)
     return draw.world.classifieds.category(slug), thing
 
 
-def _new_listing(draw: Draw) -> str:
+def _new_listing_url(draw: Draw) -> str:
     return f"__CLASSIFIEDS__/listing/{len(draw.world.classifieds.listings) + 1}"
 
 
-def _posted(draw: Draw, **parts: str) -> Evaluation:
-    """The listing posted first holds these parts, each under the class `listing-<part>`."""
+def _listing_posted(draw: Draw, **parts: str) -> Evaluation:
+    """Require the first new listing to show each text in its `.listing-<part>` element."""
     return all_of(
         *(
-            shows(_new_listing(draw), text(f".listing-{part}"), exact_match=words)
+            shows(_new_listing_url(draw), text(f".listing-{part}"), exact_match=words)
             for part, words in parts.items()
         )
     )

@@ -1,9 +1,16 @@
-"""Form tasks that carry something read early, often on another site, into a form much later."""
+"""Form tasks that need a fact read many pages earlier, often on another site."""
 
 from agentkv_env.sites.site import money
 from agentkv_tasks.template import Draft, Draw, all_of, shows
-from agentkv_tasks.vwa75.forum import commented, new_board, replied, subscribed, text, upvoted
-from agentkv_tasks.vwa75.shop import any_product, postcode, save_address, street
+from agentkv_tasks.vwa75.forum import (
+    board_subscribed,
+    comment_posted,
+    draw_new_board,
+    reply_posted,
+    text,
+    thread_upvoted,
+)
+from agentkv_tasks.vwa75.shop import draw_postcode, draw_product, draw_street, save_address
 from agentkv_tasks.vwa75.steps import (
     choose,
     done,
@@ -15,9 +22,9 @@ from agentkv_tasks.vwa75.steps import (
 
 
 def motto_as_bio(draw: Draw) -> Draft:
-    """A motto, only in a picture of the wiki, typed into the forum's settings."""
+    """Copy a motto that appears only in a wiki image into the forum settings."""
     town = draw.rng.choice(draw.world.wiki.towns)
-    board = new_board(draw)
+    board = draw_new_board(draw)
     return Draft(
         intent=draw.rng.choice((
             "Find {{town}} in the wiki and read the motto on its coat of arms. Then go to the "
@@ -29,7 +36,7 @@ def motto_as_bio(draw: Draw) -> Draft:
         values={"town": town.name, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
-            subscribed(draw, board),
+            board_subscribed(draw, board),
             shows(f"__REDDIT__/user/{draw.world.me.handle}", text(".bio"), exact_match=town.motto),
         ),
         solution=[find_article(town.name), "tab_focus [1]", "click [link: Boards]",
@@ -44,11 +51,11 @@ def motto_as_bio(draw: Draw) -> Draft:
 
 
 def address_of_a_seller(draw: Draw) -> Draft:
-    """A name from the classifieds and a town from the wiki make an address in the shop."""
+    """Add a shop address from a name on the classifieds and a town in the wiki."""
     content, me = draw.world.classifieds, draw.world.me.handle
     seller = draw.rng.choice([one for one in content.sellers if one.handle != me])
     town = draw.rng.choice(draw.world.wiki.towns)
-    product, house, code = any_product(draw), street(draw), postcode(draw)
+    product, house, code = draw_product(draw), draw_street(draw), draw_postcode(draw)
     label = draw.rng.choice(("Friend", "Seller", "Parcels"))
     return Draft(
         intent=draw.rng.choice((
@@ -81,7 +88,7 @@ def address_of_a_seller(draw: Draw) -> Draft:
 
 
 def thread_from_three_articles(draw: Draw) -> Draft:
-    """Three names from the wiki, asked for on the forum."""
+    """Submit a forum thread that contains three names from the wiki."""
     wiki = draw.world.wiki
     maker, festival = draw.rng.choice(wiki.makers), draw.rng.choice(wiki.festivals)
     town = draw.rng.choice(wiki.towns)
@@ -102,7 +109,7 @@ def thread_from_three_articles(draw: Draw) -> Draft:
                 "thread": thread.title, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
-            upvoted(thread.id),
+            thread_upvoted(thread.id),
             shows(f"__REDDIT__/board/{board}?sort=new", text(".threads"),
                   must_include=[maker.founder]),
             *(
@@ -125,7 +132,7 @@ def thread_from_three_articles(draw: Draw) -> Draft:
 
 
 def prices_in_a_thread(draw: Draw) -> Draft:
-    """Two prices from the shop: one for all, one for whoever asked."""
+    """Post one shop price as a comment and another as a reply to a comment."""
     one, other = draw.rng.sample(draw.world.shop.products, 2)
     thread = draw.rng.choice(draw.world.forum.threads)
     asked = draw.rng.choice(thread.comments)
@@ -142,7 +149,7 @@ def prices_in_a_thread(draw: Draw) -> Draft:
         values={"one": one.name, "other": other.name, "thread": thread.title,
                 "asked": asked.author},
         start="__SHOPPING__ |AND| __REDDIT__",
-        check=all_of(commented(thread.id, first), replied(thread.id, asked.id, second)),
+        check=all_of(comment_posted(thread.id, first), reply_posted(thread.id, asked.id, second)),
         solution=[*find_product(one.name), *find_product(other.name), "tab_focus [1]",
                   *find_thread(thread.title), write("Comment", first),
                   "click [button: Post comment]", f"click [link: Reply to {asked.author}]",
@@ -154,11 +161,11 @@ def prices_in_a_thread(draw: Draw) -> Draft:
 
 
 def codes_of_two_posters(draw: Draw) -> Draft:
-    """Only in the pictures of two threads: two codes, to be told in a third."""
+    """Comment on a thread with two codes that appear only in the images of two other threads."""
     with_poster = [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
     (one, first), (other, second) = draw.rng.sample(with_poster, 2)
     thread = draw.rng.choice([t for t in draw.world.forum.threads if t.poster is None])
-    board = new_board(draw)
+    board = draw_new_board(draw)
     return Draft(
         intent=draw.rng.choice((
             "Open the threads {{one}} and {{other}} on the forum and read the codes on their "
@@ -170,7 +177,8 @@ def codes_of_two_posters(draw: Draw) -> Draft:
         )),
         values={"one": one.title, "other": other.title, "board": board, "thread": thread.title},
         start="__REDDIT__",
-        check=all_of(subscribed(draw, board), commented(thread.id, first.code, second.code)),
+        check=all_of(board_subscribed(draw, board),
+                     comment_posted(thread.id, first.code, second.code)),
         solution=[*find_thread(one.title), *find_thread(other.title), "click [link: Boards]",
                   f"click [link: {board}]", "click [button: Subscribe]",
                   *find_thread(thread.title), write("Comment", f"{first.code}, {second.code}"),
@@ -184,9 +192,9 @@ def codes_of_two_posters(draw: Draw) -> Draft:
 
 
 def tracking_code_for_the_shop(draw: Draw) -> Draft:
-    """Only in the picture of a parcel: a code, to be named in a letter after other business."""
+    """Send the shop a tracking code that appears only in an image, after two other errands."""
     order = draw.rng.choice(draw.world.shop.orders)
-    product, often = any_product(draw), draw.rng.choice(("Weekly", "Monthly"))
+    product, often = draw_product(draw), draw.rng.choice(("Weekly", "Monthly"))
     words = draw.rng.choice(("Where is my parcel?", "The box was open.", "I was not at home."))
     messages = "__SHOPPING__/account/messages"
     return Draft(

@@ -1,23 +1,23 @@
-"""Long questions: several facts, from several pages, in one answer at the end."""
+"""Long questions whose answer combines facts from several pages."""
 
 from agentkv_tasks.template import Draft, Draw
 from agentkv_tasks.vwa75.routes import (
+    draw_authors,
+    draw_listings,
+    draw_posters,
+    draw_towns,
     find_author,
     find_seller,
-    joined,
-    mayors_year,
+    join_facts,
+    mayor_birth_year,
     says_all,
-    some_authors,
-    some_listings,
-    some_posters,
-    some_towns,
 )
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product, find_thread
 
 
 def founded_of_eight_towns(draw: Draw) -> Draft:
-    """The same row of eight articles."""
-    towns = some_towns(draw, 8)
+    """Answer with the same infobox row of eight articles."""
+    towns = draw_towns(draw, 8)
     years = [town.founded for town in towns]
     values = {f"town{number}": town.name for number, town in enumerate(towns, 1)}
     names = ", ".join(f"{{{{{key}}}}}" for key in values)
@@ -33,7 +33,7 @@ def founded_of_eight_towns(draw: Draw) -> Draft:
         values=values,
         start="__WIKIPEDIA__",
         check=says_all(*years),
-        solution=[*(find_article(town.name) for town in towns), done(joined(*years))],
+        solution=[*(find_article(town.name) for town in towns), done(join_facts(*years))],
         needs=[str(year) for year in years],
         difficulty="hard",
         memory_distance_pages=7,
@@ -41,9 +41,9 @@ def founded_of_eight_towns(draw: Draw) -> Draft:
 
 
 def three_pictures(draw: Draw) -> Draft:
-    """A poster, a photo and a label, each on a site of its own."""
-    ((thread, poster),) = some_posters(draw, 1)
-    (listing,) = some_listings(draw, "serial", 1)
+    """Answer with the text of a poster, a photo and a label on three different sites."""
+    ((thread, poster),) = draw_posters(draw, 1)
+    (listing,) = draw_listings(draw, "serial", 1)
     product = draw.rng.choice(draw.world.shop.products)
     facts = (poster.code, listing.photo.fact, product.model)
     return Draft(
@@ -68,7 +68,7 @@ def three_pictures(draw: Draw) -> Draft:
             *find_listing(listing.title),
             "tab_focus [2]",
             *find_product(product.name),
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=facts,
         difficulty="hard",
@@ -79,11 +79,11 @@ def three_pictures(draw: Draw) -> Draft:
 
 
 def serial_then_mayor_then_author(draw: Draw) -> Draft:
-    """A photo in the classifieds, two articles in the wiki, a user page in the forum."""
-    (listing,) = some_listings(draw, "serial", 1)
-    ((thread, since),) = some_authors(draw, 1)
+    """Combine facts from a classifieds photo, two wiki articles and a forum user page."""
+    (listing,) = draw_listings(draw, "serial", 1)
+    ((thread, since),) = draw_authors(draw, 1)
     town = next(one for one in draw.world.wiki.towns if one.name == listing.town)
-    facts = (listing.photo.fact, mayors_year(draw, town), since)
+    facts = (listing.photo.fact, mayor_birth_year(draw, town), since)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -108,7 +108,7 @@ def serial_then_mayor_then_author(draw: Draw) -> Draft:
             f"click [link: {town.mayor}]",
             "tab_focus [2]",
             *find_author(thread),
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[town.name, town.mayor, thread.author, *map(str, facts)],
         difficulty="hard",
@@ -119,11 +119,11 @@ def serial_then_mayor_then_author(draw: Draw) -> Draft:
 
 
 def author_then_product_then_mayor(draw: Draw) -> Draft:
-    """A user page in the forum, a label in the shop, and the mayor of where the thing is made."""
-    ((thread, since),) = some_authors(draw, 1)
+    """Combine facts from a forum user page, a product label and a mayor's wiki article."""
+    ((thread, since),) = draw_authors(draw, 1)
     product = draw.rng.choice(draw.world.shop.products)
     town = draw.world.wiki.town(dict(product.facts)["Made in"])
-    facts = (since, product.model, mayors_year(draw, town))
+    facts = (since, product.model, mayor_birth_year(draw, town))
     return Draft(
         intent=draw.rng.choice(
             (
@@ -148,7 +148,7 @@ def author_then_product_then_mayor(draw: Draw) -> Draft:
             "tab_focus [2]",
             find_article(town.name),
             f"click [link: {town.mayor}]",
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[thread.author, town.name, town.mayor, *map(str, facts)],
         difficulty="hard",
@@ -159,7 +159,7 @@ def author_then_product_then_mayor(draw: Draw) -> Draft:
 
 
 def cook_of_a_dish_and_far_away(draw: Draw) -> Draft:
-    """Nine articles, each found through the one before."""
+    """Answer with two facts from a chain of wiki articles, each linked from the previous one."""
     wiki = draw.world.wiki
     dish = draw.rng.choice(wiki.dishes)
     town = wiki.town(dish.town)
@@ -191,7 +191,7 @@ def cook_of_a_dish_and_far_away(draw: Draw) -> Draft:
         solution=[
             find_article(dish.name),
             *(f"click [link: {one.name}]" for one in path),
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[*unsaid, *map(str, facts)],
         difficulty="hard",
@@ -200,9 +200,9 @@ def cook_of_a_dish_and_far_away(draw: Draw) -> Draft:
 
 
 def parcel_and_five_towns(draw: Draw) -> Draft:
-    """A code from a parcel's label waits while five articles are read."""
+    """Answer with a code from a parcel label and facts from five articles read after it."""
     order = draw.rng.choice(draw.world.shop.orders)
-    towns = some_towns(draw, 5)
+    towns = draw_towns(draw, 5)
     years = [town.founded for town in towns]
     values = {f"town{number}": town.name for number, town in enumerate(towns, 1)}
     names = ", ".join(f"{{{{{key}}}}}" for key in values)
@@ -224,7 +224,7 @@ def parcel_and_five_towns(draw: Draw) -> Draft:
             f"click [link: Order {order.number}]",
             "tab_focus [1]",
             *(find_article(town.name) for town in towns),
-            done(joined(order.tracking, *years)),
+            done(join_facts(order.tracking, *years)),
         ],
         needs=[order.tracking, *map(str, years)],
         difficulty="hard",
@@ -235,8 +235,8 @@ def parcel_and_five_towns(draw: Draw) -> Draft:
 
 
 def years_of_seven_authors(draw: Draw) -> Draft:
-    """Over twenty steps: seven user pages, one number from each."""
-    chosen = some_authors(draw, 7)
+    """Answer with one number from each of seven user pages, in more than twenty steps."""
+    chosen = draw_authors(draw, 7)
     years = [since for _, since in chosen]
     values = {f"thread{number}": thread.title for number, (thread, _) in enumerate(chosen, 1)}
     titles = "; ".join(f"{{{{{key}}}}}" for key in values)
@@ -255,7 +255,7 @@ def years_of_seven_authors(draw: Draw) -> Draft:
         check=says_all(*years),
         solution=[
             *(step for thread, _ in chosen for step in find_author(thread)),
-            done(joined(*years)),
+            done(join_facts(*years)),
         ],
         needs=[*(thread.author for thread, _ in chosen), *dict.fromkeys(map(str, years))],
         difficulty="hard",
@@ -264,10 +264,10 @@ def years_of_seven_authors(draw: Draw) -> Draft:
 
 
 def ticket_organiser_and_seller(draw: Draw) -> Draft:
-    """A poster in the wiki, a poster in the forum, and a seller's name on the classifieds."""
+    """Combine facts from a wiki poster, a forum poster and a seller's page."""
     festival = draw.rng.choice(draw.world.wiki.festivals)
-    ((thread, poster),) = some_posters(draw, 1)
-    (listing,) = some_listings(draw, "phone", 1)
+    ((thread, poster),) = draw_posters(draw, 1)
+    (listing,) = draw_listings(draw, "phone", 1)
     seller = draw.world.classifieds.seller(listing.seller).name
     facts = (festival.venue, poster.code, seller)
     return Draft(
@@ -292,7 +292,7 @@ def ticket_organiser_and_seller(draw: Draw) -> Draft:
             *find_thread(thread.title),
             "tab_focus [2]",
             *find_seller(listing),
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[listing.seller, *facts],
         difficulty="hard",

@@ -1,12 +1,12 @@
-"""Short navigation outside the shop: the wiki, the forum, the classifieds."""
+"""Short navigation tasks on the wiki, the forum and the classifieds."""
 
 from agentkv_tasks.template import Draft, Draw, reaches
-from agentkv_tasks.vwa75.routes import article, find_seller
+from agentkv_tasks.vwa75.routes import article_url, find_seller
 from agentkv_tasks.vwa75.steps import done, find_article
 
 
 def birthplace_of_a_founder(draw: Draw) -> Draft:
-    """From the company to its founder to a town."""
+    """Open the birthplace of a company's founder."""
     wiki = draw.world.wiki
     maker = draw.rng.choice(wiki.makers)
     founder = wiki.figure(maker.founder)
@@ -20,7 +20,7 @@ def birthplace_of_a_founder(draw: Draw) -> Draft:
         ),
         values={"maker": maker.name},
         start="__WIKIPEDIA__",
-        check=reaches(article(founder.birthplace)),
+        check=reaches(article_url(founder.birthplace)),
         solution=[
             find_article(maker.name),
             f"click [link: {founder.name}]",
@@ -33,7 +33,7 @@ def birthplace_of_a_founder(draw: Draw) -> Draft:
 
 
 def top_thread_of_a_board(draw: Draw) -> Draft:
-    """The board's order has to be changed first."""
+    """Open the top thread of a board, which requires changing the sort order first."""
     board = draw.rng.choice(draw.world.forum.threads).board
     threads = [thread for thread in draw.world.forum.threads if thread.board == board]
     top = max(threads, key=lambda thread: thread.score)
@@ -60,7 +60,7 @@ def top_thread_of_a_board(draw: Draw) -> Draft:
 
 
 def page_of_a_seller(draw: Draw) -> Draft:
-    """From the home page to the listing to whoever offers it."""
+    """Start at the home page and open the page of a listing's seller."""
     listing = draw.rng.choice(draw.world.classifieds.listings)
     return Draft(
         intent=draw.rng.choice(

@@ -1,4 +1,4 @@
-"""Tasks that change something by filling in forms: threads, listings, letters, profiles."""
+"""Tasks that change something through forms: threads, listings, messages, profiles."""
 
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
 from agentkv_tasks.vwa75.adverts import (
@@ -31,7 +31,7 @@ from agentkv_tasks.vwa75.steps import choose, done, find_product, write
 
 
 def review_a_product(draw: Draw) -> Draft:
-    """Stars, a title and a text for something the shop sells."""
+    """Review a product with stars, a title and a text."""
     product = draw.rng.choice(draw.world.shop.products)
     stars = draw.rng.choice((2, 3, 4, 5))
     title, words = draw.rng.choice(

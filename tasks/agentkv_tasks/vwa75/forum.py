@@ -1,4 +1,4 @@
-"""Form tasks on the forum, and what tells that they were done."""
+"""Form tasks on the forum, and the checks that they succeeded."""
 
 from collections.abc import Sequence
 
@@ -15,33 +15,33 @@ _REMARKS = (
 
 
 def text(selector: str) -> str:
-    """The text of the first element that `selector` finds."""
+    """Return JavaScript for the text of the first element that matches `selector`."""
     return f"document.querySelector('{selector}').innerText"
 
 
-def commented(thread: int, *words: str) -> Evaluation:
-    """The comments of the thread say all of `words`."""
-    return _said(thread, ".comment-body", words)
+def comment_posted(thread: int, *words: str) -> Evaluation:
+    """Require the comments of the thread to include all of `words`."""
+    return _thread_shows(thread, ".comment-body", words)
 
 
-def replied(thread: int, comment: int, words: str) -> Evaluation:
-    """The answers to the comment say `words`."""
-    return _said(thread, f'[data-parent="{comment}"] .comment-body', [words])
+def reply_posted(thread: int, comment: int, words: str) -> Evaluation:
+    """Require the replies to the comment to include `words`."""
+    return _thread_shows(thread, f'[data-parent="{comment}"] .comment-body', [words])
 
 
-def _said(thread: int, selector: str, words: Sequence[str]) -> Evaluation:
+def _thread_shows(thread: int, selector: str, words: Sequence[str]) -> Evaluation:
     texts = f"[...document.querySelectorAll('{selector}')].map(e => e.innerText).join(' | ')"
     return shows(f"__REDDIT__/thread/{thread}", texts, must_include=words)
 
 
-def upvoted(thread: int) -> Evaluation:
-    """The thread has the user's vote."""
+def thread_upvoted(thread: int) -> Evaluation:
+    """Require the user's upvote on the thread."""
     pressed = f"document.querySelector('#thread-{thread} .up').getAttribute('aria-pressed')"
     return shows(f"__REDDIT__/thread/{thread}", pressed, exact_match="true")
 
 
-def subscribed(draw: Draw, board: str) -> Evaluation:
-    """The user follows the board, and of the others those from before."""
+def board_subscribed(draw: Draw, board: str) -> Evaluation:
+    """Require a subscription to `board`, with all other subscriptions unchanged."""
     states = "[...document.querySelectorAll('.state')].map(e => e.innerText).join('')"
     count = len(draw.world.forum.subscribed) + 1
     return all_of(
@@ -50,15 +50,15 @@ def subscribed(draw: Draw, board: str) -> Evaluation:
     )
 
 
-def new_board(draw: Draw) -> str:
-    """A board the user does not follow."""
+def draw_new_board(draw: Draw) -> str:
+    """Draw a board that the user is not subscribed to."""
     forum = draw.world.forum
     return draw.rng.choice([b.name for b in forum.boards if b.name not in forum.subscribed])
 
 
 def subscribe_to_a_board(draw: Draw) -> Draft:
-    """One button on the board's page."""
-    board = new_board(draw)
+    """Press one button on a board's page."""
+    board = draw_new_board(draw)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -68,14 +68,14 @@ def subscribe_to_a_board(draw: Draw) -> Draft:
         ),
         values={"board": board},
         start="__REDDIT__",
-        check=subscribed(draw, board),
+        check=board_subscribed(draw, board),
         solution=["click [link: Boards]", f"click [link: {board}]", "click [button: Subscribe]",
                   done()],
     )  # fmt: skip
 
 
 def vote_for_a_comment(draw: Draw) -> Draft:
-    """One button among many on the thread's page, where the task starts."""
+    """Press one of many vote buttons on the thread page where the task starts."""
     thread = draw.rng.choice(draw.world.forum.threads)
     comment = draw.rng.choice(thread.comments)
     name, word = draw.rng.choice((("up", "Upvote"), ("down", "Downvote")))
@@ -97,7 +97,7 @@ def vote_for_a_comment(draw: Draw) -> Draft:
 
 
 def comment_on_a_thread(draw: Draw) -> Draft:
-    """Find a thread by its title and write below it."""
+    """Find a thread by its title and comment on it."""
     thread = draw.rng.choice(draw.world.forum.threads)
     remark = draw.rng.choice(_REMARKS)
     return Draft(
@@ -109,14 +109,14 @@ def comment_on_a_thread(draw: Draw) -> Draft:
         ),
         values={"remark": f'"{remark}"', "thread": thread.title},
         start="__REDDIT__",
-        check=commented(thread.id, remark),
+        check=comment_posted(thread.id, remark),
         solution=[*find_thread(thread.title), write("Comment", remark),
                   "click [button: Post comment]", done()],
     )  # fmt: skip
 
 
 def change_the_bio(draw: Draw) -> Draft:
-    """The forum's settings."""
+    """Change the bio in the forum settings."""
     place, other = draw.rng.sample(draw.world.places, 2)
     bio = f"I live in {place} and often go to {other}."
     return Draft(

@@ -1,27 +1,27 @@
-"""Shopping tasks that take something from another site along into the checkout."""
+"""Shopping tasks that need a fact from another site in the checkout."""
 
 from agentkv_tasks.template import Draft, Draw, all_of
 from agentkv_tasks.vwa75.shop import (
     EXPRESS,
     GIFT_WRAP,
-    any_product,
     buy,
-    order_holds,
-    order_says,
-    ordered,
-    postcode,
+    draw_postcode,
+    draw_product,
+    draw_street,
+    order_placed,
+    order_text_includes,
+    order_text_is,
     save_address,
-    street,
 )
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, write
 
 
 def phone_for_the_courier(draw: Draw) -> Draft:
-    """Only in a photo of the classifieds: a phone number, to be typed in the shop's checkout."""
+    """Enter a phone number in the checkout that appears only in a classifieds photo."""
     listing = draw.rng.choice(
         [one for one in draw.world.classifieds.listings if one.photo.kind == "phone"]
     )
-    product, phone = any_product(draw), listing.photo.fact
+    product, phone = draw_product(draw), listing.photo.fact
     return Draft(
         intent=draw.rng.choice((
             "Read the phone number in the photo of the listing {{listing}} on the classifieds in "
@@ -34,9 +34,9 @@ def phone_for_the_courier(draw: Draw) -> Draft:
         values={"listing": listing.title, "product": product.name},
         start="__SHOPPING__ |AND| __CLASSIFIEDS__",
         check=all_of(
-            *ordered(draw, product),
-            order_holds(draw, "shipping", "Express"),
-            order_says(draw, "note", phone),
+            *order_placed(draw, product),
+            order_text_includes(draw, "shipping", "Express"),
+            order_text_is(draw, "note", phone),
         ),
         solution=[
             "tab_focus [1]",
@@ -58,8 +58,8 @@ def phone_for_the_courier(draw: Draw) -> Draft:
 
 
 def motto_for_the_courier(draw: Draw) -> Draft:
-    """Only in a picture of the wiki: a motto, to be typed in the shop's checkout."""
-    town, product = draw.rng.choice(draw.world.wiki.towns), any_product(draw)
+    """Enter a motto in the checkout that appears only in a wiki image."""
+    town, product = draw.rng.choice(draw.world.wiki.towns), draw_product(draw)
     return Draft(
         intent=draw.rng.choice((
             "Find {{town}} in the wiki and read the motto on its coat of arms. Then order one "
@@ -72,10 +72,10 @@ def motto_for_the_courier(draw: Draw) -> Draft:
         values={"town": town.name, "product": product.name},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
-            *ordered(draw, product),
-            order_says(draw, "payment", "Bank transfer"),
-            order_says(draw, "gift-wrap", "$2.50"),
-            order_says(draw, "note", town.motto),
+            *order_placed(draw, product),
+            order_text_is(draw, "payment", "Bank transfer"),
+            order_text_is(draw, "gift-wrap", "$2.50"),
+            order_text_is(draw, "note", town.motto),
         ),
         solution=[
             find_article(town.name),
@@ -97,11 +97,11 @@ def motto_for_the_courier(draw: Draw) -> Draft:
 
 
 def gift_to_a_mayor(draw: Draw) -> Draft:
-    """A name and a birthplace from two articles of the wiki make an address in the shop."""
+    """Send an order to an address made from a name and a birthplace in two wiki articles."""
     wiki = draw.world.wiki
     mayor = wiki.figure(draw.rng.choice(wiki.towns).mayor)
     town = next(town for town in wiki.towns if town.mayor == mayor.name)
-    product, house, code = any_product(draw), street(draw), postcode(draw)
+    product, house, code = draw_product(draw), draw_street(draw), draw_postcode(draw)
     return Draft(
         intent=draw.rng.choice((
             "Find {{town}} in the wiki, read the name of its mayor, and open the mayor's article "
@@ -116,8 +116,8 @@ def gift_to_a_mayor(draw: Draw) -> Draft:
         values={"town": town.name, "product": product.name, "house": house, "code": code},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
-            *ordered(draw, product),
-            order_says(draw, "address", f"{mayor.name}, {house}, {code} {mayor.birthplace}"),
+            *order_placed(draw, product),
+            order_text_is(draw, "address", f"{mayor.name}, {house}, {code} {mayor.birthplace}"),
         ),
         solution=[
             find_article(town.name),

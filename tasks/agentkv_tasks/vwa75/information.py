@@ -1,13 +1,13 @@
-"""Tasks that ask for something: the answer is what counts, not the page the agent ends on."""
+"""Question tasks, which are scored by the answer and not by the final page."""
 
 from agentkv_tasks.template import Draft, Draw, Template, says
 from agentkv_tasks.vwa75 import collected, missing, questions
-from agentkv_tasks.vwa75.routes import joined, over_to, says_all
+from agentkv_tasks.vwa75.routes import join_facts, says_all, switch_site
 from agentkv_tasks.vwa75.steps import done, find_article, find_product
 
 
 def fact_of_a_town(draw: Draw) -> Draft:
-    """One article, one line of its infobox."""
+    """Answer with one line of an article's infobox."""
     town = draw.rng.choice(draw.world.wiki.towns)
     question, answer = draw.rng.choice(
         (
@@ -26,7 +26,7 @@ def fact_of_a_town(draw: Draw) -> Draft:
 
 
 def mayor_of_a_twin_town(draw: Draw) -> Draft:
-    """From the town to its twin to the twin's mayor."""
+    """Answer with the mayor of a town's twin town."""
     wiki = draw.world.wiki
     town = draw.rng.choice(wiki.towns)
     twin = wiki.town(town.twin)
@@ -47,7 +47,7 @@ def mayor_of_a_twin_town(draw: Draw) -> Draft:
             find_article(town.name),
             f"click [link: {twin.name}]",
             f"click [link: {twin.mayor}]",
-            done(joined(twin.mayor, hobby)),
+            done(join_facts(twin.mayor, hobby)),
         ],
         needs=[twin.name, twin.mayor, hobby],
         difficulty="medium",
@@ -55,7 +55,7 @@ def mayor_of_a_twin_town(draw: Draw) -> Draft:
 
 
 def motto_of_a_town(draw: Draw) -> Draft:
-    """Only in the picture: the coat of arms."""
+    """Answer with a motto that appears only in the image of a coat of arms."""
     town = draw.rng.choice(draw.world.wiki.towns)
     return Draft(
         intent=draw.rng.choice(
@@ -75,7 +75,7 @@ def motto_of_a_town(draw: Draw) -> Draft:
 
 
 def slogan_of_a_company_by_its_founder(draw: Draw) -> Draft:
-    """From the founder to the company, then only in the picture: the old advertisement."""
+    """Answer with a slogan that appears only in an image on the article of a founder's company."""
     maker = draw.rng.choice(draw.world.wiki.makers)
     return Draft(
         intent=draw.rng.choice(
@@ -94,7 +94,7 @@ def slogan_of_a_company_by_its_founder(draw: Draw) -> Draft:
         solution=[
             find_article(maker.founder),
             f"click [link: {maker.name}]",
-            done(joined(maker.founded, maker.slogan)),
+            done(join_facts(maker.founded, maker.slogan)),
         ],
         needs=[maker.name, str(maker.founded), maker.slogan],
         difficulty="medium",
@@ -104,7 +104,7 @@ def slogan_of_a_company_by_its_founder(draw: Draw) -> Draft:
 
 
 def mayor_of_where_a_product_is_made(draw: Draw) -> Draft:
-    """A town's name read in the shop, looked up in the wiki."""
+    """Read a town's name in the shop and look up its mayor in the wiki."""
     product = draw.rng.choice(draw.world.shop.products)
     town = draw.world.wiki.town(dict(product.facts)["Made in"])
     facts = (town.mayor, draw.world.wiki.figure(town.mayor).born)
@@ -124,10 +124,10 @@ def mayor_of_where_a_product_is_made(draw: Draw) -> Draft:
         solution=[
             "click [link: Shop]",
             *find_product(product.name),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(town.name),
             f"click [link: {town.mayor}]",
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[town.name, town.mayor, str(facts[1])],
         difficulty="medium",

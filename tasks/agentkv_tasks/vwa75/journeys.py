@@ -1,32 +1,32 @@
-"""Long navigation: a name or code read on one site is wanted at the end, pages later."""
+"""Long navigation tasks that need a name or code read many pages before the end."""
 
 from agentkv_env.sites.shop.content import Product
 from agentkv_tasks.template import Draft, Draw, all_of, reaches
 from agentkv_tasks.vwa75.routes import (
-    article,
+    article_url,
+    draw_authors,
+    draw_listings,
+    draw_posters,
+    draw_towns,
     find_author,
     find_seller,
-    joined,
-    mayors_year,
-    over_to,
+    join_facts,
+    mayor_birth_year,
     says_all,
-    some_authors,
-    some_listings,
-    some_posters,
-    some_towns,
+    switch_site,
 )
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product, find_thread
 
 
-def _some_products(draw: Draw, count: int) -> list[Product]:
+def _draw_products(draw: Draw, count: int) -> list[Product]:
     return draw.rng.sample(draw.world.shop.products, count)
 
 
 def mayor_after_an_author(draw: Draw) -> Draft:
-    """The mayor's name is read in the wiki and searched for there after a visit to the forum."""
-    (town,) = some_towns(draw, 1)
-    ((one, since), (other, later)) = some_authors(draw, 2)
-    answer = joined(since, later)
+    """Search the wiki for a mayor whose name was read before a visit to the forum."""
+    (town,) = draw_towns(draw, 1)
+    ((one, since), (other, later)) = draw_authors(draw, 2)
+    answer = join_facts(since, later)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -42,13 +42,13 @@ def mayor_after_an_author(draw: Draw) -> Draft:
         + " Put a comma between them.",
         values={"town": town.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
-        check=all_of(reaches(article(town.mayor)), says_all(since, later)),
+        check=all_of(reaches(article_url(town.mayor)), says_all(since, later)),
         solution=[
             find_article(town.name),
-            *over_to("Forum"),
+            *switch_site("Forum"),
             *find_author(one),
             *find_author(other),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(town.mayor),
             done(answer),
         ],
@@ -59,11 +59,11 @@ def mayor_after_an_author(draw: Draw) -> Draft:
 
 
 def product_of_an_order(draw: Draw) -> Draft:
-    """A product's name is read in an order and searched for after a visit to the wiki."""
+    """Search the shop for a product whose name was read in an order before a visit to the wiki."""
     shop = draw.world.shop
     order = draw.rng.choice(shop.orders)
     product = shop.products[order.lines[0][0] - 1]
-    towns = some_towns(draw, 4)
+    towns = draw_towns(draw, 4)
     years = [town.founded for town in towns]
     return Draft(
         intent=draw.rng.choice(
@@ -84,11 +84,11 @@ def product_of_an_order(draw: Draw) -> Draft:
         solution=[
             "click [link: Orders]",
             f"click [link: Order {order.number}]",
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             *(find_article(town.name) for town in towns),
-            *over_to("Shop"),
+            *switch_site("Shop"),
             *find_product(product.name),
-            done(joined(*years)),
+            done(join_facts(*years)),
         ],
         needs=[product.name, *map(str, years)],
         difficulty="hard",
@@ -97,9 +97,9 @@ def product_of_an_order(draw: Draw) -> Draft:
 
 
 def founder_after_two_labels(draw: Draw) -> Draft:
-    """The founder's name waits while two model numbers are read from pictures in the shop."""
+    """Open a founder's article after reading two model numbers from shop images."""
     maker = draw.rng.choice(draw.world.wiki.makers)
-    one, other = _some_products(draw, 2)
+    one, other = _draw_products(draw, 2)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -115,15 +115,15 @@ def founder_after_two_labels(draw: Draw) -> Draft:
         ),
         values={"maker": maker.name, "one": one.name, "other": other.name},
         start="__WIKIPEDIA__",
-        check=all_of(reaches(article(maker.founder)), says_all(one.model, other.model)),
+        check=all_of(reaches(article_url(maker.founder)), says_all(one.model, other.model)),
         solution=[
             find_article(maker.name),
-            *over_to("Shop"),
+            *switch_site("Shop"),
             *find_product(one.name),
             *find_product(other.name),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(maker.founder),
-            done(joined(one.model, other.model)),
+            done(join_facts(one.model, other.model)),
         ],
         needs=[maker.founder, one.model, other.model],
         difficulty="hard",
@@ -134,9 +134,9 @@ def founder_after_two_labels(draw: Draw) -> Draft:
 
 
 def architect_after_two_photos(draw: Draw) -> Draft:
-    """The architect's name waits while two serial numbers are read from photos."""
+    """Open an architect's article after reading two serial numbers from photos."""
     landmark = draw.rng.choice(draw.world.wiki.landmarks)
-    one, other = some_listings(draw, "serial", 2)
+    one, other = draw_listings(draw, "serial", 2)
     serials = (one.photo.fact, other.photo.fact)
     return Draft(
         intent=draw.rng.choice(
@@ -153,15 +153,15 @@ def architect_after_two_photos(draw: Draw) -> Draft:
         ),
         values={"landmark": landmark.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
-        check=all_of(reaches(article(landmark.architect)), says_all(*serials)),
+        check=all_of(reaches(article_url(landmark.architect)), says_all(*serials)),
         solution=[
             find_article(landmark.name),
-            *over_to("Classifieds"),
+            *switch_site("Classifieds"),
             *find_listing(one.title),
             *find_listing(other.title),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(landmark.architect),
-            done(joined(*serials)),
+            done(join_facts(*serials)),
         ],
         needs=[landmark.architect, *serials],
         difficulty="hard",
@@ -172,9 +172,9 @@ def architect_after_two_photos(draw: Draw) -> Draft:
 
 
 def organiser_after_two_posters(draw: Draw) -> Draft:
-    """The organiser's name waits while two codes are read from posters in the forum."""
+    """Open an organizer's article after reading two codes from forum posters."""
     festival = draw.rng.choice(draw.world.wiki.festivals)
-    (one, first), (other, second) = some_posters(draw, 2)
+    (one, first), (other, second) = draw_posters(draw, 2)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -190,15 +190,15 @@ def organiser_after_two_posters(draw: Draw) -> Draft:
         ),
         values={"festival": festival.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
-        check=all_of(reaches(article(festival.organiser)), says_all(first.code, second.code)),
+        check=all_of(reaches(article_url(festival.organiser)), says_all(first.code, second.code)),
         solution=[
             find_article(festival.name),
-            *over_to("Forum"),
+            *switch_site("Forum"),
             *find_thread(one.title),
             *find_thread(other.title),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(festival.organiser),
-            done(joined(first.code, second.code)),
+            done(join_facts(first.code, second.code)),
         ],
         needs=[festival.organiser, first.code, second.code],
         difficulty="hard",
@@ -209,11 +209,11 @@ def organiser_after_two_posters(draw: Draw) -> Draft:
 
 
 def author_with_a_model_number_in_mind(draw: Draw) -> Draft:
-    """Three tabs: a label in the shop, a mayor in the wiki, and an author in the forum."""
-    (product,) = _some_products(draw, 1)
-    (town,) = some_towns(draw, 1)
-    ((thread, _),) = some_authors(draw, 1)
-    born = mayors_year(draw, town)
+    """Combine a label in the shop, a mayor in the wiki and an author in the forum."""
+    (product,) = _draw_products(draw, 1)
+    (town,) = draw_towns(draw, 1)
+    ((thread, _),) = draw_authors(draw, 1)
+    born = mayor_birth_year(draw, town)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -239,7 +239,7 @@ def author_with_a_model_number_in_mind(draw: Draw) -> Draft:
             f"click [link: {town.mayor}]",
             "tab_focus [2]",
             *find_author(thread),
-            done(joined(product.model, born)),
+            done(join_facts(product.model, born)),
         ],
         needs=[town.mayor, thread.author, product.model, str(born)],
         difficulty="hard",
@@ -250,10 +250,10 @@ def author_with_a_model_number_in_mind(draw: Draw) -> Draft:
 
 
 def mayor_after_a_seller(draw: Draw) -> Draft:
-    """The mayor's name waits while a seller is looked up."""
-    (town,) = some_towns(draw, 1)
-    (one,) = some_listings(draw, "serial", 1)
-    (other,) = some_listings(draw, "price", 1)
+    """Open a mayor's article after looking up a seller."""
+    (town,) = draw_towns(draw, 1)
+    (one,) = draw_listings(draw, "serial", 1)
+    (other,) = draw_listings(draw, "price", 1)
     names = [draw.world.classifieds.seller(x.seller).name for x in (one, other)]
     return Draft(
         intent=draw.rng.choice(
@@ -269,15 +269,15 @@ def mayor_after_a_seller(draw: Draw) -> Draft:
         ),
         values={"town": town.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
-        check=all_of(reaches(article(town.mayor)), says_all(*names)),
+        check=all_of(reaches(article_url(town.mayor)), says_all(*names)),
         solution=[
             find_article(town.name),
-            *over_to("Classifieds"),
+            *switch_site("Classifieds"),
             *find_seller(one),
             *find_seller(other),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(town.mayor),
-            done(joined(*names)),
+            done(join_facts(*names)),
         ],
         needs=[one.seller, other.seller, town.mayor, *names],
         difficulty="hard",
@@ -286,13 +286,13 @@ def mayor_after_a_seller(draw: Draw) -> Draft:
 
 
 def tour_of_four_sites(draw: Draw) -> Draft:
-    """Over twenty steps: two pages of every site, and what was read on the first is wanted last."""
-    (town,) = some_towns(draw, 1)
-    (one, since), (other, later) = some_authors(draw, 2)
-    (listing,) = some_listings(draw, "serial", 1)
-    (product,) = _some_products(draw, 1)
+    """Visit four sites in more than twenty steps and answer with four facts."""
+    (town,) = draw_towns(draw, 1)
+    (one, since), (other, later) = draw_authors(draw, 2)
+    (listing,) = draw_listings(draw, "serial", 1)
+    (product,) = _draw_products(draw, 1)
     seller = draw.world.classifieds.seller(listing.seller).name
-    facts = (mayors_year(draw, town), since, later, seller)
+    facts = (mayor_birth_year(draw, town), since, later, seller)
     return Draft(
         intent="Look up in the wiki when the mayor of {{town}} was born. Then look up in the forum "
         "in which year the author of the thread {{one}} joined, then the author of the thread "
@@ -318,14 +318,14 @@ def tour_of_four_sites(draw: Draw) -> Draft:
             "click [link: Wiki]",
             find_article(town.name),
             f"click [link: {town.mayor}]",
-            *over_to("Forum"),
+            *switch_site("Forum"),
             *find_author(one),
             *find_author(other),
-            *over_to("Classifieds"),
+            *switch_site("Classifieds"),
             *find_seller(listing),
-            *over_to("Shop"),
+            *switch_site("Shop"),
             *find_product(product.name),
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[town.mayor, one.author, other.author, listing.seller, *map(str, facts)],
         difficulty="hard",

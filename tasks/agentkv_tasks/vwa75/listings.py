@@ -1,4 +1,4 @@
-"""Form tasks on the classifieds that need nothing but the goal, and what tells they were done."""
+"""Form tasks on the classifieds that need only the goal, and the checks that they succeeded."""
 
 from agentkv_env.sites.classifieds.content import Listing
 from agentkv_tasks.task import Evaluation
@@ -12,7 +12,7 @@ _QUESTIONS = (
     "How old is it exactly?",
     "Do you have the manual?",
 )
-# One of these may be my listing, the other not: only the page tells.
+# The wording is the same for the user's own listing and somebody else's: only the page tells which.
 _OTHER_PRICES = (
     "Open My listings and change the price of my {{listing}} to {{price}} dollars. "
     "Answer N/A if I have no such listing.",
@@ -21,20 +21,20 @@ _OTHER_PRICES = (
 )
 
 
-def foreign(draw: Draw) -> list[Listing]:
-    """What other people sell."""
+def others_listings(draw: Draw) -> list[Listing]:
+    """Return the listings of other people."""
     me = draw.world.me.handle
     return [listing for listing in draw.world.classifieds.listings if listing.seller != me]
 
 
-def mine(draw: Draw) -> list[Listing]:
-    """What the user sells."""
+def my_listings(draw: Draw) -> list[Listing]:
+    """Return the user's own listings."""
     me = draw.world.me.handle
     return [listing for listing in draw.world.classifieds.listings if listing.seller == me]
 
 
-def sent(listing: Listing, words: str, phone: str) -> Evaluation:
-    """The newest letter is about `listing` and says `words` and `phone`."""
+def message_sent(listing: Listing, words: str, phone: str) -> Evaluation:
+    """Require the newest message to be about `listing` with this text and phone number."""
     page = "__CLASSIFIEDS__/messages"
     return all_of(
         shows(page, text(".about"), exact_match=listing.title),
@@ -44,8 +44,8 @@ def sent(listing: Listing, words: str, phone: str) -> Evaluation:
 
 
 def ask_a_seller(draw: Draw) -> Draft:
-    """A letter with a question and a phone number."""
-    listing = draw.rng.choice(foreign(draw))
+    """Send a seller a question and a phone number."""
+    listing = draw.rng.choice(others_listings(draw))
     question, phone = draw.rng.choice(_QUESTIONS), f"555 {draw.rng.randint(2222, 7999)}"
     return Draft(
         intent=draw.rng.choice((
@@ -56,7 +56,7 @@ def ask_a_seller(draw: Draw) -> Draft:
         )),
         values={"listing": listing.title, "question": f'"{question}"', "phone": phone},
         start="__CLASSIFIEDS__",
-        check=sent(listing, question, phone),
+        check=message_sent(listing, question, phone),
         solution=[*find_listing(listing.title), "click [link: Contact seller]",
                   write("Message", question), write("Your phone", phone),
                   "click [button: Send message]", done()],
@@ -65,8 +65,8 @@ def ask_a_seller(draw: Draw) -> Draft:
 
 
 def change_the_price_of_my_listing(draw: Draw) -> Draft:
-    """One field of an own listing."""
-    listing = draw.rng.choice(mine(draw))
+    """Change one field of the user's own listing."""
+    listing = draw.rng.choice(my_listings(draw))
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
         intent=draw.rng.choice(_OTHER_PRICES),
@@ -80,8 +80,8 @@ def change_the_price_of_my_listing(draw: Draw) -> Draft:
 
 
 def price_of_a_listing_i_do_not_have(draw: Draw) -> Draft:
-    """Cannot be done: the listing is somebody else's."""
-    listing = draw.rng.choice(foreign(draw))
+    """Ask for a change that is impossible because the listing belongs to somebody else."""
+    listing = draw.rng.choice(others_listings(draw))
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
         intent=draw.rng.choice(_OTHER_PRICES),
@@ -93,8 +93,8 @@ def price_of_a_listing_i_do_not_have(draw: Draw) -> Draft:
 
 
 def comment_on_five_listings(draw: Draw) -> Draft:
-    """The same thing five times over, with nothing forgotten."""
-    listings = draw.rng.sample(foreign(draw), 5)
+    """Comment on five listings without missing one."""
+    listings = draw.rng.sample(others_listings(draw), 5)
     question = draw.rng.choice(_QUESTIONS)
     rounds: list[str] = []
     for listing in listings:

@@ -1,30 +1,30 @@
-"""Tasks that cannot be done: the answer is N/A, given on the page where that can be seen.
+"""Impossible tasks, solved by answering N/A on the page that shows they are impossible.
 
-The page is part of the check, so that giving up anywhere else is no solution.
+The check includes the page, so giving up elsewhere scores nothing.
 """
 
 from agentkv_tasks.task import Evaluation
 from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows
 from agentkv_tasks.vwa75.routes import (
-    article,
+    article_url,
+    draw_authors,
+    draw_listings,
     find_author,
     find_seller,
-    over_to,
-    some_authors,
-    some_listings,
+    switch_site,
 )
 from agentkv_tasks.vwa75.steps import done, find_article, find_product
 
 _NOTHING = says(exact_match="N/A")
 
 
-def _searched(words: str) -> Evaluation:
-    """The last page shows what was found for these words."""
+def _shows_search(words: str) -> Evaluation:
+    """Require the final page to show the search results for these words."""
     return shows("last", "document.querySelector('[name=q]').value", exact_match=words)
 
 
 def listing_that_nobody_offers(draw: Draw) -> Draft:
-    """Nothing of that kind is sold in that colour by anybody."""
+    """Look for a listing in a color that nobody offers."""
     brand = draw.rng.choice(draw.world.region.brands)
     title = f"Purple {brand} {draw.rng.choice(('canoe', 'piano', 'ladder', 'desk', 'toaster'))}"
     return Draft(
@@ -38,14 +38,14 @@ def listing_that_nobody_offers(draw: Draw) -> Draft:
         ),
         values={"listing": title},
         start="__CLASSIFIEDS__",
-        check=all_of(_NOTHING, _searched(title)),
+        check=all_of(_NOTHING, _shows_search(title)),
         solution=[f"type [textbox: Search listings] [{title}] [1]", done("N/A")],
     )
 
 
 def article_about_a_seller(draw: Draw) -> Draft:
-    """Sellers are nobody the wiki writes about."""
-    (listing,) = some_listings(draw, "price", 1)
+    """Look for a wiki article about a seller, who has none."""
+    (listing,) = draw_listings(draw, "price", 1)
     seller = draw.world.classifieds.seller(listing.seller)
     return Draft(
         intent=draw.rng.choice(
@@ -59,11 +59,11 @@ def article_about_a_seller(draw: Draw) -> Draft:
         ),
         values={"listing": listing.title},
         start="__HOMEPAGE__",
-        check=all_of(_NOTHING, _searched(seller.name)),
+        check=all_of(_NOTHING, _shows_search(seller.name)),
         solution=[
             "click [link: Classifieds]",
             *find_seller(listing),
-            *over_to("Wiki"),
+            *switch_site("Wiki"),
             find_article(seller.name),
             done("N/A"),
         ],
@@ -74,7 +74,7 @@ def article_about_a_seller(draw: Draw) -> Draft:
 
 
 def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
-    """The article is there, the fact is not."""
+    """Ask for a fact that an existing wiki article lacks."""
     figure = draw.rng.choice(draw.world.wiki.figures)
     return Draft(
         intent=draw.rng.choice(
@@ -85,13 +85,13 @@ def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
         ),
         values={"figure": figure.name},
         start="__WIKIPEDIA__",
-        check=all_of(_NOTHING, reaches(article(figure.name))),
+        check=all_of(_NOTHING, reaches(article_url(figure.name))),
         solution=[find_article(figure.name), done("N/A")],
     )
 
 
 def fact_the_shop_does_not_have(draw: Draw) -> Draft:
-    """The product is there, the fact is not."""
+    """Ask for a fact that an existing product page lacks."""
     product = draw.rng.choice(draw.world.shop.products)
     return Draft(
         intent=draw.rng.choice(
@@ -109,8 +109,8 @@ def fact_the_shop_does_not_have(draw: Draw) -> Draft:
 
 
 def fact_an_author_does_not_tell(draw: Draw) -> Draft:
-    """The user page is there, the fact is not."""
-    ((thread, _),) = some_authors(draw, 1)
+    """Ask for a fact that an existing user page lacks."""
+    ((thread, _),) = draw_authors(draw, 1)
     return Draft(
         intent=draw.rng.choice(
             (

@@ -1,14 +1,14 @@
-"""Tasks that reach a page: the address, or what the last page shows, is what counts."""
+"""Navigation tasks, which are scored by the address or the content of the final page."""
 
 from agentkv_env.sites.shop.content import slug
 from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, shows
 from agentkv_tasks.vwa75 import elsewhere, journeys, missing
-from agentkv_tasks.vwa75.shop import look_for_order
+from agentkv_tasks.vwa75.shop import open_orders_until
 from agentkv_tasks.vwa75.steps import choose, done, find_product
 
 
 def category_of_the_shop(draw: Draw) -> Draft:
-    """From the home page through the shop's front page."""
+    """Start at the home page and open a category of the shop."""
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
         intent=draw.rng.choice(
@@ -25,7 +25,7 @@ def category_of_the_shop(draw: Draw) -> Draft:
 
 
 def product_page(draw: Draw) -> Draft:
-    """Search and open."""
+    """Search for a product and open its page."""
     product = draw.rng.choice(draw.world.shop.products)
     return Draft(
         intent=draw.rng.choice(
@@ -43,7 +43,7 @@ def product_page(draw: Draw) -> Draft:
 
 
 def category_of_a_coupon(draw: Draw) -> Draft:
-    """Only in the pictures: the percentages on the posters."""
+    """Open the category of a coupon whose percentage appears only on poster images."""
     coupon = draw.rng.choice(draw.world.shop.coupons)
     return Draft(
         intent=draw.rng.choice(
@@ -65,7 +65,7 @@ def category_of_a_coupon(draw: Draw) -> Draft:
 
 
 def order_with_a_tracking_code(draw: Draw) -> Draft:
-    """Only in the picture: open the orders one by one until the parcel's label fits."""
+    """Open orders one by one until the image of a parcel label shows the tracking code."""
     wanted = draw.rng.choice(draw.world.shop.orders[:-1])
     return Draft(
         intent=draw.rng.choice(
@@ -79,7 +79,7 @@ def order_with_a_tracking_code(draw: Draw) -> Draft:
         values={"tracking": wanted.tracking},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/order/{wanted.number}"),
-        solution=[*look_for_order(draw, wanted), done()],
+        solution=[*open_orders_until(draw, wanted), done()],
         difficulty="medium",
         reads_image=True,
         turns_on=wanted.tracking,
@@ -87,7 +87,7 @@ def order_with_a_tracking_code(draw: Draw) -> Draft:
 
 
 def sorted_second_page(draw: Draw) -> Draft:
-    """Sort first, then turn the page."""
+    """Sort a list, then open its second page."""
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
         intent=draw.rng.choice(
@@ -118,7 +118,7 @@ def sorted_second_page(draw: Draw) -> Draft:
 
 
 def cheapest_of_a_kind(draw: Draw) -> Draft:
-    """Search for a kind of thing and sort."""
+    """Search for a kind of product and sort the results."""
     kind = draw.rng.choice(draw.world.shop.products).kind
     cheapest = min((one for one in draw.world.shop.products if one.kind == kind),
                    key=lambda one: one.cents)  # fmt: skip

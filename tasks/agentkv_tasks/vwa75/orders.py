@@ -9,21 +9,21 @@ from agentkv_tasks.vwa75.shop import (
     EXPRESS,
     GIFT_WRAP,
     buy,
-    in_cart,
-    order_holds,
-    order_says,
-    ordered,
-    other_product,
-    postcode,
+    cart_holds,
+    draw_coupon,
+    draw_other_product,
+    draw_postcode,
+    draw_street,
+    order_placed,
+    order_text_includes,
+    order_text_is,
     save_address,
-    street,
-    with_coupon,
 )
 from agentkv_tasks.vwa75.steps import choose, done, find_product, write
 
 
 def cancel_an_order(draw: Draw) -> Draft:
-    """The newest order is still being packed."""
+    """Cancel the newest order, which is still being packed."""
     order = draw.world.shop.orders[-1]
     return Draft(
         intent=draw.rng.choice(
@@ -46,8 +46,8 @@ def cancel_an_order(draw: Draw) -> Draft:
 
 
 def coupon_in_the_goal(draw: Draw) -> Draft:
-    """Two tasks that read alike: the shop accepts the first one's code and refuses the second's."""
-    coupon, product = with_coupon(draw)
+    """Apply a coupon code; the shop accepts it in even instances and refuses it in odd ones."""
+    coupon, product = draw_coupon(draw)
     is_good, code = draw.instance % 2 == 0, coupon.code
     known = {each.code for each in draw.world.shop.coupons}
     while not is_good and code in known:
@@ -62,7 +62,7 @@ def coupon_in_the_goal(draw: Draw) -> Draft:
         )),
         values={"product": product.name, "code": code},
         start="__SHOPPING__",
-        check=all_of(in_cart(product), used if is_good else says(exact_match="N/A")),
+        check=all_of(cart_holds(product), used if is_good else says(exact_match="N/A")),
         solution=[
             *buy(product),
             f"type [textbox: Coupon code] [{code}] [1]",
@@ -72,10 +72,10 @@ def coupon_in_the_goal(draw: Draw) -> Draft:
 
 
 def coupon_from_the_poster(draw: Draw) -> Draft:
-    """Only in the picture: the code, to be typed when two things have been bought."""
-    coupon, first = with_coupon(draw)
-    second = other_product(draw, first)
-    third = other_product(draw, first, second)
+    """Apply a coupon code that appears only on a poster, after adding two products."""
+    coupon, first = draw_coupon(draw)
+    second = draw_other_product(draw, first)
+    third = draw_other_product(draw, first, second)
     return Draft(
         intent=draw.rng.choice((
             "Open Deals and read the coupon code for {{category}} on its poster. Then put the "
@@ -90,7 +90,7 @@ def coupon_from_the_poster(draw: Draw) -> Draft:
         },
         start="__SHOPPING__",
         check=all_of(
-            in_cart(first, second, third),
+            cart_holds(first, second, third),
             shows(CART, "document.querySelector('#coupon').innerText", must_include=[coupon.code]),
         ),
         solution=[
@@ -110,9 +110,9 @@ def coupon_from_the_poster(draw: Draw) -> Draft:
 
 
 def coupon_and_model_number(draw: Draw) -> Draft:
-    """Only in two pictures: the code and, for the courier, a model number."""
-    coupon, product = with_coupon(draw)
-    labelled = other_product(draw, product)
+    """Order with a coupon code and a model number that appear only in two images."""
+    coupon, product = draw_coupon(draw)
+    labelled = draw_other_product(draw, product)
     return Draft(
         intent=draw.rng.choice((
             "Open Deals and read the coupon code for {{category}}. Then open the {{labelled}} and "
@@ -127,12 +127,12 @@ def coupon_and_model_number(draw: Draw) -> Draft:
         values={"category": coupon.category, "labelled": labelled.name, "product": product.name},
         start="__SHOPPING__",
         check=all_of(
-            *ordered(draw, product),
-            order_holds(draw, "coupon", coupon.code),
-            order_holds(draw, "shipping", "Express"),
-            order_says(draw, "payment", "Bank transfer"),
-            order_says(draw, "gift-wrap", "$2.50"),
-            order_says(draw, "note", labelled.model),
+            *order_placed(draw, product),
+            order_text_includes(draw, "coupon", coupon.code),
+            order_text_includes(draw, "shipping", "Express"),
+            order_text_is(draw, "payment", "Bank transfer"),
+            order_text_is(draw, "gift-wrap", "$2.50"),
+            order_text_is(draw, "note", labelled.model),
         ),
         solution=[
             "click [link: Deals]",
@@ -156,7 +156,7 @@ def coupon_and_model_number(draw: Draw) -> Draft:
 
 
 def product_of_an_old_order(draw: Draw) -> Draft:
-    """A name read in an order, to be searched when three other things have been bought."""
+    """Search for a product named in an old order, after adding three others."""
     shop = draw.world.shop
     order = draw.rng.choice([order for order in shop.orders if len(order.lines) > 1])
     wanted = shop.products[order.lines[0][0] - 1]
@@ -168,9 +168,9 @@ def product_of_an_old_order(draw: Draw) -> Draft:
             "Look at my order {{order}}: what is its first product? Put the {{a}}, the {{b}} and "
             "the {{c}} into the cart, and after them that first product, one of each.",
         )),
-        values={"order": order.number, **_named("abc", others)},
+        values={"order": order.number, **_product_values("abc", others)},
         start="__SHOPPING__",
-        check=in_cart(*others, wanted),
+        check=cart_holds(*others, wanted),
         solution=[
             "click [link: Orders]",
             f"click [link: Order {order.number}]",
@@ -184,7 +184,7 @@ def product_of_an_old_order(draw: Draw) -> Draft:
 
 
 def products_of_two_orders(draw: Draw) -> Draft:
-    """Two names read in two orders, each searched many pages later."""
+    """Search for two products named in two orders, each many pages later."""
     shop = draw.world.shop
     one, other = draw.rng.sample([order for order in shop.orders if len(order.lines) > 1], 2)
     first, second = (shop.products[order.lines[0][0] - 1] for order in (one, other))
@@ -199,9 +199,9 @@ def products_of_two_orders(draw: Draw) -> Draft:
             "{{other}}. Then put four things into the cart, one of each: the {{a}}, the {{b}} and "
             "these two products.",
         )),
-        values={"one": one.number, "other": other.number, **_named("ab", bought)},
+        values={"one": one.number, "other": other.number, **_product_values("ab", bought)},
         start="__SHOPPING__",
-        check=in_cart(*bought, first, second),
+        check=cart_holds(*bought, first, second),
         solution=[
             "click [link: Orders]",
             f"click [link: Order {one.number}]",
@@ -216,17 +216,17 @@ def products_of_two_orders(draw: Draw) -> Draft:
     )  # fmt: skip
 
 
-def _named(keys: str, products: Sequence[Product]) -> dict[str, str]:
+def _product_values(keys: str, products: Sequence[Product]) -> dict[str, str]:
     return {key: product.name for key, product in zip(keys, products, strict=True)}
 
 
 def whole_order(draw: Draw) -> Draft:
-    """Two products, a coupon from a picture, a seller's name and town, shipping: the whole way."""
-    coupon, first = with_coupon(draw)
-    second = other_product(draw, first)
+    """Order two products with a coupon from an image, shipped to a seller's name and town."""
+    coupon, first = draw_coupon(draw)
+    second = draw_other_product(draw, first)
     sellers = draw.world.classifieds.sellers
     friend = draw.rng.choice([one for one in sellers if one.handle != draw.world.me.handle])
-    house, code = street(draw), postcode(draw)
+    house, code = draw_street(draw), draw_postcode(draw)
     return Draft(
         intent=draw.rng.choice((
             "Read the name and the home town of the seller in the other tab. Then read the coupon "
@@ -244,10 +244,10 @@ def whole_order(draw: Draw) -> Draft:
         },
         start=f"__SHOPPING__ |AND| __CLASSIFIEDS__/seller/{friend.handle}",
         check=all_of(
-            *ordered(draw, first, second),
-            order_holds(draw, "coupon", coupon.code),
-            order_holds(draw, "shipping", "Express"),
-            order_says(draw, "address", f"{friend.name}, {house}, {code} {friend.town}"),
+            *order_placed(draw, first, second),
+            order_text_includes(draw, "coupon", coupon.code),
+            order_text_includes(draw, "shipping", "Express"),
+            order_text_is(draw, "address", f"{friend.name}, {house}, {code} {friend.town}"),
         ),
         solution=[
             "tab_focus [1]",

@@ -1,13 +1,13 @@
-"""Short questions about the classifieds. Part of `information`."""
+"""Short questions about the classifieds, part of the category `information`."""
 
 from agentkv_tasks.template import Draft, Draw, says
-from agentkv_tasks.vwa75.routes import find_seller, joined, says_all, some_listings
+from agentkv_tasks.vwa75.routes import draw_listings, find_seller, join_facts, says_all
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing
 
 
 def serial_number_in_a_photo(draw: Draw) -> Draft:
-    """Only in the picture: what is written on a card in a listing's photo."""
-    (listing,) = some_listings(draw, "serial", 1)
+    """Answer with a serial number that appears only in a listing's photo."""
+    (listing,) = draw_listings(draw, "serial", 1)
     serial = listing.photo.fact
     return Draft(
         intent=draw.rng.choice(
@@ -27,7 +27,7 @@ def serial_number_in_a_photo(draw: Draw) -> Draft:
 
 
 def cheapest_in_a_category(draw: Draw) -> Draft:
-    """Browse, sort, read the first line."""
+    """Sort a category and answer with its first entry."""
     content = draw.world.classifieds
     category = draw.rng.choice(content.categories)
     inside = [listing for listing in content.listings if listing.category == category.slug]
@@ -56,7 +56,7 @@ def cheapest_in_a_category(draw: Draw) -> Draft:
 
 
 def twin_of_the_town_of_a_seller(draw: Draw) -> Draft:
-    """From the listing to its seller; then, in the wiki, from a town to its twin to the mayor."""
+    """Follow a listing to its seller's town, then the wiki to the mayor of its twin town."""
     wiki = draw.world.wiki
     me = draw.world.me.handle
     listing = draw.rng.choice([x for x in draw.world.classifieds.listings if x.seller != me])
@@ -84,7 +84,7 @@ def twin_of_the_town_of_a_seller(draw: Draw) -> Draft:
             find_article(town),
             f"click [link: {twin.name}]",
             f"click [link: {twin.mayor}]",
-            done(joined(*facts)),
+            done(join_facts(*facts)),
         ],
         needs=[listing.seller, town, twin.name, *map(str, facts)],
         difficulty="medium",

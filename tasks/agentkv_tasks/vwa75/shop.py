@@ -1,4 +1,4 @@
-"""What the shop's tasks share: what to look at afterwards, what to draw, and runs of steps."""
+"""Checks, draws and steps that the shop tasks share."""
 
 from agentkv_env.sites.shop.content import Coupon, PastOrder, Product
 from agentkv_tasks.task import Evaluation
@@ -10,8 +10,8 @@ EXPRESS = "click [radio: Express ($9.90, next day)]"
 GIFT_WRAP = "click [checkbox: Gift wrap ($2.50)]"
 
 
-def in_cart(*products: Product, pieces: int = 1) -> Evaluation:
-    """The cart holds these products, `pieces` of each, and nothing else."""
+def cart_holds(*products: Product, pieces: int = 1) -> Evaluation:
+    """Require the cart to hold exactly `pieces` of each of these products."""
     quantities = "[...document.querySelectorAll('#cart .quantity')].map(e => e.value).join(' ')"
     return all_of(
         shows(CART, "document.querySelector('#cart').innerText",
@@ -20,9 +20,9 @@ def in_cart(*products: Product, pieces: int = 1) -> Evaluation:
     )  # fmt: skip
 
 
-def ordered(draw: Draw, *products: Product) -> list[Evaluation]:
-    """A new order has been placed, for one of each of these products and nothing else."""
-    page = new_order(draw)
+def order_placed(draw: Draw, *products: Product) -> list[Evaluation]:
+    """Require a new order for exactly one of each of these products."""
+    page = new_order_url(draw)
     quantities = "[...document.querySelectorAll('#lines .quantity')].map(e => e.innerText).join('')"
     return [
         shows(page, "document.querySelector('#status').innerText", exact_match="Being packed"),
@@ -32,60 +32,60 @@ def ordered(draw: Draw, *products: Product) -> list[Evaluation]:
     ]  # fmt: skip
 
 
-def new_order(draw: Draw) -> str:
-    """Where the next order will be; nothing is there before."""
+def new_order_url(draw: Draw) -> str:
+    """Return the address of the next order, which does not exist before it is placed."""
     return f"__SHOPPING__/order/{draw.world.shop.orders[-1].number + 1}"
 
 
-def order_says(draw: Draw, part: str, text: str) -> Evaluation:
-    """The new order's part with this id is `text`."""
+def order_text_is(draw: Draw, part: str, text: str) -> Evaluation:
+    """Require the element `part` (an id) of the new order to equal `text`."""
     locator = f"document.querySelector('#{part}').innerText"
-    return shows(new_order(draw), locator, exact_match=text)
+    return shows(new_order_url(draw), locator, exact_match=text)
 
 
-def order_holds(draw: Draw, part: str, text: str) -> Evaluation:
-    """The new order's part with this id includes `text`."""
+def order_text_includes(draw: Draw, part: str, text: str) -> Evaluation:
+    """Require the element `part` (an id) of the new order to include `text`."""
     locator = f"document.querySelector('#{part}').innerText"
-    return shows(new_order(draw), locator, must_include=[text])
+    return shows(new_order_url(draw), locator, must_include=[text])
 
 
-def any_product(draw: Draw) -> Product:
-    """One product of the shop."""
+def draw_product(draw: Draw) -> Product:
+    """Draw a product."""
     return draw.rng.choice(draw.world.shop.products)
 
 
-def with_coupon(draw: Draw) -> tuple[Coupon, Product]:
-    """A coupon and a product it is good for."""
+def draw_coupon(draw: Draw) -> tuple[Coupon, Product]:
+    """Draw a coupon and a product that it applies to."""
     coupon = draw.rng.choice(draw.world.shop.coupons)
     return coupon, draw.rng.choice(draw.world.shop.in_category(coupon.category))
 
 
-def other_product(draw: Draw, *known: Product) -> Product:
-    """A product of a category that none of `known` is of."""
+def draw_other_product(draw: Draw, *known: Product) -> Product:
+    """Draw a product from a category that contains none of `known`."""
     categories = {product.category for product in known}
     return draw.rng.choice(
         [product for product in draw.world.shop.products if product.category not in categories]
     )
 
 
-def street(draw: Draw) -> str:
-    """A house in a street of this world."""
+def draw_street(draw: Draw) -> str:
+    """Draw a house number in a street of this world."""
     name = draw.rng.choice(draw.world.shop.addresses).street.partition(" ")[2]
     return f"{draw.rng.randint(2, 97)} {name}"
 
 
-def postcode(draw: Draw) -> str:
-    """Five digits."""
+def draw_postcode(draw: Draw) -> str:
+    """Draw five digits."""
     return str(draw.rng.randint(10000, 99999))
 
 
 def buy(product: Product) -> list[str]:
-    """Steps: search, open, put into the cart."""
+    """Return the steps that put `product` into the cart."""
     return [*find_product(product.name), "click [button: Add to cart]"]
 
 
 def save_address(label: str, name: str, street: str, town: str, postcode: str) -> list[str]:
-    """Steps: fill in and send the form for a new address."""
+    """Return the steps that fill in and send the form for a new address."""
     return [
         write("Label", label),
         write("Name", name),
@@ -96,8 +96,8 @@ def save_address(label: str, name: str, street: str, town: str, postcode: str) -
     ]
 
 
-def look_for_order(draw: Draw, wanted: PastOrder) -> list[str]:
-    """Steps: open the orders one by one, newest first, until it is the `wanted` one."""
+def open_orders_until(draw: Draw, wanted: PastOrder) -> list[str]:
+    """Return the steps that open orders, newest first, until the `wanted` one."""
     steps = ["click [link: Orders]"]
     for order in reversed(draw.world.shop.orders):
         steps.append(f"click [link: Order {order.number}]")

@@ -1,4 +1,4 @@
-"""Tasks that put something into the cart, onto the wishlist, or into an order."""
+"""Tasks that add products to the cart, the wishlist or an order."""
 
 from agentkv_env.sites.shop.catalogue import search
 from agentkv_env.sites.shop.stock import CATEGORIES
@@ -14,13 +14,13 @@ from agentkv_tasks.vwa75.orders import (
     products_of_two_orders,
     whole_order,
 )
-from agentkv_tasks.vwa75.shop import CART, any_product, buy, in_cart
+from agentkv_tasks.vwa75.shop import CART, buy, cart_holds, draw_product
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_product, write
 
 
 def add_to_cart(draw: Draw) -> Draft:
-    """Search, open, add."""
-    product = any_product(draw)
+    """Search for a product and add it to the cart."""
+    product = draw_product(draw)
     return Draft(
         intent=draw.rng.choice(
             (
@@ -31,14 +31,14 @@ def add_to_cart(draw: Draw) -> Draft:
         ),
         values={"product": product.name},
         start="__SHOPPING__",
-        check=in_cart(product),
+        check=cart_holds(product),
         solution=[*buy(product), done()],
     )
 
 
 def add_to_wishlist(draw: Draw) -> Draft:
-    """Search, open, keep."""
-    product = any_product(draw)
+    """Search for a product and add it to the wishlist."""
+    product = draw_product(draw)
     return Draft(
         intent=draw.rng.choice((
             "Add the {{product}} to my wishlist.",
@@ -58,7 +58,7 @@ def add_to_wishlist(draw: Draw) -> Draft:
 
 
 def thing_the_shop_does_not_sell(draw: Draw) -> Draft:
-    """Cannot be done: the search finds nothing."""
+    """Ask for a product that the search does not find."""
     shop = draw.world.shop
     elsewhere = [
         kind.name
@@ -86,7 +86,7 @@ def thing_the_shop_does_not_sell(draw: Draw) -> Draft:
 
 
 def pieces_in_a_colour(draw: Draw) -> Draft:
-    """A native select and a quantity other than one."""
+    """Order several pieces in a color chosen from a native select."""
     product = draw.rng.choice([one for one in draw.world.shop.products if len(one.colours) > 1])
     colour, pieces = draw.rng.choice(product.colours[1:]), draw.rng.randint(2, 9)
     return Draft(
@@ -97,7 +97,7 @@ def pieces_in_a_colour(draw: Draw) -> Draft:
         values={"product": product.name, "colour": colour, "pieces": pieces},
         start="__SHOPPING__",
         check=all_of(
-            in_cart(product, pieces=pieces),
+            cart_holds(product, pieces=pieces),
             shows(CART, "document.querySelector('#cart .options').innerText",
                   must_include=[colour]),
         ),
@@ -112,7 +112,7 @@ def pieces_in_a_colour(draw: Draw) -> Draft:
 
 
 def pay_the_price_on_the_tag(draw: Draw) -> Draft:
-    """Only in the picture: the club price."""
+    """Use the club price, which appears only in the image of a price tag."""
     product = draw.rng.choice([one for one in draw.world.shop.products if one.club_cents])
     assert product.club_cents is not None
     price = money(product.club_cents)
@@ -127,7 +127,7 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
         values={"product": product.name},
         start="__SHOPPING__",
         check=all_of(
-            in_cart(product),
+            cart_holds(product),
             shows(CART, "document.querySelector('#total').innerText", exact_match=price),
         ),
         solution=[
@@ -142,7 +142,7 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
 
 
 def cheapest_of_a_category(draw: Draw) -> Draft:
-    """Sort a category by price, take the first."""
+    """Sort a category by price and take the first product."""
     category = draw.rng.choice(draw.world.shop.categories)
     product = min(draw.world.shop.in_category(category), key=lambda one: one.cents)
     return Draft(
@@ -154,7 +154,7 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
         )),
         values={"category": category},
         start="__SHOPPING__",
-        check=in_cart(product),
+        check=cart_holds(product),
         solution=[
             f"click [link: {category}]",
             choose("Sort by", "Lowest price"),
@@ -169,8 +169,8 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
 
 
 def model_on_the_label(draw: Draw) -> Draft:
-    """Only in the picture: open the products of a kind one by one until the label fits."""
-    wanted = any_product(draw)
+    """Open products of a kind until the image of a label shows the model number."""
+    wanted = draw_product(draw)
     of_kind = [one for one in draw.world.shop.products if one.kind == wanted.kind]
     steps = [f"type [textbox: Search] [{wanted.kind}] [1]"]
     for product in of_kind:
@@ -189,7 +189,7 @@ def model_on_the_label(draw: Draw) -> Draft:
         ),
         values={"kind": wanted.kind, "model": wanted.model},
         start="__SHOPPING__",
-        check=in_cart(wanted),
+        check=cart_holds(wanted),
         solution=[*steps, "click [button: Add to cart]", done()],
         difficulty="medium",
         reads_image=True,
@@ -199,8 +199,8 @@ def model_on_the_label(draw: Draw) -> Draft:
 
 
 def product_of_a_founder(draw: Draw) -> Draft:
-    """The wiki knows whose company it is, the shop what the company makes."""
-    product = any_product(draw)
+    """Find a founder's company in the wiki and one of its products in the shop."""
+    product = draw_product(draw)
     maker = next(maker for maker in draw.world.wiki.makers if maker.name == product.brand)
     return Draft(
         intent=draw.rng.choice((
@@ -212,7 +212,7 @@ def product_of_a_founder(draw: Draw) -> Draft:
         )),
         values={"founder": maker.founder, "kind": product.kind},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
-        check=in_cart(product),
+        check=cart_holds(product),
         solution=[
             find_article(maker.founder),
             "tab_focus [1]",

@@ -1,7 +1,7 @@
-"""The suite `vwa-long`: 15 tasks of 25 to 60 steps, made to outgrow any window.
+"""The `vwa-long` suite: 15 tasks of 25 to 60 steps, longer than any attention window.
 
-What is read on the first pages is written on the last ones. The goal names what to look at, in
-order; the facts stand behind keys on pages.
+The last pages need facts read on the first ones. The goal lists what to look at, in order; pages
+show each fact behind a key.
 """
 
 from typing import TYPE_CHECKING
@@ -27,5 +27,5 @@ _TEMPLATES: dict[Category, tuple[Template, ...]] = {
 
 
 def tasks(world: "World") -> list[Task]:
-    """The suite in `world`: the same templates in every world, other names and values in each."""
+    """Return the suite for `world`: every world has the same templates with its own values."""
     return suite(world, _TEMPLATES)

@@ -1,4 +1,4 @@
-"""Long tasks that fill in forms with what was read pages before, on other sites."""
+"""Long form tasks that need facts read many pages earlier, on other sites."""
 
 from agentkv_env.sites.site import money
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
@@ -14,23 +14,23 @@ from agentkv_tasks.vwa75.steps import (
 )
 from agentkv_tasks.vwa_long.rounds import (
     MAX_STEPS,
-    different,
-    listed,
-    needed,
-    several,
+    draw_distinct,
+    join_facts,
+    number_placeholders,
     text,
     texts,
+    unique_facts,
 )
 
 
 def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
-    """A fact from each of eighteen articles, all in one message."""
+    """Submit one thread that contains a fact from each of eighteen articles."""
     wiki = draw.world.wiki
     festivals, dishes = draw.rng.sample(wiki.festivals, 6), draw.rng.sample(wiki.dishes, 6)
     landmarks = draw.rng.sample(wiki.landmarks, 6)
-    first, values = several("festival", [festival.name for festival in festivals])
-    second, more = several("dish", [dish.name for dish in dishes])
-    third, most = several("landmark", [landmark.name for landmark in landmarks])
+    first, values = number_placeholders("festival", [festival.name for festival in festivals])
+    second, more = number_placeholders("dish", [dish.name for dish in dishes])
+    third, most = number_placeholders("landmark", [landmark.name for landmark in landmarks])
     titles = [*(one.name for one in festivals), *(one.name for one in dishes),
               *(one.name for one in landmarks)]  # fmt: skip
     facts = [festival.month for festival in festivals]
@@ -48,23 +48,23 @@ def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
         start="__WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
             shows(page, text(".thread h1"), exact_match="Quiz night"),
-            shows(page, text(".thread-body"), exact_match=listed(facts)),
+            shows(page, text(".thread-body"), exact_match=join_facts(facts)),
             shows(f"__REDDIT__/board/{board}?sort=new", text(".threads"),
                   must_include=["Quiz night"]),
         ),
         solution=[*(find_article(title) for title in titles),
                   "tab_focus [1]", "click [link: Submit thread]", choose("Board", board),
-                  write("Title", "Quiz night"), write("Body", listed(facts)),
+                  write("Title", "Quiz night"), write("Body", join_facts(facts)),
                   "click [button: Submit]", done()],
         difficulty="hard",
-        needs=needed(facts),
+        needs=unique_facts(facts),
         memory_distance_pages=22,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
 def move_house(draw: Draw) -> Draft:
-    """One town, read at the start, into the forms of three sites."""
+    """Enter a town that was read at the start in forms on three sites."""
     world, content = draw.world, draw.world.classifieds
     me = world.me
     listing = draw.rng.choice([x for x in content.listings if x.seller != me.handle])
@@ -107,21 +107,21 @@ def move_house(draw: Draw) -> Draft:
                   write("Description", seller.name), "click [button: Publish listing]",
                   done()],
         difficulty="hard",
-        needs=needed([town.name, town.mayor, seller.name]),
+        needs=unique_facts([town.name, town.mayor, seller.name]),
         memory_distance_pages=25,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
 def letters_about_mayors(draw: Draw) -> Draft:
-    """Five facts read at the start, each wanted by another letter."""
+    """Send five messages, each with another fact that was read at the start."""
     content, me = draw.world.classifieds, draw.world.me.handle
     foreign = [x for x in content.listings if x.seller != me]
-    listings = different(draw, foreign, lambda x: x.town, 5)
+    listings = draw_distinct(draw, foreign, lambda x: x.town, 5)
     towns = [draw.world.wiki.town(x.town) for x in listings]
-    names, values = several("listing", [x.title for x in listings])
+    names, values = number_placeholders("listing", [x.title for x in listings])
     read = draw.rng.sample(towns, len(towns))
-    towns_named, more = several("town", [town.name for town in read])
+    towns_named, more = number_placeholders("town", [town.name for town in read])
     steps = ["tab_focus [1]", *(find_article(town.name) for town in read), "tab_focus [0]"]
     for x, town in zip(listings, towns, strict=True):
         steps += [*find_listing(x.title), "click [link: Contact seller]",
@@ -141,25 +141,25 @@ def letters_about_mayors(draw: Draw) -> Draft:
         ),
         solution=[*steps, done()],
         difficulty="hard",
-        needs=needed(town.mayor for town in towns),
+        needs=unique_facts(town.mayor for town in towns),
         memory_distance_pages=21,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
 def prices_for_five_threads(draw: Draw) -> Draft:
-    """Five prices read in the shop, each written below another thread."""
-    products = different(draw, draw.world.shop.products, lambda one: one.cents, 5)
+    """Comment on five threads, each with another price that was read in the shop."""
+    products = draw_distinct(draw, draw.world.shop.products, lambda one: one.cents, 5)
     threads = draw.rng.sample(draw.world.forum.threads, 5)
     prices = [money(product.cents) for product in products]
-    names, values = several("product", [product.name for product in products])
-    titles, more = several("thread", [thread.title for thread in threads])
+    names, values = number_placeholders("product", [product.name for product in products])
+    titles, more = number_placeholders("thread", [thread.title for thread in threads])
     steps: list[str] = []
     for product in products:
         steps += find_product(product.name)
     steps.append("tab_focus [1]")
     for thread, price in zip(threads, prices, strict=True):
-        # The page that follows shows the new comment, far below the search box.
+        # Posting scrolls to the new comment, far below the search box.
         steps += [*find_thread(thread.title), write("Comment", price),
                   "click [button: Post comment]", "goto [__REDDIT__]"]  # fmt: skip
     return Draft(
@@ -177,7 +177,7 @@ def prices_for_five_threads(draw: Draw) -> Draft:
         ),
         solution=[*steps[:-1], done()],
         difficulty="hard",
-        needs=needed(prices),
+        needs=unique_facts(prices),
         memory_distance_pages=20,
         max_steps=MAX_STEPS,
     )  # fmt: skip

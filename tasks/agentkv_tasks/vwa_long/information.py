@@ -1,17 +1,23 @@
-"""Long questions: the answer is a row of facts, each from another page."""
+"""Long questions whose answer lists facts from many pages."""
 
 from agentkv_tasks.template import Draft, Draw, Template, says
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product, find_thread
-from agentkv_tasks.vwa_long.rounds import MAX_STEPS, different, listed, needed, several
+from agentkv_tasks.vwa_long.rounds import (
+    MAX_STEPS,
+    draw_distinct,
+    join_facts,
+    number_placeholders,
+    unique_facts,
+)
 
 _IN_ORDER = "in this order, with a comma and a space between two."
 
 
 def hobbies_behind_six_festivals(draw: Draw) -> Draft:
-    """Four articles for each fact."""
+    """Follow four articles to each of six facts."""
     wiki = draw.world.wiki
     festivals = draw.rng.sample(wiki.festivals, 6)
-    names, values = several("festival", [festival.name for festival in festivals])
+    names, values = number_placeholders("festival", [festival.name for festival in festivals])
     steps, hobbies = list[str](), list[str]()
     for festival in festivals:
         birthplace = wiki.figure(festival.organiser).birthplace
@@ -25,24 +31,24 @@ def hobbies_behind_six_festivals(draw: Draw) -> Draft:
         f"with the six hobbies, {_IN_ORDER}",
         values=values,
         start="__WIKIPEDIA__",
-        check=says(exact_match=listed(hobbies)),
-        solution=[*steps, done(listed(hobbies))],
+        check=says(exact_match=join_facts(hobbies)),
+        solution=[*steps, done(join_facts(hobbies))],
         difficulty="hard",
-        needs=needed(hobbies),
+        needs=unique_facts(hobbies),
         memory_distance_pages=20,
         max_steps=MAX_STEPS,
     )
 
 
 def codes_and_phone_numbers(draw: Draw) -> Draft:
-    """Thirteen pictures on two sites."""
+    """Answer with the text of thirteen images on two sites."""
     posters = [(t, t.poster) for t in draw.world.forum.threads if t.poster is not None]
     threads = draw.rng.sample(posters, 7)
     listings = draw.rng.sample(
         [x for x in draw.world.classifieds.listings if x.photo.kind == "phone"], 6
     )
-    threads_named, values = several("thread", [thread.title for thread, _ in threads])
-    listings_named, more = several("listing", [x.title for x in listings])
+    threads_named, values = number_placeholders("thread", [thread.title for thread, _ in threads])
+    listings_named, more = number_placeholders("listing", [x.title for x in listings])
     facts = [poster.code for _, poster in threads] + [x.photo.fact for x in listings]
     steps: list[str] = []
     for thread, _ in threads:
@@ -56,23 +62,25 @@ def codes_and_phone_numbers(draw: Draw) -> Draft:
         f"{listings_named}. Answer with the seven codes and the six phone numbers, {_IN_ORDER}",
         values={**values, **more},
         start="__REDDIT__ |AND| __CLASSIFIEDS__",
-        check=says(exact_match=listed(facts)),
-        solution=[*steps, done(listed(facts))],
+        check=says(exact_match=join_facts(facts)),
+        solution=[*steps, done(join_facts(facts))],
         difficulty="hard",
         reads_image=True,
         turns_on=facts[0],
-        needs=needed(facts),
+        needs=unique_facts(facts),
         memory_distance_pages=25,
         max_steps=MAX_STEPS,
     )
 
 
 def market_days_where_things_are_made(draw: Draw) -> Draft:
-    """Eight towns read in the shop, then looked up in the wiki in the other tab."""
-    products = different(draw, draw.world.shop.products, lambda one: dict(one.facts)["Made in"], 8)
+    """Read eight towns in the shop, then look them up in the wiki in the other tab."""
+    products = draw_distinct(
+        draw, draw.world.shop.products, lambda one: dict(one.facts)["Made in"], 8
+    )
     towns = [draw.world.wiki.town(dict(one.facts)["Made in"]) for one in products]
     days = [town.market_day for town in towns]
-    names, values = several("product", [product.name for product in products])
+    names, values = number_placeholders("product", [product.name for product in products])
     steps: list[str] = []
     for product in products:
         steps += find_product(product.name)
@@ -84,23 +92,23 @@ def market_days_where_things_are_made(draw: Draw) -> Draft:
         f"Answer with the eight market days, {_IN_ORDER}",
         values=values,
         start="__SHOPPING__ |AND| __WIKIPEDIA__",
-        check=says(exact_match=listed(days)),
-        solution=[*steps, done(listed(days))],
+        check=says(exact_match=join_facts(days)),
+        solution=[*steps, done(join_facts(days))],
         difficulty="hard",
-        needs=needed((town.name for town in towns), days),
+        needs=unique_facts((town.name for town in towns), days),
         memory_distance_pages=16,
         max_steps=MAX_STEPS,
     )
 
 
 def sellers_and_their_mayors(draw: Draw) -> Draft:
-    """Six names and home towns from the classifieds, then the towns' mayors from the wiki."""
+    """Read six names and home towns on the classifieds, then the towns' mayors in the wiki."""
     content, me = draw.world.classifieds, draw.world.me.handle
     foreign = [x for x in content.listings if x.seller != me]
-    listings = different(draw, foreign, lambda x: x.seller, 6)
+    listings = draw_distinct(draw, foreign, lambda x: x.seller, 6)
     towns = [draw.world.wiki.town(content.seller(x.seller).town) for x in listings]
     answer = [content.seller(x.seller).name for x in listings] + [town.mayor for town in towns]
-    names, values = several("listing", [x.title for x in listings])
+    names, values = number_placeholders("listing", [x.title for x in listings])
     steps: list[str] = []
     for x in listings:
         steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
@@ -113,10 +121,10 @@ def sellers_and_their_mayors(draw: Draw) -> Draft:
         f"the six mayors, all {_IN_ORDER}",
         values=values,
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
-        check=says(exact_match=listed(answer)),
-        solution=[*steps, done(listed(answer))],
+        check=says(exact_match=join_facts(answer)),
+        solution=[*steps, done(join_facts(answer))],
         difficulty="hard",
-        needs=needed((town.name for town in towns), answer),
+        needs=unique_facts((town.name for town in towns), answer),
         memory_distance_pages=22,
         max_steps=MAX_STEPS,
     )

@@ -1,24 +1,30 @@
-"""Long navigation tasks: many pages seen, then back to the one that was best."""
+"""Long navigation tasks that compare many pages and return to the best one."""
 
 from agentkv_env.sites.classifieds.content import Listing
 from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_thread
-from agentkv_tasks.vwa_long.rounds import MAX_STEPS, best_early, different, needed, several
+from agentkv_tasks.vwa_long.rounds import (
+    MAX_STEPS,
+    draw_distinct,
+    move_best_early,
+    number_placeholders,
+    unique_facts,
+)
 
 
 def mayor_from_the_highest_town(draw: Draw) -> Draft:
-    """Eight towns, eight mayors, eight birthplaces; the highest of these is the answer."""
+    """Compare eight mayors' birthplaces and open the mayor from the highest one."""
     wiki = draw.world.wiki
 
     def height(mayor: str) -> int:
         return wiki.town(wiki.figure(mayor).birthplace).elevation_m
 
     towns = draw.rng.sample(wiki.towns, 8)
-    best = best_early(draw, towns, lambda town: height(town.mayor))
-    # Two mayors may come from one town: either article will do.
+    best = move_best_early(draw, towns, lambda town: height(town.mayor))
+    # Two mayors may come from the same town; the check accepts either article.
     highest = [town.mayor for town in towns if height(town.mayor) == height(best.mayor)]
     articles = [f"__WIKIPEDIA__/wiki/{mayor.replace(' ', '_')}" for mayor in highest]
-    names, values = several("town", [town.name for town in towns])
+    names, values = number_placeholders("town", [town.name for town in towns])
     steps: list[str] = []
     for town in towns:
         birthplace = wiki.figure(town.mayor).birthplace
@@ -37,23 +43,23 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
         ),
         solution=[*steps, find_article(best.mayor), done(height(best.mayor))],
         difficulty="hard",
-        needs=needed([height(best.mayor)]),
+        needs=unique_facts([height(best.mayor)]),
         memory_distance_pages=3 * (len(towns) - 1 - towns.index(best)) + 2,
         max_steps=MAX_STEPS,
     )
 
 
 def listing_of_the_busiest_seller(draw: Draw) -> Draft:
-    """Eight sellers' pages; the sales of the busiest one are the answer."""
+    """Compare eight sellers' pages and open the listing of the one with the most sales."""
     content, me = draw.world.classifieds, draw.world.me.handle
 
     def sales(listing: Listing) -> int:
         return content.seller(listing.seller).sales
 
     foreign = [x for x in content.listings if x.seller != me]
-    listings = different(draw, foreign, sales, 8)
-    best = best_early(draw, listings, sales)
-    names, values = several("listing", [x.title for x in listings])
+    listings = draw_distinct(draw, foreign, sales, 8)
+    best = move_best_early(draw, listings, sales)
+    names, values = number_placeholders("listing", [x.title for x in listings])
     steps: list[str] = []
     for x in listings:
         steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
@@ -68,19 +74,19 @@ def listing_of_the_busiest_seller(draw: Draw) -> Draft:
         ),
         solution=[*steps, *find_listing(best.title), done(sales(best))],
         difficulty="hard",
-        needs=needed([sales(best)]),
+        needs=unique_facts([sales(best)]),
         memory_distance_pages=3 * (len(listings) - 1 - listings.index(best)) + 2,
         max_steps=MAX_STEPS,
     )
 
 
 def thread_of_the_oldest_member(draw: Draw) -> Draft:
-    """Eight authors' pages; the year of the oldest member is the answer."""
+    """Compare eight authors' pages and open the thread of the longest-standing member."""
     forum = draw.world.forum
-    threads = different(draw, forum.threads, lambda one: forum.member(one.author).joined, 8)
-    best = best_early(draw, threads, lambda thread: -forum.member(thread.author).joined)
+    threads = draw_distinct(draw, forum.threads, lambda one: forum.member(one.author).joined, 8)
+    best = move_best_early(draw, threads, lambda thread: -forum.member(thread.author).joined)
     year = forum.member(best.author).joined
-    names, values = several("thread", [thread.title for thread in threads])
+    names, values = number_placeholders("thread", [thread.title for thread in threads])
     steps: list[str] = []
     for thread in threads:
         steps += [*find_thread(thread.title), f"click [link: {thread.author}]"]
@@ -93,7 +99,7 @@ def thread_of_the_oldest_member(draw: Draw) -> Draft:
         check=all_of(reaches(f"__REDDIT__/thread/{best.id}"), says(exact_match=str(year))),
         solution=[*steps, *find_thread(best.title), done(year)],
         difficulty="hard",
-        needs=needed([year]),
+        needs=unique_facts([year]),
         memory_distance_pages=3 * (len(threads) - 1 - threads.index(best)) + 2,
         max_steps=MAX_STEPS,
     )

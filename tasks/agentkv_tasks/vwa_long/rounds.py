@@ -1,4 +1,4 @@
-"""What the long tasks share: going round many pages, and writing down what was there."""
+"""Helpers for goals, draws and checks that the long tasks share."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -8,49 +8,51 @@ from agentkv_tasks.template import Draw
 T = TypeVar("T")
 
 MAX_STEPS = 100
-"""Leaves 40 steps for detours even where the solution has 60."""
+"""Step limit of every task; it leaves 40 spare steps for the longest solution, which has 60."""
 
 
-def different(draw: Draw, items: Iterable[T], by: Callable[[T], Hashable], count: int) -> list[T]:
-    """`count` of `items` in random order, no two of them alike `by`."""
-    among = list(items)
-    draw.rng.shuffle(among)
+def draw_distinct(
+    draw: Draw, items: Iterable[T], by: Callable[[T], Hashable], count: int
+) -> list[T]:
+    """Draw `count` of `items` in random order, with different values of the key `by`."""
+    shuffled = list(items)
+    draw.rng.shuffle(shuffled)
     first: dict[Hashable, T] = {}
-    for item in among:
+    for item in shuffled:
         first.setdefault(by(item), item)
-    assert len(first) >= count, f"only {len(first)} different ones, {count} are asked for"
+    assert len(first) >= count, f"found {len(first)} distinct items, expected at least {count}"
     return list(first.values())[:count]
 
 
-def best_early(draw: Draw, items: list[T], by: Callable[[T], float]) -> T:
-    """The largest of `items`, which is put among the first three of them."""
+def move_best_early(draw: Draw, items: list[T], by: Callable[[T], float]) -> T:
+    """Move the largest of `items` to one of the first three places and return it."""
     best = max(items, key=by)
     items.remove(best)
     items.insert(draw.rng.randrange(3), best)
     return best
 
 
-def several(key: str, names: Sequence[str]) -> tuple[str, dict[str, str | int]]:
-    """The names as a goal lists them, and the values it then needs."""
+def number_placeholders(key: str, names: Sequence[str]) -> tuple[str, dict[str, str | int]]:
+    """Return a comma-separated list of placeholders for `names`, and the placeholders' values."""
     values: dict[str, str | int] = {f"{key}{n}": name for n, name in enumerate(names, start=1)}
     return ", ".join(f"{{{{{name}}}}}" for name in values), values
 
 
-def listed(facts: Iterable[object]) -> str:
-    """Facts as the goals ask for them: in order, a comma and a space between two."""
+def join_facts(facts: Iterable[object]) -> str:
+    """Join facts with a comma and a space, as the goals ask."""
     return ", ".join(str(fact) for fact in facts)
 
 
-def needed(*facts: Iterable[object]) -> list[str]:
-    """All facts, each once, in order of their use."""
+def unique_facts(*facts: Iterable[object]) -> list[str]:
+    """Return all facts without duplicates, in order of use."""
     return list(dict.fromkeys(str(fact) for group in facts for fact in group))
 
 
 def text(selector: str) -> str:
-    """JavaScript for the text of the first such element."""
+    """Return JavaScript for the text of the first element that matches `selector`."""
     return f"document.querySelector('{selector}').innerText"
 
 
 def texts(selector: str) -> str:
-    """JavaScript for the texts of all such elements, ` | ` between them."""
+    """Return JavaScript for the texts of all elements that match `selector`, joined by ` | `."""
     return f"[...document.querySelectorAll('{selector}')].map(e => e.innerText).join(' | ')"

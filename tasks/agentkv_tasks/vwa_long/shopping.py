@@ -1,13 +1,20 @@
-"""Long shopping tasks: comparing over many pages, and ordering what other sites told."""
+"""Long shopping tasks that compare many pages or use facts from other sites."""
 
 from itertools import combinations
 
 from agentkv_env.sites.shop.content import PastOrder, Product
 from agentkv_env.sites.site import money
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
-from agentkv_tasks.vwa75.shop import buy, in_cart, new_order, ordered
+from agentkv_tasks.vwa75.shop import buy, cart_holds, new_order_url, order_placed
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, find_product, write
-from agentkv_tasks.vwa_long.rounds import MAX_STEPS, different, listed, needed, several, text
+from agentkv_tasks.vwa_long.rounds import (
+    MAX_STEPS,
+    draw_distinct,
+    join_facts,
+    number_placeholders,
+    text,
+    unique_facts,
+)
 
 _WRITE_TO_THE_SHOP = [
     "click [link: Account]",
@@ -22,18 +29,18 @@ def _fact(product: Product, key: str) -> str:
 
 
 def _buyable(draw: Draw) -> list[Product]:
-    """Products that are not sold out."""
+    """Return the products that are in stock."""
     shop = draw.world.shop
     return [product for product in shop.products if shop.detail(product).stock]
 
 
 def longest_warranties(draw: Draw) -> Draft:
-    """Nine products seen, three of them bought, and a letter about all nine."""
-    groups = draw.rng.sample(_groups_with_a_best(draw), 3)
+    """Compare nine products, put three into the cart and write a message about all nine."""
+    groups = draw.rng.sample(_draw_groups_with_a_best(draw), 3)
     seen = [product for group in groups for product in group]
-    best = [max(group, key=_years) for group in groups]
+    best = [max(group, key=_warranty_years) for group in groups]
     towns = [_fact(product, "Made in") for product in seen]
-    names, values = several("product", [product.name for product in seen])
+    names, values = number_placeholders("product", [product.name for product in seen])
     steps: list[str] = []
     for product in seen:
         steps += find_product(product.name)
@@ -47,19 +54,20 @@ def longest_warranties(draw: Draw) -> Draft:
         values=values,
         start="__SHOPPING__",
         check=all_of(
-            in_cart(*best), shows(_MESSAGES, text(".message-text"), exact_match=listed(towns))
+            cart_holds(*best),
+            shows(_MESSAGES, text(".message-text"), exact_match=join_facts(towns)),
         ),
-        solution=[*steps, *_WRITE_TO_THE_SHOP, write("Message", listed(towns)),
+        solution=[*steps, *_WRITE_TO_THE_SHOP, write("Message", join_facts(towns)),
                   "click [button: Send message]", done()],
         difficulty="hard",
-        needs=needed(towns),
+        needs=unique_facts(towns),
         memory_distance_pages=31,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
-def _groups_with_a_best(draw: Draw) -> list[tuple[Product, ...]]:
-    """For each kind three products, one of which has the longest warranty; not every kind has."""
+def _draw_groups_with_a_best(draw: Draw) -> list[tuple[Product, ...]]:
+    """Draw three products with a unique longest warranty for each kind that has such a group."""
     of_kind: dict[str, list[Product]] = {}
     for product in _buyable(draw):
         of_kind.setdefault(product.kind, []).append(product)
@@ -67,19 +75,19 @@ def _groups_with_a_best(draw: Draw) -> list[tuple[Product, ...]]:
     for products in of_kind.values():
         fitting = [
             group for group in combinations(products, 3)
-            if sorted(map(_years, group))[-2] < max(map(_years, group))
+            if sorted(map(_warranty_years, group))[-2] < max(map(_warranty_years, group))
         ]  # fmt: skip
         if fitting:
             groups.append(draw.rng.choice(fitting))
     return groups
 
 
-def _years(product: Product) -> int:
+def _warranty_years(product: Product) -> int:
     return int(_fact(product, "Warranty").split()[0])
 
 
 def review_what_was_ordered(draw: Draw) -> Draft:
-    """Names read on the pages of old orders, then a form for each of them."""
+    """Review each product that was named on the pages of old orders."""
     shop = draw.world.shop
     orders: list[PastOrder] = []
     for order in draw.rng.sample(shop.orders, len(shop.orders)):
@@ -87,7 +95,7 @@ def review_what_was_ordered(draw: Draw) -> Draft:
             orders.append(order)
     bought = [(order, shop.products[number - 1]) for order in orders for number, _ in order.lines]
     stars = draw.rng.choice((2, 3, 4, 5))
-    numbers, values = several("order", [str(order.number) for order in orders])
+    numbers, values = number_placeholders("order", [str(order.number) for order in orders])
     steps = ["click [link: Orders]"]
     for order in orders:
         steps += [f"click [link: Order {order.number}]", "go_back"]
@@ -111,20 +119,22 @@ def review_what_was_ordered(draw: Draw) -> Draft:
         check=all_of(*checks),
         solution=[*steps, done()],
         difficulty="hard",
-        needs=needed(name for _, one in bought for name in (one.name, _fact(one, "Material"))),
+        needs=unique_facts(
+            name for _, one in bought for name in (one.name, _fact(one, "Material"))
+        ),
         memory_distance_pages=7 * (len(bought) - 1),
         max_steps=MAX_STEPS,
     )
 
 
 def parcel_for_a_seller(draw: Draw) -> Draft:
-    """Name and town from the classifieds, a day from the wiki, then a long order."""
+    """Order four products with a name and a town from the classifieds and a day from the wiki."""
     content, me = draw.world.classifieds, draw.world.me.handle
     listing = draw.rng.choice([x for x in content.listings if x.seller != me])
     seller = content.seller(listing.seller)
     town = draw.world.wiki.town(seller.town)
-    products = different(draw, _buyable(draw), lambda one: one.kind, 4)
-    names, values = several("product", [product.name for product in products])
+    products = draw_distinct(draw, _buyable(draw), lambda one: one.kind, 4)
+    names, values = number_placeholders("product", [product.name for product in products])
     street, code = f"{draw.rng.randint(2, 97)} Mill Lane", draw.rng.randint(10000, 99999)
     basket: list[str] = []
     for product in products:
@@ -139,11 +149,11 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
         values={"listing": listing.title, **values, "street": street, "code": code},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
-            *ordered(draw, *products),
-            shows(new_order(draw), text("#address"),
+            *order_placed(draw, *products),
+            shows(new_order_url(draw), text("#address"),
                   exact_match=f"{seller.name}, {street}, {code} {seller.town}"),
-            shows(new_order(draw), text("#shipping"), must_include=["Express"]),
-            shows(new_order(draw), text("#note"), exact_match=town.market_day),
+            shows(new_order_url(draw), text("#shipping"), must_include=["Express"]),
+            shows(new_order_url(draw), text("#note"), exact_match=town.market_day),
         ),
         solution=[*find_listing(listing.title), f"click [link: {seller.handle}]", "tab_focus [1]",
                   find_article(town.name), "tab_focus [2]", *basket,
@@ -156,19 +166,19 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
                   write("Note for the courier", town.market_day), "click [button: Place order]",
                   done()],
         difficulty="hard",
-        needs=needed([seller.town, seller.name, town.market_day]),
+        needs=unique_facts([seller.town, seller.name, town.market_day]),
         memory_distance_pages=18,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
 def cheapest_of_six_categories(draw: Draw) -> Draft:
-    """Six lists sorted, six prices kept for one letter."""
+    """Sort six categories and send one message with the six lowest prices."""
     shop = draw.world.shop
     categories = draw.rng.sample(shop.categories, 6)
     cheapest = [min(shop.in_category(name), key=lambda one: one.cents) for name in categories]
     prices = [money(product.cents) for product in cheapest]
-    names, values = several("category", categories)
+    names, values = number_placeholders("category", categories)
     steps: list[str] = []
     for category in categories:
         steps += [f"click [link: {shop.name}]", f"click [link: {category}]",
@@ -179,11 +189,11 @@ def cheapest_of_six_categories(draw: Draw) -> Draft:
         "prices, in this order, with a comma and a space between two.",
         values=values,
         start="__SHOPPING__",
-        check=shows(_MESSAGES, text(".message-text"), exact_match=listed(prices)),
-        solution=[*steps, *_WRITE_TO_THE_SHOP, write("Message", listed(prices)),
+        check=shows(_MESSAGES, text(".message-text"), exact_match=join_facts(prices)),
+        solution=[*steps, *_WRITE_TO_THE_SHOP, write("Message", join_facts(prices)),
                   "click [button: Send message]", done()],
         difficulty="hard",
-        needs=needed(prices),
+        needs=unique_facts(prices),
         memory_distance_pages=24,
         max_steps=MAX_STEPS,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Replies written with the whole episode in view: notes, the goal's next part, quotations."""
+"""Tests for annotated replies: notes, quotations of the goal and quotations of notes."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from agentkv.dialog.quotes import MAX_NOTES
 from agentkv.models.scripted import resolve
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
-from train_nano.annotate import annotated
+from train_nano.annotate import annotate
 from train_nano.data import Recordings
 from train_nano.drills import Drills
 from train_nano.episode import Episode, Turn
-from train_nano.errands import errand, gathering
+from train_nano.lookups import gathering_episode, lookup_episode
 from train_nano.train import MODEL, RECORDINGS
 
 TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
@@ -23,80 +23,79 @@ TEMPLATE = PlainTemplate(TOKENIZER)
 GRAMMAR = Grammar(TOKENIZER, end_id=min(TEMPLATE.end_ids))
 BOX = Box(0, 0, 1, 1)
 DOTS = str.maketrans("[]`()'", "......")
-"""What `neutralize` writes in two ways, alike."""
+"""Maps characters that `neutralize` may replace to one character."""
 SEARCH = Node("element", "textbox", "Search", BOX, id=2)
 
 
-def a_page(title: str, *texts: str, host: str = "wiki", links: tuple[str, ...] = ()) -> Page:
+def make_page(title: str, *texts: str, host: str = "wiki", links: tuple[str, ...] = ()) -> Page:
     nodes = [SEARCH, *(Node("text", "text", text, BOX) for text in texts)]
     nodes += [Node("element", "link", name, BOX, id=10 + i) for i, name in enumerate(links)]
     return Page(f"http://{host}.localhost/{title}", title, tuple(nodes))
 
 
-def an_episode(goal: str, *steps: tuple[Page, str]) -> Episode:
+def make_episode(goal: str, *steps: tuple[Page, str]) -> Episode:
     turns = [Turn(page, resolve(line, page, goal=goal)) for page, line in steps]
     return Episode(goal, tuple(turns))
 
 
 def replies(episode: Episode) -> list[str]:
-    return [turn.reply.partition("```")[0] for turn in annotated(episode).turns]
+    return [turn.reply.partition("```")[0] for turn in annotate(episode).turns]
 
 
-TOWNS = an_episode(
+TOWNS = make_episode(
     "When were Bribury, Mirdal and Elford founded? Answer with the years.",
-    (a_page("Home"), "type [textbox: Search] [Bribury] [1]"),
-    (a_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Mirdal] [1]"),
-    (a_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [Elford] [1]"),
-    (a_page("Elford", "Founded | 1167"), "stop [1241, 1501, 1167]"),
+    (make_page("Home"), "type [textbox: Search] [Bribury] [1]"),
+    (make_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Mirdal] [1]"),
+    (make_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [Elford] [1]"),
+    (make_page("Elford", "Founded | 1167"), "stop [1241, 1501, 1167]"),
 )
 
 
-def test_what_is_needed_later_is_noted_where_it_was_read_with_what_it_is_of() -> None:
-    said = replies(TOWNS)
-    assert said[1].startswith("read Bribury: Founded | 1241\n")
-    assert said[2].startswith("read Mirdal: Founded | 1501\n")
-    assert said[3].startswith("from Bribury: Founded | 1241; Bribury, Mirdal: Founded | 1501; ")
+def test_a_fact_that_a_later_step_needs_is_noted_with_its_subject() -> None:
+    annotated = replies(TOWNS)
+    assert annotated[1].startswith("read Bribury: Founded | 1241\n")
+    assert annotated[2].startswith("read Mirdal: Founded | 1501\n")
+    assert annotated[3].startswith(
+        "from Bribury: Founded | 1241; Bribury, Mirdal: Founded | 1501; "
+    )
 
 
-def test_what_is_on_the_page_in_front_is_quoted_without_the_goal() -> None:
+def test_a_fact_of_the_current_page_is_quoted_without_a_subject() -> None:
     assert replies(TOWNS)[3].endswith("; Founded | 1167\n")
 
 
-def test_what_was_noted_goes_on_in_the_goal_only_forwards_and_not_far() -> None:
+def test_quoted_notes_continue_in_the_goal_only_forward_and_nearby() -> None:
     goal = "When were Elford and Bribury founded? " + "Take your time. " * 8 + "And Mirdal? "
     steps = (
-        (a_page("Home"), "type [textbox: Search] [Bribury] [1]"),
-        (a_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Elford] [1]"),
-        (a_page("Elford", "Founded | 1167"), "type [textbox: Search] [Mirdal] [1]"),
-        (a_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [home] [1]"),
-        (a_page("Home"), "stop [1241, 1167, 1501]"),
+        (make_page("Home"), "type [textbox: Search] [Bribury] [1]"),
+        (make_page("Bribury", "Founded | 1241"), "type [textbox: Search] [Elford] [1]"),
+        (make_page("Elford", "Founded | 1167"), "type [textbox: Search] [Mirdal] [1]"),
+        (make_page("Mirdal", "Founded | 1501"), "type [textbox: Search] [home] [1]"),
+        (make_page("Home"), "stop [1241, 1167, 1501]"),
     )
-    said = replies(an_episode(goal, *steps))
-    assert (
-        said[-1] == "from Bribury: Founded | 1241; Elford: Founded | 1167; Mirdal: Founded | 1501\n"
-    )
+    last = replies(make_episode(goal, *steps))[-1]
+    assert last == "from Bribury: Founded | 1241; Elford: Founded | 1167; Mirdal: Founded | 1501\n"
 
 
-def test_the_goal_is_quoted_from_the_last_thing_done_to_the_one_begun_and_what_is_next() -> None:
-    said = replies(TOWNS)
-    assert said[0] == "for When were Bribury | , Mirdal and Elford\nat Search\n"
-    assert "\nfor Bribury, Mirdal | and Elford founded? Answer\n" in said[1]
-    assert "\nfor Mirdal and Elford | founded? Answer with the\n" in said[2]
+def test_the_goal_is_quoted_from_the_last_item_to_the_current_one_with_the_next_words() -> None:
+    annotated = replies(TOWNS)
+    assert annotated[0] == "for When were Bribury | , Mirdal and Elford\nat Search\n"
+    assert "\nfor Bribury, Mirdal | and Elford founded? Answer\n" in annotated[1]
+    assert "\nfor Mirdal and Elford | founded? Answer with the\n" in annotated[2]
 
 
-def test_going_elsewhere_belongs_to_what_comes_next() -> None:
-    episode = an_episode(
+def test_a_step_to_another_site_belongs_to_the_next_item_of_the_goal() -> None:
+    episode = make_episode(
         "Read the price of the Red Lamp. Then find Bribury in the wiki.",
         (
-            a_page("Lamp", "Price | $3", host="shop", links=("All sites",)),
+            make_page("Lamp", "Price | $3", host="shop", links=("All sites",)),
             "click [link: All sites]",
         ),
-        (a_page("Sites", host="home", links=("Wiki",)), "click [link: Wiki]"),
-        (a_page("Wiki"), "type [textbox: Search] [Bribury] [1]"),
-        (a_page("Bribury"), "stop [$3]"),
+        (make_page("Sites", host="home", links=("Wiki",)), "click [link: Wiki]"),
+        (make_page("Wiki"), "type [textbox: Search] [Bribury] [1]"),
+        (make_page("Bribury"), "stop [$3]"),
     )
-    said = replies(episode)
-    assert said == [
+    assert replies(episode) == [
         "read Read the price of: Price | $3\nfor Bribury in the wiki | .\nat All sites\n",
         "at Wiki\n",
         "for Lamp. Then find Bribury | in the wiki.\nat Search\n",
@@ -104,32 +103,32 @@ def test_going_elsewhere_belongs_to_what_comes_next() -> None:
     ]
 
 
-def test_the_page_that_was_there_to_be_read_is_noted_not_a_later_one_that_says_the_same() -> None:
-    episode = an_episode(
+def test_a_fact_is_noted_on_the_page_that_was_opened_to_read_it() -> None:
+    episode = make_episode(
         "Read the seller of the Red Lamp, then put the Blue Kettle into the cart. Who is it?",
-        (a_page("Home"), "type [textbox: Search] [Red Lamp] [1]"),
-        (a_page("Red", "Seller | Ona"), "type [textbox: Search] [Blue Kettle] [1]"),
-        (a_page("Blue", "Reviewed by | Ona", links=("Add",)), "click [link: Add]"),
-        (a_page("Cart"), "stop [Ona]"),
+        (make_page("Home"), "type [textbox: Search] [Red Lamp] [1]"),
+        (make_page("Red", "Seller | Ona"), "type [textbox: Search] [Blue Kettle] [1]"),
+        (make_page("Blue", "Reviewed by | Ona", links=("Add",)), "click [link: Add]"),
+        (make_page("Cart"), "stop [Ona]"),
     )
-    said = replies(episode)
-    assert said[1].startswith("read Red Lamp: Seller | Ona\n")
-    assert said[3] == "from Red Lamp: Seller | Ona\n"
+    annotated = replies(episode)
+    assert annotated[1].startswith("read Red Lamp: Seller | Ona\n")
+    assert annotated[3] == "from Red Lamp: Seller | Ona\n"
 
 
-def test_a_step_that_is_not_learnt_begins_nothing() -> None:
+def test_a_step_without_training_weight_starts_no_item_of_the_goal() -> None:
     turns = list(TOWNS.turns)
-    lost = replace(turns[1], reply="go_back\n```go_back```", counts=False)
-    said = replies(replace(TOWNS, turns=(turns[0], lost, *turns[1:])))
-    assert said[1] == "go_back\n"
-    assert "\nfor Bribury, Mirdal | and Elford founded? Answer\n" in said[2]
+    mistake = replace(turns[1], reply="go_back\n```go_back```", counts=False)
+    annotated = replies(replace(TOWNS, turns=(turns[0], mistake, *turns[1:])))
+    assert annotated[1] == "go_back\n"
+    assert "\nfor Bribury, Mirdal | and Elford founded? Answer\n" in annotated[2]
 
 
-def test_part_of_what_is_typed_may_have_been_read() -> None:
-    episode = an_episode(
+def test_a_typed_text_may_combine_a_fact_of_a_page_with_words_of_the_goal() -> None:
+    episode = make_episode(
         "Who founded what? Search the shop for that company and Pen Set.",
-        (a_page("Ona", "She founded Elrilum"), "go_back"),
-        (a_page("Shop", host="shop"), "type [textbox: Search] [Elrilum Pen Set] [1]"),
+        (make_page("Ona", "She founded Elrilum"), "go_back"),
+        (make_page("Shop", host="shop"), "type [textbox: Search] [Elrilum Pen Set] [1]"),
     )
     assert replies(episode)[0].startswith("read Who founded what? Search: She founded Elrilum\n")
     assert "from Who founded what? Search: She founded Elrilum; Pen Set\n" in replies(episode)[1]
@@ -137,16 +136,16 @@ def test_part_of_what_is_typed_may_have_been_read() -> None:
 
 EPISODES = [
     *(Drills(seed).walk(12) for seed in range(15)),
-    *(errand(Drills(seed), 12) for seed in range(15)),
-    *(gathering(Drills(seed), 12) for seed in range(15)),
+    *(lookup_episode(Drills(seed), 12) for seed in range(15)),
+    *(gathering_episode(Drills(seed), 12) for seed in range(15)),
     *Recordings(RECORDINGS).tasks[::9],
 ]
 
 
 @pytest.mark.parametrize("episode", EPISODES, ids=lambda episode: episode.name)
-def test_actions_stay_and_the_grammar_admits_what_is_said(episode: Episode) -> None:
-    done = annotated(episode)
-    for old, new in zip(episode.turns, done.turns, strict=True):
+def test_actions_are_unchanged_and_the_grammar_accepts_annotated_replies(episode: Episode) -> None:
+    annotated = annotate(episode)
+    for old, new in zip(episode.turns, annotated.turns, strict=True):
         assert parse(extract(old.reply)) == parse(extract(new.reply))
         matcher = GRAMMAR.start(new.page, episode.goal)
         matcher.consume(TEMPLATE.reply(new.reply)[:-1])
@@ -156,10 +155,10 @@ def test_actions_stay_and_the_grammar_admits_what_is_said(episode: Episode) -> N
 
 
 @pytest.mark.parametrize("episode", EPISODES[::5], ids=lambda episode: episode.name)
-def test_what_is_quoted_was_noted_or_stands_on_the_page(episode: Episode) -> None:
+def test_every_quotation_was_noted_or_is_on_the_page_or_in_the_goal(episode: Episode) -> None:
     notes: set[str] = set()
-    for turn in annotated(episode).turns:
-        here = "\n".join(" ".join(node.name.split()) for node in turn.page.nodes)
+    for turn in annotate(episode).turns:
+        page_text = "\n".join(" ".join(node.name.split()) for node in turn.page.nodes)
         for line in turn.reply.splitlines():
             if line.startswith("read "):
                 notes.add(line.removeprefix("read "))
@@ -167,6 +166,7 @@ def test_what_is_quoted_was_noted_or_stands_on_the_page(episode: Episode) -> Non
                 rest = line.removeprefix("from ")
                 for note in sorted(notes, key=len, reverse=True):
                     rest = rest.replace(note, "")
-                for left in filter(None, map(str.strip, rest.split("; "))):
-                    said = left.strip(", ").translate(DOTS)
-                    assert said in here.translate(DOTS) or said in episode.goal.translate(DOTS)
+                for part in filter(None, map(str.strip, rest.split("; "))):
+                    quote = part.strip(", ").translate(DOTS)
+                    sources = (page_text.translate(DOTS), episode.goal.translate(DOTS))
+                    assert any(quote in source for source in sources)

@@ -1,4 +1,4 @@
-"""Variants of an episode: goal, pages and replies change alike."""
+"""Tests for variants of an episode: goal, pages and replies change consistently."""
 
 import random
 import re
@@ -10,8 +10,15 @@ from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import side_of_name
 from train_nano import reword as reword_module
-from train_nano.augment import recode, rename, renumber, revalue, thin, vary
-from train_nano.data import is_founded, shorten
+from train_nano.augment import (
+    drop_elements,
+    renumber_elements,
+    replace_codes,
+    replace_names,
+    replace_numbers,
+    vary,
+)
+from train_nano.data import empty_page, is_grounded
 from train_nano.drills import Drills
 from train_nano.episode import Episode, Turn, from_json, to_json
 from train_nano.reword import reword
@@ -20,7 +27,7 @@ BOX = Box(0, 0, 1, 1)
 PERSON = "Calan Fenzanell"
 
 
-def an_episode() -> Episode:
+def make_episode() -> Episode:
     nodes = (
         Node("element", "heading", "Towns", BOX),
         Node("element", "link", PERSON, BOX, id=3),
@@ -39,9 +46,9 @@ def an_episode() -> Episode:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_variants_replies_still_fit_their_pages(seed: int) -> None:
+def test_replies_of_a_variant_still_fit_their_pages(seed: int) -> None:
     rng = random.Random(seed)
-    for episode in (an_episode(), Drills(seed).walk(15)):
+    for episode in (make_episode(), Drills(seed).walk(15)):
         varied = vary(episode, rng)
         for turn in varied.turns:
             action = parse(extract(turn.reply))
@@ -51,8 +58,8 @@ def test_a_variants_replies_still_fit_their_pages(seed: int) -> None:
                 assert turn.reply.startswith(f"at {label(node)}\n")
 
 
-def test_a_name_is_renamed_everywhere_and_its_handle_with_it() -> None:
-    varied = rename(an_episode(), random.Random(1))
+def test_a_name_is_replaced_everywhere_together_with_its_handle() -> None:
+    varied = replace_names(make_episode(), random.Random(1))
     name = varied.turns[0].page.nodes[1].name
     assert name != PERSON
     assert name in varied.goal
@@ -61,32 +68,33 @@ def test_a_name_is_renamed_everywhere_and_its_handle_with_it() -> None:
     assert varied.turns[0].page.nodes[4].options == ("Name", name)
 
 
-def test_who_is_shown_by_user_name_alone_is_renamed_too() -> None:
+def test_a_person_who_appears_only_by_handle_is_renamed_too() -> None:
     heading = Node("element", "heading", "calanfenzanell wrote", BOX)
     button = Node("element", "button", "Downvote calanfenzanell", BOX, id=4)
     reply = "at Downvote calanfenzanell\n```click [4]```"
     page = Page("http://forum.localhost/", "Thread", (heading, button))
     goal = "Downvote what calanfenzanell wrote."
-    varied = rename(Episode(goal, (Turn(page, reply),)), random.Random(1))
+    varied = replace_names(Episode(goal, (Turn(page, reply),)), random.Random(1))
     handle = varied.goal.split()[2]
     assert handle != "calanfenzanell"
     assert varied.turns[0].page.nodes[0].name == f"{handle} wrote"
     assert varied.turns[0].reply.startswith(f"at Downvote {handle}\n")
 
 
-def test_a_code_gets_other_letters_and_digits_and_stays_one_code() -> None:
+def test_a_code_gets_new_letters_and_digits_consistently() -> None:
     line = Node("text", "text", "MODEL KC-567 not KC-566, CODE VORAR57", BOX)
     page = Page("http://shop.localhost/", "Label", (line,))
     reply = "from MODEL KC-567\n```stop [KC-567]```"
-    varied = recode(Episode("Is it KC-567?", (Turn(page, reply),)), random.Random(1))
+    varied = replace_codes(Episode("Is it KC-567?", (Turn(page, reply),)), random.Random(1))
     code = varied.goal[6:-1]
     assert re.fullmatch(r"[A-Z]{2}-\d{3}", code) and code != "KC-567"
     assert varied.turns[0].reply == f"from MODEL {code}\n```stop [{code}]```"
-    said = re.fullmatch(rf"MODEL {code} not (\S+), CODE (\S+)", varied.turns[0].page.nodes[0].name)
-    assert said is not None and said[1] != code and re.fullmatch(r"[A-Z]{5}\d\d", said[2])
+    name = varied.turns[0].page.nodes[0].name
+    match = re.fullmatch(rf"MODEL {code} not (\S+), CODE (\S+)", name)
+    assert match is not None and match[1] != code and re.fullmatch(r"[A-Z]{5}\d\d", match[2])
 
 
-def test_common_words_are_exchanged_alike_everywhere_and_in_every_case() -> None:
+def test_common_words_are_swapped_consistently_in_every_case() -> None:
     nodes = (
         Node("element", "link", "Velmarix Calm Dog Leash", BOX, id=3),
         Node("text", "text", "dog leash, black | PETS: CODE AB-12", BOX),
@@ -110,85 +118,87 @@ def test_common_words_are_exchanged_alike_everywhere_and_in_every_case() -> None
     assert len(seen) > 5
 
 
-def test_words_that_are_exchanged_stand_for_one_word_each() -> None:
+def test_different_words_get_different_replacements() -> None:
     words = [word for kind in reword_module._KINDS for word in kind]
     page = Page("http://shop.localhost/", "", tuple(Node("text", "text", w, BOX) for w in words))
     varied = reword(Episode("", (Turn(page, "done\n```stop []```"),)), random.Random(2))
-    said = [node.name.lower() for node in varied.turns[0].page.nodes]
-    new = dict(zip(map(str.lower, words), said, strict=True))
+    names = [node.name.lower() for node in varied.turns[0].page.nodes]
+    new = dict(zip(map(str.lower, words), names, strict=True))
     assert len(set(new.values())) == len(new)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_full_name_of_the_training_side_stays_on_it(seed: int) -> None:
     assert side_of_name(PERSON) == 1
-    assert side_of_name(rename(an_episode(), random.Random(seed)).turns[0].page.title) == 1
+    assert side_of_name(replace_names(make_episode(), random.Random(seed)).turns[0].page.title) == 1
 
 
-def test_an_answer_gets_other_digits_wherever_it_stands() -> None:
-    changed = revalue(an_episode(), random.Random(2))
+def test_an_answer_gets_new_digits_everywhere() -> None:
+    changed = replace_numbers(make_episode(), random.Random(2))
     answer = parse(extract(changed.turns[1].reply)).answer
     assert re.fullmatch(r"[1-9]\d{3}", answer) and answer != "1832"
     assert changed.turns[1].page.nodes[2].name == f"by calanfenzanell, {answer}"
     assert changed.turns[1].reply.startswith(f"from by calanfenzanell, {answer}\n")
-    assert changed.turns[0].reply == an_episode().turns[0].reply
+    assert changed.turns[0].reply == make_episode().turns[0].reply
 
 
-def test_a_value_that_equals_an_elements_number_leaves_the_number_alone() -> None:
+def test_an_element_id_that_equals_a_replaced_value_is_unchanged() -> None:
     field = Node("element", "textbox", "Amount", BOX, id=78)
     page = Page("http://shop.localhost/", "Cart", (Node("text", "text", "Size | 78", BOX), field))
     reply = "at Amount\nfrom Size | 78\n```type [78] [78] [0]```"
-    (turn,) = revalue(Episode("Type the size.", (Turn(page, reply),)), random.Random(1)).turns
+    (turn,) = replace_numbers(
+        Episode("Type the size.", (Turn(page, reply),)), random.Random(1)
+    ).turns
     action = parse(extract(turn.reply))
     assert action.element_id == 78 and action.text != "78"
     assert turn.page.nodes[0].name == f"Size | {action.text}"
 
 
-def test_new_numbers_rise_in_reading_order() -> None:
-    page = renumber(an_episode(), random.Random(0)).turns[0].page
+def test_new_element_ids_increase_in_reading_order() -> None:
+    page = renumber_elements(make_episode(), random.Random(0)).turns[0].page
     numbers = [node.id for node in page.nodes if node.id is not None]
     assert numbers == sorted(numbers) and len(set(numbers)) == 3
 
 
-def test_thinning_keeps_what_goal_and_replies_speak_of() -> None:
+def test_dropping_elements_keeps_those_that_goal_and_replies_mention() -> None:
     filler = tuple(Node("element", "link", f"Filler {n}", BOX, id=100 + n) for n in range(30))
-    episode = an_episode()
+    episode = make_episode()
     page = episode.turns[0].page
     page = Page(page.url, page.title, (*filler, *page.nodes, *filler))
     episode = Episode(episode.goal, tuple(Turn(page, turn.reply) for turn in episode.turns))
-    thinned = thin(episode, random.Random(0), share=1.0).turns[0].page
+    thinned = drop_elements(episode, random.Random(0), share=1.0).turns[0].page
     assert len(thinned.nodes) < 20
     assert {PERSON, "by calanfenzanell, 1832"} <= {node.name for node in thinned.nodes}
 
 
-def test_a_shortened_episode_keeps_the_page_its_answer_was_read_on() -> None:
+def test_emptying_pages_keeps_the_page_that_holds_the_answer() -> None:
     page = Page("http://wiki.localhost/", "Main", (Node("element", "link", "Help", BOX, id=1),))
     first = Turn(page, "at Help\n```click [1]```")
-    episode = an_episode()
+    episode = make_episode()
     episode = Episode(episode.goal, (first, *episode.turns, Turn(page, "done\n```stop [1832]```")))
     rng = random.Random(0)
-    while (shorter := shorten(episode, rng)) is not None:
+    while (shorter := empty_page(episode, rng)) is not None:
         episode = shorter
     emptied = [not turn.page.nodes for turn in episode.turns]
     assert emptied == [True, False, False, False]
     assert [turn.counts for turn in episode.turns] == [False, True, True, True]
 
 
-def test_an_answer_that_no_page_says_is_not_learnt_from() -> None:
-    episode = an_episode()
-    assert is_founded(episode)
+def test_an_episode_is_grounded_if_its_answer_was_on_a_page_or_is_n_a() -> None:
+    episode = make_episode()
+    assert is_grounded(episode)
     pageless = [Turn(Page(turn.page.url, "", ()), turn.reply) for turn in episode.turns]
-    assert not is_founded(Episode(episode.goal, tuple(pageless)))
+    assert not is_grounded(Episode(episode.goal, tuple(pageless)))
     unsolved = Turn(episode.turns[0].page, "done\n```stop [N/A]```")
-    assert is_founded(Episode(episode.goal, (unsolved,)))
+    assert is_grounded(Episode(episode.goal, (unsolved,)))
 
 
-def test_episodes_come_back_from_json_as_they_were() -> None:
-    for episode in (an_episode(), Drills(0).walk(10)):
+def test_episodes_survive_a_round_trip_through_json() -> None:
+    for episode in (make_episode(), Drills(0).walk(10)):
         assert from_json(to_json(episode)) == episode
 
 
 def test_equal_generators_give_equal_variants() -> None:
-    assert vary(an_episode(), random.Random(5)) == vary(an_episode(), random.Random(5))
-    goals = {vary(an_episode(), random.Random(seed)).goal for seed in range(10)}
+    assert vary(make_episode(), random.Random(5)) == vary(make_episode(), random.Random(5))
+    goals = {vary(make_episode(), random.Random(seed)).goal for seed in range(10)}
     assert len(goals) > 5 and all(re.match(r"Open \w+ \w+ and say when\.", goal) for goal in goals)

@@ -1,4 +1,4 @@
-"""Drills: what they ask for is on the page, and what they answer is right."""
+"""Tests for synthetic episodes and copying rows."""
 
 import random
 
@@ -7,12 +7,12 @@ import pytest
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Page
 from agentkv_env.sites.names import side_of_name
-from train_nano.copying import MOST_CONTEXT, copying
+from train_nano.copying import MOST_CONTEXT, copy_row
 from train_nano.drills import Drills
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_reply_acts_on_an_element_that_the_page_shows_under_that_label(seed: int) -> None:
+def test_every_reply_acts_on_an_element_with_the_label_it_names(seed: int) -> None:
     for _ in range(20):
         for turn in Drills(seed).walk(12).turns:
             action = parse(extract(turn.reply))
@@ -23,7 +23,7 @@ def test_every_reply_acts_on_an_element_that_the_page_shows_under_that_label(see
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_text_typed_or_answered_stands_in_the_goal_or_on_the_page(seed: int) -> None:
+def test_every_typed_or_answered_text_is_in_the_goal_or_on_the_page(seed: int) -> None:
     drills = Drills(seed)
     for _ in range(30):
         episode = drills.walk(12)
@@ -33,25 +33,25 @@ def test_every_text_typed_or_answered_stands_in_the_goal_or_on_the_page(seed: in
                 assert (action.text or action.answer) in episode.goal + _text(turn.page)
 
 
-def test_equal_seeds_give_equal_walks_and_others_others() -> None:
+def test_equal_seeds_give_equal_walks_and_different_seeds_different_ones() -> None:
     assert Drills(3).walk(10) == Drills(3).walk(10)
     assert Drills(3).walk(10) != Drills(4).walk(10)
 
 
-def test_names_in_drills_are_of_the_training_side() -> None:
+def test_names_in_synthetic_episodes_are_on_the_training_side() -> None:
     drills = Drills(0)
     people = [drills._names.person("").name for _ in range(20)]
     assert all(side_of_name(name) == 1 for name in people)
 
 
 @pytest.mark.parametrize("count", [1000, 50, 12])
-def test_what_counts_in_a_copying_row_follows_from_what_occurred_before(count: int) -> None:
-    row = copying(random.Random(count), list(range(count)), 400)
-    told = 0
+def test_weighted_tokens_of_a_copying_row_follow_from_earlier_tokens(count: int) -> None:
+    row = copy_row(random.Random(count), list(range(count)), 400)
+    num_from_one_token = 0
     for index, weight in enumerate(row.weights):
         if weight:
             contexts = [tuple(row.ids[index - size : index]) for size in range(1, MOST_CONTEXT + 1)]
-            ways = [
+            continuations = [
                 {
                     row.ids[at]
                     for at in range(len(context), index)
@@ -59,11 +59,11 @@ def test_what_counts_in_a_copying_row_follows_from_what_occurred_before(count: i
                 }
                 for context in contexts
             ]
-            assert {row.ids[index]} in ways
-            told += ways[0] == {row.ids[index]}
+            assert {row.ids[index]} in continuations
+            num_from_one_token += continuations[0] == {row.ids[index]}
     assert 0.2 < sum(row.weights) / 400 < 0.8
-    # With few tokens, one of context seldom tells.
-    share = told / sum(row.weights)
+    # With few different tokens, one token of context seldom determines the next.
+    share = num_from_one_token / sum(row.weights)
     assert share > 0.7 if count == 1000 else share < 0.4
 
 

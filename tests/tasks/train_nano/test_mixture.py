@@ -1,4 +1,4 @@
-"""The mixture: every kind of row gets its share of the tokens, whatever is missing."""
+"""Tests for the data mixture and the sampling of tasks."""
 
 import random
 from collections import Counter
@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from agentkv.dialog.prompt import PlainTemplate
 from train_nano.data import Recordings, task_of
-from train_nano.loss import Right
+from train_nano.loss import Accuracy
 from train_nano.mixture import ORDER, STAGES, Source, next_kind
 from train_nano.settings import Progress
 from train_nano.train import MODEL, RECORDINGS
@@ -17,25 +17,25 @@ from train_nano.train import MODEL, RECORDINGS
 TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
 
 
-def a_source(recordings: Path) -> Source:
+def make_source(recordings: Path) -> Source:
     return Source(TEMPLATE, Recordings(recordings), range(300, 900), max_tokens=600)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ORDER)
-def test_the_shares_of_a_stage_are_the_whole(stage: str, tmp_path: Path) -> None:
+def test_the_shares_of_a_stage_sum_to_one(stage: str, tmp_path: Path) -> None:
     for recordings in (RECORDINGS, tmp_path):
-        assert sum(a_source(recordings).shares(stage).values()) == pytest.approx(1.0)
+        assert sum(make_source(recordings).shares(stage).values()) == pytest.approx(1.0)
 
 
-def test_without_recordings_what_is_made_up_stands_in_for_them(tmp_path: Path) -> None:
-    shares = a_source(tmp_path).shares("episodes")
+def test_synthetic_kinds_replace_missing_recordings(tmp_path: Path) -> None:
+    shares = make_source(tmp_path).shares("episodes")
     assert "task" not in shares and shares["errand"] > 0.6
 
 
 @pytest.mark.parametrize("stage", ["drill", "episodes"])
 def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> None:
-    source = a_source(tmp_path)
+    source = make_source(tmp_path)
     shares, rng = source.shares(stage), random.Random(1)
     spent: Counter[str] = Counter()
     while sum(spent.values()) < 60_000:
@@ -48,34 +48,34 @@ def test_every_kind_gets_its_share_of_the_tokens(stage: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_of_what_is_learnt_less_is_drawn() -> None:
-    source, rng = a_source(RECORDINGS), random.Random(4)
+def test_tasks_with_fewer_errors_are_drawn_less_often() -> None:
+    source, rng = make_source(RECORDINGS), random.Random(4)
     tasks = {task_of(episode) for episode in source.recordings.tasks}
     hard = min(tasks)
     wrong = dict.fromkeys(tasks, 0.0) | {hard: 1.0}
     drawn = Counter(
         source.row("task", "episodes", 0, rng, left=1.0, wrong=wrong).task for _ in range(60)
     )
-    # One in 75 if all were alike; 1.05 against 74 of 0.05, so about one in five.
+    # Equal odds would give one in 75. Odds of 1.05 against 74 times 0.05 give about one in five.
     assert 4 <= drawn[hard] <= 28 and set(drawn) <= tasks
 
 
-def test_what_came_out_wrong_of_a_task_is_remembered_and_fades() -> None:
-    progress, replies = Progress(), Right()
+def test_the_error_rate_of_a_task_is_a_moving_average() -> None:
+    progress, replies = Progress(), Accuracy()
     replies.add([("form/3", False), ("form/3", True), ("form/4", True)])
-    progress.learn(replies)
+    progress.update_errors(replies)
     assert progress.wrong == {"form/3": 0.5, "form/4": 0.0}
-    later = Right()
+    later = Accuracy()
     later.add([("form/3", True)])
-    progress.learn(later)
+    progress.update_errors(later)
     assert progress.wrong == {"form/3": pytest.approx(0.4), "form/4": 0.0}
 
 
-def test_a_kind_that_has_had_least_of_its_share_comes_next() -> None:
+def test_the_kind_furthest_below_its_share_comes_next() -> None:
     assert next_kind({"a": 0.9, "b": 0.1}, {"a": 80, "b": 20}) == "a"
     assert next_kind({"a": 0.9, "b": 0.1}, {"a": 95, "b": 5}) == "b"
 
 
-def test_stages_follow_each_other_from_copying_to_recordings() -> None:
+def test_the_curriculum_starts_with_copying_and_ends_with_recordings() -> None:
     assert ORDER[0] == "copy" and ORDER[-1] == "episodes"
     assert all(stage.judged <= set(stage.shares) for stage in STAGES.values())

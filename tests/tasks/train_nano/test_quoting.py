@@ -1,4 +1,4 @@
-"""Quoting: every answer is right for the page, and what is given is not what counts."""
+"""Tests for quoting rows."""
 
 import random
 
@@ -9,17 +9,17 @@ from agentkv.dialog.prompt import PlainTemplate
 from agentkv.dialog.reply import label
 from agentkv_env.actions import extract, parse
 from train_nano.drills import Drills
-from train_nano.quoting import quoting
+from train_nano.quoting import quote_row
 from train_nano.train import MODEL
 
 TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_answer_names_the_element_whose_number_it_gives(seed: int) -> None:
+def test_every_reply_names_its_element_or_quotes_its_fact(seed: int) -> None:
     episode = Drills(seed).walk(12)
     page = episode.turns[0].page
-    row = quoting(random.Random(seed), TEMPLATE, episode.goal, page, count=8, weight=0.5)
+    row = quote_row(random.Random(seed), TEMPLATE, episode.goal, page, count=8, weight=0.5)
     replies = _replies(row.ids)
     assert len(replies) == 8
     for reply in replies:
@@ -34,10 +34,10 @@ def test_every_answer_names_the_element_whose_number_it_gives(seed: int) -> None
         assert reply.startswith(f"at {label(node)}\n")
 
 
-def test_page_and_the_first_words_of_an_answer_do_not_count() -> None:
+def test_the_page_and_the_first_words_of_a_reply_have_no_weight() -> None:
     episode = Drills(1).walk(12)
     page = episode.turns[0].page
-    row = quoting(random.Random(1), TEMPLATE, episode.goal, page, count=5, weight=0.5)
+    row = quote_row(random.Random(1), TEMPLATE, episode.goal, page, count=5, weight=0.5)
     counted = [token for token, weight in zip(row.ids, row.weights, strict=True) if weight]
     assert counted and set(row.weights) == {0.0, 0.5}
     starts = {TEMPLATE.encode(word)[0] for word in ("at", "from")}

@@ -1,4 +1,4 @@
-"""The tokenizer that ships, and the one its recipe makes."""
+"""Tests for the shipped tokenizer and its recipe."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def template() -> PlainTemplate:
     return TEMPLATE
 
 
-def test_a_number_in_brackets_is_one_token_with_the_space_before_it(
+def test_a_number_in_brackets_and_the_space_before_it_are_one_token(
     template: PlainTemplate,
 ) -> None:
     assert all(len(template.encode(f" [{number}]")) == 1 for number in range(recipe.NUM_IDS))
@@ -31,17 +31,13 @@ def test_a_number_in_brackets_is_one_token_with_the_space_before_it(
     assert template.encode(" [12]")[0] in reply
 
 
-def test_words_of_the_format_are_one_token_at_a_lines_start_and_inside(
-    template: PlainTemplate,
-) -> None:
+def test_words_of_the_format_are_one_token_anywhere_in_a_line(template: PlainTemplate) -> None:
     for word in recipe.WORDS:
         assert len(template.encode(word)) == 1, word
         assert len(template.encode(f" {word}")) == 1, word
 
 
-def test_a_number_is_told_in_tokens_of_three_digits_from_its_beginning(
-    template: PlainTemplate,
-) -> None:
+def test_a_number_is_split_into_three_digit_tokens_from_the_left(template: PlainTemplate) -> None:
     for text, pieces in {
         "2048": ["204", "8"],
         "18967": ["189", "67"],
@@ -57,19 +53,19 @@ def test_every_number_up_to_three_digits_is_one_token(template: PlainTemplate) -
             assert len(template.encode(str(number).zfill(size))) == 1, (size, number)
 
 
-def test_special_tokens_cannot_come_out_of_text(template: PlainTemplate) -> None:
+def test_text_never_encodes_to_special_tokens(template: PlainTemplate) -> None:
     special = {*template.end_ids, template.opening("")[0], *template.turn("")}
     assert not special & set(template.encode("<|goal|> <|page|> <|act|> <|end|>"))
 
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60))
-def test_any_text_comes_back_as_it_was(text: str) -> None:
+def test_any_text_survives_encoding_and_decoding(text: str) -> None:
     assert TEMPLATE.decode(TEMPLATE.encode(text)) == text
 
 
 @pytest.mark.slow
-def test_the_recipe_is_deterministic_and_keeps_its_promises_on_any_corpus() -> None:
+def test_the_recipe_is_deterministic_and_needs_no_particular_corpus() -> None:
     corpus = ["the quick brown fox", "jumps over [12] the lazy dog"] * 3
     first, second = (recipe.train(corpus, vocab_size=2100) for _ in range(2))
     assert first.to_str() == second.to_str()

@@ -1,4 +1,4 @@
-"""Training at toy size: it learns, it resumes exactly, its arithmetic is transformers' own."""
+"""Tests for training at toy size: learning, exact resumption, agreement with transformers."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from train_nano.data import Recordings
 from train_nano.drills import Drills
 from train_nano.episode import Row, encode, save, stretch
 from train_nano.loss import batches, losses
-from train_nano.model import configure, export, hidden_states, initialise
+from train_nano.model import configure, export, hidden_states, initialize
 from train_nano.settings import Settings
 from train_nano.tokenizer import save as save_tokenizer
 from train_nano.tokenizer import train as make_tokenizer
@@ -51,57 +51,57 @@ def recordings(tmp_path: Path) -> Recordings:
     return Recordings(folder)
 
 
-def a_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Trainer:
+def make_trainer(tokenizer: Tokenizer, work: Path, recordings: Recordings) -> Trainer:
     trainer = Trainer(TINY, tokenizer, work, recordings)
     trainer.progress.stage, trainer.progress.level = "drill", 0
-    trainer.optimizer = trainer.fresh_optimizer()
+    trainer.optimizer = trainer.new_optimizer()
     return trainer
 
 
 def test_a_few_steps_lower_the_loss(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    trainer = a_trainer(tokenizer, tmp_path, recordings)
-    lost = [trainer.step()["loss"] for _ in range(8)]
-    assert lost[-1] < lost[0] - 0.3
+    trainer = make_trainer(tokenizer, tmp_path, recordings)
+    history = [trainer.step()["loss"] for _ in range(8)]
+    assert history[-1] < history[0] - 0.3
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_gives_the_weights_of_one_that_was_not(
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    whole = a_trainer(tokenizer, tmp_path / "whole", recordings)
-    whole.run(until=UNTIL)
-    first = a_trainer(tokenizer, tmp_path / "halved", recordings)
+    uninterrupted = make_trainer(tokenizer, tmp_path / "uninterrupted", recordings)
+    uninterrupted.run(until=UNTIL)
+    first = make_trainer(tokenizer, tmp_path / "halved", recordings)
     first.run(until=UNTIL // 2)
     second = Trainer(TINY, tokenizer, tmp_path / "halved", recordings)
     second.resume()
     second.run(until=UNTIL)
-    assert second.progress.step == whole.progress.step
-    for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert second.progress.step == uninterrupted.progress.step
+    parameters = zip(uninterrupted.model.parameters(), second.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in parameters)
 
 
-def test_a_checkpoint_of_another_shape_is_refused(
+def test_a_checkpoint_of_another_shape_raises_an_error(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    a_trainer(tokenizer, tmp_path, recordings).save()
+    make_trainer(tokenizer, tmp_path, recordings).save()
     wider = Trainer(replace(TINY, width=64), tokenizer, tmp_path, recordings)
     with pytest.raises(ValueError, match="another shape"):
         wider.resume()
 
 
-def test_a_run_can_begin_with_the_weights_of_a_model(
+def test_a_run_can_start_from_the_weights_of_a_model(
     tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
 ) -> None:
-    first = a_trainer(tokenizer, tmp_path / "first", recordings)
+    first = make_trainer(tokenizer, tmp_path / "first", recordings)
     first.step()
     with pytest.raises(ValueError, match="no tokenizer"):
-        first.begin_with(tmp_path)
+        first.start_from(tmp_path)
     save_tokenizer(tokenizer, tmp_path / "model")
     export(first.model, tmp_path / "model")
     second = Trainer(TINY, tokenizer, tmp_path / "second", recordings)
-    second.begin_with(tmp_path / "model")
+    second.start_from(tmp_path / "model")
     assert second.progress.stage == "episodes" and second.progress.step == 0
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         torch.testing.assert_close(other, one, rtol=0.01, atol=1e-3)  # stored in bfloat16
@@ -109,35 +109,35 @@ def test_a_run_can_begin_with_the_weights_of_a_model(
 
 
 @pytest.mark.slow
-def test_a_run_can_begin_with_the_weights_of_a_model_that_lacks_tokens(
+def test_a_run_can_start_from_a_model_with_a_smaller_vocabulary(
     tokenizer: Tokenizer, recordings: Recordings, tmp_path: Path
 ) -> None:
     fewer = make_tokenizer(["the quick brown fox"], vocab_size=2000)
     assert "Ġquick" in fewer.get_vocab() and "Ġquick" not in tokenizer.get_vocab()
-    before = a_trainer(fewer, tmp_path / "before", recordings).model
+    before = make_trainer(fewer, tmp_path / "before", recordings).model
     save_tokenizer(fewer, tmp_path / "model")
     export(before, tmp_path / "model")
-    trainer = a_trainer(tokenizer, tmp_path / "work", recordings)
-    trainer.begin_with(tmp_path / "model")
+    trainer = make_trainer(tokenizer, tmp_path / "work", recordings)
+    trainer.start_from(tmp_path / "model")
     both = fewer.get_vocab().keys() & tokenizer.get_vocab().keys()
-    for of in ("model.embed_tokens", "lm_head"):
-        old, new = before.get_submodule(of).weight, trainer.model.get_submodule(of).weight
+    for name in ("model.embed_tokens", "lm_head"):
+        old, new = before.get_submodule(name).weight, trainer.model.get_submodule(name).weight
         for token in both:
-            was = old[fewer.token_to_id(token)].to(torch.bfloat16).float()
-            assert torch.equal(new[tokenizer.token_to_id(token)], was), token
+            expected = old[fewer.token_to_id(token)].to(torch.bfloat16).float()
+            assert torch.equal(new[tokenizer.token_to_id(token)], expected), token
         assert len(new.unique(dim=0)) == len(new)
 
 
 @pytest.mark.slow
-def test_the_recordings_that_are_kept_are_of_training_worlds_and_founded() -> None:
+def test_most_recordings_are_grounded_and_all_come_from_training_worlds() -> None:
     kept = Recordings(RECORDINGS)
     worlds = {int(episode.name.partition("/")[0]) for episode in kept.tasks}
     assert len(worlds) >= 9 and min(worlds) >= FIRST_TRAINING_SEED
     assert len(kept) >= 70 * len(worlds)
 
 
-def test_the_training_pass_computes_what_transformers_computes(tokenizer: Tokenizer) -> None:
-    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+def test_the_training_forward_pass_equals_transformers(tokenizer: Tokenizer) -> None:
+    model = initialize(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     ids = torch.randint(0, 500, (2, 33), generator=torch.Generator().manual_seed(0))
@@ -146,48 +146,48 @@ def test_the_training_pass_computes_what_transformers_computes(tokenizer: Tokeni
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_tokens_that_do_not_count_may_be_spared_the_last_layer(tokenizer: Tokenizer) -> None:
-    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+def test_skipping_unweighted_tokens_in_the_last_layer_changes_nothing(tokenizer: Tokenizer) -> None:
+    model = initialize(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 500, (3, 40), generator=generator)
     counted = torch.rand(3, 40, generator=generator) < 0.2
     positions = torch.arange(40).expand(3, -1)
-    whole = hidden_states(model, ids, positions)[counted]
-    torch.testing.assert_close(
-        hidden_states(model, ids, positions, counted), whole, rtol=1e-4, atol=1e-4
-    )
+    expected = hidden_states(model, ids, positions)[counted]
+    actual = hidden_states(model, ids, positions, counted)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 300])
-def test_attention_in_blocks_is_attention(length: int) -> None:
+def test_blocked_attention_equals_exact_attention(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     q, k, v, grad = (
         torch.randn(2, heads, length, 16, generator=generator, dtype=torch.float64)
         for heads in (4, 2, 2, 4)
     )
 
-    def through(dtype: torch.dtype) -> list[torch.Tensor]:
-        inputs = [each.to(dtype).requires_grad_() for each in (q, k, v)]
+    def output_and_gradients(dtype: torch.dtype) -> list[torch.Tensor]:
+        inputs = [tensor.to(dtype).requires_grad_() for tensor in (q, k, v)]
         mixed = attend(*inputs)
         return [mixed, *torch.autograd.grad(mixed, inputs, grad.to(dtype))]
 
-    for ours, exact in zip(through(torch.bfloat16), through(torch.float64), strict=True):
-        assert (ours - exact).norm() < 0.02 * exact.norm() + 1e-6
+    blocked, exact = output_and_gradients(torch.bfloat16), output_and_gradients(torch.float64)
+    for actual, expected in zip(blocked, exact, strict=True):
+        assert (actual - expected).norm() < 0.02 * expected.norm() + 1e-6
 
 
-def test_padding_changes_no_loss(tokenizer: Tokenizer) -> None:
-    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+def test_padding_does_not_change_the_loss(tokenizer: Tokenizer) -> None:
+    model = initialize(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
     template, drills = PlainTemplate(tokenizer), Drills(1)
     rows = [encode(template, drills.walk(size)) for size in (3, 9, 5)]
-    together = losses(model, rows, torch.device("cpu"))[0].sum()
-    alone = sum(losses(model, [row], torch.device("cpu"))[0].sum() for row in rows)
-    torch.testing.assert_close(together, torch.as_tensor(alone), rtol=2e-2, atol=0)  # bfloat16
+    batched = losses(model, rows, torch.device("cpu"))[0].sum()
+    separate = sum(losses(model, [row], torch.device("cpu"))[0].sum() for row in rows)
+    torch.testing.assert_close(batched, torch.as_tensor(separate), rtol=2e-2, atol=0)  # bfloat16
 
 
-def test_products_are_taken_in_the_type_that_is_asked_for(tokenizer: Tokenizer) -> None:
-    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=0)
+def test_matrix_products_use_the_requested_data_type(tokenizer: Tokenizer) -> None:
+    model = initialize(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=0)
     ids = list(range(40))
     rows = [Row(ids, [1.0] * len(ids), ids)]
     cpu = torch.device("cpu")
@@ -200,32 +200,32 @@ def test_products_are_taken_in_the_type_that_is_asked_for(tokenizer: Tokenizer) 
     torch.testing.assert_close(exact, rough, rtol=5e-2, atol=5e-2)
 
 
-def test_batches_hold_every_row_once() -> None:
+def test_batches_contain_every_row_once_and_stay_below_the_limit() -> None:
     rows = [Row([0] * length, [1.0] * length, list(range(length))) for length in range(1, 900, 7)]
     grouped = list(batches(rows))
     assert sorted(len(row.ids) for batch in grouped for row in batch) == list(range(1, 900, 7))
     assert all(max(len(r.ids) for r in batch) * len(batch) <= 4096 for batch in grouped)
 
 
-def test_only_what_turns_less_than_once_in_the_longest_rows_is_slowed(tokenizer: Tokenizer) -> None:
+def test_only_frequencies_below_one_turn_per_longest_row_are_slowed(tokenizer: Tokenizer) -> None:
     config = configure(tokenizer, width=256, layers=1, inner=64)
-    model = initialise(config, tokenizer, seed=1)
-    plain = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)  # radians a token
+    model = initialize(config, tokenizer, seed=1)
+    plain = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)  # radians per token
     slowed = plain * 8192 < 2 * torch.pi
     assert 0 < slowed.sum() < 32
     expected = torch.where(slowed, plain / 4, plain)
     torch.testing.assert_close(model.model.rotary_emb.inv_freq, expected)
 
 
-def test_stretching_moves_pages_apart_and_nothing_else() -> None:
+def test_stretching_adds_gaps_only_between_pages() -> None:
     row = Row([5, 9, 1, 2, 9, 3], [0.0] * 6, list(range(6)))
     assert stretch(row, 9, [10, 100]).positions == [0, 11, 12, 13, 114, 115]
 
 
-def test_an_exported_model_loads_with_transformers_and_says_the_same(
+def test_an_exported_model_gives_the_same_logits_in_transformers(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    model = initialise(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
+    model = initialize(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=1)
     save_tokenizer(tokenizer, tmp_path)
     export(model, tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -235,7 +235,7 @@ def test_an_exported_model_loads_with_transformers_and_says_the_same(
     assert loaded.dtype == torch.float32
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == "llama"
-    # transformers 5 reads the one, transformers 4 the other two
+    # transformers 5 reads rope_parameters, transformers 4 rope_scaling and rope_theta.
     assert config["rope_parameters"] == config["rope_scaling"] | {
         "rope_theta": config["rope_theta"]
     }

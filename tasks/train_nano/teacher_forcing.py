@@ -1,10 +1,11 @@
-"""Say what policies do to recorded episodes: each reply, given that all before it were right.
+"""Compare cache policies on recorded episodes with teacher forcing.
 
-PYTHONPATH=tasks python -m nano.forced FOLDER/world-1000040.jsonl.xz --config candidates.toml
+PYTHONPATH=tasks python -m train_nano.teacher_forcing RECORDING --config candidates.toml
 
-The file is one of `agentkv run`. Acted episodes part ways after a wrong reply, and a task says yes
-or no; here all policies read the same tokens, and what eviction costs shows in every reply. So
-parameters are chosen with a tenth of the episodes.
+RECORDING is a file such as `world-1000040.jsonl.xz`, and the configuration file is one for
+`agentkv run`. Acted episodes diverge after a wrong reply and yield one bit per task. With teacher
+forcing all policies read the same tokens, and every reply shows the cost of eviction, so a tenth of
+the episodes is enough to choose parameters.
 """
 
 import argparse
@@ -22,51 +23,55 @@ from agentkv.build import budget_for, load_run_model, make_policy
 from agentkv.cache.cache import Cache
 from agentkv.config import read_settings
 from agentkv_tasks.provenance import commit, processor, versions
-from train_nano.annotate import annotated
+from train_nano.annotate import annotate
 from train_nano.episode import Row, encode, load
 
 
 @dataclass(frozen=True, slots=True)
-class Forced:
-    """One recorded reply under a policy."""
+class ForcedReply:
+    """Score of one recorded reply under a policy."""
 
     seen: int
-    """Tokens that the cache had read when it began."""
-    is_right: bool
-    """Whether each of its tokens was the likeliest."""
+    """Number of tokens that the cache had read before the reply."""
+    is_correct: bool
+    """Whether every token of the reply was the most likely one."""
     nll: float
-    """Of all its tokens together, in nats."""
+    """Negative log-likelihood of the whole reply, in nats."""
 
 
-def forced(model: Any, cache: Cache, row: Row) -> Iterator[Forced]:
-    """The replies of `row`, token by token, its pages in chunks of `cache`, which is filled.
+def score_replies(model: Any, cache: Cache, row: Row) -> Iterator[ForcedReply]:
+    """Feed `row` through `cache` and score each reply.
 
-    A reply is a run of tokens that count (`row.weights`). Its last token is fed with what follows.
+    A reply is a run of tokens with a positive weight. It is fed token by token, everything else in
+    chunks.
+
+    Args:
+        cache: an empty cache; mutated.
     """
     ids = torch.tensor([row.ids])
-    is_said = [weight > 0 for weight in row.weights]
+    is_reply = [weight > 0 for weight in row.weights]
     logits: torch.Tensor | None = None
     start = 0
     while start < len(row.ids):
         stop = start + 1
-        while stop < len(row.ids) and is_said[stop] == is_said[start]:
+        while stop < len(row.ids) and is_reply[stop] == is_reply[start]:
             stop += 1
-        if not is_said[start]:
+        if not is_reply[start]:
             logits = cache.feed(model, ids[:, start:stop])
             start = stop
             continue
-        assert logits is not None, "a row begins with its goal"
-        seen, is_right, nll = cache.seen, True, 0.0
+        assert logits is not None, "a row starts with its goal"
+        seen, is_correct, nll = cache.seen, True, 0.0
         for at in range(start, stop):
-            is_right = is_right and int(logits[0].argmax()) == row.ids[at]
+            is_correct = is_correct and int(logits[0].argmax()) == row.ids[at]
             nll -= float(F.log_softmax(logits[0].to(torch.float32), -1)[row.ids[at]])
             logits = cache.feed(model, ids[:, at : at + 1])
-        yield Forced(seen, is_right, nll)
+        yield ForcedReply(seen, is_correct, nll)
         start = stop
 
 
-def summary(replies: list[Forced], *, far: int) -> dict[str, Any]:
-    """Counts and sums of those that began after less than `far` tokens, and of the others."""
+def summarize(replies: list[ForcedReply], *, far: int) -> dict[str, Any]:
+    """Aggregate the replies before and after `far` tokens of context separately."""
     parts = {
         "near": [reply for reply in replies if reply.seen < far],
         "far": [reply for reply in replies if reply.seen >= far],
@@ -74,7 +79,7 @@ def summary(replies: list[Forced], *, far: int) -> dict[str, Any]:
     return {
         name: {
             "replies": len(part),
-            "right": sum(reply.is_right for reply in part),
+            "right": sum(reply.is_correct for reply in part),
             "nll": round(sum(reply.nll for reply in part), 2),
         }
         for name, part in parts.items()
@@ -82,19 +87,27 @@ def summary(replies: list[Forced], *, far: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Check policies on recorded episodes.")
+    parser = argparse.ArgumentParser(description="Compare cache policies on recorded episodes.")
     parser.add_argument("recording", type=Path)
-    parser.add_argument("--config", type=Path, required=True, help="as of agentkv run")
-    parser.add_argument("--far", type=int, default=3008, help="episodes shorter are left out")
-    parser.add_argument("--every", type=int, default=1, help="only each so many-th by length")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="configuration file for `agentkv run`"
+    )
+    parser.add_argument(
+        "--far", type=int, default=3008, help="skip episodes with fewer tokens (default: 3008)"
+    )
+    parser.add_argument(
+        "--every", type=int, default=1, help="use every n-th episode, sorted by length (default: 1)"
+    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     settings = read_settings(options.config)
     local = load_run_model(settings)
     if local is None:
-        parser.error(f"{settings.model} is a script; a language model has a cache")
-    episodes = map(annotated, load(options.recording))
+        parser.error(
+            f"model '{settings.model}' is scripted and has no cache; name a language model"
+        )
+    episodes = map(annotate, load(options.recording))
     rows = [encode(local.template, episode) for episode in episodes]
     rows = sorted((row for row in rows if len(row.ids) >= options.far), key=lambda r: len(r.ids))
     rows = rows[:: options.every]
@@ -109,7 +122,7 @@ def main() -> None:
                 prefill=settings.prefill,
                 chunk=settings.chunk,
             )
-            replies += forced(local.model, cache, row)
+            replies += score_replies(local.model, cache, row)
             peak += cache.peak_nbytes
         line = {
             "policy": chosen.row_name,
@@ -118,7 +131,7 @@ def main() -> None:
             "episodes": len(rows),
             "every": options.every,
             "chunk": settings.chunk,
-            **summary(replies, far=options.far),
+            **summarize(replies, far=options.far),
             "peak_bytes": peak,
             "seconds": round(time.perf_counter() - began, 1),
             "model": settings.model,

@@ -1,7 +1,8 @@
-"""Errands: facts are read on some pages, and typed or answered some pages later.
+"""Synthetic episodes that use facts of earlier pages: lookups and gatherings.
 
-What has to be remembered stands behind a key, `Warranty | 3 years`, as on the sites. Other pages
-have the same keys with other values at times, so that it matters where a fact was read.
+A lookup reads facts and types or answers them some pages later. A gathering answers with one fact
+of every page. Facts follow a key, `Warranty | 3 years`, as on the sites. Several pages may have the
+same key with different values, so the page of a fact matters.
 """
 
 import random
@@ -45,28 +46,29 @@ _ANSWERS = ("tell me the {0} of {1}", "answer with the {0}", "what is the {0} of
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """A page of facts."""
+    """The subject of a page, with facts as pairs of a key and a value."""
 
     name: str
     facts: tuple[tuple[str, str], ...]
     wanted: int | None
-    """Which of its facts is needed later."""
+    """Index of the fact that a later step needs."""
 
 
-def errand(drills: Drills, num_elements: int) -> Episode:
-    """An episode over three to a dozen made-up pages of up to `num_elements` elements."""
+def lookup_episode(drills: Drills, num_elements: int) -> Episode:
+    """Generate a lookup over three to a dozen pages of up to `num_elements` elements."""
     rng = drills.rng
-    drills.forget()
+    drills.reset_names()
     count = rng.choice((1, 1, 2, 2, 3, 4))
     keys = rng.sample(_KEYS, 8)
-    subjects = [_subject(drills, keys, is_wanted=rng.random() < 0.7) for _ in range(count)]
+    subjects = [_draw_subject(drills, keys, is_wanted=rng.random() < 0.7) for _ in range(count)]
     if all(subject.wanted is None for subject in subjects):
         subjects[0] = replace(subjects[0], wanted=0)
     detours = [drills.step() for _ in range(rng.choice((0, 0, 1, 2)))]
-    said = [_visit(rng, subject) for subject in subjects] + [detour.said for detour in detours]
+    requests = [_visit_request(rng, subject) for subject in subjects]
+    requests += [detour.request for detour in detours]
     asked = [subject for subject in subjects if subject.wanted is not None]
-    endings = [_ending(rng, subject, is_last=subject is asked[-1]) for subject in asked]
-    goal = _sentences(rng, [*said, *(said for said, _ in endings)])
+    uses = [_draw_use(rng, subject, is_last=subject is asked[-1]) for subject in asked]
+    goal = _join_sentences(rng, [*requests, *(request for request, _ in uses)])
     turns: list[Turn] = []
 
     def turn(page: Page, line: str) -> None:
@@ -78,13 +80,13 @@ def errand(drills: Drills, num_elements: int) -> Episode:
 
     previous: tuple[Node, ...] = ()
     for subject in subjects:
-        menu = _shown(drills, subject.name)
+        menu = _link_step(subject.name)
         turn(drills.page([menu], size(), first=previous), menu.line)
-        previous = _facts(subject)
+        previous = _fact_nodes(subject)
     for detour in detours:
         turn(drills.page([detour], size(), first=previous), detour.line)
         previous = ()
-    for subject, (_, line) in zip(asked, endings, strict=True):
+    for subject, (_, line) in zip(asked, uses, strict=True):
         if line.startswith("type"):
             field = drills.field(line.partition(": ")[2].partition("]")[0])
             turn(drills.page([field], size(), first=previous), line)
@@ -92,26 +94,26 @@ def errand(drills: Drills, num_elements: int) -> Episode:
             turn(drills.page([], size(), first=previous), line)
         previous = ()
         assert subject.wanted is not None
-    if endings[-1][1].startswith("type"):
+    if uses[-1][1].startswith("type"):
         turn(drills.page([], size()), "stop []")
     return Episode(goal, tuple(turns), "errand")
 
 
-def gathering(drills: Drills, num_elements: int) -> Episode:
-    """An episode over two to eight made-up pages of facts, one of each is answered at the end.
+def gathering_episode(drills: Drills, num_elements: int) -> Episode:
+    """Generate an episode whose answer lists one fact from each of two to eight pages.
 
-    The answer may be given on another page, so that all of it was read before.
+    The final page is sometimes another one, so that all facts are on earlier pages.
     """
     rng = drills.rng
-    drills.forget()
+    drills.reset_names()
     keys = rng.sample(_KEYS, 6)
     shared = rng.random() < 0.7
     subjects = []
     for _ in range(rng.randint(2, 8)):
-        subject = _subject(drills, keys, is_wanted=True)
+        subject = _draw_subject(drills, keys, is_wanted=True)
         if shared and keys[0] not in (key for key, _ in subject.facts):
             at = rng.randrange(len(subject.facts) + 1)
-            facts = (*subject.facts[:at], (keys[0], drills.figure()), *subject.facts[at:])
+            facts = (*subject.facts[:at], (keys[0], drills.value()), *subject.facts[at:])
             subject = replace(subject, facts=facts)
         if shared:
             wanted = [key for key, _ in subject.facts].index(keys[0])
@@ -119,72 +121,72 @@ def gathering(drills: Drills, num_elements: int) -> Episode:
         subjects.append(subject)
     names = [subject.name for subject in subjects]
     if shared:
-        asked = rng.choice(_LISTINGS).format(_key(rng, subjects[0]), _enumerated(rng, names))
+        asked = rng.choice(_LISTINGS).format(_key_text(rng, subjects[0]), _join_list(rng, names))
     else:
-        rest = [f"the {_key(rng, each)} of {each.name}" for each in subjects]
-        asked = rng.choice(("Look up ", "Read ", "Find out ")) + _enumerated(rng, rest)
-    last = [_subject(drills, keys, is_wanted=False)] if rng.random() < 0.4 else []
-    said = [asked, *(f"{rng.choice(_LASTS)} {each.name}" for each in last)]
-    goal = f"{'. '.join(said)}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
+        rest = [f"the {_key_text(rng, each)} of {each.name}" for each in subjects]
+        asked = rng.choice(("Look up ", "Read ", "Find out ")) + _join_list(rng, rest)
+    last = [_draw_subject(drills, keys, is_wanted=False)] if rng.random() < 0.4 else []
+    requests = [asked, *(f"{rng.choice(_LASTS)} {each.name}" for each in last)]
+    goal = f"{'. '.join(requests)}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
     answer = ", ".join(each.facts[each.wanted or 0][1] for each in subjects)
     turns: list[Turn] = []
     previous: tuple[Node, ...] = ()
     for subject in (*subjects, *last, None):
-        steps = [] if subject is None else [_shown(drills, subject.name)]
+        steps = [] if subject is None else [_link_step(subject.name)]
         size = rng.randint(1, max(1, num_elements // 3))
         page = drills.page(steps, size, first=previous)
         line = steps[0].line if steps else f"stop [{answer}]"
         turns.append(Turn(page, resolve(line, page, goal=goal, before=[t.page for t in turns])))
-        previous = () if subject is None else _facts(subject)
+        previous = () if subject is None else _fact_nodes(subject)
     return Episode(goal, tuple(turns), "gathering")
 
 
-def _enumerated(rng: random.Random, parts: Sequence[str]) -> str:
+def _join_list(rng: random.Random, parts: Sequence[str]) -> str:
     between, before_last = rng.choice(_JOINTS)
     return between.join(parts[:-1]) + before_last + parts[-1]
 
 
-def _subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:
-    mine = drills.rng.sample(keys, drills.rng.randint(1, 5))
-    facts = tuple((key, drills.figure()) for key in mine)
-    return _Subject(drills.thing(), facts, drills.rng.randrange(len(facts)) if is_wanted else None)
+def _draw_subject(drills: Drills, keys: Sequence[str], *, is_wanted: bool) -> _Subject:
+    chosen = drills.rng.sample(keys, drills.rng.randint(1, 5))
+    facts = tuple((key, drills.value()) for key in chosen)
+    return _Subject(drills.name(), facts, drills.rng.randrange(len(facts)) if is_wanted else None)
 
 
-def _visit(rng: random.Random, subject: _Subject) -> str:
+def _visit_request(rng: random.Random, subject: _Subject) -> str:
     text = rng.choice(_VISITS).format(subject.name)
     if subject.wanted is not None and rng.random() < 0.6:
-        text += rng.choice(_READINGS).format(_key(rng, subject))
+        text += rng.choice(_READINGS).format(_key_text(rng, subject))
     return text
 
 
-def _key(rng: random.Random, subject: _Subject) -> str:
+def _key_text(rng: random.Random, subject: _Subject) -> str:
     assert subject.wanted is not None
     key = subject.facts[subject.wanted][0]
     return key.lower() if rng.random() < 0.7 else key
 
 
-def _ending(rng: random.Random, subject: _Subject, *, is_last: bool) -> tuple[str, str]:
-    """How the use of what was read is put, and the line that does it."""
+def _draw_use(rng: random.Random, subject: _Subject, *, is_last: bool) -> tuple[str, str]:
+    """Draw a use of the wanted fact: the request in the goal and the line of the solution."""
     assert subject.wanted is not None
-    value, key = subject.facts[subject.wanted][1], _key(rng, subject)
+    value, key = subject.facts[subject.wanted][1], _key_text(rng, subject)
     if is_last and rng.random() < 0.5:
         return rng.choice(_ANSWERS).format(key, subject.name), f"stop [{value}]"
     field = rng.choice(_FIELDS)
-    said = rng.choice(_TYPINGS).format(key, subject.name, field)
-    return said, f"type [textbox: {field}] [{value}] [{rng.randint(0, 1)}]"
+    request = rng.choice(_TYPINGS).format(key, subject.name, field)
+    return request, f"type [textbox: {field}] [{value}] [{rng.randint(0, 1)}]"
 
 
-def _facts(subject: _Subject) -> tuple[Node, ...]:
+def _fact_nodes(subject: _Subject) -> tuple[Node, ...]:
     heading = Node("element", "heading", subject.name, _NOWHERE)
     rows = (Node("text", "text", f"{key} | {value}", _NOWHERE) for key, value in subject.facts)
     return (heading, *rows)
 
 
-def _shown(drills: Drills, name: str) -> Step:
+def _link_step(name: str) -> Step:
     return Step("", Node("element", "link", name, _NOWHERE), f"click [link: {name}]")
 
 
-def _sentences(rng: random.Random, parts: Sequence[str]) -> str:
+def _join_sentences(rng: random.Random, parts: Sequence[str]) -> str:
     joint = rng.choice((". ", ". Then ", ", then "))
     text = ""
     for part in parts:

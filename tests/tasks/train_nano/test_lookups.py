@@ -1,4 +1,4 @@
-"""Errands and recall: what is typed or answered was read, and the reply quotes where."""
+"""Tests for lookup and gathering episodes, needles and recall rows."""
 
 import pytest
 from tokenizers import Tokenizer
@@ -7,16 +7,16 @@ from agentkv.dialog.prompt import PlainTemplate
 from agentkv.dialog.reply import label
 from agentkv_env.actions import extract, parse
 from train_nano.drills import Drills
-from train_nano.errands import errand, gathering
-from train_nano.recall import needle, recalling
+from train_nano.lookups import gathering_episode, lookup_episode
+from train_nano.page_recall import needle_row, recall_row
 from train_nano.train import MODEL
 
 TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_an_errand_types_or_answers_was_read_or_asked_for(seed: int) -> None:
-    episode = errand(Drills(seed), 12)
+def test_a_lookup_types_and_answers_only_text_of_pages_or_of_the_goal(seed: int) -> None:
+    episode = lookup_episode(Drills(seed), 12)
     read = episode.goal.lower()
     for turn in episode.turns:
         read += "\n" + "\n".join(
@@ -30,10 +30,8 @@ def test_what_an_errand_types_or_answers_was_read_or_asked_for(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_gathering_answers_with_one_fact_of_every_page_in_the_order_they_were_opened(
-    seed: int,
-) -> None:
-    episode = gathering(Drills(seed), 12)
+def test_a_gathering_answers_with_one_fact_of_every_page_in_order(seed: int) -> None:
+    episode = gathering_episode(Drills(seed), 12)
     *opened, last = episode.turns
     parts = parse(extract(last.reply)).answer.split(", ")
     assert len(opened) - 1 <= len(parts) <= len(opened) and len(parts) >= 2
@@ -41,50 +39,50 @@ def test_a_gathering_answers_with_one_fact_of_every_page_in_the_order_they_were_
         assert any(node.name.endswith(f" | {part}") for node in turn.page.nodes)
 
 
-def test_what_is_gathered_is_answered_on_the_last_of_its_pages_or_on_another() -> None:
-    further = 0
+def test_some_gatherings_answer_on_a_page_without_a_wanted_fact() -> None:
+    num_elsewhere = 0
     for seed in range(40):
-        *opened, last = gathering(Drills(seed), 12).turns
-        further += len(opened) > len(parse(extract(last.reply)).answer.split(", "))
-    assert 8 < further < 32
+        *opened, last = gathering_episode(Drills(seed), 12).turns
+        num_elsewhere += len(opened) > len(parse(extract(last.reply)).answer.split(", "))
+    assert 8 < num_elsewhere < 32
 
 
-def test_many_errands_answer_with_what_an_earlier_page_said() -> None:
-    quoting = 0
+def test_many_lookups_quote_facts_of_pages() -> None:
+    num_quotes = 0
     for seed in range(60):
-        episode = errand(Drills(seed), 12)
+        episode = lookup_episode(Drills(seed), 12)
         for index, turn in enumerate(episode.turns):
             for line in turn.reply.splitlines():
                 if line.startswith("from "):
                     pages = [earlier.page for earlier in episode.turns[: index + 1]]
                     names = [node.name for page in pages for node in page.nodes]
                     assert any(line.removeprefix("from ") in name for name in names)
-                    quoting += 1
-    assert quoting > 40
+                    num_quotes += 1
+    assert num_quotes > 40
 
 
 @pytest.mark.parametrize("size", [400, 1500, 4000])
-def test_a_row_of_needles_has_the_size_asked_for_and_answers_what_its_page_says(size: int) -> None:
-    row = needle(Drills(size), size, TEMPLATE)
+def test_a_needle_row_has_the_requested_size_and_answers_from_its_page(size: int) -> None:
+    row = needle_row(Drills(size), size, TEMPLATE)
     act = TEMPLATE.turn("")[-1]
     first = row.ids.index(act)
     assert 0.6 * size < first < 1.6 * size
-    read = TEMPLATE.decode(row.ids[:first]).splitlines()
+    page_lines = TEMPLATE.decode(row.ids[:first]).splitlines()
     starts = [index for index, id in enumerate(row.ids) if id == act]
     assert len(starts) <= 13
     for start, end in zip(starts, [*starts[1:], len(row.ids)], strict=True):
-        said = [
+        reply = [
             id
             for id, weight in zip(row.ids[start:end], row.weights[start:end], strict=True)
             if weight
         ]
-        line, action = TEMPLATE.decode(said).removeprefix("from ").splitlines()
-        assert read.count(line) == 1
+        line, action = TEMPLATE.decode(reply).removeprefix("from ").splitlines()
+        assert page_lines.count(line) == 1
         assert action == f"```stop [{line.partition(' | ')[2]}]```"
 
 
-def test_a_row_of_recall_counts_only_what_is_said() -> None:
-    row = recalling(Drills(3), 5, TEMPLATE)
+def test_only_the_answers_of_a_recall_row_have_weight() -> None:
+    row = recall_row(Drills(3), 5, TEMPLATE)
     act = TEMPLATE.turn("")[-1]
     assert row.ids.count(act) == 12
     assert all(
@@ -93,5 +91,7 @@ def test_a_row_of_recall_counts_only_what_is_said() -> None:
     assert 0.2 < sum(row.weights) / len(row.weights) < 0.9
 
 
-def test_equal_seeds_give_equal_errands() -> None:
-    assert errand(Drills(5), 9) == errand(Drills(5), 9) != errand(Drills(6), 9)
+def test_equal_seeds_give_equal_lookups() -> None:
+    assert (
+        lookup_episode(Drills(5), 9) == lookup_episode(Drills(5), 9) != lookup_episode(Drills(6), 9)
+    )
