@@ -1,4 +1,4 @@
-"""Scoring finished episodes as VisualWebArena does, without its judge models."""
+"""Scoring of finished episodes by VisualWebArena's rules, without its judge models."""
 
 from agentkv_tasks.evaluate.score import Final, Score, evaluate
 from agentkv_tasks.evaluate.strings import SCORINGS, Scoring, Unjudged, string_match
