@@ -76,11 +76,13 @@ class References(_Schema):
     @model_validator(mode="after")
     def _compares_something(self) -> "References":
         if not self.model_dump(exclude_none=True):
-            raise ValueError("holds no comparison; expected one of " + ", ".join(self.ways()))
+            raise ValueError(
+                f"holds no comparison; expected one of {', '.join(self.comparisons())}"
+            )
         return self
 
     @classmethod
-    def ways(cls) -> tuple[str, ...]:
+    def comparisons(cls) -> tuple[str, ...]:
         """Return the names of all comparisons, in the order in which page checks try them."""
         return ("exact_match", "must_include", "must_exclude", "required_values", "fuzzy_match",
                 "one_of")  # fmt: skip

@@ -228,9 +228,7 @@ def fill(intent: str, values: Mapping[str, str | int]) -> str:
     """Replace each `{{name}}` in `intent` by `values["name"]`."""
 
     def value(match: re.Match[str]) -> str:
-        assert match[1] in values, (
-            f"the intent names {{{{{match[1]}}}}}, which values lacks"
-        )
+        assert match[1] in values, f"the intent names {{{{{match[1]}}}}}, which values lacks"
         return str(values[match[1]])
 
     return re.sub(r"\{\{(\w+)\}\}", value, intent)

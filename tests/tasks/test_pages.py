@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Score, Scoring, Unjudged, evaluate
+from agentkv_tasks.evaluate import CannotScore, Final, Score, Scoring, evaluate
 from agentkv_tasks.evaluate.calls import parse_call
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import all_of, reaches, says, shows
@@ -222,7 +222,7 @@ def test_a_judge_is_asked_for_only_if_nothing_else_has_failed(
     page.goto(origin)
     newest = shows("func:shopping_get_latest_order_url()", "", must_include=["x"])
     assert score(page, addresses, all_of(newest, says(exact_match="no")), answer="yes") == 0.0
-    with pytest.raises(Unjudged, match="Magento"):
+    with pytest.raises(CannotScore, match="Magento"):
         score(page, addresses, all_of(newest, says(exact_match="yes")), answer="yes")
 
 

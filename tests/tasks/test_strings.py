@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentkv_tasks.evaluate import Unjudged, string_match
+from agentkv_tasks.evaluate import CannotScore, string_match
 from agentkv_tasks.evaluate.strings import wording
 from agentkv_tasks.evaluate.words import words
 
@@ -99,13 +99,13 @@ def test_all_keys_must_hold() -> None:
 
 def test_not_applicable_is_right_without_a_judge_and_anything_else_needs_one() -> None:
     assert string_match({"fuzzy_match": "N/A"}, "n/a") == 1.0
-    with pytest.raises(Unjudged):
+    with pytest.raises(CannotScore):
         string_match({"fuzzy_match": "N/A"}, "there is no such product")
     assert string_match({"fuzzy_match": "N/A"}, "no such product", scoring="mended") == 0.0
 
 
 def test_a_comparison_of_meanings_is_unjudged_unless_something_else_failed_already() -> None:
-    with pytest.raises(Unjudged):
+    with pytest.raises(CannotScore):
         string_match({"fuzzy_match": ["a fine day"]}, "a nice day")
     assert string_match({"exact_match": "x", "fuzzy_match": ["y"]}, "z") == 0.0
 

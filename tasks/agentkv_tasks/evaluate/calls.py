@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page
 
-from agentkv_tasks.evaluate.strings import Unjudged
+from agentkv_tasks.evaluate.strings import CannotScore
 
 _PAGE = "__page__"
 
@@ -34,7 +34,7 @@ class Call:
             last_url: replaces `__last_url__` inside string arguments.
 
         Raises:
-            Unjudged: the helper needs an interface that the embedded sites lack.
+            CannotScore: the helper needs an interface that the embedded sites lack.
         """
         values: list[object] = []
         for argument in self.arguments:
@@ -88,9 +88,7 @@ def _check_arguments(name: str, arguments: tuple[object, ...]) -> None:
         for parameter, argument in zip(parameters, arguments, strict=True)
     )
     if not fits:
-        raise ValueError(
-            f"{name} takes ({expected}); found {len(arguments)}: {arguments!r}"
-        )
+        raise ValueError(f"{name} takes ({expected}); found {len(arguments)}: {arguments!r}")
 
 
 # ---- helpers --------------------------------------------------------------------------------
@@ -240,7 +238,7 @@ def shopping_get_rating_as_percentage(page: Page) -> int:
 
 
 def _needs_admin(*arguments: object) -> str:
-    raise Unjudged("this check reads Magento's admin interface, which the embedded sites lack")
+    raise CannotScore("this check reads Magento's admin interface, which the embedded sites lack")
 
 
 def _run(page: Page, script: str, argument: object, *, otherwise: object) -> object:

@@ -35,7 +35,7 @@ def program_html(
         html: full content of `page`, captured before the first check.
 
     Raises:
-        Unjudged: a target needs a judge model or an interface that the embedded sites lack.
+        CannotScore: a target needs a judge model or an interface that the embedded sites lack.
         playwright.sync_api.Error: the browser has died.
     """
     for number, target in enumerate(targets):
@@ -128,7 +128,7 @@ def _run(page: Page, script: str) -> object:
 
 def _failed_comparison(contents: References, selected: str | int | float, scoring: Scoring) -> str:
     """Describe the first comparison that fails, or return ''; `compat` tries only one."""
-    names = [name for name in References.ways() if getattr(contents, name) is not None]
+    names = [name for name in References.comparisons() if getattr(contents, name) is not None]
     for name in names[:1] if scoring == "compat" else names:
         reference = getattr(contents, name)
         if name == "exact_match" and scoring == "mended":

@@ -6,7 +6,7 @@ from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.pages import program_html
-from agentkv_tasks.evaluate.strings import Scoring, Unjudged, describe, string_match
+from agentkv_tasks.evaluate.strings import CannotScore, Scoring, describe, string_match
 from agentkv_tasks.evaluate.urls import url_match
 from agentkv_tasks.task import References, Task
 
@@ -48,14 +48,14 @@ def evaluate(
         page: the agent's last tab.
 
     Raises:
-        Unjudged: no evaluator fails, and one of them is not available.
+        CannotScore: no evaluator fails, and one of them is not available.
         playwright.sync_api.Error: the browser has died.
     """
-    unjudged: Unjudged | None = None
+    unjudged: CannotScore | None = None
     for kind in task.eval.eval_types:
         try:
             value, reason = _run_evaluator(kind, task, final, page, addresses, scoring)
-        except Unjudged as error:
+        except CannotScore as error:
             unjudged = error
             continue
         if value != 1.0:
@@ -105,7 +105,7 @@ def _run_evaluator(
                 scoring=scoring,
             )
         case _:
-            raise Unjudged("page_image_query needs a captioning model or the reference images")
+            raise CannotScore("page_image_query needs a captioning model or the reference images")
 
 
 def _filled(references: References, addresses: Addresses) -> References:

@@ -25,7 +25,7 @@ _LARGEST = 10**300
 _NUMBER = re.compile(r"[$€£]?\s*(-?)([\d,]*\.?\d+)")
 
 
-class Unjudged(Exception):
+class CannotScore(Exception):
     """Raised if scoring needs a judge model or an image; the message names what is missing."""
 
 
@@ -41,7 +41,7 @@ def string_match(
         reference_answers: comparison name to reference, the fields of `References`.
 
     Raises:
-        Unjudged: the result depends on a judge model.
+        CannotScore: the result depends on a judge model.
         ValueError: a comparison name is unknown.
     """
     if isinstance(reference_answers, References):
@@ -63,7 +63,7 @@ def compare(name: str, reference: object, text: str, *, scoring: Scoring) -> flo
         name: name of the comparison, a field of `References`.
 
     Raises:
-        Unjudged: `name` is fuzzy_match.
+        CannotScore: `name` is fuzzy_match.
         ValueError: `name` is unknown, or an inequality is malformed.
     """
     match name:
@@ -86,10 +86,10 @@ def compare(name: str, reference: object, text: str, *, scoring: Scoring) -> flo
                 for entry in _strings(reference)
             )
         case "fuzzy_match":
-            raise Unjudged("fuzzy_match compares meanings, which needs a judge model")
+            raise CannotScore("fuzzy_match compares meanings, which needs a judge model")
         case _:
             raise ValueError(
-                f"unknown comparison '{name}'; known: {', '.join(sorted(References.ways()))}"
+                f"unknown comparison '{name}'; known: {', '.join(sorted(References.comparisons()))}"
             )
     return float(holds)
 
@@ -197,10 +197,10 @@ def _fuzzy_match(score: float, reference: object, answer: str, scoring: Scoring)
         score *= _equal("N/A", answer, scoring)
         if score == 1.0 or scoring == "mended":
             return score
-        raise Unjudged("judging an answer other than N/A to an impossible task needs a judge model")
+        raise CannotScore("any answer but N/A to an impossible task needs a judge model")
     if score == 0.0:
         return score
-    raise Unjudged("fuzzy_match compares meanings, which needs a judge model")
+    raise CannotScore("fuzzy_match compares meanings, which needs a judge model")
 
 
 def _strings(reference: object) -> Sequence[str]:

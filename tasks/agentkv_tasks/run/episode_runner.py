@@ -25,7 +25,7 @@ from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Unjudged, evaluate
+from agentkv_tasks.evaluate import CannotScore, Final, evaluate
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
 from agentkv_tasks.results import Row
@@ -151,7 +151,7 @@ class EpisodeRunner:
     ) -> Row:
         try:
             return self._episode(job, row, trace, on_step, pictures, secrets)
-        except Unjudged as error:
+        except CannotScore as error:
             return replace(row, status="unjudged", score=None, error=str(error))
         except (ActionFailed, BrowserGone, PlaywrightError) as error:
             return replace(row, status="env_error", error=_first_line(error))

@@ -16,7 +16,7 @@ from agentkv_env.page import Page
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Score, Unjudged, evaluate
+from agentkv_tasks.evaluate import CannotScore, Final, Score, evaluate
 from agentkv_tasks.task import parse_tasks
 
 
@@ -123,6 +123,6 @@ def replay(
             final = Final.of(session.page, episode.answer, addresses)
             try:
                 score = evaluate(task, final, page=session.page, addresses=addresses)
-            except Unjudged as error:
+            except CannotScore as error:
                 raise ReplayError(f"{path}: cannot be scored here: {error}") from error
             return trace, episode, score
