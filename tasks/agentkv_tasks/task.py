@@ -1,4 +1,4 @@
-"""Tasks in VisualWebArena's schema, plus a few fields of ours.
+"""Tasks in VisualWebArena's schema, with a few additional fields of our own.
 
 All 910 official tasks load unchanged, except that sequences become tuples. Unknown fields are
 refused, because a misspelled key in an evaluation block would otherwise score every episode 1.
@@ -76,9 +76,7 @@ class References(_Schema):
     @model_validator(mode="after")
     def _compares_something(self) -> "References":
         if not self.model_dump(exclude_none=True):
-            raise ValueError(
-                f"holds no comparison; expected one of {', '.join(self.comparisons())}"
-            )
+            raise ValueError(f"no comparison; expected one of {', '.join(self.comparisons())}")
         return self
 
     @classmethod

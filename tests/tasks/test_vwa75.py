@@ -1,4 +1,4 @@
-"""The suite: its make-up, that every task can be solved, and that none is solved for free."""
+"""vwa75: its composition, and that solutions, and only solutions, solve its tasks."""
 
 import re
 from collections import Counter
@@ -53,7 +53,7 @@ class Silent:
 
 
 def play(suite: Suite, model: str, out: Path) -> list[Row]:
-    """Every task of `suite` once, by two workers."""
+    """Run every task of `suite` once, with two workers."""
     settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
     with Results(out / "results.jsonl") as results:
@@ -66,40 +66,40 @@ def test_it_has_75_tasks_in_four_categories(suite: Suite) -> None:
     assert Counter(task.category for task in suite.tasks) == vwa75.QUOTAS
 
 
-def test_at_least_twelve_tasks_turn_on_text_inside_an_image(suite: Suite) -> None:
+def test_at_least_twelve_tasks_need_text_inside_an_image(suite: Suite) -> None:
     assert sum(task.reads_image for task in suite.tasks) >= 12
 
 
-def test_lengths_reach_from_two_steps_to_over_twenty(suite: Suite) -> None:
+def test_solutions_have_from_two_to_over_twenty_steps(suite: Suite) -> None:
     lengths = [len(task.solution) for task in suite.tasks]
     assert min(lengths) <= 3 and sum(length > 20 for length in lengths) >= 4
     assert median(lengths) >= 8
     assert all(len(task.solution) <= task.max_steps for task in suite.tasks)
 
 
-def test_what_is_needed_is_no_part_of_the_goal_and_no_number_found_anywhere(suite: Suite) -> None:
+def test_needed_texts_are_neither_in_the_goal_nor_short_numbers(suite: Suite) -> None:
     for task in suite.tasks:
-        said = [text for text in task.needs if text.lower() in task.intent.lower()]
-        assert said == [], task.intent
+        given = [text for text in task.needs if text.lower() in task.intent.lower()]
+        assert given == [], task.intent
         assert not [text for text in task.needs if re.fullmatch(r"\d?\d", text)], task.intent
 
 
-def test_eight_tasks_cannot_be_done_and_say_what_to_answer_then(suite: Suite) -> None:
+def test_eight_tasks_are_impossible_and_name_the_expected_answer(suite: Suite) -> None:
     given_up = [task for task in suite.tasks if task.solution[-1] == "stop [N/A]"]
     assert len(given_up) == 8
     for task in given_up:
         assert "Answer N/A if " in task.intent or "answer N/A if " in task.intent
         wanted = task.eval.reference_answers
         assert wanted is not None and wanted.exact_match == "N/A"
-        assert len(task.eval.eval_types) == 2, "else giving up anywhere would do"
+        assert len(task.eval.eval_types) == 2, "giving up on any page would succeed"
 
 
-def test_no_two_tasks_say_the_same_and_all_end_by_stopping(suite: Suite) -> None:
+def test_goals_are_distinct_and_all_solutions_stop(suite: Suite) -> None:
     assert len({task.intent for task in suite.tasks}) == 75
     assert all(task.solution[-1].startswith("stop [") for task in suite.tasks)
 
 
-def test_the_same_seed_gives_the_same_suite_and_another_seed_another(suite: Suite) -> None:
+def test_the_seed_determines_the_suite(suite: Suite) -> None:
     assert load_suite("vwa75", world_seed=DEFAULT_SEED).digest == suite.digest
     other = load_suite("vwa75", world_seed=OTHER_SEED)
     assert Counter(task.category for task in other.tasks) == vwa75.QUOTAS
@@ -158,7 +158,7 @@ def test_random_clicks_solve_nothing(suite: Suite) -> None:
             with browser.session(hosts=server.hosts, addresses=server.addresses) as session:
                 session.open(*(addresses.fill(url) for url in start.split(" |AND| ")))
                 done = Agent(RandomClicks()).run(session, "", max_steps=10)
-                ended = session.page  # a check opens tabs, and the session follows them
+                ended = session.page  # checks open tabs, which the session would follow
                 final = Final.of(ended, done.answer, addresses)
                 for task in tasks:
                     score = evaluate(task, final, page=ended, addresses=addresses)
@@ -168,7 +168,7 @@ def test_random_clicks_solve_nothing(suite: Suite) -> None:
 
 @contextmanager
 def walk(task: Task, browser: Browser, server: Server, ocr: Ocr) -> Iterator[Iterator[Page]]:
-    """The pages that the solution of `task` passes, as the agent sees them."""
+    """Yield the pages of the solution of `task`, as the agent sees them."""
     server.reset()
     addresses = Addresses(server.placeholders, server.addresses)
     with browser.session(hosts=server.hosts, addresses=server.addresses, ocr=ocr) as session:
@@ -189,7 +189,7 @@ def walk(task: Task, browser: Browser, server: Server, ocr: Ocr) -> Iterator[Ite
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
+def test_only_ocr_reads_the_text_that_an_image_task_needs(
     suite: Suite,
 ) -> None:
     ocr = Ocr(default_cache())
@@ -204,6 +204,6 @@ def test_the_text_an_image_task_turns_on_is_read_by_ocr_and_stands_nowhere_else(
                         holds = wanted in neutralize(f"{node.name} {node.value}").lower()
                         was_read |= holds and node.kind == "ocr"
                         assert was_read or node.kind == "ocr" or not holds, (
-                            f"task {task.task_id}: {page.url} says {wanted!r} outside the image"
+                            f"task {task.task_id}: {page.url} shows {wanted!r} outside the image"
                         )
             assert was_read, f"task {task.task_id}: OCR never read {wanted!r}"

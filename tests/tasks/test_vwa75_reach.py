@@ -1,21 +1,21 @@
-"""How far back the suite reaches, as `python -m agentkv_tasks.reach` measured it in a browser."""
+"""Committed measurements of the distances that vwa75 needs (`python -m agentkv_tasks.reach`)."""
 
 from collections.abc import Mapping
 
 import pytest
 
 from agentkv_env.sites.world import DEFAULT_SEED
-from agentkv_tasks.reach import Measured, read
+from agentkv_tasks.reach import Measurements, read
 from agentkv_tasks.suites import load_suite
 
 
 @pytest.fixture(scope="module")
-def measured() -> Mapping[int, Measured]:
+def measured() -> Mapping[int, Measurements]:
     return read()
 
 
-def test_what_was_measured_is_of_these_tasks(
-    measured: Mapping[int, Measured],
+def test_the_measurements_belong_to_these_tasks(
+    measured: Mapping[int, Measurements],
 ) -> None:
     suite = load_suite("vwa75", world_seed=DEFAULT_SEED)
     steps = {task.task_id: len(task.solution) for task in suite.tasks}
@@ -25,13 +25,13 @@ def test_what_was_measured_is_of_these_tasks(
     }
 
 
-def test_at_least_thirty_tasks_need_what_was_seen_1500_tokens_earlier(
-    measured: Mapping[int, Measured],
+def test_at_least_thirty_tasks_need_a_text_from_1500_tokens_earlier(
+    measured: Mapping[int, Measurements],
 ) -> None:
     assert sum(one.reach >= 1500 for one in measured.values()) >= 30
 
 
 def test_at_least_twenty_tasks_need_facts_from_two_or_more_pages(
-    measured: Mapping[int, Measured],
+    measured: Mapping[int, Measurements],
 ) -> None:
     assert sum(one.sources >= 2 for one in measured.values()) >= 20

@@ -1,4 +1,4 @@
-"""The long suite: its make-up, how far back it reaches, and a replay in a real browser."""
+"""vwa-long: its composition, its memory distances, and two solutions in a real browser."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.tasks.text_walk import walk
 
 OTHER_SEED = 4711
 REPLAYED = (4, 13)
-"""One task that stays on one site, one that goes to and fro between two."""
-LETTERS_A_TOKEN = 3.2
+"""A task on one site, and a task that alternates between two sites."""
+CHARACTERS_PER_TOKEN = 3.2
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +37,20 @@ def test_it_has_15_tasks_of_25_to_60_steps(suite: Suite) -> None:
     assert all(task.solution[-1].startswith("stop [") for task in suite.tasks)
 
 
-def test_another_world_asks_for_other_things(suite: Suite) -> None:
+def test_other_worlds_have_other_goals(suite: Suite) -> None:
     assert load_suite("vwa-long", world_seed=DEFAULT_SEED).digest == suite.digest
     other = load_suite("vwa-long", world_seed=OTHER_SEED)
     assert not {task.intent for task in suite.tasks} & {task.intent for task in other.tasks}
 
 
-def test_what_is_needed_was_on_a_page_more_than_2000_tokens_ago(suite: Suite) -> None:
+def test_every_task_needs_a_text_from_more_than_2000_tokens_earlier(suite: Suite) -> None:
     with Server(World(DEFAULT_SEED)) as server:
         for task in suite.tasks:
-            assert reach(task, server) > 2000 * LETTERS_A_TOKEN, task.intent
+            assert reach(task, server) > 2000 * CHARACTERS_PER_TOKEN, task.intent
 
 
 def reach(task, server) -> int:
-    """Letters on the pages between the earliest fact and its use, pictures left out."""
+    """Return the characters on the pages between the earliest fact and its use, without images."""
     walked = walk(task, server)
     pages = [serialize(page, budget=10**6, count=len).text for page in walked.pages]
     found = list(uses(task.needs, pages, walked.replies))
@@ -71,7 +71,7 @@ class Silent:
 
 
 @pytest.mark.browser
-def test_two_of_them_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) -> None:
+def test_two_tasks_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) -> None:
     settings = read_settings(
         model="solution", policies=("full",), out=tmp_path, screenshots=False, workers=2
     )

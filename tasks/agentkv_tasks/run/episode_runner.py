@@ -43,15 +43,15 @@ class EpisodeRunner:
     A context manager. A lost browser is launched again for the next episode.
 
     Args:
-        line: connection to the process that holds the model; None for scripts.
+        connection: connection to the process that holds the model; None for scripts.
 
     Raises:
         ValueError: the browser or a port is unavailable; the message says what to do.
         ModelGone: the model's process has ended, at the start or during an episode.
     """
 
-    def __init__(self, plan: Plan, line: Connection | None) -> None:
-        self._plan, self._channel = plan, line
+    def __init__(self, plan: Plan, connection: Connection | None) -> None:
+        self._plan, self._connection = plan, connection
         self._settings = plan.settings
         self._stack = contextlib.ExitStack()
         self._browser_stack = contextlib.ExitStack()
@@ -67,8 +67,8 @@ class EpisodeRunner:
             self.addresses = _addresses(self._server, self._plan)
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
-            if self._channel is not None:
-                self._model = RemoteModel(self._channel)  # waits until the model is loaded
+            if self._connection is not None:
+                self._model = RemoteModel(self._connection)  # waits until the model is loaded
         except BaseException:
             self.__exit__()
             raise
