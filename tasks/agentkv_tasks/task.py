@@ -186,7 +186,7 @@ class Task(_Schema):
     category: Category | None = None
     """Ours. Kind of work."""
     max_steps: int = Field(default=30, ge=1)
-    """Ours. Maximum number of actions; 30 upstream."""
+    """Ours. Maximum number of actions; VisualWebArena allows 30."""
     solution: tuple[str, ...] = ()
     """Ours. Actions that solve the task, with elements by role and name instead of number:
     `click [link: Blue Kayak]`, `type [textbox: Search] [kayak] [1]`, `stop [42]`."""
@@ -207,8 +207,8 @@ class Task(_Schema):
 
     @model_validator(mode="after")
     def _uses_what_it_needs(self) -> "Task":
-        said = " ".join(self.solution)
-        if unused := [text for text in self.needs if not text or text not in said]:
+        solution = " ".join(self.solution)
+        if unused := [text for text in self.needs if not text or text not in solution]:
             raise ValueError(f"needs {unused[0]!r}, which occurs in no step of the solution")
         return self
 

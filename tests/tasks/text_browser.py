@@ -1,6 +1,6 @@
-"""A browser without a screen, to walk solutions in many worlds within seconds.
+"""A text browser that runs solutions in many worlds within seconds.
 
-Everything on a page counts as seen, so a missing `scroll` is not noticed here.
+It treats the whole page as visible, so it does not detect a missing `scroll`.
 """
 
 import http.client
@@ -12,34 +12,34 @@ from agentkv_env.actions import Action
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.server import Server
 from agentkv_tasks.addresses import Addresses
-from tests.tasks.text_names import reading
+from tests.tasks.text_names import readable_parts
 from tests.tasks.text_page import Element, read
 
 _NOWHERE = Box(0, 0, 0, 0)
 _BLANK = "about:blank"
-# The two things that the sites' scripts do to what is on a page.
+# The two effects that the sites' scripts have on a page.
 _OPENS = re.compile(r"document\.querySelector\('(?P<selector>[^']+)'\)\.showModal\(\)$")
 _ENABLES = "this.querySelector('[disabled]')?.removeAttribute('disabled')"
 
 
 class Refused(Exception):
-    """An action that fails in a real browser too."""
+    """An action that would also fail in a real browser."""
 
 
 class NeedsScript(Exception):
-    """An action that only a page's JavaScript carries out."""
+    """An action that needs a page's JavaScript."""
 
 
 @dataclass
 class Document:
-    """A page that was fetched."""
+    """A fetched page."""
 
     url: str
-    """Where it really is, port and all."""
+    """Real form, with the port."""
     html: str
     root: Element
     seen: list[Element] = field(default_factory=list)
-    """The element with number 1, 2, ..."""
+    """Elements by number: 1, 2, ..."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Tab:
 
 
 class TextBrowser:
-    """Tabs on the sites of `server`; takes the actions that a session takes."""
+    """Tabs on the sites of `server`, with the interface of a session."""
 
     def __init__(self, server: Server) -> None:
         self.addresses = Addresses(server.placeholders, server.addresses)
@@ -71,23 +71,23 @@ class TextBrowser:
     def close(self) -> None:
         self._connection.close()
 
-    # ---- as a session -----------------------------------------------------------------------
+    # ---- session interface ------------------------------------------------------------------
 
     def open(self, *urls: str) -> None:
-        """One tab for each address, the first is current."""
+        """Open one tab for each address; the first tab is current."""
         self._tabs = [_Tab([self.fetch(url)]) for url in urls]
         self._current = 0
 
     @property
     def document(self) -> Document:
-        """The page of the current tab."""
+        """Page of the current tab."""
         return self._tabs[self._current].document
 
     def observe(self) -> Page:
-        """The current page, all of it."""
+        """Return the whole current page."""
         document = self.document
         document.seen, nodes = [], []
-        for part in reading(document.root):
+        for part in readable_parts(document.root):
             id = None
             if part.element is not None:
                 document.seen.append(part.element)
@@ -104,11 +104,11 @@ class TextBrowser:
         )
 
     def act(self, action: Action) -> None:
-        """Carry out an action other than `stop`.
+        """Perform an action other than `stop`.
 
         Raises:
-            Refused: a real browser would refuse it.
-            NeedsScript: nothing would happen without JavaScript.
+            Refused: a real browser would refuse the action.
+            NeedsScript: the action has no effect without JavaScript.
         """
         tab = self._tabs[self._current]
         match action.kind:
@@ -123,7 +123,7 @@ class TextBrowser:
             case "go_back" | "go_forward":
                 index = tab.index + (1 if action.kind == "go_forward" else -1)
                 if not 0 <= index < len(tab.entries):
-                    raise Refused(f"{action.kind}: there is no such page")
+                    raise Refused(f"{action.kind}: the history has no such page")
                 tab.index = index
                 tab.entries[index] = self.fetch(tab.document.url)
             case "tab_focus":
@@ -137,24 +137,24 @@ class TextBrowser:
                 del self._tabs[self._current]
                 self._current = max(0, self._current - 1)
             case "press":
-                raise NeedsScript("keys are not known here")
+                raise NeedsScript("keys are not supported")
             case _:
-                pass  # everything is in view, and nothing reacts to a mouse
+                pass  # the whole page is visible, and no page reacts to the mouse
 
     # ---- pages ------------------------------------------------------------------------------
 
     def fetch(self, url: str, body: str | None = None) -> Document:
-        """The page at `url` (in any form), redirects followed; a form is posted with `body`."""
+        """Fetch the page at `url` (in any form), or post `body` there, and follow redirects."""
         url = self.addresses.real(url)
         for _ in range(8):
-            response, content = self._ask(url, body)
+            response, content = self._request(url, body)
             if response.status not in (301, 302, 303, 307):
                 html = content.decode()
                 return Document(url, html, read(html))
             url, body = urljoin(url, response.headers["Location"]), None
-        raise Refused(f"{url} redirects for ever")
+        raise Refused(f"{url} redirects endlessly")
 
-    def _ask(self, url: str, body: str | None) -> tuple[http.client.HTTPResponse, bytes]:
+    def _request(self, url: str, body: str | None) -> tuple[http.client.HTTPResponse, bytes]:
         parts = urlsplit(url)
         cookies = self._cookies.setdefault(parts.netloc, {})
         headers = {"Host": parts.netloc}
@@ -194,17 +194,17 @@ class TextBrowser:
             case "input", "checkbox":
                 _set(element, "checked", not element.has("checked"))
             case "input", "radio":
-                for other in _among(self.document.root, element):
+                for other in _radio_group(self.document.root, element):
                     _set(other, "checked", other is element)
-                _tell(element)
+                _notify_form(element)
             case "button", "" | "submit":
                 self._press_button(element)
             case "input", "submit" | "image":
                 self._press_button(element)
             case "input" | "textarea", _:
-                pass  # only the focus goes there
+                pass  # only the focus moves
             case _:
-                raise NeedsScript(f"nothing happens at a click on this {element.tag}")
+                raise NeedsScript(f"a click on this {element.tag} has no effect")
 
     def _follow(self, link: Element) -> None:
         url = urljoin(self.document.url, link.get("href"))
@@ -219,7 +219,7 @@ class TextBrowser:
     def _type(self, element: Element, action: Action) -> None:
         if element.tag == "select":
             _choose(element, action.text)
-            _tell(element)
+            _notify_form(element)
             return
         if element.has("readonly") or element.tag not in ("input", "textarea"):
             raise Refused(f"{element.tag} takes no text")
@@ -256,9 +256,9 @@ class TextBrowser:
         for each in self.document.root.walk():
             is_field = each.tag in ("input", "select", "textarea") or each is button
             if is_field and self._form_of(each) is form and not _is_disabled(each):
-                if each.has("required") and not any(value for _, value in _said(each, button)):
+                if each.has("required") and not any(value for _, value in _form_data(each, button)):
                     raise Refused(f"the field {each.get('name')} is required")
-                fields += _said(each, button)
+                fields += _form_data(each, button)
         own = button.attributes if button is not None else {}
         action = own.get("formaction") or form.get("action") or self.document.url
         url = urljoin(self.document.url, action).split("#")[0]
@@ -271,7 +271,7 @@ class TextBrowser:
 
 
 def value_of(element: Element) -> str:
-    """What a field holds now."""
+    """Return the current value of a field."""
     if element.tag == "select":
         options = [each for each in element.walk() if each.tag == "option"]
         chosen = [each for each in options if each.has("selected")] or options[:1]
@@ -282,8 +282,11 @@ def value_of(element: Element) -> str:
     return element.get("value", "on" if is_box else "")
 
 
-def _said(element: Element, button: Element | None) -> list[tuple[str, str]]:
-    """What a field tells the form: nothing without a name, an unchecked box, another button."""
+def _form_data(element: Element, button: Element | None) -> list[tuple[str, str]]:
+    """Return the form data of a field.
+
+    A field without a name, an unchecked box and any button but the pressed one have none.
+    """
     kind = element.get("type").lower()
     if not element.get("name") or kind in ("file", "reset", "button"):
         return []
@@ -308,8 +311,8 @@ def _label(option: Element) -> str:
     return " ".join(option.text_content.split())
 
 
-def _tell(changed: Element) -> None:
-    """Let the form of a changed field react."""
+def _notify_form(changed: Element) -> None:
+    """Run the effect of the form's `onchange` handler."""
     form = changed.closest("form")
     if form is not None and form.get("onchange") == _ENABLES:
         for each in form.select("[disabled]")[:1]:
@@ -328,7 +331,7 @@ def _is_disabled(element: Element) -> bool:
     return element.has("disabled") or any(each.has("disabled") for each in around)
 
 
-def _among(root: Element, radio: Element) -> list[Element]:
+def _radio_group(root: Element, radio: Element) -> list[Element]:
     form = radio.closest("form")
     return [
         each for each in root.walk()

@@ -1,4 +1,4 @@
-"""Pages of a text browser as the evaluators want them: a tab that loads and answers locators."""
+"""Scoring in a text browser: a page that loads addresses and evaluates locators."""
 
 import re
 from typing import Any, cast
@@ -21,14 +21,14 @@ _ATTRIBUTE = re.compile(r"\.getAttribute\((['\"])(?P<name>.*?)\1\)$")
 
 
 class UnknownScript(Exception):
-    """A locator of a shape that is not understood here."""
+    """A locator in a form that the text browser does not support."""
 
 
 def scored(task: Task, browser: TextBrowser, answer: str) -> Score:
-    """The score of an episode of `task` that ended on the browser's current page.
+    """Score an episode of `task` that ended on the current page of the browser.
 
     Raises:
-        UnknownScript: a check looks at something in a way that only a browser can.
+        UnknownScript: a check needs a real browser.
     """
     page = cast(PlaywrightPage, CheckedPage(browser, browser.document))
     final = Final.of(page, answer, browser.addresses)
@@ -36,7 +36,7 @@ def scored(task: Task, browser: TextBrowser, answer: str) -> Score:
 
 
 class CheckedPage:
-    """As much of Playwright's page as checks use."""
+    """The part of Playwright's `Page` that checks use."""
 
     def __init__(self, browser: TextBrowser, document: Document | None = None) -> None:
         self._browser = browser
@@ -67,11 +67,11 @@ class CheckedPage:
         return False
 
     def evaluate(self, script: str) -> object:
-        """What the locator `script` gives.
+        """Return the result of the locator `script`.
 
         Raises:
-            Error: it would throw, because there is no such element.
-            UnknownScript: it has another shape than those known.
+            Error: no element matches, so the script would throw.
+            UnknownScript: the form of the script is not supported.
         """
         assert self._document is not None
         root, script = self._document.root, script.removeprefix("() => ").strip()
@@ -92,7 +92,7 @@ class CheckedPage:
         if not elements:
             if tail.startswith("?."):
                 return None
-            raise Error(f"there is no {selector}")
+            raise Error(f"no element matches {selector}")
         return _read(elements[0], tail.removeprefix("?"))
 
 

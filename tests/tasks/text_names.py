@@ -1,4 +1,4 @@
-"""What the elements of a page are called, by the rules of the walk (env/agentkv_env/scripts)."""
+"""Roles and names of elements, by the rules of the page walk (env/agentkv_env/scripts)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 @dataclass(frozen=True)
-class Named:
-    """Something to be read; `element` only where it can be acted on."""
+class NamedPart:
+    """A readable part of a page; `element` is set if an action can target it."""
 
     role: str
     name: str
     element: Element | None = None
 
 
-def reading(root: Element) -> Iterator[Named]:
-    """All that can be read on the page, in reading order."""
-    yield from _merged(_parts(root, root))
+def readable_parts(root: Element) -> Iterator[NamedPart]:
+    """Yield the readable parts of the page in reading order."""
+    yield from _merge_lines(_parts(root, root))
 
 
 def role_of(element: Element) -> str:
-    """The role, empty for what cannot be acted on."""
+    """Return the role of an element, or an empty string if no action can target it."""
     tag = element.tag
     if tag == "input":
         kind = element.get("type", "text")
@@ -54,10 +54,10 @@ def role_of(element: Element) -> str:
 
 
 def name_of(root: Element, element: Element) -> str:
-    """The name of `element`, which has a role, on the page `root`."""
+    """Return the name of `element`, which must have a role, on the page `root`."""
     ids = element.get("aria-labelledby").split()
     by_ids = [each for each in root.walk() if ids and each.get("id") in ids]
-    own = " ".join(_text(each) for each in by_ids) or _squeezed(element.get("aria-label"))
+    own = " ".join(_text(each) for each in by_ids) or _collapse(element.get("aria-label"))
     if own:
         return own
     tag, role = element.tag, role_of(element)
@@ -65,65 +65,65 @@ def name_of(root: Element, element: Element) -> str:
         standard = {"submit": "Submit", "reset": "Reset", "image": "Submit"}
         alt = element.get("alt") if element.get("type") == "image" else ""
         given = alt or element.get("value") or element.get("title")
-        return _squeezed(given) or standard.get(element.get("type"), "")
+        return _collapse(given) or standard.get(element.get("type"), "")
     if tag in _CONTROLS:
         labels = " ".join(_text(label) for label in _labels(root, element)).strip()
         if labels:
             return labels
     if tag in ("input", "textarea", "select") or role == "textbox":
-        return _squeezed(element.get("placeholder") or element.get("title"))
-    return _text(element) or _squeezed(element.get("title"))
+        return _collapse(element.get("placeholder") or element.get("title"))
+    return _text(element) or _collapse(element.get("title"))
 
 
-def _parts(root: Element, here: Element, inside: bool = False) -> Iterator[Named | None]:
-    """What `here` holds; None ends a line."""
+def _parts(root: Element, here: Element, inside: bool = False) -> Iterator[NamedPart | None]:
+    """Yield the parts inside `here`; None ends a line."""
     for child in here.children:
         if isinstance(child, str):
             if not inside:
-                yield Named("text", child)
+                yield NamedPart("text", child)
             continue
         if child.is_hidden:
             continue
         role = role_of(child)
         if role:
             yield None
-            yield Named(role, name_of(root, child), child)
+            yield NamedPart(role, name_of(root, child), child)
             if role in ("link", "button"):
                 yield from _parts(root, child, True)
             yield None
         elif child.tag == "img":
             yield None
             if not inside and child.get("alt"):
-                yield Named("image", child.get("alt"))
+                yield NamedPart("image", child.get("alt"))
         elif child.tag in _HEADINGS and not inside:
             yield None
-            yield Named("heading", _text(child))
+            yield NamedPart("heading", _text(child))
             yield from _parts(root, child, True)
             yield None
         else:
             ends_line = not child.is_inline
             if ends_line:
                 yield None
-            spoken_for = child.tag == "label" and _control(root, child) is not None
-            yield from _parts(root, child, inside or spoken_for)
+            is_label = child.tag == "label" and _control(root, child) is not None
+            yield from _parts(root, child, inside or is_label)
             if ends_line:
                 yield None
 
 
-def _merged(parts: Iterator[Named | None]) -> Iterator[Named]:
-    """Pieces of text that stand on one line become one."""
+def _merge_lines(parts: Iterator[NamedPart | None]) -> Iterator[NamedPart]:
+    """Merge pieces of text on the same line."""
     pending = ""
     for part in parts:
         if part is not None and part.role == "text":
             pending += part.name
             continue
         if pending.strip():
-            yield Named("text", _squeezed(pending))
+            yield NamedPart("text", _collapse(pending))
         pending = ""
         if part is not None:
             yield part
     if pending.strip():
-        yield Named("text", _squeezed(pending))
+        yield NamedPart("text", _collapse(pending))
 
 
 def _labels(root: Element, element: Element) -> list[Element]:
@@ -144,7 +144,7 @@ def _control(root: Element, label: Element) -> Element | None:
 
 
 def _text(element: Element) -> str:
-    return _squeezed(_raw(element))
+    return _collapse(_raw(element))
 
 
 def _raw(element: Element) -> str:
@@ -162,5 +162,5 @@ def _raw(element: Element) -> str:
     return text
 
 
-def _squeezed(text: str) -> str:
+def _collapse(text: str) -> str:
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""An HTML page as a tree: what a stylesheet and a script would add is left out."""
+"""An HTML page as a tree of elements, without the effects of stylesheets and scripts."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _SILENT = frozenset("script style template noscript head title datalist".split()
 
 @dataclass(eq=False)
 class Element:
-    """One element; the attributes `value`, `checked` and `selected` say what holds now."""
+    """An element; its attributes `value`, `checked` and `selected` hold the current state."""
 
     tag: str
     attributes: dict[str, str]
@@ -34,7 +34,7 @@ class Element:
         return name in self.attributes
 
     def walk(self) -> Iterator["Element"]:
-        """This element and all below it, in document order."""
+        """Yield this element and its descendants in document order."""
         yield self
         for child in self.children:
             if isinstance(child, Element):
@@ -47,7 +47,7 @@ class Element:
             here = here.parent
 
     def closest(self, tag: str) -> Optional["Element"]:
-        """The element itself or the nearest one around it with this tag."""
+        """Return the nearest element with this tag: the element itself or an ancestor."""
         return next((each for each in (self, *self.ancestors()) if each.tag == tag), None)
 
     @property
@@ -56,7 +56,7 @@ class Element:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether this element, apart from those around it, shows nothing."""
+        """True if this element is hidden, regardless of its ancestors."""
         return (
             self.tag in _SILENT
             or self.has("hidden")
@@ -79,7 +79,7 @@ class Element:
 
     @property
     def inner_text(self) -> str:
-        """The shown text: one line for each block, a tab between the cells of a row."""
+        """Visible text, with a line for each block and a tab between the cells of a row."""
         text = re.sub(r"[ ]*\t[ ]*", "\t", re.sub(r"[^\S\n\t]+", " ", self._shown()))
         return re.sub(r"\n+", "\n", re.sub(r"[ \t]*\n[ ]*", "\n", text)).strip()
 
@@ -99,20 +99,20 @@ class Element:
         return "".join(parts)
 
     def select(self, selector: str) -> list["Element"]:
-        """What `querySelectorAll` gives, for tags, #id, .class, [attribute] and descendants.
+        """Return the matches of a selector of tags, #id, .class, [attribute] and descendants.
 
         Raises:
             ValueError: the selector has something else in it.
         """
         chains = [_chain(one) for one in selector.split(",")]
-        return [each for each in self.walk() if any(_fits(each, chain) for chain in chains)]
+        return [each for each in self.walk() if any(_matches(each, chain) for chain in chains)]
 
 
 def read(html: str) -> Element:
-    """The document as a tree.
+    """Parse a document into a tree.
 
     Raises:
-        ValueError: an end tag closes nothing, or a form stands inside a form.
+        ValueError: an end tag has no start tag, or forms are nested.
     """
     reader = _Reader()
     reader.feed(html)
@@ -129,7 +129,7 @@ class _Reader(HTMLParser):
         if tag in _CLOSES_P and self._here.tag == "p":
             self._up()
         if tag == "form" and self._here.closest("form"):
-            raise ValueError("a form inside a form")
+            raise ValueError("nested forms")
         element = Element(tag, {name: value or "" for name, value in attrs}, self._here)
         self._here.children.append(element)
         if tag not in _VOID:
@@ -153,46 +153,46 @@ class _Reader(HTMLParser):
 
 _PART = re.compile(
     r"(?P<tag>[a-zA-Z][\w-]*)|#(?P<id>[\w-]+)|\.(?P<class>[\w-]+)"
-    r"|\[(?P<name>[\w-]+)(?:(?P<way>[*^$]?=)(?P<quote>[\"']?)(?P<value>[^\]]*?)(?P=quote))?\]"
+    r"|\[(?P<name>[\w-]+)(?:(?P<operator>[*^$]?=)(?P<quote>[\"']?)(?P<value>[^\]]*?)(?P=quote))?\]"
     r"|:(?P<state>checked|first-child|last-child)"
 )
 
 
 def _chain(selector: str) -> list[tuple[str, str]]:
-    """Pairs of a combinator (" " or ">") and what must fit, the last one first."""
-    chain, way = [], " "
+    """Split a selector into pairs of combinator (" " or ">") and simple selector, last first."""
+    chain, combinator = [], " "
     for word in re.findall(r"(?:\[[^\]]*\]|[^\s>])+|>", selector.strip()):
         if word == ">":
-            way = ">"
+            combinator = ">"
             continue
-        chain.append((way, word))
-        way = " "
+        chain.append((combinator, word))
+        combinator = " "
     return chain[::-1]
 
 
-def _fits(element: Element, chain: list[tuple[str, str]]) -> bool:
-    way, simple = chain[0]
-    if not _is(element, simple):
+def _matches(element: Element, chain: list[tuple[str, str]]) -> bool:
+    combinator, simple = chain[0]
+    if not _matches_simple(element, simple):
         return False
     if len(chain) == 1:
         return True
     around = list(element.ancestors())
-    return any(_fits(each, chain[1:]) for each in (around[:1] if way == ">" else around))
+    return any(_matches(each, chain[1:]) for each in (around[:1] if combinator == ">" else around))
 
 
-def _is(element: Element, simple: str) -> bool:
+def _matches_simple(element: Element, simple: str) -> bool:
     end = 0
     while end < len(simple):
         part = _PART.match(simple, end)
         if part is None:
             raise ValueError(f"unknown selector '{simple}'")
         end = part.end()
-        if not _has(element, part):
+        if not _matches_part(element, part):
             return False
     return True
 
 
-def _has(element: Element, part: re.Match[str]) -> bool:
+def _matches_part(element: Element, part: re.Match[str]) -> bool:
     if part["tag"]:
         return element.tag == part["tag"].lower()
     if part["id"]:
@@ -204,7 +204,7 @@ def _has(element: Element, part: re.Match[str]) -> bool:
     if not element.has(part["name"]):
         return False
     found, value = element.get(part["name"]), part["value"]
-    match part["way"]:
+    match part["operator"]:
         case "=":
             return found == value
         case "*=":

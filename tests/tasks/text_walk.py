@@ -1,4 +1,4 @@
-"""Walking a task's solution in a text browser."""
+"""Solutions of tasks in a text browser."""
 
 from dataclasses import dataclass, field
 
@@ -13,21 +13,21 @@ from tests.tasks.text_checks import scored
 
 @dataclass
 class Walk:
-    """What was met on the way."""
+    """Record of a solution's run."""
 
     reason: str = "the solution does not stop"
-    """Why it does not score 1; empty if it does."""
+    """Reason for a score below 1; empty on success."""
     pages: list[Page] = field(default_factory=list)
     replies: list[str] = field(default_factory=list)
-    """One for each page."""
+    """One reply per page."""
 
 
 def walk(task: Task, server: Server) -> Walk:
-    """The solution of `task` carried out from a fresh state, and scored.
+    """Run the solution of `task` from a fresh state, and score it.
 
     Raises:
-        SolutionStuck, Refused: a step cannot be done on the page it meets.
-        NeedsScript, UnknownScript: only a real browser can do a step, or a check.
+        SolutionStuck, Refused: the current page does not allow a step.
+        NeedsScript, UnknownScript: a step or a check needs a real browser.
     """
     server.reset()
     done = Walk()

@@ -103,7 +103,7 @@ class _Client:
 class Host:
     """Decodes the episodes of several workers in shared forwards.
 
-    A connection that closes ends its own episode and no other.
+    A closed connection ends only its own episode.
     """
 
     def __init__(self, model: "LocalModel", settings: "RunSettings") -> None:

@@ -21,7 +21,7 @@ START_S = 600.0
 
 
 class CannotStart(ValueError):
-    """The run cannot start; the message says what to correct. Nothing was run."""
+    """The run cannot start; the message says what to correct. No episode has run."""
 
 
 class ModelProcess:
