@@ -60,7 +60,7 @@ class References(_Schema):
     required_values: tuple[str, ...] | None = None
     """Inequalities such as `>= 300` that the number must satisfy."""
     fuzzy_match: str | tuple[str, ...] | None = None
-    """`N/A` for tasks that cannot be done; anything else needs a judge model."""
+    """`N/A` for impossible tasks; any other text needs a judge model."""
 
     @field_validator("required_values")
     @classmethod

@@ -102,7 +102,7 @@ class Element:
         """Return the matches of a selector of tags, #id, .class, [attribute] and descendants.
 
         Raises:
-            ValueError: the selector has something else in it.
+            ValueError: the selector has an unsupported part.
         """
         chains = [_chain(one) for one in selector.split(",")]
         return [each for each in self.walk() if any(_matches(each, chain) for chain in chains)]

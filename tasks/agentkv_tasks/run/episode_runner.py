@@ -32,7 +32,7 @@ from agentkv_tasks.results import Row
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 
-_OUTSIDE_SETTLE_S = 3.0  # VisualWebArena's own wait before it reads a page it has opened
+_OUTSIDE_SETTLE_S = 3.0  # VisualWebArena waits as long before it reads a page that a check opened
 
 _EVALUATION_S = 60.0
 
@@ -251,7 +251,7 @@ class EpisodeRunner:
         try:
             self._browser_stack.close()
         except (BrowserGone, PlaywrightError):
-            pass  # it is gone already
+            pass  # the browser has died
         self._browser_stack = contextlib.ExitStack()
 
 
