@@ -151,9 +151,9 @@ def report(
     """Print the table of a run, or of several pooled runs, and rewrite report.html."""
     with options.for_people() as console:
         from agentkv_tasks.report.pool import read_runs
-        from agentkv_tasks.report.summary import summarise
+        from agentkv_tasks.report.summary import summarize
         from agentkv_tasks.report.tables import markdown as as_markdown
-        from agentkv_tasks.report.tables import standings
+        from agentkv_tasks.report.tables import policy_lines
         from agentkv_tasks.report.write import write_report
         from agentkv_tasks.results import mixed_versions
         from agentkv_tasks.run.display import failure_lines, result_table
@@ -161,7 +161,7 @@ def report(
         others = None if against is None else options.split("--against", against)
         rows = [row for run in read_runs(folders).values() for row in run]
         if markdown:
-            typer.echo(plain(as_markdown(standings(summarise(rows), others))))
+            typer.echo(plain(as_markdown(policy_lines(summarize(rows), others))))
             return
         path = write_report(*folders, out=out, against=others)
         console.print(result_table(rows))
@@ -241,7 +241,7 @@ def act(
     """Run the agent on one page with one goal, and print its actions."""
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.run.act import act_once
+        from agentkv_tasks.run.act import run_goal
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--observations", observations, ("whole", "changes"))
@@ -254,7 +254,7 @@ def act(
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))
-        episode = act_once(
+        episode = run_goal(
             settings,
             url,
             goal,

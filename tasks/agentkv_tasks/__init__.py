@@ -1,1 +1,1 @@
-"""The measurements: task schema, suites, evaluators, runner, statistics and report."""
+"""Evaluation of agents and caches: tasks, suites, scoring, runs, reports and benchmarks."""

@@ -32,7 +32,7 @@ from agentkv_tasks.task import Task
 
 MEASURED = Path(__file__).parent / "vwa75" / "measured.json"
 OBSERVATION_TOKENS = 3840
-"""Tokens per page, the agent's default."""
+"""Tokens per page; the agent's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurements:
     """Measurements of one task, from the model's point of view."""
 
     reach: int
-    """Largest distance of its needs in tokens; 0 if it needs nothing."""
+    """Largest distance of its needs, in tokens; 0 if it needs nothing."""
     tokens: int
     """Tokens of all observations together."""
     steps: int
@@ -65,7 +65,7 @@ class Measured:
     """Lines of all pages that the observation budget cut."""
 
 
-class Played:
+class RecordedSolution:
     """A `Solution` that records the pages and replies of one episode."""
 
     name = "played"
@@ -75,7 +75,7 @@ class Played:
         self.pages: list[Page] = []
         self.replies: list[str] = []
 
-    def begin(self, goal: str, *, seed: int = 0) -> "Played":
+    def begin(self, goal: str, *, seed: int = 0) -> "RecordedSolution":
         return self
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
@@ -85,7 +85,7 @@ class Played:
         return answer
 
 
-# ---- pure: from texts to distances ----------------------------------------------------------
+# ---- distances in texts ---------------------------------------------------------------------
 
 
 def uses(
@@ -110,56 +110,58 @@ def uses(
     first = 0
     for text in needs:
         begin = max(first, earlier.get(text, -1) + 1)
-        step = next((s for s in range(begin, len(replies)) if _says(replies[s], text)), None)
+        step = next((s for s in range(begin, len(replies)) if _contains(replies[s], text)), None)
         if step is None:
             raise ValueError(f"needs {text!r}, which no reply from step {begin + 1} on contains")
-        source = _last(pages[: step + 1], text)
-        written = _last(replies[:step], text)
+        source = _last_index(pages[: step + 1], text)
+        written = _last_index(replies[:step], text)
         known = [place for place in (source, written) if place is not None]
         yield Use(text, source, step, sum(sizes[max(known, default=-1) + 1 : step + 1]))
         first = earlier[text] = step
 
 
-def _last(texts: Sequence[str], wanted: str) -> int | None:
-    return next((i for i in reversed(range(len(texts))) if _says(texts[i], wanted)), None)
+def _last_index(texts: Sequence[str], wanted: str) -> int | None:
+    return next((i for i in reversed(range(len(texts))) if _contains(texts[i], wanted)), None)
 
 
-def _says(text: str, wanted: str) -> bool:
+def _contains(text: str, wanted: str) -> bool:
     """Return True if `text` contains `wanted` as whole words, in any case."""
     words = re.escape(neutralize(wanted))
     return re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
 
 
-# ---- in a browser ---------------------------------------------------------------------------
+# ---- solutions in a browser -----------------------------------------------------------------
 
 
-def play(task: Task, browser: Browser, server: Server, ocr: Ocr | None) -> tuple[Played, float]:
+def play(
+    task: Task, browser: Browser, server: Server, ocr: Ocr | None
+) -> tuple[RecordedSolution, float]:
     """Play the solution of a task; return the recording and the score."""
     server.reset()
     addresses = Addresses(server.placeholders, server.addresses)
-    played = Played([addresses.fill(line) for line in task.solution])
+    recording = RecordedSolution([addresses.fill(line) for line in task.solution])
     with browser.session(hosts=server.hosts, addresses=server.addresses, ocr=ocr) as session:
         session.open(*(addresses.fill(url) for url in task.start_urls))
-        done = Agent(played).run(session, task.intent, max_steps=task.max_steps)
+        done = Agent(recording).run(session, task.intent, max_steps=task.max_steps)
         final = Final.of(session.page, done.answer, addresses)
         score = evaluate(task, final, page=session.page, addresses=addresses)
-    return played, score.value
+    return recording, score.value
 
 
-def measure(task: Task, played: Played, count: Callable[[str], int]) -> Measured:
-    """Measure a played task.
+def measure(task: Task, recording: RecordedSolution, count: Callable[[str], int]) -> Measurements:
+    """Measure a task from the recording of its solution.
 
     Raises:
         ValueError: no page before its use shows a needed text.
     """
-    seen = [serialize(page, budget=OBSERVATION_TOKENS, count=count) for page in played.pages]
+    seen = [serialize(page, budget=OBSERVATION_TOKENS, count=count) for page in recording.pages]
     texts = [one.text for one in seen]
     sizes = [count(text) for text in texts]
-    found = list(uses(task.needs, texts, played.replies, count=count))
+    found = list(uses(task.needs, texts, recording.replies, count=count))
     if unseen := [use.text for use in found if use.source is None]:
         raise ValueError(f"task {task.task_id} needs {unseen[0]!r}, which no page shows")
-    sources = {played.pages[use.source].url for use in found if use.source is not None}
-    return Measured(
+    sources = {recording.pages[use.source].url for use in found if use.source is not None}
+    return Measurements(
         reach=max((use.distance for use in found), default=0),
         tokens=sum(sizes),
         steps=len(sizes),
@@ -169,30 +171,30 @@ def measure(task: Task, played: Played, count: Callable[[str], int]) -> Measured
     )
 
 
-def nano_tokens() -> Callable[[str], int]:
+def nano_token_counter() -> Callable[[str], int]:
     """Return a function that counts tokens with nano's tokenizer."""
     return PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json"))).count
 
 
-def read(path: Path = MEASURED) -> dict[int, Measured]:
+def read(path: Path = MEASURED) -> dict[int, Measurements]:
     """Return the committed measurements by task id."""
-    return {int(key): Measured(**row) for key, row in json.loads(path.read_text()).items()}
+    return {int(key): Measurements(**row) for key, row in json.loads(path.read_text()).items()}
 
 
 def main() -> None:
     """Measure all tasks of vwa75 and write the file."""
-    from agentkv_tasks import vwa75  # the suite is measured, it is no part of the measurement
+    from agentkv_tasks import vwa75  # imported here, because the module itself needs no suite
 
     parser = argparse.ArgumentParser(description="Measure how far back the tasks of vwa75 reach.")
     parser.add_argument("--world-seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--out", type=Path, default=MEASURED)
     options = parser.parse_args()
-    world, count, ocr = World(options.world_seed), nano_tokens(), Ocr.find(default_cache())
+    world, count, ocr = World(options.world_seed), nano_token_counter(), Ocr.find(default_cache())
     rows = {}
     with Server(world) as server, Browser.launch() as browser:
         for task in vwa75.tasks(world):
-            played, score = play(task, browser, server, ocr)
-            row = measure(task, played, count)
+            recording, score = play(task, browser, server, ocr)
+            row = measure(task, recording, count)
             rows[task.task_id] = asdict(row)
             print(task.task_id, task.category, f"score {score:g}", row, flush=True)
     lines = (f' "{number}": {json.dumps(row)}' for number, row in rows.items())

@@ -1,7 +1,7 @@
 """Result rows: one JSON line per episode, appended and flushed to disk, never rewritten.
 
-A run that was killed at any moment can continue: an unfinished line is cut off, an episode with a
-row does not run again, and no key counts twice.
+A run can be killed at any moment and continued later: an unfinished line is cut off, an episode
+with a row does not run again, and no key counts twice.
 """
 
 import fcntl
@@ -24,13 +24,13 @@ FAILURES = ("crash", "env_error", "timeout", "unjudged")
 
 
 UNRECORDED: Mapping[str, Any] = {"observations": "whole", "deterministic": False, "weights": ""}
-"""Settings that older rows do not record, with the values that they had."""
+"""Settings missing from older rows, with the values in effect at the time."""
 
 DECISIVE = ("agentkv", "torch", "transformers", "tokenizers", "playwright")
-"""Packages whose version may change rows. Python's version changes none; the commit changes with
-the documentation too."""
+"""Packages whose versions can change results. Python's version does not change them, and the commit
+also changes with the documentation."""
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 class ResultsError(ValueError):
@@ -60,7 +60,7 @@ class Row:
     score: float | None
     """None if the episode could not be scored."""
     reason: str = ""
-    """Evaluator that failed."""
+    """Evaluator that failed, and why."""
     answer: str = ""
     error: str = ""
     steps: int = 0
@@ -136,9 +136,9 @@ def key_of(
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the complete rows of a file, the last one of each key.
+    """Read the complete rows of a file, keeping the last row of each key.
 
-    An unfinished last line is ignored. The file is not changed.
+    An unfinished last line is ignored, and the file is not changed.
 
     Raises:
         ResultsError: a line is not a row; the message names file and line.
@@ -152,7 +152,7 @@ def read_rows(path: Path) -> list[Row]:
         if not line.strip():
             continue
         row = _row(line, f"{path}: line {number}")
-        rows.pop(row.key, None)  # a repeated episode takes the place of its last run
+        rows.pop(row.key, None)  # a repeated episode moves to the end
         rows[row.key] = row
     return list(rows.values())
 
@@ -189,8 +189,10 @@ class Results:
         return tuple(self._rows.values())
 
     def has(self, key: str, *, retry_failures: bool = False) -> bool:
-        """Return True if the episode is done; with `retry_failures`, one that the harness ended is
-        not."""
+        """Return True if the episode has a row.
+
+        With `retry_failures`, a row of an episode that the harness ended does not count.
+        """
         row = self._rows.get(key)
         return row is not None and not (retry_failures and row.status in FAILURES)
 
@@ -259,7 +261,7 @@ def refuse_other_versions(rows: Iterable[Row], versions: Mapping[str, str], path
 
 
 def mixed_versions(rows: Iterable[Row]) -> list[str]:
-    """Return a line for each `DECISIVE` package, and for the commit, that differs among rows."""
+    """Return a warning for each `DECISIVE` package, and for the commit, that differs among rows."""
     found: dict[str, set[str]] = {name: set() for name in (*DECISIVE, "commit")}
     for row in rows:
         for name in DECISIVE:
@@ -311,8 +313,8 @@ class _NumberError(ValueError):
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise _NumberError(f"a number of {len(digits)} digits")
+    if len(digits) > _MAX_DIGITS:
+        raise _NumberError(f"a number of {len(digits)} digits; expected at most {_MAX_DIGITS}")
     return int(digits)
 
 

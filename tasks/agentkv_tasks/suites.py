@@ -1,4 +1,4 @@
-"""Suites: named ones, or task files in VisualWebArena's schema."""
+"""Named suites, and suites from task files in VisualWebArena's schema."""
 
 import hashlib
 from collections.abc import Callable
@@ -15,8 +15,8 @@ class SuiteError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A suite of the package, drawn from a world."""
+class NamedSuite:
+    """A suite of the package; its tasks are drawn from a world."""
 
     about: str
     tasks: Callable[[World], list[Task]]
@@ -35,11 +35,11 @@ def _vwa_long(world: World) -> list[Task]:
 
 
 SUITES = {
-    "vwa75": Named(
+    "vwa75": NamedSuite(
         "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
         _vwa75,
     ),
-    "vwa-long": Named(
+    "vwa-long": NamedSuite(
         "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",
         _vwa_long,
     ),
@@ -61,7 +61,7 @@ def load_suite(name: str, *, world_seed: int) -> Suite:
     """Load a named suite, a JSON file, or a folder of JSON files.
 
     Raises:
-        SuiteError: neither exists; the message names the suites.
+        SuiteError: `name` is neither a suite nor a path; the message lists the suites.
         TaskError: a file is invalid; the message names file, task and field.
     """
     if name in SUITES:

@@ -1,4 +1,4 @@
-"""Tasks in VisualWebArena's schema, plus a few fields of ours.
+"""Tasks in VisualWebArena's schema, with a few additional fields of our own.
 
 All 910 official tasks load unchanged, except that sequences become tuples. Unknown fields are
 refused, because a misspelled key in an evaluation block would otherwise score every episode 1.
@@ -60,7 +60,7 @@ class References(_Schema):
     required_values: tuple[str, ...] | None = None
     """Inequalities such as `>= 300` that the number must satisfy."""
     fuzzy_match: str | tuple[str, ...] | None = None
-    """`N/A` for tasks that cannot be done; anything else needs a judge model."""
+    """`N/A` for impossible tasks; any other text needs a judge model."""
 
     @field_validator("required_values")
     @classmethod
@@ -76,11 +76,11 @@ class References(_Schema):
     @model_validator(mode="after")
     def _compares_something(self) -> "References":
         if not self.model_dump(exclude_none=True):
-            raise ValueError("holds no comparison; expected one of " + ", ".join(self.ways()))
+            raise ValueError(f"no comparison; expected one of {', '.join(self.comparisons())}")
         return self
 
     @classmethod
-    def ways(cls) -> tuple[str, ...]:
+    def comparisons(cls) -> tuple[str, ...]:
         """Return the names of all comparisons, in the order in which page checks try them."""
         return ("exact_match", "must_include", "must_exclude", "required_values", "fuzzy_match",
                 "one_of")  # fmt: skip
@@ -186,7 +186,7 @@ class Task(_Schema):
     category: Category | None = None
     """Ours. Kind of work."""
     max_steps: int = Field(default=30, ge=1)
-    """Ours. Maximum number of actions; 30 upstream."""
+    """Ours. Maximum number of actions; VisualWebArena allows 30."""
     solution: tuple[str, ...] = ()
     """Ours. Actions that solve the task, with elements by role and name instead of number:
     `click [link: Blue Kayak]`, `type [textbox: Search] [kayak] [1]`, `stop [42]`."""
@@ -207,8 +207,8 @@ class Task(_Schema):
 
     @model_validator(mode="after")
     def _uses_what_it_needs(self) -> "Task":
-        said = " ".join(self.solution)
-        if unused := [text for text in self.needs if not text or text not in said]:
+        solution = " ".join(self.solution)
+        if unused := [text for text in self.needs if not text or text not in solution]:
             raise ValueError(f"needs {unused[0]!r}, which occurs in no step of the solution")
         return self
 

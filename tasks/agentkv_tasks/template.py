@@ -1,4 +1,4 @@
-"""Task templates: a function that draws one task from a world, and how often it is drawn.
+"""Task templates: functions that draw tasks from a world.
 
     def buy_named_product(draw: Draw) -> Draft:
         product = draw.rng.choice(draw.world.shop.products)
@@ -12,7 +12,7 @@
 
     TEMPLATES = (Template(buy_named_product, 2), ...)
 
-A plain pair `(buy_named_product, 2)` serves as well as `Template`.
+The number is the number of tasks. A plain pair `(buy_named_product, 2)` works as well.
 """
 
 import random
@@ -34,12 +34,12 @@ _SITES = {
     "__WIKIPEDIA__": "wikipedia",
     "__HOMEPAGE__": "homepage",
 }
-_REDRAWS = 200  # more than enough for the birthday problem among ten or more choices
+_MAX_DRAWS = 200  # more than enough for distinct draws from ten or more choices
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a template draws from: the world and a random generator of its own."""
+    """Input of a template: the world and a random generator for this instance."""
 
     world: "World"
     rng: random.Random
@@ -49,35 +49,35 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a template gives; `instantiate` numbers it and makes it a task."""
+    """Output of a template; `instantiate` numbers it and makes it a task."""
 
     intent: str
     """Plain English; `{{name}}` stands for `values["name"]`."""
     check: Evaluation
     solution: Sequence[str]
     start: str
-    """`__SHOPPING__/...` and so on; several joined by ` |AND| `."""
+    """Start address such as `__SHOPPING__/...`, or several joined by ` |AND| `."""
     values: Mapping[str, str | int] = field(default_factory=dict)
     difficulty: Literal["easy", "medium", "hard"] = "easy"
     reads_image: bool = False
     turns_on: str = ""
-    """The text inside an image that the task turns on; needed where `reads_image`."""
+    """Text inside an image that the solution needs; required with `reads_image`."""
     memory_distance_pages: int = 0
     needs: Sequence[str] = ()
-    """The texts the solution takes from pages rather than from the goal, in order of use."""
+    """Texts that the solution takes from pages, not from the goal, in order of use."""
     max_steps: int = 30
     sites: Sequence[str] = ()
-    """VisualWebArena's names of the sites touched; empty: those named in start, check, solution."""
+    """VisualWebArena's names of the sites; by default the sites in start, check and solution."""
 
 
 class Template(NamedTuple):
-    """A function from a draw to a draft, and how many tasks of a suite come from it."""
+    """A function that makes a draft from a draw, and its number of tasks in a suite."""
 
     make: Callable[[Draw], Draft]
     num_instances: int = 1
 
 
-# ---- evaluation blocks in one line each -----------------------------------------------------
+# ---- evaluations ----------------------------------------------------------------------------
 
 
 def says(
@@ -89,7 +89,7 @@ def says(
     required_values: Sequence[str] | None = None,
     fuzzy_match: str | None = None,
 ) -> Evaluation:
-    """The stop answer must compare so (string_match)."""
+    """Require comparisons of the final answer (string_match)."""
     references = References(
         exact_match=exact_match,
         must_include=_tuple(must_include),
@@ -102,7 +102,7 @@ def says(
 
 
 def reaches(url: str, *, note: Literal["EXACT", "GOLD in PRED"] = "EXACT") -> Evaluation:
-    """The episode must end at `url` (url_match); ` |OR| ` separates alternatives."""
+    """Require the episode to end at `url` (url_match); ` |OR| ` separates alternatives."""
     return Evaluation(eval_types=("url_match",), reference_url=url, url_note=note)
 
 
@@ -115,9 +115,13 @@ def shows(
     must_exclude: Sequence[str] | None = None,
     required_values: Sequence[str] | None = None,
 ) -> Evaluation:
-    """After the episode, the part `locator` of the page at `url` must hold this (program_html).
+    """Require contents of a page after the episode (program_html).
 
-    Only the first comparison given counts, in VisualWebArena's scoring; make two checks for two.
+    VisualWebArena's scoring applies only the first comparison; use two checks for two comparisons.
+
+    Args:
+        url: address of the page, or `last` for the agent's last page.
+        locator: selects a part of the page; the whole page by default.
     """
     contents = References(
         exact_match=exact_match,
@@ -130,11 +134,11 @@ def shows(
 
 
 def all_of(*checks: Evaluation) -> Evaluation:
-    """All of these must hold. Page checks add up; there can be one answer and one address."""
+    """Require all of `checks`: any number of page checks, at most one answer and one address."""
     kinds = tuple(dict.fromkeys(kind for check in checks for kind in check.eval_types))
     answers = [check.reference_answers for check in checks if check.reference_answers]
     urls = [check for check in checks if check.reference_url]
-    assert len(answers) <= 1 and len(urls) <= 1, "one answer and one address at most"
+    assert len(answers) <= 1 and len(urls) <= 1, "at most one answer and one address"
     pages = tuple(target for check in checks for target in check.program_html or ())
     return Evaluation(
         eval_types=kinds,
@@ -146,11 +150,11 @@ def all_of(*checks: Evaluation) -> Evaluation:
 
 
 def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:
-    assert not isinstance(values, str), "a list of strings, not one string"
+    assert not isinstance(values, str), f"expected a list of strings: {values!r}"
     return None if values is None else tuple(values)
 
 
-# ---- from templates to tasks ----------------------------------------------------------------
+# ---- instantiation --------------------------------------------------------------------------
 
 
 def instantiate(
@@ -162,20 +166,20 @@ def instantiate(
     first_id: int = 0,
     first_template_id: int = 0,
 ) -> list[Task]:
-    """All tasks of `templates`, numbered in order from `first_id`.
+    """Make all tasks of `templates`, numbered in order from `first_id`.
 
-    Each instance has a random generator of its own, seeded from `seed`, the template's name and
-    the instance, so adding or reordering templates changes no other template's tasks. An instance
-    whose intent an earlier one of the same template has is drawn again.
+    Each instance has its own random generator, seeded from `seed`, the template's name and the
+    instance. Adding or reordering templates therefore does not change the tasks of the others. If
+    two instances of a template have the same intent, the later one is drawn again.
     """
     tasks: list[Task] = []
     for template_id, (make, num_instances) in enumerate(templates, start=first_template_id):
         intents: set[str] = set()
         for instance in range(num_instances):
-            draft, intent = _distinct(make, world, seed, instance, intents)
+            draft, intent = _draw_distinct(make, world, seed, instance, intents)
             intents.add(intent)
             tasks.append(
-                _task(draft, intent, first_id + len(tasks), template_id, category)
+                _make_task(draft, intent, first_id + len(tasks), template_id, category)
             )  # fmt: skip
     return tasks
 
@@ -184,10 +188,12 @@ def suite(
     world: "World",
     templates: Mapping[Category, Sequence[Template | tuple[Callable[[Draw], Draft], int]]],
 ) -> list[Task]:
-    """Return all tasks of a suite in `world`, category by category.
+    """Make all tasks of a suite in `world`, category by category.
 
-    Every world gets the same templates with its own names and values. Categories without templates
-    may be left out.
+    Every world has the same templates, with its own names and values.
+
+    Args:
+        templates: templates by category; categories without templates may be omitted.
     """
     tasks: list[Task] = []
     num_templates = 0
@@ -205,30 +211,30 @@ def suite(
     return tasks
 
 
-def _distinct(
+def _draw_distinct(
     make: Callable[[Draw], Draft], world: "World", seed: int, instance: int, taken: set[str]
 ) -> tuple[Draft, str]:
     name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
-    for attempt in range(_REDRAWS):
+    for attempt in range(_MAX_DRAWS):
         key = zlib.crc32(f"{seed} {name} {instance} {attempt}".encode())
         draft = make(Draw(world, random.Random(key), instance))
         intent = fill(draft.intent, draft.values)
         if intent not in taken:
             return draft, intent
-    raise AssertionError(f"template {name} gives fewer different tasks than it is asked for")
+    raise AssertionError(f"template {name} has fewer different tasks than requested")
 
 
 def fill(intent: str, values: Mapping[str, str | int]) -> str:
-    """`intent` with each `{{name}}` replaced by `values["name"]`."""
+    """Replace each `{{name}}` in `intent` by `values["name"]`."""
 
     def value(match: re.Match[str]) -> str:
-        assert match[1] in values, f"intent names {{{{{match[1]}}}}}, which has no value"
+        assert match[1] in values, f"the intent names {{{{{match[1]}}}}}, which values lacks"
         return str(values[match[1]])
 
     return re.sub(r"\{\{(\w+)\}\}", value, intent)
 
 
-def _task(
+def _make_task(
     draft: Draft, intent: str, task_id: int, template_id: int, category: Category | None
 ) -> Task:
     text = " ".join((draft.start, draft.check.model_dump_json(), *draft.solution))

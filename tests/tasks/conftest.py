@@ -1,4 +1,4 @@
-"""Entries for tests: complete, and different where a test says so."""
+"""Complete rows for tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from agentkv_tasks.results import Row
 
 @pytest.fixture(scope="session")
 def row() -> Callable[..., Row]:
-    """Makes a successful episode of task 0 under `full`, with the changes it is given."""
+    """A function that makes a row: task 0 solved under `full`, with the given changes."""
 
     def make(**changes: Any) -> Row:
         values: dict[str, Any] = {

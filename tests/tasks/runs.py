@@ -1,4 +1,4 @@
-"""Real runs in processes of their own, watched from outside."""
+"""Runs as separate processes, observed from outside."""
 
 import os
 import subprocess
@@ -28,13 +28,13 @@ def start(out: Path, *more: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # so that Ctrl-C of a test reaches the run alone
+        start_new_session=True,  # a test's SIGINT must reach only the run
     )
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
-    said, _ = process.communicate(timeout=120)
-    return said
+    output, _ = process.communicate(timeout=120)
+    return output
 
 
 def complete_rows(out: Path) -> list[Row]:
@@ -45,12 +45,12 @@ def complete_rows(out: Path) -> list[Row]:
 def wait_for_rows(out: Path, count: int) -> None:
     end = time.monotonic() + 90
     while len(complete_rows(out)) < count:
-        assert time.monotonic() < end, f"{count} rows did not come"
+        assert time.monotonic() < end, f"{count} rows did not appear"
         time.sleep(0.05)
 
 
 def workers_of(pid: int) -> list[int]:
-    """Process ids of all descendants of `pid`."""
+    """Return the process ids of all descendants of `pid`."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -73,7 +73,7 @@ def is_running(pid: int) -> bool:
 def wait_until_gone(pids: list[int]) -> None:
     end = time.monotonic() + 30
     while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < end, "processes of a killed run live on"
+        assert time.monotonic() < end, "processes of a killed run are still alive"
         time.sleep(0.1)
 
 
@@ -83,11 +83,11 @@ NANO = (
 )
 
 
-"""A run of four short episodes with the shipped model."""
+"""Options of a run of four short episodes with the shipped model."""
 
 
 def model_of(pid: int) -> int | None:
-    """The process of a run that writes model.log."""
+    """Return the process of a run that writes model.log."""
     for child in workers_of(pid):
         try:
             if os.readlink(f"/proc/{child}/fd/1").endswith("/model.log"):
@@ -98,8 +98,8 @@ def model_of(pid: int) -> int | None:
 
 
 def wait_for_steps(out: Path, count: int) -> None:
-    """Until the first steps of so many episodes are over."""
+    """Wait until `count` episodes have finished their first step."""
     end = time.monotonic() + 120
     while sum(path.read_text().count("\n") > 1 for path in out.glob("traces/*.jsonl")) < count:
-        assert time.monotonic() < end, "no steps came"
+        assert time.monotonic() < end, f"{count} episodes did not finish a step"
         time.sleep(0.02)

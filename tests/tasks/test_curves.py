@@ -1,4 +1,4 @@
-"""Cache bytes over steps: means of the episodes that get there, drawn within the frame."""
+"""Plots of cache bytes over steps."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentkv.trace import Step, Trace
 from agentkv_tasks.report.curves import NUM_STYLES, Curve, curves, plots
-from agentkv_tasks.report.summary import summarise
+from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.results import Row
 
 MakeRow = Callable[..., Row]
@@ -39,37 +39,40 @@ def trace(held: Sequence[int]) -> Trace:
     return Trace(head={}, steps=steps, end=None)
 
 
-def test_a_step_is_the_mean_of_the_episodes_that_got_there(row: MakeRow) -> None:
+def test_a_point_is_the_mean_over_the_episodes_that_reached_the_step(row: MakeRow) -> None:
     rows = [row(task_id=number) for number in range(3)]
     traces = {rows[0].key: trace([10, 20, 30]), rows[1].key: trace([20, 60])}
-    (curve,) = curves(summarise(rows), traces)
+    (curve,) = curves(summarize(rows), traces)
     assert curve == Curve("full", (15.0, 40.0, 30.0), (2, 2, 1))
 
 
-def test_a_curve_ends_where_hardly_any_episode_goes_on(row: MakeRow) -> None:
+def test_a_curve_ends_where_few_episodes_continue(row: MakeRow) -> None:
     rows = [row(task_id=number) for number in range(11)]
     traces = {each.key: trace([8] * (9 if each.task_id == 0 else 2)) for each in rows}
-    (curve,) = curves(summarise(rows), traces)
+    (curve,) = curves(summarize(rows), traces)
     assert curve.num_episodes == (11, 11)
 
 
-def test_scripts_and_lost_traces_draw_nothing(row: MakeRow) -> None:
+def test_scripts_and_missing_traces_have_no_curve(row: MakeRow) -> None:
     rows = [row()]
-    assert plots(curves(summarise(rows), {})) == []
-    assert curves(summarise(rows), {rows[0].key: trace([])}) == []
+    assert plots(curves(summarize(rows), {})) == []
+    assert curves(summarize(rows), {rows[0].key: trace([])}) == []
 
 
-def test_where_one_curve_presses_the_others_flat_those_have_a_plot_of_their_own() -> None:
+def test_curves_flattened_by_a_high_one_get_a_second_plot_without_it() -> None:
     full = Curve("full", (1e6, 9e6), (1, 1))
     low = [Curve(name, (1e5, 2e5), (1, 1)) for name in ("window", "h2o")]
     both = plots([full, *low])
-    assert [plot.title for plot in both] == ["live cache, mean, MiB", "without full, KiB"]
-    assert [line.style for line in both[1].lines] == [1, 2]  # as in the first
+    assert [plot.title for plot in both] == [
+        "mean cache size, MiB",
+        "mean cache size without full, KiB",
+    ]
+    assert [line.style for line in both[1].lines] == [1, 2]  # the styles of the first plot
     assert len(plots([full, low[0]])) == 1
     assert len(plots([full, *low, Curve("int8", (1e6, 4e6), (1, 1))])) == 1
 
 
-def test_no_two_of_as_many_curves_as_a_table_has_look_alike() -> None:
+def test_every_line_style_looks_different() -> None:
     sheet = (resources.files("agentkv_tasks.report") / "templates/style.css").read_text()
     colours = dict(re.findall(r"\.s(\d+) \{ color: ([^;]+);", sheet))
     dashed = r"((?:\.s\d+ polyline,? )+)\{ stroke-dasharray: ([^;]+);"
@@ -88,7 +91,7 @@ def test_no_two_of_as_many_curves_as_a_table_has_look_alike() -> None:
         st.lists(st.floats(0, 1e11), min_size=1, max_size=40).map(tuple), min_size=1, max_size=10
     )
 )
-def test_everything_is_drawn_within_the_frame_and_labels_do_not_repeat(
+def test_curves_stay_within_the_frame_and_tick_labels_are_distinct(
     means: list[tuple[float, ...]],
 ) -> None:
     drawn = [Curve(f"policy {n}", each, (1,) * len(each)) for n, each in enumerate(means)]

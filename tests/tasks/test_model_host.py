@@ -1,4 +1,4 @@
-"""The model's process and its lines, with the shipped model: threads stand for the workers."""
+"""The host of the shipped model and its connections; threads act as the workers."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -43,19 +43,19 @@ def page_of(number: int) -> Page:
 
 
 def serve(host: Host, workers: list[threading.Thread]) -> None:
-    """Go round as the process does, until all workers are done."""
+    """Run the main loop of the process until all workers are done."""
     while any(worker.is_alive() for worker in workers):
-        for line in (
+        for connection in (
             multiprocessing.connection.wait(host.connections, timeout=0.01)
             if host.connections
             else ()
         ):
-            host.receive(line)  # type: ignore[arg-type]
+            host.receive(connection)  # type: ignore[arg-type]
         host.step()
 
 
 def started(host: Host, *works: Callable[[RemoteModel], None]) -> list[threading.Thread]:
-    """A worker for each, on a line of its own."""
+    """Start a worker for each function, each with its own connection."""
     threads = []
     for work in works:
         ours, theirs = multiprocessing.Pipe()
@@ -70,18 +70,18 @@ def untimed(reply: Reply) -> Reply:
     return replace(reply, prefill_s=0, decode_s=0)
 
 
-def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> None:
-    heard: dict[str, list[Reply]] = {}
+def test_remote_replies_equal_local_replies(nano: LocalModel) -> None:
+    replies: dict[str, list[Reply]] = {}
 
     def worker(policy: str, budget: int | None) -> Callable[[RemoteModel], None]:
         def work(model: RemoteModel) -> None:
             conversation = model.with_cache(PolicySettings(name=policy), budget).begin(
                 policy, seed=3
             )
-            heard[policy] = [
+            replies[policy] = [
                 conversation.reply(page_of(i), "error: x" if i else "") for i in range(3)
             ]
-            assert model.end() == Peaks()  # others were here
+            assert model.end() == Peaks()  # other episodes shared the process
 
         return work
 
@@ -91,30 +91,30 @@ def test_replies_over_lines_are_those_of_a_model_at_hand(nano: LocalModel) -> No
         settings = SETTINGS.model_copy(update={"budget": budget})
         acting = make_acting(settings, policy=PolicySettings(name=policy), model=nano)
         conversation = acting.begin(policy, seed=3)
-        for i, reply in enumerate(heard[policy]):
+        for i, reply in enumerate(replies[policy]):
             assert untimed(reply) == untimed(
                 conversation.reply(page_of(i), "error: x" if i else "")
             )
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_only_deterministic_replies_have_forwards_of_their_own(
+def test_only_deterministic_replies_are_decoded_in_separate_forwards(
     nano: LocalModel, deterministic: bool
 ) -> None:
     caches: list[type] = []
-    talking = threading.Barrier(2)
+    begun = threading.Barrier(2)
 
     def work(model: RemoteModel) -> None:
         conversation = model.with_cache(PolicySettings(name="full"), None).begin("goal")
-        talking.wait()
+        begun.wait()
         conversation.reply(page_of(1))
         assert model.end() == Peaks()
 
-    def note(module: object, args: object, given: dict[str, object]) -> None:
+    def record(module: object, args: object, given: dict[str, object]) -> None:
         caches.append(type(given["past_key_values"]))
 
     host = Host(nano, SETTINGS.model_copy(update={"deterministic": deterministic}))
-    hook = nano.model.register_forward_pre_hook(note, with_kwargs=True)
+    hook = nano.model.register_forward_pre_hook(record, with_kwargs=True)
     try:
         serve(host, started(host, work, work))
     finally:
@@ -122,34 +122,34 @@ def test_only_deterministic_replies_have_forwards_of_their_own(
     assert caches and (PackedForward in caches) is not deterministic
 
 
-def test_a_deterministic_episode_alone_is_told_of_no_memory(nano: LocalModel) -> None:
-    told: list[Peaks] = []
+def test_a_deterministic_episode_reports_no_memory_peaks(nano: LocalModel) -> None:
+    peaks: list[Peaks] = []
 
     def work(model: RemoteModel) -> None:
         model.with_cache(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
-        told.append(model.end())
+        peaks.append(model.end())
 
     host = Host(nano, SETTINGS.model_copy(update={"deterministic": True}))
     serve(host, started(host, work))
-    assert told == [Peaks()]
+    assert peaks == [Peaks()]
 
 
-def test_an_episode_that_was_alone_is_told_what_it_took(nano: LocalModel) -> None:
-    told: list[Peaks] = []
+def test_an_episode_that_ran_alone_reports_its_memory_peaks(nano: LocalModel) -> None:
+    peaks: list[Peaks] = []
 
     def work(model: RemoteModel) -> None:
         model.with_cache(PolicySettings(name="full"), None).begin("goal").reply(page_of(0))
-        told.append(model.end())
-        told.append(model.end())
+        peaks.append(model.end())
+        peaks.append(model.end())
 
     host = Host(nano, SETTINGS)
     serve(host, started(host, work))
-    assert told[0].rss_bytes and told[0].rss_bytes > 50e6
-    assert told[0].allocator_bytes is None
-    assert told[1] == Peaks()  # there was no second episode
+    assert peaks[0].rss_bytes and peaks[0].rss_bytes > 50e6
+    assert peaks[0].allocator_bytes is None
+    assert peaks[1] == Peaks()  # no second episode has begun
 
 
-def test_a_line_that_breaks_takes_no_other_with_it(nano: LocalModel) -> None:
+def test_a_broken_connection_leaves_the_others_working(nano: LocalModel) -> None:
     ours, theirs = multiprocessing.Pipe()
     replies: list[Reply] = []
 
@@ -171,7 +171,7 @@ def test_a_line_that_breaks_takes_no_other_with_it(nano: LocalModel) -> None:
     assert len(replies) == 2 and not host.is_busy
 
 
-def test_what_goes_wrong_there_is_raised_here(nano: LocalModel) -> None:
+def test_errors_in_the_models_process_are_raised_in_the_worker(nano: LocalModel) -> None:
     raised: list[type[BaseException]] = []
 
     def work(model: RemoteModel) -> None:
@@ -184,7 +184,7 @@ def test_what_goes_wrong_there_is_raised_here(nano: LocalModel) -> None:
         with pytest.raises(ContextLimit) as outgrown:
             conversation.reply(page_of(0), note="long " * 40000)
         raised.extend([late.type, failed.type, outgrown.type])
-        assert full.begin("goal").reply(page_of(0)).text  # and it goes on
+        assert full.begin("goal").reply(page_of(0)).text  # the connection still works
 
     host = Host(nano, SETTINGS)
     serve(host, started(host, work))
@@ -196,7 +196,7 @@ def test_a_worker_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_model_that_is_gone_is_an_error_of_its_own() -> None:
+def test_a_lost_model_raises_model_gone() -> None:
     ours, theirs = multiprocessing.Pipe()
     theirs.close()
     with pytest.raises(ModelGone):

@@ -1,4 +1,4 @@
-"""program_html on real pages: locators, helper calls, off-page checks, and what they cannot do."""
+"""program_html on real pages: locators, helper calls and checks of other pages."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Score, Scoring, Unjudged, evaluate
+from agentkv_tasks.evaluate import CannotScore, Final, Score, Scoring, evaluate
 from agentkv_tasks.evaluate.calls import parse_call
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import all_of, reaches, says, shows
@@ -68,7 +68,7 @@ def addresses(origin: str) -> Addresses:
     return Addresses({"__SHOPPING__": "http://shop.test"}, {"http://shop.test": origin})
 
 
-def judged(
+def evaluated(
     page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
 ) -> Score:
     task = Task(
@@ -87,7 +87,7 @@ def judged(
 def score(
     page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
 ) -> float:
-    return judged(page, addresses, check, answer, scoring).value
+    return evaluated(page, addresses, check, answer, scoring).value
 
 
 @pytest.mark.parametrize(
@@ -96,24 +96,24 @@ def score(
         ("", "$12.50", 1.0),
         ("", "http://shop.test", 0.0),
         ("document.querySelector('.price').innerText", "12.50", 1.0),
-        ("document.querySelector('.prize').innerText", "12.50", 0.0),  # throws: empty
+        ("document.querySelector('.prize').innerText", "12.50", 0.0),  # throws
         ("[...document.querySelectorAll('p')].length", "1", 1.0),
         ("lambda:() => document.title", "start", 1.0),
-        ("lambda:() => ''", "", 0.0),  # nothing found is never right
+        ("lambda:() => ''", "", 0.0),  # an empty result never matches
         ("lambda:() => { throw 1 }", "", 0.0),
         ("func:get_query_text(__page__, '.price')", "12.50", 1.0),
         ('func:get_query_text(__page__, ".pr\'ice")', "12.50", 0.0),
         ("func:get_query_text_lowercase(__page__, 'title')", "start", 1.0),
     ],
 )
-def test_locators_pick_a_part_of_the_last_page(
+def test_locators_select_a_part_of_the_last_page(
     page: Page, origin: str, addresses: Addresses, locator: str, wanted: str, expected: float
 ) -> None:
     page.goto(origin)
     assert score(page, addresses, shows("last", locator, must_include=[wanted])) == expected
 
 
-def test_other_pages_are_looked_at_without_moving_the_last_one(
+def test_checks_of_other_pages_leave_the_last_page_in_place(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(origin)
@@ -128,7 +128,7 @@ def test_other_pages_are_looked_at_without_moving_the_last_one(
     assert len(page.context.pages) == num_tabs
 
 
-def test_an_address_may_come_from_a_helper_call_on_the_last_address(
+def test_a_helper_call_can_derive_an_address_from_the_last_one(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(f"{origin}/f/boats/12/")
@@ -141,7 +141,7 @@ def test_an_address_may_come_from_a_helper_call_on_the_last_address(
     assert score(page, addresses, check) == 1.0
 
 
-def test_an_order_is_read_by_sku(page: Page, origin: str, addresses: Addresses) -> None:
+def test_helpers_read_an_order_by_sku(page: Page, origin: str, addresses: Addresses) -> None:
     page.goto(f"{origin}/order")
     amount = "func:shopping_get_order_product_quantity(__page__, 'A00 |OR| B00')"
     option = "func:shopping_get_order_product_option(__page__, 'B00', 'Size')"
@@ -151,7 +151,7 @@ def test_an_order_is_read_by_sku(page: Page, origin: str, addresses: Addresses) 
     assert score(page, addresses, check) == 1.0
 
 
-def test_only_the_first_comparison_counts_as_in_visualwebarena_unless_mended(
+def test_only_mended_scoring_applies_more_than_the_first_comparison(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(f"{origin}/cart")
@@ -169,12 +169,12 @@ def test_a_number_on_a_page_satisfies_inequalities(
     assert score(page, addresses, shows("last", count, required_values=["> 4"])) == 0.0
 
 
-def test_the_reason_of_a_failure_is_a_sentence(
+def test_a_failure_is_explained_in_a_sentence(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(f"{origin}/cart")
     count = "document.querySelector('#count').innerText"
-    for check, said in (
+    for check, reason in (
         (
             shows("last", "", must_include=["Red Kayak"]),
             'the last page, http://shop.test/cart, should include "Red Kayak"',
@@ -184,13 +184,13 @@ def test_the_reason_of_a_failure_is_a_sentence(
             f'{count} at http://shop.test/cart should be "4"; it is "3"',
         ),
     ):
-        assert judged(page, addresses, check).reason == f"program_html[0]: {said}"
-    assert judged(page, addresses, says(must_include=["red", "blue"]), "grey").reason == (
+        assert evaluated(page, addresses, check).reason == f"program_html[0]: {reason}"
+    assert evaluated(page, addresses, says(must_include=["red", "blue"]), "grey").reason == (
         'string_match: the answer "grey" should include "red" and "blue"'
     )
 
 
-def test_the_page_is_taken_before_checks_so_that_its_scripts_cannot_run_away_with_it(
+def test_checks_read_the_page_as_it_was_captured(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(origin)
@@ -209,20 +209,20 @@ def test_the_page_is_taken_before_checks_so_that_its_scripts_cannot_run_away_wit
     assert evaluate(task, final, page=page, addresses=addresses).value == 1.0
 
 
-def test_a_page_that_is_not_there_scores_nothing_and_says_where(
+def test_a_check_of_an_unreachable_page_fails(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(origin)
     assert score(page, addresses, shows("http://127.0.0.1:9/", "", must_include=["x"])) == 0.0
 
 
-def test_a_judge_is_asked_for_only_if_nothing_else_has_failed(
+def test_a_missing_interface_matters_only_if_no_other_check_fails(
     page: Page, origin: str, addresses: Addresses
 ) -> None:
     page.goto(origin)
     newest = shows("func:shopping_get_latest_order_url()", "", must_include=["x"])
     assert score(page, addresses, all_of(newest, says(exact_match="no")), answer="yes") == 0.0
-    with pytest.raises(Unjudged, match="Magento"):
+    with pytest.raises(CannotScore, match="Magento"):
         score(page, addresses, all_of(newest, says(exact_match="yes")), answer="yes")
 
 
@@ -238,7 +238,7 @@ def test_a_judge_is_asked_for_only_if_nothing_else_has_failed(
         "get_query_text(__page__, 'x'",
     ],
 )
-def test_helper_calls_are_names_from_a_table_with_literal_arguments(text: str) -> None:
+def test_only_known_helpers_with_literal_arguments_are_parsed(text: str) -> None:
     with pytest.raises(ValueError):
         parse_call(text)
 
@@ -256,11 +256,11 @@ def test_helper_calls_are_names_from_a_table_with_literal_arguments(text: str) -
     ],
     ids=lambda text: text[:40],
 )
-def test_a_call_that_its_helper_cannot_take_is_refused_before_an_episode(text: str) -> None:
-    with pytest.raises(ValueError, match=r"takes \(|arguments must be|is no call"):
+def test_arguments_that_a_helper_does_not_accept_are_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"takes \(|arguments must be|is not a call"):
         parse_call(text)
 
 
-def test_the_last_address_may_hold_quotation_marks(page: Page) -> None:
+def test_the_last_address_may_contain_quotation_marks(page: Page) -> None:
     call = parse_call("reddit_get_post_url('__last_url__')")
     assert call.on(page, last_url="http://a.test/x'y") == "http://a.test/x'y"

@@ -1,4 +1,4 @@
-"""Several runs counted together, or refused with the reason."""
+"""Several runs are pooled, or rejected with a reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ MakeRow = Callable[..., Row]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a folder of the given name with the given rows."""
+    """A function that writes rows to a folder of the given name."""
 
     def make(name: str, *rows: Row) -> Path:
         with Results(tmp_path / name / "results.jsonl") as results:
@@ -29,7 +29,7 @@ def settings(**changes: object) -> dict[str, object]:
     return {"scoring": "compat", "suite_digest": "a", "sites": {}, **changes}
 
 
-def test_worlds_and_policies_of_other_runs_are_added(
+def test_runs_of_other_worlds_and_policies_are_pooled(
     write: Callable[..., Path], row: MakeRow
 ) -> None:
     runs = read_runs([
@@ -40,7 +40,7 @@ def test_worlds_and_policies_of_other_runs_are_added(
     assert [len(rows) for rows in runs.values()] == [1, 1, 1]
 
 
-def test_what_cannot_be_compared_is_refused_by_name(
+def test_runs_with_different_settings_are_rejected_by_name(
     write: Callable[..., Path], row: MakeRow
 ) -> None:
     a = write("a", row(settings=settings()))
@@ -50,7 +50,7 @@ def test_what_cannot_be_compared_is_refused_by_name(
         read_runs([a, write("c", row(policy="window", settings=settings(suite_digest="c")))])
 
 
-def test_no_episode_is_counted_twice(write: Callable[..., Path], row: MakeRow) -> None:
+def test_runs_with_a_common_episode_are_rejected(write: Callable[..., Path], row: MakeRow) -> None:
     a, b = write("a", row(task_id=3)), write("b", row(task_id=3, status="crash", success=False))
     with pytest.raises(ResultsError, match="both hold task 3 of small in world 75 under full"):
         read_runs([a, b])
@@ -58,17 +58,17 @@ def test_no_episode_is_counted_twice(write: Callable[..., Path], row: MakeRow) -
         read_runs([a, a])
 
 
-def test_a_folder_without_rows_is_named(write: Callable[..., Path], row: MakeRow) -> None:
+def test_the_error_names_a_folder_without_rows(write: Callable[..., Path], row: MakeRow) -> None:
     with pytest.raises(ResultsError, match=r"empty/results\.jsonl: no finished episode"):
         read_runs([write("a", row()), write("empty")])
 
 
-def test_the_report_of_several_stands_beside_them_and_each_keeps_its_own(
+def test_pooled_runs_get_a_common_report_and_one_each(
     write: Callable[..., Path], row: MakeRow, tmp_path: Path
 ) -> None:
     folders = [write(f"run-{seed}", row(world_seed=seed)) for seed in (75, 76)]
     path = write_report(*folders)
     assert path == tmp_path / "report.html"
     assert "2 episodes of 2 tasks" in path.read_text() and "run-75, run-76" in path.read_text()
-    assert "1 episodes of 1 tasks" in (folders[0] / "report.html").read_text()
+    assert "1 episode of 1 task." in (folders[0] / "report.html").read_text()
     assert write_report(*folders, out=tmp_path / "other") == tmp_path / "other" / "report.html"

@@ -1,4 +1,4 @@
-"""How far back a text was seen, counted in the pages between."""
+"""Distances between a text on a page and its use."""
 
 import pytest
 
@@ -17,17 +17,17 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def test_the_pages_after_the_one_where_it_was_seen_count_the_one_of_its_use_too() -> None:
+def test_the_distance_counts_the_pages_after_the_source_up_to_the_use() -> None:
     found = list(uses(["1161", "KV-204"], PAGES, REPLIES, count=words))
     assert [(use.source, use.step, use.distance) for use in found] == [(1, 3, 7), (2, 3, 2)]
 
 
-def test_what_is_used_on_the_page_where_it_stands_is_no_distance_away() -> None:
+def test_a_text_used_on_its_own_page_has_distance_zero() -> None:
     (use,) = uses(["Olwick"], PAGES, REPLIES, count=words)
     assert (use.source, use.step, use.distance) == (0, 0, 0)
 
 
-def test_the_last_page_that_shows_it_counts_and_so_does_a_reply_that_says_it() -> None:
+def test_the_distance_starts_at_the_last_page_or_reply_with_the_text() -> None:
     again = (*PAGES[:2], "url shop\nFounded | 1161", PAGES[3])
     assert [use.source for use in uses(["1161"], again, REPLIES)] == [2]
     typed = ("at Olwick", "go", "```type [2] [1161] [1]```", "```stop [1161]```")
@@ -42,11 +42,11 @@ def test_only_whole_words_count() -> None:
     assert use.source == 0
 
 
-def test_a_text_that_stands_on_no_page_has_no_source() -> None:
+def test_a_text_on_no_page_has_no_source() -> None:
     (use,) = uses(["4711"], PAGES, (*REPLIES[:3], "```stop [4711]```"))
     assert use.source is None
 
 
-def test_a_text_that_no_reply_says_is_an_error() -> None:
+def test_a_text_that_no_reply_contains_is_rejected() -> None:
     with pytest.raises(ValueError, match="needs 'Elmere', which no reply from step 1 on contains"):
         list(uses(["Elmere"], PAGES, REPLIES))

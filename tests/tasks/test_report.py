@@ -1,4 +1,4 @@
-"""The report: figures as in the rows, everything foreign escaped, links that lead somewhere."""
+"""The report shows the figures of the rows, escapes foreign text, and has valid links."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from agentkv.trace import Episode, Step, TraceWriter
-from agentkv_tasks.report.summary import human_bytes, summarise
+from agentkv_tasks.report.summary import human_bytes, summarize
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Results, ResultsError, Row
 from agentkv_tasks.run.display import failure_lines, result_table
@@ -40,7 +40,7 @@ STEP = Step(
 
 
 class Reader(HTMLParser):
-    """Collects what a browser would act on."""
+    """Collects tags and links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def read(path: Path) -> Reader:
 
 @pytest.fixture
 def out(tmp_path: Path, row: MakeRow) -> Path:
-    """A folder with four episodes of two policies; one crashed, one has hostile text in it."""
+    """A folder with four episodes of two policies; one crashed, all contain hostile text."""
     with Results(tmp_path / "results.jsonl") as results:
         for policy, task_id, success in (
             ("full", 0, True),
@@ -92,7 +92,7 @@ def out(tmp_path: Path, row: MakeRow) -> Path:
     return tmp_path
 
 
-def test_text_from_pages_and_models_stays_text(out: Path) -> None:
+def test_text_from_pages_and_models_is_escaped(out: Path) -> None:
     write_report(out)
     pages = [out / "report.html", *out.glob("traces/*.html")]
     assert len(pages) == 5
@@ -103,7 +103,7 @@ def test_text_from_pages_and_models_stays_text(out: Path) -> None:
         assert "{{ 7*7 }}" in page.read_text()
 
 
-def test_every_link_of_the_report_leads_to_a_file_beside_it(out: Path) -> None:
+def test_every_link_of_the_report_leads_to_an_existing_file(out: Path) -> None:
     write_report(out)
     for page in [out / "report.html", *out.glob("traces/*.html")]:
         links = read(page).links
@@ -111,22 +111,22 @@ def test_every_link_of_the_report_leads_to_a_file_beside_it(out: Path) -> None:
         assert all((page.parent / link).resolve().is_file() for link in links)
 
 
-def test_the_report_says_which_75_tasks_these_are_and_what_was_counted(out: Path) -> None:
+def test_the_report_identifies_its_tasks_and_shows_the_figures_of_the_rows(out: Path) -> None:
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", write_report(out).read_text()))
-    assert "vwa75 consists of 75 tasks of our own" in text
+    assert "vwa75 is our own set of 75 tasks" in text
     assert "2/2" in text and "1/2" in text
     assert "4 KiB" in text and "1 KiB" in text and "4.0×" in text
     assert "Ended by the harness" in text
 
 
-def test_the_report_draws_the_caches_over_steps(out: Path) -> None:
+def test_the_report_plots_cache_bytes_over_steps(out: Path) -> None:
     text = write_report(out).read_text()
     assert "svg" in read(out / "report.html").tags
-    assert "live cache, mean, KiB" in text and "2.0 KiB after 1 steps" in text
-    assert text.count("<polyline") == 4  # two policies, each with a line and a key
+    assert "mean cache size, KiB" in text and "2.0 KiB after step 1" in text
+    assert text.count("<polyline") == 4  # a curve and a legend entry per policy
 
 
-def test_a_report_of_several_runs_links_into_each_of_them(
+def test_a_report_of_several_runs_links_to_the_episodes_of_each(
     out: Path, tmp_path: Path, row: MakeRow
 ) -> None:
     other = tmp_path / "world 76"
@@ -144,8 +144,8 @@ def test_policies_are_compared_in_pairs_with_the_full_cache(out: Path) -> None:
     from agentkv_tasks.results import read_rows
 
     rows = read_rows(out / "results.jsonl")
-    full, window = summarise(list(reversed(rows)))
-    assert (full.label, window.label) == ("full", "window")  # the baseline comes first
+    full, window = summarize(list(reversed(rows)))
+    assert (full.label, window.label) == ("full", "window")  # the baseline is first
     assert full.against is None and window.against is not None
     assert (window.against.both, window.against.only_first) == (1, 1)
     assert window.peak_ratio == 4.0
@@ -153,20 +153,20 @@ def test_policies_are_compared_in_pairs_with_the_full_cache(out: Path) -> None:
     assert failure_lines(rows) == ["window: 1 crash (counted as failures)"]
 
 
-def test_policies_of_one_name_are_told_apart_by_what_differs(row: MakeRow) -> None:
+def test_labels_show_the_parameters_that_distinguish_policies_of_one_name(row: MakeRow) -> None:
     rows = [row(policy="window", policy_parameters={"budget": b, "slack": 0}) for b in (256, 512)]
-    assert [s.label for s in summarise(rows)] == ["window (budget=256)", "window (budget=512)"]
+    assert [s.label for s in summarize(rows)] == ["window (budget=256)", "window (budget=512)"]
 
 
-def test_macro_and_micro_averages_are_both_given_with_counts(row: MakeRow) -> None:
+def test_a_summary_has_macro_and_micro_averages(row: MakeRow) -> None:
     rows = [row(task_id=number, category="form", success=False) for number in range(3)]
     rows.append(row(task_id=9, category="shopping"))
-    (summary,) = summarise(rows)
+    (summary,) = summarize(rows)
     assert (summary.success.num_successes, summary.success.num_episodes) == (1, 4)
     assert summary.macro == 0.5
 
 
-def test_the_last_table_fits_80_columns(out: Path) -> None:
+def test_the_final_table_fits_80_columns(out: Path) -> None:
     from agentkv_tasks.results import read_rows
 
     rows = read_rows(out / "results.jsonl")
@@ -174,12 +174,12 @@ def test_the_last_table_fits_80_columns(out: Path) -> None:
     console = Console(width=80, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(result_table([*rows, *long]))
-    said = console.export_text()
-    assert all(len(line) <= 80 for line in said.splitlines())
-    assert "critical-ada-" in said and "4.0x" in said
+    output = console.export_text()
+    assert all(len(line) <= 80 for line in output.splitlines())
+    assert "critical-ada-" in output and "4.0x" in output
 
 
-def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="cannot be read"):
         write_report(tmp_path)
 
@@ -188,11 +188,11 @@ def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
     ("count", "text"),
     [(None, "-"), (0, "0 B"), (999, "999 B"), (2048, "2.0 KiB"), (4_400_000, "4.2 MiB")],
 )
-def test_bytes_are_said_in_the_unit_that_fits(count: int | None, text: str) -> None:
+def test_bytes_are_formatted_in_a_fitting_unit(count: int | None, text: str) -> None:
     assert human_bytes(count) == text
 
 
-def test_no_field_of_a_row_is_markup(tmp_path: Path, row: MakeRow) -> None:
+def test_every_field_of_a_row_is_escaped(tmp_path: Path, row: MakeRow) -> None:
     names = ("suite", "category", "model", "reason", "device", "commit")
     hostile = dict.fromkeys(names, HOSTILE)
     with Results(tmp_path / "results.jsonl") as results:

@@ -1,4 +1,4 @@
-"""Entries survive crashes, are never counted twice, and belong to one run."""
+"""Rows survive crashes, are never counted twice, and belong to one run."""
 
 import tempfile
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from agentkv_tasks.results import (
 MakeRow = Callable[..., Row]
 
 
-def test_rows_read_back_as_they_were_written(tmp_path: Path, row: MakeRow) -> None:
+def test_rows_are_read_back_as_written(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "deep" / "results.jsonl"
     rows = [row(task_id=1, answer="ünï\n\u2028code"), row(task_id=2, policy_parameters={"a": [1]})]
     with Results(path) as results:
@@ -31,15 +31,15 @@ def test_rows_read_back_as_they_were_written(tmp_path: Path, row: MakeRow) -> No
     assert read_rows(path) == rows
 
 
-def test_half_of_a_surrogate_pair_costs_no_row(tmp_path: Path, row: MakeRow) -> None:
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path, row: MakeRow) -> None:
     with Results(tmp_path / "results.jsonl") as results:
         results.append(row(answer="half \ud800 of a pair"))
     assert read_rows(tmp_path / "results.jsonl") == [row(answer="half \ufffd of a pair")]
 
 
-@settings(deadline=None, max_examples=30)  # fsync takes what it takes
+@settings(deadline=None, max_examples=30)  # fsync may be slow
 @given(cut=st.integers(min_value=0, max_value=3000))
-def test_a_file_cut_anywhere_keeps_its_complete_rows_and_can_be_continued(
+def test_a_truncated_file_keeps_its_complete_rows_and_can_be_continued(
     row: MakeRow, cut: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -70,13 +70,13 @@ def test_an_episode_is_done_once_it_has_a_row(tmp_path: Path, row: MakeRow) -> N
             results.append(row())
 
 
-def test_the_order_of_parameters_makes_no_other_key(row: MakeRow) -> None:
+def test_the_order_of_parameters_does_not_change_the_key(row: MakeRow) -> None:
     assert (
         row(policy_parameters={"a": 1, "b": 2}).key == row(policy_parameters={"b": 2, "a": 1}).key
     )
 
 
-def test_a_failure_of_the_harness_can_be_run_again_and_the_last_row_counts(
+def test_a_failed_episode_can_be_repeated_and_its_last_row_counts(
     tmp_path: Path, row: MakeRow
 ) -> None:
     path = tmp_path / "results.jsonl"
@@ -90,28 +90,28 @@ def test_a_failure_of_the_harness_can_be_run_again_and_the_last_row_counts(
     assert path.read_bytes().count(b"\n") == 2
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, row: MakeRow) -> None:
+def test_the_error_names_a_broken_line(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(row().to_json() + "\nnonsense\n" + row(seed=1).to_json() + "\n")
     with pytest.raises(ResultsError, match=r"results\.jsonl: line 2: not JSON"):
         read_rows(path)
 
 
-def test_rows_of_another_schema_are_refused(tmp_path: Path, row: MakeRow) -> None:
+def test_rows_of_another_schema_are_rejected(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(row(schema=99).to_json() + "\n")
     with pytest.raises(ResultsError, match="line 1: not a row of schema 1"):
         read_rows(path)
 
 
-def test_two_runs_cannot_write_to_one_file(tmp_path: Path) -> None:
+def test_two_runs_cannot_write_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with Results(path), pytest.raises(ResultsError, match="another run is writing here"):
         Results(path)
-    Results(path).close()  # and the lock goes with its holder
+    Results(path).close()  # closing releases the lock
 
 
-def test_a_fresh_start_forgets_what_was_there(tmp_path: Path, row: MakeRow) -> None:
+def test_a_fresh_start_discards_existing_rows(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "results.jsonl"
     with Results(path) as results:
         results.append(row())
@@ -120,7 +120,7 @@ def test_a_fresh_start_forgets_what_was_there(tmp_path: Path, row: MakeRow) -> N
     assert path.read_bytes() == b""
 
 
-def test_rows_of_other_settings_are_not_added_to(tmp_path: Path, row: MakeRow) -> None:
+def test_a_run_with_other_settings_cannot_be_continued(tmp_path: Path, row: MakeRow) -> None:
     rows: list[Row] = [row()]
     refuse_other_settings(rows, {"scoring": "compat"}, tmp_path)
     with pytest.raises(ResultsError, match="scoring was 'compat', now 'mended'.*--fresh"):
@@ -140,7 +140,7 @@ def test_rows_of_other_settings_are_not_added_to(tmp_path: Path, row: MakeRow) -
         ("task_id", 10**30, "a number of 31 digits"),
     ],
 )
-def test_a_row_of_wrong_types_is_refused_by_file_line_and_field(
+def test_the_error_for_a_wrong_type_names_file_line_and_field(
     tmp_path: Path, row: MakeRow, name: str, value: Any, message: str
 ) -> None:
     path = tmp_path / "results.jsonl"
@@ -155,14 +155,14 @@ def test_a_row_of_wrong_types_is_refused_by_file_line_and_field(
     ["[" * 100_000, '{"schema": 1, "answer": "\\ud800"}', "[1]", "7"],
     ids=lambda line: line[:12],
 )
-def test_a_line_that_is_no_row_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_not_a_row_is_rejected(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ResultsError, match="line 1: "):
         read_rows(path)
 
 
-def test_all_rows_of_the_runs_quoted_in_the_readme_can_be_read() -> None:
+def test_committed_rows_of_older_runs_can_be_read() -> None:
     folder = Path(__file__).parents[2] / "tasks" / "results" / "world_cpu-2-cores_2026-11-23"
     files = sorted(folder.glob("world-75*/results.jsonl"))
     assert files
@@ -170,7 +170,7 @@ def test_all_rows_of_the_runs_quoted_in_the_readme_can_be_read() -> None:
         assert len(read_rows(path)) == len(path.read_bytes().splitlines())
 
 
-def test_a_setting_that_older_rows_do_not_have_counts_as_what_it_was(
+def test_a_setting_missing_from_older_rows_has_its_former_value(
     tmp_path: Path, row: MakeRow
 ) -> None:
     refuse_other_settings([row()], {"observations": "whole", "deterministic": False}, tmp_path)
@@ -184,7 +184,7 @@ def test_a_setting_that_older_rows_do_not_have_counts_as_what_it_was(
             refuse_other_settings([row()], {name: value}, tmp_path)
 
 
-def test_rows_of_other_versions_are_not_added_to(tmp_path: Path, row: MakeRow) -> None:
+def test_a_run_of_other_versions_cannot_be_continued(tmp_path: Path, row: MakeRow) -> None:
     now = {"python": "3.12.1", "agentkv": "0.2.0", "torch": "2.13.0"}
     rows = [row(versions=now), row(versions={**now, "python": "3.11.9"})]
     refuse_other_versions(rows, now, tmp_path)
@@ -195,7 +195,7 @@ def test_rows_of_other_versions_are_not_added_to(tmp_path: Path, row: MakeRow) -
         refuse_other_versions([row()], now, tmp_path)
 
 
-def test_what_several_versions_and_commits_made_is_said(row: MakeRow) -> None:
+def test_rows_of_several_versions_or_commits_are_reported(row: MakeRow) -> None:
     same = [row(versions={"torch": "2.13.0"}, commit="abc"), row(versions={"torch": "2.13.0"})]
     assert mixed_versions(same[:1]) == []
     assert mixed_versions(same) == ["these rows come from several versions of commit: abc, unknown"]

@@ -1,4 +1,4 @@
-"""Whole runs in real processes: killed, resumed, and with workers that die or hang."""
+"""Complete runs in separate processes: killed, continued, and with workers that die or hang."""
 
 import json
 import os
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_the_middle_leaves_nothing_behind_and_is_finished_by_the_next(
+def test_a_killed_run_leaves_no_processes_and_can_be_continued(
     tmp_path: Path,
 ) -> None:
     options = ("--model", "solution", "--policies", "full,window", "--seeds", "0,1")
@@ -40,11 +40,11 @@ def test_a_run_killed_in_the_middle_leaves_nothing_behind_and_is_finished_by_the
     wait_until_gone(family)
     before = complete_rows(tmp_path)
     with (tmp_path / "results.jsonl").open("a") as file:
-        file.write('{"suite": "small", "torn')  # as a power cut would leave it
+        file.write('{"suite": "small", "torn')  # as after a power cut
 
-    said = finish(start(tmp_path, *options))
+    output = finish(start(tmp_path, *options))
 
-    assert f"{len(before)} of 16 episodes are done" in said
+    assert f"{len(before)} of 16 episodes are done" in output
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     keys = Counter(Row(**json.loads(line)).key for line in lines)
     assert len(keys) == 16 and set(keys.values()) == {1}
@@ -55,7 +55,7 @@ def test_a_run_killed_in_the_middle_leaves_nothing_behind_and_is_finished_by_the
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_worker_that_is_killed_costs_one_episode_and_is_replaced(tmp_path: Path) -> None:
+def test_a_killed_worker_costs_one_episode_and_is_replaced(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "random", "--max-steps", "12", "--workers", "1")
     trace = tmp_path / "traces"
     end = time.monotonic() + 60
@@ -75,22 +75,22 @@ def test_a_worker_that_is_killed_costs_one_episode_and_is_replaced(tmp_path: Pat
     assert [row.status for row in rows[1:]].count("crash") == 0
 
 
-def test_an_interrupt_leaves_complete_rows_the_table_so_far_and_a_report(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_complete_rows_a_table_and_a_report(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--seeds", "0,1,2,3,4,5,6,7", "--workers", "1")
     wait_for_rows(tmp_path, 2)
     family = workers_of(process.pid)
     process.send_signal(signal.SIGINT)
-    said = finish(process)
+    output = finish(process)
     assert process.returncode == 130
-    assert "success" in said and "report.html" in said and "Traceback" not in said
+    assert "success" in output and "report.html" in output and "Traceback" not in output
     assert (tmp_path / "report.html").exists()
     assert 2 <= len(complete_rows(tmp_path)) < 32
     wait_until_gone(family)
 
 
 @pytest.mark.slow
-def test_a_page_that_hangs_or_does_not_load_is_an_error_of_the_environment(tmp_path: Path) -> None:
-    silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
+def test_a_page_that_hangs_or_does_not_load_is_a_failure_of_the_harness(tmp_path: Path) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts connections and never answers
     task = json.loads(SMALL.read_text())[0]
     hanging = {**task, "start_url": f"http://127.0.0.1:{silent.getsockname()[1]}/"}
     refused = {**task, "task_id": 1, "start_url": "http://127.0.0.1:9/"}
@@ -98,21 +98,21 @@ def test_a_page_that_hangs_or_does_not_load_is_an_error_of_the_environment(tmp_p
     path.write_text(json.dumps([hanging, refused]))
     options = ("--model", "stop", "--tasks", str(path), "--step-timeout", "3", "--workers", "1")
     with silent:
-        said = finish(start(tmp_path / "out", *options))
+        output = finish(start(tmp_path / "out", *options))
     killed, unloaded = complete_rows(tmp_path / "out")
     assert killed.status == "timeout" and "no step was finished in 3 s" in killed.error
     assert unloaded.status == "env_error" and "127.0.0.1:9" in unloaded.error
-    assert "1 env_error, 1 timeout (counted as failures)" in said
+    assert "1 env_error, 1 timeout (counted as failures)" in output
 
 
-def test_the_stop_model_fails_what_the_solution_solves(tmp_path: Path) -> None:
+def test_the_stop_model_fails_a_task_that_the_solution_solves(tmp_path: Path) -> None:
     finish(start(tmp_path, "--model", "stop", "--limit", "2", "--workers", "1"))
     rows = {row.task_id: row for row in complete_rows(tmp_path)}
-    assert rows[0].success  # the task to stay where one is
+    assert rows[0].success  # its goal is to stay on the first page
     assert not rows[1].success and "42" in rows[1].reason
 
 
-def test_options_that_make_no_sense_start_nothing(tmp_path: Path) -> None:
+def test_invalid_options_start_nothing(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--policies", "full,gatd")
     assert "unknown policy 'gatd'" in finish(process)
     assert process.returncode == 2
@@ -120,19 +120,19 @@ def test_options_that_make_no_sense_start_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_browser_that_does_not_start_once_is_tried_again(tmp_path: Path) -> None:
+def test_a_browser_that_fails_to_start_is_started_again(tmp_path: Path) -> None:
     browser = tmp_path / "browser"
     browser.write_text(f"""#!/bin/sh
         mkdir "{tmp_path}/tried" 2>/dev/null && exit 1
         exec "{find_executable()}" "$@"\n""")
     browser.chmod(0o755)
     options = ("--model", "stop", "--limit", "1", "--workers", "1", "--browser-path", str(browser))
-    said = finish(start(tmp_path / "out", *options))
-    assert [row.status for row in complete_rows(tmp_path / "out")] == ["stopped"], said
+    output = finish(start(tmp_path / "out", *options))
+    assert [row.status for row in complete_rows(tmp_path / "out")] == ["stopped"], output
 
 
 @pytest.mark.slow
-def test_a_row_that_finds_no_room_ends_the_run_in_words_and_the_next_goes_on(
+def test_a_row_that_cannot_be_written_ends_the_run_which_can_be_continued(
     tmp_path: Path,
 ) -> None:
     options = ("--model", "stop", "--seeds", "0,1", "--workers", "1")
@@ -140,25 +140,25 @@ def test_a_row_that_finds_no_room_ends_the_run_in_words_and_the_next_goes_on(
     wait_for_rows(tmp_path, 2)
     file = tmp_path / "results.jsonl"
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file.stat().st_size + 20,) * 2)
-    said = finish(process)
-    assert process.returncode == 1 and "Traceback" not in said
-    assert f"agentkv: {file}: could not be written: File too large; what was" in said
+    output = finish(process)
+    assert process.returncode == 1 and "Traceback" not in output
+    assert f"agentkv: {file}: could not be written: File too large; what was" in output
     before = complete_rows(tmp_path)
     assert file.read_bytes().count(b"\n") == len(before) and file.read_bytes().endswith(b"\n")
     assert not list(tmp_path.glob("**/*.part"))
-    said = finish(start(tmp_path, *options))
-    assert f"{len(before)} of 8 episodes are done" in said
+    output = finish(start(tmp_path, *options))
+    assert f"{len(before)} of 8 episodes are done" in output
     assert len(complete_rows(tmp_path)) == 8
 
 
 @pytest.mark.slow
-def test_a_trace_that_finds_no_room_costs_its_episode_and_not_the_run(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_costs_only_its_episode(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--seeds", "0,1", "--workers", "1")
     wait_for_rows(tmp_path, 1)
     worker = next(pid for pid in workers_of(process.pid) if os.getpgid(pid) == pid)
     resource.prlimit(worker, resource.RLIMIT_FSIZE, (100, 100))
-    said = finish(process)
-    assert process.returncode == 0 and "counted as failures" in said
+    output = finish(process)
+    assert process.returncode == 0 and "counted as failures" in output
     rows = complete_rows(tmp_path)
     assert len(rows) == 8
     lost = [row for row in rows if row.status == "crash"]

@@ -1,4 +1,4 @@
-"""The model's process and its workers die, and a run goes on for as long as that makes sense."""
+"""Runs survive the deaths of workers and of the model's process."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.mark.slow
-def test_a_model_that_is_killed_costs_the_episodes_in_progress_and_is_started_anew(
+def test_a_killed_model_is_restarted_and_costs_only_the_current_episodes(
     tmp_path: Path,
 ) -> None:
     process = start(tmp_path, *NANO, "--workers", "2")
@@ -31,16 +31,16 @@ def test_a_model_that_is_killed_costs_the_episodes_in_progress_and_is_started_an
     model = model_of(process.pid)
     assert model is not None
     os.kill(model, signal.SIGKILL)
-    said = finish(process)
+    output = finish(process)
     rows = complete_rows(tmp_path)
     assert len({row.key for row in rows}) == len(rows) == 4
     lost = [row for row in rows if row.status == "crash"]
-    assert 1 <= len(lost) <= 2 and "crash (counted as failures)" in said
+    assert 1 <= len(lost) <= 2 and "crash (counted as failures)" in output
     assert all("the model's process was killed by SIGKILL" in row.error for row in lost)
     assert [row.status for row in rows].count("timeout") == 0
 
 
-def test_a_worker_that_is_killed_takes_no_other_episode_with_it(tmp_path: Path) -> None:
+def test_a_killed_worker_costs_only_its_own_episode(tmp_path: Path) -> None:
     process = start(tmp_path, *NANO, "--workers", "2")
     wait_for_steps(tmp_path, 1)
     model = model_of(process.pid)
@@ -54,7 +54,7 @@ def test_a_worker_that_is_killed_takes_no_other_episode_with_it(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+def test_a_model_that_dies_repeatedly_ends_the_run_with_the_cause(tmp_path: Path) -> None:
     process = start(tmp_path / "out", *NANO, "--workers", "1")
     while process.poll() is None:
         model = model_of(process.pid)
@@ -62,17 +62,17 @@ def test_a_model_that_dies_again_and_again_ends_the_run_with_the_reason(tmp_path
             with contextlib.suppress(ProcessLookupError):
                 os.kill(model, signal.SIGKILL)
         time.sleep(0.02)
-    said = finish(process)
+    output = finish(process)
     assert (
         process.returncode == 1
-        and "the model's process died repeatedly: the model's process was killed" in said
-    ), said
-    assert "model.log" in said
+        and "the model's process died repeatedly: the model's process was killed" in output
+    ), output
+    assert "model.log" in output
     assert not complete_rows(tmp_path / "out")
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_no_stopped_browser_behind(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_suspended_browser_behind(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "random", "--max-steps", "12", "--workers", "1")
     wait_for_steps(tmp_path, 1)
     family = workers_of(process.pid)

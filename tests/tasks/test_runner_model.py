@@ -1,4 +1,4 @@
-"""Whole runs with the shipped model, which one process holds for all workers."""
+"""Complete runs with the shipped model, which one process holds for all workers."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 
 
 def untimed(row: Row) -> Row:
-    """Without what a clock or another process's memory says."""
+    """Return the row without times and memory."""
     return replace(
         row, seconds=0, prefill_s=0, decode_s=0, rss_peak_bytes=None, finished_at="", commit=""
     )
@@ -39,7 +39,7 @@ def maps_torch(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_two_workers_share_a_model_and_find_what_one_finds(tmp_path: Path) -> None:
+def test_two_workers_share_a_model_and_get_the_results_of_one(tmp_path: Path) -> None:
     together, alone = tmp_path / "together", tmp_path / "alone"
     process = start(together, *NANO, "--workers", "2")
     wait_for_steps(together, 1)
@@ -54,11 +54,11 @@ def test_two_workers_share_a_model_and_find_what_one_finds(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_two_deterministic_runs_write_equal_rows_but_for_times(tmp_path: Path) -> None:
+def test_two_deterministic_runs_write_equal_rows_except_for_times(tmp_path: Path) -> None:
     def rows(out: Path) -> dict[str, dict[str, object]]:
-        said = finish(start(out, *NANO, "--deterministic", "--workers", "2"))
+        output = finish(start(out, *NANO, "--deterministic", "--workers", "2"))
         lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
-        assert len(lines) == 4, said
+        assert len(lines) == 4, output
         for line in lines:
             for name in ("seconds", "prefill_s", "decode_s", "finished_at"):
                 assert line.pop(name)
@@ -78,8 +78,8 @@ def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:
     wait_until_gone(family)
 
 
-def test_a_budget_that_no_cache_can_keep_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) -> None:
     process = start(tmp_path, *NANO, "--budget", "1KiB")
-    said = finish(process)
-    assert process.returncode == 2 and "a budget of 1024 bytes is too small" in said, said
-    assert "Traceback" not in said and not complete_rows(tmp_path)
+    output = finish(process)
+    assert process.returncode == 2 and "a budget of 1024 bytes is too small" in output, output
+    assert "Traceback" not in output and not complete_rows(tmp_path)

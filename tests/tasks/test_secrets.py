@@ -1,4 +1,4 @@
-"""What is typed into password fields and what stands before a host is in no file of a run."""
+"""No file of a run contains typed passwords or credentials of addresses."""
 
 import base64
 import html
@@ -28,15 +28,20 @@ GIVEN = "k3y/of=bo"
 
 
 class SignIn(http.server.BaseHTTPRequestHandler):
-    """A form that puts a password into the address, and a page that says it in several ways."""
+    """A form that puts the password into the address, and a page that shows its encodings."""
 
     def do_GET(self) -> None:
-        said = parse_qs(urlsplit(self.path).query).get("pw", [""])[0]
+        password = parse_qs(urlsplit(self.path).query).get("pw", [""])[0]
         body = "<title>Sign in</title><form><label>Password <input type=password name=pw>"
-        if said:
-            ways = (said, quote(said), json.dumps(said), base64.b64encode(f"bo:{said}".encode()))
-            lines = "".join(f"<p>{html.escape(str(way))}</p>" for way in ways)
-            body = f"<title>You are {html.escape(said)}</title>{lines}"
+        if password:
+            encodings = (
+                password,
+                quote(password),
+                json.dumps(password),
+                base64.b64encode(f"bo:{password}".encode()),
+            )
+            lines = "".join(f"<p>{html.escape(str(encoding))}</p>" for encoding in encodings)
+            body = f"<title>You are {html.escape(password)}</title>{lines}"
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
@@ -62,9 +67,7 @@ def spellings(secret: str) -> set[str]:
     }
 
 
-def test_no_secret_is_in_a_file_or_on_the_terminal_and_scores_see_it_all_the_same(
-    tmp_path: Path, port: int
-) -> None:
+def test_secrets_are_masked_in_all_output_but_not_in_scoring(tmp_path: Path, port: int) -> None:
     task = json.loads(SMALL.read_text())[1]
     task |= {
         "start_url": f"http://127.0.0.1:{port}/",
@@ -79,15 +82,15 @@ def test_no_secret_is_in_a_file_or_on_the_terminal_and_scores_see_it_all_the_sam
     before = os.umask(0)
     try:
         process = start(out, "--tasks", str(tmp_path / "tasks.json"), "--model", "solution")
-        said = finish(process)
+        output = finish(process)
     finally:
         os.umask(before)
     rows = {row.task_id: row for row in complete_rows(out)}
-    assert rows[1].success and rows[1].answer == "***", said
+    assert rows[1].success and rows[1].answer == "***", output
     assert rows[2].status == "env_error" and "127.0.0.1:9" in rows[2].error
     files = [path for path in out.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".jsonl", ".html", ".log"}
-    for text in (said, *(path.read_text() for path in files), *map(str, files)):
+    for text in (output, *(path.read_text() for path in files), *map(str, files)):
         shown = [each for secret in (TYPED, GIVEN) for each in spellings(secret) if each in text]
         assert not shown
     for path in (out, *out.rglob("*")):
@@ -96,7 +99,7 @@ def test_no_secret_is_in_a_file_or_on_the_terminal_and_scores_see_it_all_the_sam
     assert "Sign in with *** and say it." in trace.read_text()
 
 
-def test_a_replay_types_the_mask_and_says_so(tmp_path: Path) -> None:
+def test_a_replay_types_the_mask_and_reports_it(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     task = json.loads(SMALL.read_text())[1]
     secrets = Secrets(["welcome99"])
@@ -105,7 +108,7 @@ def test_a_replay_types_the_mask_and_says_so(tmp_path: Path) -> None:
     with TraceWriter(path, head={"goal": "Sign in.", "task": task}, secrets=secrets) as trace:
         for index, reply in enumerate(["type [1] [welcome99] [0]", "stop [welcome99]"]):
             trace.step(replace(STEP, index=index, reply=f"```{reply}```", action=reply))
-    said = CliRunner().invoke(cli, ["replay", str(path)]).output
-    assert "type [1] [***] [0]" in said and "welcome99" not in said
-    assert "stopped, score 1" in said
-    assert "the trace holds no secrets; *** was typed in their place" in said
+    output = CliRunner().invoke(cli, ["replay", str(path)]).output
+    assert "type [1] [***] [0]" in output and "welcome99" not in output
+    assert "stopped, score 1" in output
+    assert "the trace holds no secrets; *** was typed in their place" in output

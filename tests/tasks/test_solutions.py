@@ -1,6 +1,6 @@
-"""Every solution walked without a screen in five fresh worlds, and scored: seconds for them all.
+"""Solutions of all tasks, run in a text browser in five other worlds and scored, within seconds.
 
-What looks or scripts decide is not seen here; `test_vwa75.py` plays solutions in a real browser.
+The text browser sees neither layout nor scripts; `test_vwa75.py` plays solutions in a real browser.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from tests.tasks.text_walk import walk
 
 SEEDS = (31, 134, 217, 4711, 90210)
 
-MOST_UNWALKED = 8
-"""So many tasks of a suite may need a page's JavaScript, which only a real browser runs."""
+MAX_UNWALKED = 8
+"""Maximum number of tasks per suite that need JavaScript, which only a real browser runs."""
 
 
 @pytest.fixture(scope="module", params=SEEDS)
@@ -29,7 +29,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
-def test_every_solution_scores_in_a_world_that_nobody_has_tried(suite: str, server: Server) -> None:
+def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> None:
     failed: dict[str, str] = {}
     unwalked: dict[str, str] = {}
     for task in SUITES[suite].tasks(server.world):
@@ -44,11 +44,11 @@ def test_every_solution_scores_in_a_world_that_nobody_has_tried(suite: str, serv
         if reason:
             failed[name] = reason
     assert failed == {}
-    assert len(unwalked) <= MOST_UNWALKED, unwalked
+    assert len(unwalked) <= MAX_UNWALKED, unwalked
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
-def test_stopping_at_once_scores_nothing(suite: str, server: Server) -> None:
+def test_stopping_at_once_solves_no_task(suite: str, server: Server) -> None:
     for task in SUITES[suite].tasks(server.world):
         stopped = task.model_copy(update={"solution": ("stop []",)})
         assert walk(stopped, server).reason, task.intent

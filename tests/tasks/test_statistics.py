@@ -1,4 +1,4 @@
-"""Figures against values worked out by hand."""
+"""Statistics against values computed by hand."""
 
 import math
 
@@ -15,7 +15,7 @@ from agentkv_tasks.report.statistics import (
 )
 
 
-def test_pairs_are_counted_over_the_units_both_have() -> None:
+def test_pairs_are_counted_over_common_units() -> None:
     first = {1: True, 2: True, 3: False, 4: False, 5: True}
     second = {1: True, 2: False, 3: True, 4: False, 6: True}
     counts = paired(first, second)
@@ -31,7 +31,7 @@ def test_pairs_are_counted_over_the_units_both_have() -> None:
         (5, 0, 0.0625),  # 2 * 1/32
         (0, 5, 0.0625),
         (6, 1, 0.125),  # 2 * (1 + 7) / 128
-        (3, 3, 1.0),  # the doubled tail passes 1
+        (3, 3, 1.0),  # the doubled tail exceeds 1
         (8, 2, 112 / 1024),  # 2 * (1 + 10 + 45) / 1024
     ],
 )
@@ -46,7 +46,7 @@ def test_an_interval_of_equal_values_is_that_value() -> None:
     assert bootstrap_interval([0.25]) == (0.25, 0.25)
 
 
-def test_an_interval_agrees_with_the_normal_approximation_where_that_holds() -> None:
+def test_an_interval_agrees_with_the_normal_approximation_for_many_values() -> None:
     values = [1.0] * 40 + [0.0] * 60
     low, high = bootstrap_interval(values)
     margin = 1.96 * math.sqrt(0.4 * 0.6 / 100)
@@ -69,7 +69,7 @@ def test_micro_and_macro_averages_differ_where_groups_differ_in_size() -> None:
     assert math.isnan(groups["empty"].value)
 
 
-def test_a_score_interval_holds_at_the_ends_too() -> None:
+def test_a_wilson_interval_is_valid_at_zero_and_one() -> None:
     # examples of Newcombe (1998), whose figures have four digits
     assert wilson_interval(Rate(0, 20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert wilson_interval(Rate(20, 20)) == pytest.approx((0.8389, 1.0), abs=1e-4)

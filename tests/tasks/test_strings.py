@@ -1,9 +1,9 @@
-"""string_match: VisualWebArena's rules bit for bit, and what `mended` mends."""
+"""string_match follows VisualWebArena's rules exactly; `mended` scoring repairs some of them."""
 
 import pytest
 
-from agentkv_tasks.evaluate import Unjudged, string_match
-from agentkv_tasks.evaluate.strings import wording
+from agentkv_tasks.evaluate import CannotScore, string_match
+from agentkv_tasks.evaluate.strings import describe
 from agentkv_tasks.evaluate.words import words
 
 
@@ -11,17 +11,17 @@ from agentkv_tasks.evaluate.words import words
     ("reference", "answer", "score"),
     [
         ("Blue", "blue", 1.0),  # case does not matter
-        ("blue", "'Blue'", 1.0),  # one pair of outer quotes goes
-        ('"blue"', "blue", 1.0),  # on either side
-        ("blue", " blue", 0.0),  # white space stays
+        ("blue", "'Blue'", 1.0),  # one pair of outer quotes is stripped
+        ('"blue"', "blue", 1.0),  # from the reference as well
+        ("blue", " blue", 0.0),  # white space counts
         ("blue", "blue.", 0.0),
-        ("'blue\"", "blue", 0.0),  # quotes that do not match stay
-        ("café", "cafe\u0301", 0.0),  # no unicode folding
+        ("'blue\"", "blue", 0.0),  # unmatched quotes count
+        ("café", "cafe\u0301", 0.0),  # no Unicode normalization
         ("", "''", 1.0),
-        ("blue", "\"'blue'\"", 1.0),  # the answer is cleaned twice, as upstream does
+        ("blue", "\"'blue'\"", 1.0),  # VisualWebArena cleans the answer twice
     ],
 )
-def test_exact_match_cleans_quotes_and_case_and_nothing_else(
+def test_exact_match_ignores_only_outer_quotes_and_case(
     reference: str, answer: str, score: float
 ) -> None:
     assert string_match({"exact_match": reference}, answer) == score
@@ -34,18 +34,18 @@ def test_exact_match_cleans_quotes_and_case_and_nothing_else(
         ("170", "it is 170.", 1.0),
         ("0", "10 pages", 0.0),
         ("red", "a redder one", 0.0),
-        ("25.00", "$25.00", 1.0),  # the dollar sign is a word of its own
+        ("25.00", "$25.00", 1.0),  # the dollar sign is a separate word
         ("$25.00", "$25.00", 1.0),  # two words: substring
         ("can", "cannot", 1.0),
         ("blue kayak", "the Blue Kayaks", 1.0),  # several words: substring
         ("blue kayak", "blue, kayak", 0.0),
         ("red |OR| blue", "blue", 1.0),
         ("red |OR| blue", "green", 0.0),
-        ("red|OR|blue", "blue", 0.0),  # without spaces it is no alternative
-        ("", "anything", 1.0),  # no word at all: substring
+        ("red|OR|blue", "blue", 0.0),  # alternatives need spaces
+        ("", "anything", 1.0),  # no word: substring
     ],
 )
-def test_must_include_compares_words_for_one_word_and_substrings_for_more(
+def test_must_include_matches_one_word_as_a_word_and_several_words_as_a_substring(
     reference: str, answer: str, score: float
 ) -> None:
     assert string_match({"must_include": [reference]}, answer) == score
@@ -57,13 +57,13 @@ def test_every_entry_of_must_include_must_hold() -> None:
     assert string_match(references, "red") == 0.0
 
 
-def test_must_exclude_is_the_same_rule_turned_round_without_alternatives() -> None:
+def test_must_exclude_negates_must_include_and_knows_no_alternatives() -> None:
     assert string_match({"must_exclude": ["170"]}, "000000170") == 1.0
     assert string_match({"must_exclude": ["170"]}, "170") == 0.0
     assert string_match({"must_exclude": ["red |OR| blue"]}, "blue") == 1.0
 
 
-def test_one_of_takes_any_substring() -> None:
+def test_one_of_accepts_any_substring() -> None:
     assert string_match({"one_of": ["Red", "blue"]}, "a redder one") == 1.0
     assert string_match({"one_of": ["red", "blue"]}, "green") == 0.0
 
@@ -75,10 +75,10 @@ def test_one_of_takes_any_substring() -> None:
         ([">= 300", "< 500"], "400", 1.0, 1.0),
         ([">= 300", "< 500"], "600", 0.0, 0.0),
         (["== 5"], "5", 1.0, 1.0),
-        (["< 300"], "300", 1.0, 0.0),  # upstream's tolerance makes < into <=
+        (["< 300"], "300", 1.0, 0.0),  # VisualWebArena's tolerance turns < into <=
         (["> 300"], "300", 1.0, 0.0),
         (["< 100 |OR| > 300"], "400", 1.0, 1.0),
-        ([">= 300"], "$400", 0.0, 1.0),  # upstream reads whole numbers only
+        ([">= 300"], "$400", 0.0, 1.0),  # VisualWebArena reads integers only
         ([">= 300"], "400.50", 0.0, 1.0),
         ([">= 300"], "many", 0.0, 0.0),
         ([">= -3"], "-2", 1.0, 1.0),
@@ -97,20 +97,20 @@ def test_all_keys_must_hold() -> None:
     assert string_match(references, "blue or red") == 0.0
 
 
-def test_not_applicable_is_right_without_a_judge_and_anything_else_needs_one() -> None:
+def test_only_an_answer_other_than_na_to_an_impossible_task_needs_a_judge() -> None:
     assert string_match({"fuzzy_match": "N/A"}, "n/a") == 1.0
-    with pytest.raises(Unjudged):
+    with pytest.raises(CannotScore):
         string_match({"fuzzy_match": "N/A"}, "there is no such product")
     assert string_match({"fuzzy_match": "N/A"}, "no such product", scoring="mended") == 0.0
 
 
-def test_a_comparison_of_meanings_is_unjudged_unless_something_else_failed_already() -> None:
-    with pytest.raises(Unjudged):
+def test_fuzzy_match_cannot_be_scored_unless_another_comparison_fails() -> None:
+    with pytest.raises(CannotScore):
         string_match({"fuzzy_match": ["a fine day"]}, "a nice day")
     assert string_match({"exact_match": "x", "fuzzy_match": ["y"]}, "z") == 0.0
 
 
-def test_an_unknown_comparison_is_an_error_that_names_the_known_ones() -> None:
+def test_the_error_for_an_unknown_comparison_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown comparison 'includes'.*must_include"):
         string_match({"includes": ["x"]}, "x")
 
@@ -125,21 +125,21 @@ def test_an_unknown_comparison_is_an_error_that_names_the_known_ones() -> None:
         ({"exact_match": "café"}, "cafe\u0301"),
     ],
 )
-def test_mended_scoring_accepts_what_people_would(
+def test_mended_scoring_accepts_equivalent_spellings(
     references: dict[str, object], answer: str
 ) -> None:
     assert string_match(references, answer, scoring="compat") == 0.0
     assert string_match(references, answer, scoring="mended") == 1.0
 
 
-def test_mended_scoring_still_refuses_what_is_wrong() -> None:
+def test_mended_scoring_rejects_other_numbers() -> None:
     assert string_match({"exact_match": "1299"}, "1298", scoring="mended") == 0.0
     assert string_match({"must_include": ["170"]}, "1700", scoring="mended") == 0.0
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [  # what NLTK 3.9.1 gives
+    [  # results of NLTK 3.9.1
         ("it's $25.00, ok?", ["it", "'s", "$", "25.00", ",", "ok", "?"]),
         ("e.g. 12:30 and 1,299 items.", ["e.g.", "12:30", "and", "1,299", "items", "."]),
         ("cannot won't gonna", ["can", "not", "wo", "n't", "gon", "na"]),
@@ -151,12 +151,12 @@ def test_mended_scoring_still_refuses_what_is_wrong() -> None:
         ("", []),
     ],
 )
-def test_words_are_cut_as_nltk_cuts_them(text: str, expected: list[str]) -> None:
+def test_words_are_split_as_nltk_splits_them(text: str, expected: list[str]) -> None:
     assert words(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("way", "reference", "said"),
+    ("name", "reference", "description"),
     [
         ("exact_match", "42", 'should be "42"'),
         ("must_include", ["red |OR| blue"], 'should include "red" or "blue"'),
@@ -167,11 +167,11 @@ def test_words_are_cut_as_nltk_cuts_them(text: str, expected: list[str]) -> None
         ("fuzzy_match", "a boat", 'should mean "a boat"'),
     ],
 )
-def test_what_a_comparison_asks_is_said_in_words(way: str, reference: object, said: str) -> None:
-    assert wording(way, reference) == said
+def test_a_comparison_is_described_in_words(name: str, reference: object, description: str) -> None:
+    assert describe(name, reference) == description
 
 
-def test_an_answer_of_thousands_of_digits_is_no_number() -> None:
+def test_an_answer_of_thousands_of_digits_is_not_a_number() -> None:
     for digits in (400, 4000, 5000):
         for inequality in ("== 3", ">= 3"):
             answer = {"required_values": [inequality]}

@@ -1,12 +1,12 @@
-"""The table of policies: counted in pairs per world, task and seed, bytes as shares of full's."""
+"""The table of policies: paired counts per world, task and seed, and shares of the full cache."""
 
 from collections.abc import Callable
 
 import pytest
 
 from agentkv.config import PolicySettings, RunSettings
-from agentkv_tasks.report.summary import summarise
-from agentkv_tasks.report.tables import Cost, distances, markdown, references, standings
+from agentkv_tasks.report.summary import summarize
+from agentkv_tasks.report.tables import Cost, distance_bands, markdown, policy_lines, references
 from agentkv_tasks.results import ResultsError, Row
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.plan import make_plan
@@ -17,8 +17,8 @@ MakeRow = Callable[..., Row]
 
 @pytest.fixture
 def rows(row: MakeRow) -> list[Row]:
-    """Two tasks in two worlds under three policies; `full` fails once, `window` far back."""
-    made = []
+    """Two tasks in two worlds under three policies; `window` fails at long distances."""
+    rows = []
     for world in (75, 76):
         for task, distance in ((0, 0), (1, 9)):
             for policy, success, peak in (
@@ -26,7 +26,7 @@ def rows(row: MakeRow) -> list[Row]:
                 ("window", distance == 0, 1024),
                 ("conf-kv", True, 2048),
             ):
-                made.append(
+                rows.append(
                     row(
                         world_seed=world,
                         task_id=task,
@@ -38,11 +38,11 @@ def rows(row: MakeRow) -> list[Row]:
                         kv_mean_bytes=peak // 2,
                     )
                 )
-    return made
+    return rows
 
 
-def test_the_same_task_in_two_worlds_is_two_pairs(rows: list[Row]) -> None:
-    full, window, conf = standings(summarise(rows))
+def test_a_task_in_two_worlds_counts_as_two_pairs(rows: list[Row]) -> None:
+    full, window, conf = policy_lines(summarize(rows))
     assert full.against["full"] is None and window.against["window"] is None
     pairs = window.against["full"]
     assert pairs is not None
@@ -53,54 +53,54 @@ def test_the_same_task_in_two_worlds_is_two_pairs(rows: list[Row]) -> None:
     assert beside.p_value == 0.5
 
 
-def test_success_is_split_by_memory_distance_where_rows_carry_it(rows: list[Row]) -> None:
-    lines = standings(summarise(rows))
-    assert distances(lines) == ["0", "8 to 15"]
+def test_success_is_split_by_memory_distance(rows: list[Row]) -> None:
+    lines = policy_lines(summarize(rows))
+    assert distance_bands(lines) == ["0", "8 to 15"]
     window = lines[1].by_distance
     assert (window["0"].num_successes, window["0"].num_episodes) == (2, 2)
     assert (window["8 to 15"].num_successes, window["8 to 15"].num_episodes) == (0, 2)
 
 
-def test_one_band_or_rows_of_old_split_nothing(row: MakeRow) -> None:
-    assert distances(standings(summarise([row(memory_distance_pages=3)]))) == []
-    old = standings(summarise([row()]))
-    assert old[0].by_distance == {} and distances(old) == []
+def test_one_band_or_older_rows_are_not_split_by_distance(row: MakeRow) -> None:
+    assert distance_bands(policy_lines(summarize([row(memory_distance_pages=3)]))) == []
+    old = policy_lines(summarize([row()]))
+    assert old[0].by_distance == {} and distance_bands(old) == []
 
 
-def test_bytes_are_shares_of_the_full_caches_on_the_episodes_both_ran(rows: list[Row]) -> None:
+def test_shares_compare_bytes_with_the_full_cache_on_common_episodes(rows: list[Row]) -> None:
     alone = [row for row in rows if (row.policy, row.task_id) != ("full", 1)]
-    full, window, _ = standings(summarise(rows))
+    full, window, _ = policy_lines(summarize(rows))
     assert full.peak == Cost(12288, None)
     assert window.peak == Cost(1024, 1 / 12)
     assert window.worst == Cost(1024, 1 / 16)
     assert window.mean == Cost(512, 1 / 12)
-    assert standings(summarise(alone))[1].worst == Cost(1024, 1 / 8)
+    assert policy_lines(summarize(alone))[1].worst == Cost(1024, 1 / 8)
 
 
 def test_without_a_cache_there_are_no_bytes(row: MakeRow) -> None:
-    (line,) = standings(summarise([row()]))
+    (line,) = policy_lines(summarize([row()]))
     assert line.peak == line.worst == line.mean == Cost(None, None)
 
 
-def test_what_is_compared_with_is_chosen_by_name_and_must_be_there(rows: list[Row]) -> None:
-    summaries = summarise(rows)
-    assert references(standings(summaries)) == ["full", "window"]
-    assert references(standings(summaries, ["conf-kv"])) == ["conf-kv"]
-    without = summarise([row for row in rows if row.policy == "conf-kv"])
-    assert references(standings(without)) == ["conf-kv"]
+def test_references_are_chosen_by_name_and_must_exist(rows: list[Row]) -> None:
+    summaries = summarize(rows)
+    assert references(policy_lines(summaries)) == ["full", "window"]
+    assert references(policy_lines(summaries, ["conf-kv"])) == ["conf-kv"]
+    without = summarize([row for row in rows if row.policy == "conf-kv"])
+    assert references(policy_lines(without)) == ["conf-kv"]
     with pytest.raises(ResultsError, match="no policy 'h2o' .* full, window, conf-kv"):
-        standings(summaries, ["full", "h2o"])
+        policy_lines(summaries, ["full", "h2o"])
 
 
-def test_policies_are_compared_within_their_model(rows: list[Row], row: MakeRow) -> None:
-    lines = standings(summarise([*rows, row(model="other", policy="window", success=False)]))
+def test_policies_are_compared_on_the_same_model(rows: list[Row], row: MakeRow) -> None:
+    lines = policy_lines(summarize([*rows, row(model="other", policy="window", success=False)]))
     other = next(line for line in lines if line.summary.model == "other")
     assert other.against == {"full": None, "window": None}
     assert other.peak.share is None
 
 
-def test_the_table_reads_as_markdown(rows: list[Row]) -> None:
-    lines = markdown(standings(summarise(rows))).splitlines()
+def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:
+    lines = markdown(policy_lines(summarize(rows))).splitlines()
     assert lines[0] == (
         "| policy | solved | form | shopping | 0 pages back | 8 to 15 pages back | against full "
         "| against window | peak cache | largest peak | mean cache |"
@@ -118,11 +118,11 @@ def test_the_table_reads_as_markdown(rows: list[Row]) -> None:
 
 
 def test_a_label_cannot_break_the_table(row: MakeRow) -> None:
-    lines = markdown(standings(summarise([row(policy="a|b")]))).splitlines()
+    lines = markdown(policy_lines(summarize([row(policy="a|b")]))).splitlines()
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_every_row_of_a_run_says_how_far_back_its_task_reaches() -> None:
+def test_every_row_records_the_memory_distance_of_its_task() -> None:
     suite = load_suite("vwa-long", world_seed=75)
     settings = RunSettings(model="stop", policies=(PolicySettings(name="full"),), limit=3)
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=9, threads=1)

@@ -1,4 +1,4 @@
-"""The schema reads official tasks as they are, and says what is wrong with others."""
+"""The schema loads official tasks unchanged and explains what is wrong with others."""
 
 import json
 from pathlib import Path
@@ -34,53 +34,53 @@ def plain_task(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", OFFICIAL, ids=lambda path: path.stem)
-def test_official_tasks_are_read_without_losing_or_adding_anything(path: Path) -> None:
+def test_official_tasks_survive_a_round_trip(path: Path) -> None:
     tasks = read_tasks(path)
     written_back = [json.loads(task.model_dump_json(exclude_unset=True)) for task in tasks]
     assert written_back == json.loads(path.read_text())
 
 
-def test_official_files_load_as_suites_with_all_their_helper_calls() -> None:
+def test_official_files_load_as_suites() -> None:
     suites = [load_suite(str(path), world_seed=0) for path in OFFICIAL]
     assert [suite.name for suite in suites] == ["classifieds", "reddit", "shopping"]
     assert all(suite.tasks for suite in suites)
 
 
-def test_several_start_urls_are_several_tabs() -> None:
+def test_several_start_addresses_are_split() -> None:
     task = Task.model_validate(plain_task(start_url="__SHOPPING__ |AND| __REDDIT__/f/x"))
     assert task.start_urls == ("__SHOPPING__", "__REDDIT__/f/x")
 
 
-def test_a_misspelt_field_is_refused_with_file_task_and_field(tmp_path: Path) -> None:
+def test_the_error_for_a_misspelled_field_names_file_task_and_field(tmp_path: Path) -> None:
     path = written(tmp_path, plain_task(intention="Go"))
     with pytest.raises(TaskError, match=r"mine\.json: task 7 \(number 0\): intention: "):
         read_tasks(path)
 
 
-def test_a_misspelt_comparison_deep_in_the_evaluation_is_refused(tmp_path: Path) -> None:
+def test_a_misspelled_comparison_is_rejected(tmp_path: Path) -> None:
     check = {"url": "last", "locator": "", "required_contents": {"must_contain": ["x"]}}
     task = plain_task(eval={"eval_types": ["program_html"], "program_html": [check]})
     with pytest.raises(TaskError, match=r"eval\.program_html\.0\.required_contents\.must_contain"):
         read_tasks(written(tmp_path, task))
 
 
-def test_an_evaluator_without_what_it_reads_is_refused(tmp_path: Path) -> None:
+def test_an_evaluator_without_its_references_is_rejected(tmp_path: Path) -> None:
     task = plain_task(eval={"eval_types": ["string_match"]})
     with pytest.raises(TaskError, match="names string_match but reference_answers is empty"):
         read_tasks(written(tmp_path, task))
 
 
-def test_a_task_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_task_id_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="task 7: task_id occurs twice"):
         read_tasks(written(tmp_path, plain_task(), plain_task()))
 
 
-def test_a_task_that_reads_an_image_must_say_which_text_it_turns_on(tmp_path: Path) -> None:
+def test_a_task_that_reads_an_image_must_name_the_text(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="turns_on"):
         read_tasks(written(tmp_path, plain_task(reads_image=True)))
 
 
-def test_a_text_that_no_step_of_the_solution_says_is_not_needed(tmp_path: Path) -> None:
+def test_a_needed_text_must_occur_in_the_solution(tmp_path: Path) -> None:
     known = plain_task(solution=["click [link: Blue]", "stop [42]"], needs=["Blue", "42"])
     assert Task.model_validate(known).needs == ("Blue", "42")
     known["needs"] = ["Green"]
@@ -88,14 +88,14 @@ def test_a_text_that_no_step_of_the_solution_says_is_not_needed(tmp_path: Path) 
         read_tasks(written(tmp_path, known))
 
 
-def test_broken_json_is_named_with_its_line(tmp_path: Path) -> None:
+def test_the_error_for_broken_json_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text('[\n{"sites": }\n]')
     with pytest.raises(TaskError, match=r"broken\.json: line 2: not JSON"):
         read_tasks(path)
 
 
-def test_a_helper_call_that_is_no_known_helper_is_refused_before_anything_runs(
+def test_an_unknown_helper_is_rejected_when_the_suite_loads(
     tmp_path: Path,
 ) -> None:
     check = {
@@ -136,7 +136,7 @@ def test_equal_tasks_have_equal_digests_and_other_tasks_others(tmp_path: Path) -
     ],
     ids=lambda value: ascii(value)[:12],
 )
-def test_a_hostile_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+def test_the_error_for_a_hostile_file_names_it(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(TaskError, match=rf"mine\.json: .*{message}"):
@@ -156,7 +156,7 @@ def test_a_hostile_file_is_refused_by_name(tmp_path: Path, text: str, message: s
         ),
     ],
 )
-def test_what_no_judge_could_read_is_refused_before_an_episode(
+def test_malformed_references_are_rejected_when_the_file_loads(
     tmp_path: Path, check: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TaskError, match=message):

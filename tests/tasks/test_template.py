@@ -1,4 +1,4 @@
-"""Templates give the same tasks for the same seed, and different ones within a template."""
+"""Templates make equal tasks for equal seeds, and distinct tasks within one template."""
 
 from dataclasses import replace
 
@@ -32,21 +32,21 @@ def visit(draw: Draw) -> Draft:
 TEMPLATES = (Template(greet, 5), Template(visit, 1))
 
 
-def test_equal_seeds_give_equal_tasks_and_other_seeds_others() -> None:
+def test_equal_seeds_make_equal_tasks() -> None:
     world = World(3)
-    once, again = (instantiate(world, TEMPLATES, 3) for _ in range(2))
-    assert once == again
-    assert instantiate(World(4), TEMPLATES, 4) != once
+    first, second = (instantiate(world, TEMPLATES, 3) for _ in range(2))
+    assert first == second
+    assert instantiate(World(4), TEMPLATES, 4) != first
 
 
-def test_tasks_are_numbered_in_order_and_share_their_templates_number() -> None:
+def test_tasks_are_numbered_in_order_and_carry_the_number_of_their_template() -> None:
     tasks = instantiate(World(3), TEMPLATES, 3, first_id=10, first_template_id=4, category="form")
     assert [task.task_id for task in tasks] == [10, 11, 12, 13, 14, 15]
     assert [task.intent_template_id for task in tasks] == [4, 4, 4, 4, 4, 5]
     assert {task.category for task in tasks} == {"form"}
 
 
-def test_instances_of_a_template_differ_and_keep_their_values() -> None:
+def test_instances_of_a_template_differ_and_record_their_values() -> None:
     tasks = instantiate(World(3), TEMPLATES, 3)[:5]
     assert len({task.intent for task in tasks}) == 5
     for task in tasks:
@@ -54,7 +54,7 @@ def test_instances_of_a_template_differ_and_keep_their_values() -> None:
         assert task.intent_template == "Say hello to {{name}}."
 
 
-def test_a_task_keeps_what_its_solution_takes_from_pages() -> None:
+def test_a_task_records_the_texts_that_its_solution_needs() -> None:
     def meet(draw: Draw) -> Draft:
         return replace(greet(draw), needs=["hello"])
 
@@ -62,19 +62,19 @@ def test_a_task_keeps_what_its_solution_takes_from_pages() -> None:
     assert task.needs == ("hello",)
 
 
-def test_another_template_beside_it_changes_no_task_of_a_template() -> None:
+def test_adding_a_template_leaves_the_tasks_of_the_others_unchanged() -> None:
     world = World(3)
     alone = instantiate(world, TEMPLATES[:1], 3)
     beside = instantiate(world, (TEMPLATES[1], TEMPLATES[0]), 3)[1:]
     assert [task.intent for task in alone] == [task.intent for task in beside]
 
 
-def test_sites_are_those_named_anywhere_in_the_task() -> None:
+def test_the_sites_of_a_task_are_collected_from_all_its_parts() -> None:
     task = instantiate(World(3), (Template(visit),), 3)[0]
     assert set(task.sites) == {"homepage", "wikipedia"}
     assert task.eval.eval_types == ("url_match", "program_html")
 
 
-def test_more_instances_than_there_are_different_tasks_is_an_error_of_ours() -> None:
+def test_a_template_with_too_few_different_tasks_is_rejected() -> None:
     with pytest.raises(AssertionError, match="fewer different tasks"):
         instantiate(World(3), (Template(visit, 2),), 3)

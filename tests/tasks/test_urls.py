@@ -1,4 +1,4 @@
-"""url_match: exact and contained, alternatives, and the slash at the end."""
+"""url_match: exact and contained addresses, alternatives, and final slashes."""
 
 import pytest
 
@@ -12,8 +12,8 @@ SHOP = "http://shop.localhost"
     ("reference", "note", "url", "score"),
     [
         (f"{SHOP}/a", "EXACT", f"{SHOP}/a", 1.0),
-        (f"{SHOP}/a", None, f"{SHOP}/a", 1.0),  # an absent note means EXACT
-        (f"{SHOP}/a", "EXACT", f"{SHOP}/a/", 1.0),  # one slash at the end is dropped
+        (f"{SHOP}/a", None, f"{SHOP}/a", 1.0),  # None means EXACT
+        (f"{SHOP}/a", "EXACT", f"{SHOP}/a/", 1.0),  # one final slash is ignored
         (f"{SHOP}/a/", "EXACT", f"{SHOP}/a", 1.0),
         (f"{SHOP}/a", "EXACT", f"{SHOP}/a//", 0.0),  # only one
         (f"{SHOP}/a", "EXACT", f"{SHOP}/A", 0.0),
@@ -42,13 +42,13 @@ def test_addresses_compare_as_in_visualwebarena(
         (f"{SHOP}/s?a=1", f"{SHOP}/s?a=2", 0.0),
     ],
 )
-def test_mended_scoring_compares_places_rather_than_spellings(
+def test_mended_scoring_accepts_equivalent_addresses(
     reference: str, url: str, score: float
 ) -> None:
     assert url_match(reference, "EXACT", url, scoring="mended") == score
 
 
-def test_an_unknown_note_is_an_error_that_names_the_known_ones() -> None:
+def test_the_error_for_an_unknown_note_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown url_note 'SAME'; known: EXACT, GOLD in PRED"):
         url_match(SHOP, "SAME", SHOP)
 

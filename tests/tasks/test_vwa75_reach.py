@@ -5,16 +5,18 @@ from collections.abc import Mapping
 import pytest
 
 from agentkv_env.sites.world import DEFAULT_SEED
-from agentkv_tasks.reach import Measured, read
+from agentkv_tasks.reach import Measurements, read
 from agentkv_tasks.suites import load_suite
 
 
 @pytest.fixture(scope="module")
-def measured() -> Mapping[int, Measured]:
+def measured() -> Mapping[int, Measurements]:
     return read()
 
 
-def test_the_measurements_match_the_tasks_of_the_suite(measured: Mapping[int, Measured]) -> None:
+def test_the_measurements_match_the_tasks_of_the_suite(
+    measured: Mapping[int, Measurements],
+) -> None:
     suite = load_suite("vwa75", world_seed=DEFAULT_SEED)
     steps = {task.task_id: len(task.solution) for task in suite.tasks}
     assert {number: one.steps for number, one in measured.items()} == steps
@@ -24,12 +26,12 @@ def test_the_measurements_match_the_tasks_of_the_suite(measured: Mapping[int, Me
 
 
 def test_at_least_thirty_tasks_need_a_fact_from_1500_tokens_earlier(
-    measured: Mapping[int, Measured],
+    measured: Mapping[int, Measurements],
 ) -> None:
     assert sum(one.reach >= 1500 for one in measured.values()) >= 30
 
 
 def test_at_least_twenty_tasks_need_facts_from_two_or_more_pages(
-    measured: Mapping[int, Measured],
+    measured: Mapping[int, Measurements],
 ) -> None:
     assert sum(one.sources >= 2 for one in measured.values()) >= 20

@@ -1,7 +1,7 @@
-"""Scoring finished episodes as VisualWebArena does, without its judge models."""
+"""Scoring of finished episodes by VisualWebArena's rules, without its judge models."""
 
 from agentkv_tasks.evaluate.score import Final, Score, evaluate
-from agentkv_tasks.evaluate.strings import SCORINGS, Scoring, Unjudged, string_match
+from agentkv_tasks.evaluate.strings import SCORINGS, CannotScore, Scoring, string_match
 from agentkv_tasks.evaluate.urls import url_match
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "Final",
     "Score",
     "Scoring",
-    "Unjudged",
+    "CannotScore",
     "evaluate",
     "string_match",
     "url_match",

@@ -1,7 +1,7 @@
 """Helper calls in VisualWebArena's task files, such as `get_query_text(__page__, '.price')`.
 
-Upstream hands these strings to Python's `eval`. Here a call is parsed, its name must stand in a
-table, and its arguments must be literals.
+VisualWebArena passes these strings to Python's `eval`. This module parses them instead: the name
+must be in `TABLE` and the arguments must be literals.
 """
 
 import ast
@@ -15,53 +15,53 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page
 
-from agentkv_tasks.evaluate.strings import Unjudged
+from agentkv_tasks.evaluate.strings import CannotScore
 
 _PAGE = "__page__"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One parsed call; `arguments` are literals, and the page where the text says `__page__`."""
+    """A parsed call; an argument is a literal, or the page in place of `__page__`."""
 
     name: str
     arguments: tuple[object, ...]
 
     def on(self, page: Page, *, last_url: str = "__last_url__") -> str | int | float:
-        """Carry it out on `page`.
+        """Call the helper on `page`.
 
         Args:
-            last_url: stands in for `__last_url__` inside texts.
+            last_url: replaces `__last_url__` inside string arguments.
 
         Raises:
-            Unjudged: the helper needs an interface that the sites here do not have.
+            CannotScore: the helper needs an interface that the embedded sites lack.
         """
-        given: list[object] = []
+        values: list[object] = []
         for argument in self.arguments:
             if isinstance(argument, str) and argument is not _PAGE:
-                # After parsing: an address may hold a quotation mark.
+                # Replaced after parsing, because an address may contain a quotation mark.
                 argument = argument.replace("__last_url__", last_url)
-            given.append(page if argument is _PAGE else argument)
-        return TABLE[self.name](*given)
+            values.append(page if argument is _PAGE else argument)
+        return TABLE[self.name](*values)
 
 
 def parse_call(text: str) -> Call:
-    """Read `name(arguments)`, without the `func:` before it.
+    """Parse `name(arguments)`, without a `func:` prefix.
 
     Raises:
-        ValueError: it is no call, the name is unknown, an argument is no literal, or the helper
-            does not take these.
+        ValueError: `text` is not a call, the name is unknown, an argument is not a literal, or the
+            helper does not accept the arguments.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError):  # what the parser raises for deep nesting
-        raise ValueError(f"'{text[:80]}' is no call; expected name(arguments)") from None
+    except (SyntaxError, RecursionError, MemoryError):  # deep nesting raises the last two
+        raise ValueError(f"'{text[:80]}' is not a call; expected name(arguments)") from None
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.keywords:
-        raise ValueError(f"'{text}' is no plain call; expected name(arguments)")
+        raise ValueError(f"'{text}' is not a plain call; expected name(arguments)")
     if node.func.id not in TABLE:
         raise ValueError(f"unknown helper '{node.func.id}'; known: {', '.join(sorted(TABLE))}")
     arguments = tuple(_argument(argument, text) for argument in node.args)
-    _require_taken(node.func.id, arguments)
+    _check_arguments(node.func.id, arguments)
     return Call(node.func.id, arguments)
 
 
@@ -74,13 +74,13 @@ def _argument(node: ast.expr, text: str) -> object:
         raise ValueError(f"'{text}': arguments must be literals or __page__") from None
 
 
-def _require_taken(name: str, arguments: tuple[object, ...]) -> None:
-    """Refuse arguments of other number or kind than the helper's. Raises ValueError."""
+def _check_arguments(name: str, arguments: tuple[object, ...]) -> None:
+    """Raise ValueError if the number or types of `arguments` do not match the helper."""
     function = TABLE[name]
     if function is _needs_admin:
         return
     parameters = inspect.signature(function).parameters.values()
-    taken = ", ".join(_PAGE if each.annotation is Page else each.name for each in parameters)
+    expected = ", ".join(_PAGE if each.annotation is Page else each.name for each in parameters)
     fits = len(parameters) == len(arguments) and all(
         argument is _PAGE
         if parameter.annotation is Page
@@ -88,24 +88,25 @@ def _require_taken(name: str, arguments: tuple[object, ...]) -> None:
         for parameter, argument in zip(parameters, arguments, strict=True)
     )
     if not fits:
-        raise ValueError(f"{name} takes ({taken}); found {len(arguments)} arguments, {arguments!r}")
+        raise ValueError(f"{name} takes ({expected}); found {len(arguments)}: {arguments!r}")
 
 
-# ---- what the helpers do --------------------------------------------------------------------
+# ---- helpers --------------------------------------------------------------------------------
 
 
 def get_query_text(page: Page, selector: str) -> str:
-    """Text of the first element that `selector` finds, empty if there is none."""
+    """Return the text of the first element that matches `selector`, or an empty string."""
     script = "s => { try { return document.querySelector(s).textContent } catch { return '' } }"
     return str(_run(page, script, selector, otherwise=""))
 
 
 def get_query_text_lowercase(page: Page, selector: str) -> str:
+    """Return the text of the first element that matches `selector`, in lower case."""
     return get_query_text(page, selector).lower()
 
 
 def reddit_get_post_url(url: str) -> str:
-    """The address of the post that `url` (a post, or a comment on it) belongs to."""
+    """Return the address of the post for `url`, the address of a post or of a comment on it."""
     parts = urlsplit(url)
     path = parts.path.split("/")
     if len(path) < 4 or path[1] != "f":
@@ -128,7 +129,7 @@ _COMMENTS = """() => {
 
 
 def _latest_comment(page: Page, username: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The newest comment by `username` below the post, and what it answers; empty if none."""
+    """Return the newest comment by `username` and its parent; both are empty if there is none."""
     tree = _run(page, _COMMENTS, None, otherwise=None)
     found: list[tuple[float, Mapping[str, Any], Mapping[str, Any]]] = []
     open_nodes = [cast(dict[str, Any], tree)] if tree else []
@@ -145,12 +146,14 @@ def _latest_comment(page: Page, username: str) -> tuple[Mapping[str, Any], Mappi
 
 
 def reddit_get_latest_comment_content_by_username(page: Page, username: str) -> str:
+    """Return the text of the newest comment by `username`, or an empty string."""
     return str(_latest_comment(page, username)[0].get("content", ""))
 
 
 def reddit_get_parent_comment_username_of_latest_comment_by_username(
     page: Page, username: str
 ) -> str:
+    """Return the author of the comment or post that the newest comment by `username` answers."""
     return str(_latest_comment(page, username)[1].get("username", ""))
 
 
@@ -171,16 +174,22 @@ _ORDER = """() => [...document.querySelectorAll("#my-orders-table tbody")].map(b
 })"""  # Magento's markup
 
 
-def _ordered(page: Page) -> list[dict[str, Any]]:
+def _order_items(page: Page) -> list[dict[str, Any]]:
     return cast(list[dict[str, Any]], _run(page, _ORDER, None, otherwise=[]))
 
 
 def shopping_get_order_product_name_list(page: Page) -> str:
-    return " |OR| ".join(str(row.get("name", "")) for row in _ordered(page))
+    """Return the names of all products of the order, joined by ` |OR| `."""
+    return " |OR| ".join(str(row.get("name", "")) for row in _order_items(page))
 
 
 def shopping_get_order_product_quantity(page: Page, sku: str) -> int:
-    for row in _ordered(page):
+    """Return the ordered quantity of the first product whose SKU is in `sku`, or 0.
+
+    Args:
+        sku: one SKU, or several joined by ` |OR| `.
+    """
+    for row in _order_items(page):
         if str(row.get("sku", "")).strip() in sku.split(" |OR| "):
             amount = str(row.get("qty", "")).removeprefix("Ordered").strip()
             return int(amount) if re.fullmatch("[0-9]{1,18}", amount) else 0
@@ -188,14 +197,19 @@ def shopping_get_order_product_quantity(page: Page, sku: str) -> int:
 
 
 def shopping_get_order_product_option(page: Page, sku: str, option_name: str) -> str:
-    for row in _ordered(page):
+    """Return the value of an option of the ordered product `sku`, or an empty string."""
+    for row in _order_items(page):
         if str(row.get("sku", "")).strip() == sku:
             return str(row.get("options", {}).get(option_name, ""))
     return ""
 
 
 def shopping_get_product_attributes(page: Page, attribute: str) -> str:
-    """Values of the rows in the product's detail table whose head holds one of the |OR| names."""
+    """Return the values in the detail table whose heading contains a name of `attribute`.
+
+    Args:
+        attribute: one name, or several joined by ` |OR| `; upper and lower case are equal.
+    """
     script = """names => [...document.querySelectorAll(
         "#productDetails_detailBullets_sections1 > tbody > tr")]
         .filter(row => names.some(n => row.children[0].innerText.toLowerCase().includes(n)))
@@ -204,24 +218,27 @@ def shopping_get_product_attributes(page: Page, attribute: str) -> str:
 
 
 def shopping_get_product_price(page: Page) -> float:
+    """Return the price on a product page, or 0."""
     script = """() => parseFloat(document.querySelector(
         ".product-info-main .price-box.price-final_price span span").innerText.slice(1)) || 0"""
     return float(cast(float, _run(page, script, None, otherwise=0)))
 
 
 def shopping_get_num_reviews(page: Page) -> int:
+    """Return the number of reviews on a product page, or 0."""
     script = """() => parseInt(
         document.querySelector("#tab-label-reviews-title").innerText.split(" ")[1]) || 0"""
     return int(cast(int, _run(page, script, None, otherwise=0)))
 
 
 def shopping_get_rating_as_percentage(page: Page) -> int:
+    """Return the rating on a product page in percent, or 0."""
     script = "() => parseFloat(document.querySelector('.rating-result').title) || 0"
     return int(cast(int, _run(page, script, None, otherwise=0)))
 
 
 def _needs_admin(*arguments: object) -> str:
-    raise Unjudged("this check reads Magento's admin interface, which is not set up here")
+    raise CannotScore("this check reads Magento's admin interface, which the embedded sites lack")
 
 
 def _run(page: Page, script: str, argument: object, *, otherwise: object) -> object:
@@ -230,7 +247,7 @@ def _run(page: Page, script: str, argument: object, *, otherwise: object) -> obj
     except PlaywrightError:
         if page.is_closed():
             raise
-        return otherwise  # the page is another one than the check expects
+        return otherwise  # not the page that the check expects
 
 
 TABLE: Mapping[str, Callable[..., str | int | float]] = {

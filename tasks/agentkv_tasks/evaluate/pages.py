@@ -1,7 +1,7 @@
-"""Page checks: what a page holds when the episode is over (program_html).
+"""Page checks: the contents of pages at the end of an episode (program_html).
 
-Checks of the page the agent ended on run on that page; every other one opens a tab of its own, so
-that no check moves what the next one looks at. Upstream drives the agent's own tab instead.
+A check of the agent's last page runs in the agent's tab. Any other check opens a new tab, so that
+it cannot navigate the page of the next check. VisualWebArena navigates the agent's tab instead.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.calls import parse_call
-from agentkv_tasks.evaluate.strings import Scoring, compare, wording
+from agentkv_tasks.evaluate.strings import Scoring, compare, describe
 from agentkv_tasks.task import PageCheck, References, Task, TaskError
 
 _CHECK_TIMEOUT_MS = 20_000
-_SHORT = 80  # characters that a reason may quote of what was found
+_MAX_QUOTED = 80  # longest text, in characters, that a reason quotes
 
 
 def program_html(
@@ -27,16 +27,16 @@ def program_html(
     addresses: Addresses,
     scoring: Scoring,
 ) -> tuple[float, str]:
-    """The score of all targets, 1.0 or 0.0, and why it is 0.
+    """Return 1.0 if all targets hold, else 0.0, and the reason for 0.0.
 
     Args:
-        page: the tab the agent ended on; it is read, never navigated.
-        url: its address in public form.
-        html: its whole content, taken before any check ran.
+        page: the agent's last tab, which is read but never navigated.
+        url: public address of `page`.
+        html: full content of `page`, captured before the first check.
 
     Raises:
-        Unjudged: a target needs a judge model or an interface that is not here.
-        playwright.sync_api.Error: the browser is gone.
+        CannotScore: a target needs a judge model or an interface that the embedded sites lack.
+        playwright.sync_api.Error: the browser has died.
     """
     for number, target in enumerate(targets):
         where = f"program_html[{number}]"
@@ -52,21 +52,21 @@ def program_html(
             finally:
                 tab.close()
         place = f"the last page, {url}," if place == "last" else place
-        meant = f"{target.locator} at {place}" if target.locator else place
+        subject = f"{target.locator} at {place}" if target.locator else place
         if selected is None:
-            return 0.0, f"{where}: {meant} gave nothing"
-        failed = _failed(target.required_contents, selected, scoring)
+            return 0.0, f"{where}: {subject} returned nothing"
+        failed = _failed_comparison(target.required_contents, selected, scoring)
         if failed:
-            found = f'; it is "{selected}"' if len(str(selected)) <= _SHORT else ""
-            return 0.0, f"{where}: {meant} {failed}{found}"
+            found = f'; it is "{selected}"' if len(str(selected)) <= _MAX_QUOTED else ""
+            return 0.0, f"{where}: {subject} {failed}{found}"
     return 1.0, ""
 
 
 def check_calls(task: Task) -> None:
-    """Refuse a task whose `func:` strings cannot be run, before any episode is.
+    """Check the `func:` strings and locators of a task before any episode starts.
 
     Raises:
-        TaskError: naming the task and the field.
+        TaskError: a string is invalid; the message names the task and the field.
     """
     for number, target in enumerate(task.eval.program_html or ()):
         for field, text in (("url", target.url), ("locator", target.locator)):
@@ -80,8 +80,8 @@ def check_calls(task: Task) -> None:
         locator = target.locator.strip()
         if locator and not locator.startswith(("document.", "[...document.", "lambda:", "func:")):
             raise TaskError(
-                f"task {task.task_id}: eval.program_html.{number}.locator: cannot read '{locator}';"
-                " expected nothing, document..., lambda:... or func:..."
+                f"task {task.task_id}: eval.program_html.{number}.locator: unknown form "
+                f"'{locator}'; expected an empty string, document..., lambda:... or func:..."
             )
 
 
@@ -93,7 +93,7 @@ def _visit(
     except PlaywrightError:
         if tab.is_closed():
             raise
-        return None  # there is no such page
+        return None  # the page does not exist
     tab.wait_for_timeout(addresses.settle_s * 1000)
     return _select(target, tab, addresses, html=None)
 
@@ -101,7 +101,7 @@ def _visit(
 def _select(
     target: PageCheck, page: Page, addresses: Addresses, *, html: str | None
 ) -> str | int | float | None:
-    """The part of `page` that the locator names; None where nothing could be meant."""
+    """Return the part of `page` that the locator selects, or None if a `lambda:` finds nothing."""
     locator = addresses.fill(target.locator.strip())
     if not locator:
         return addresses.public(page.content()) if html is None else html
@@ -117,7 +117,7 @@ def _select(
 
 
 def _run(page: Page, script: str) -> object:
-    """What `script` gives on `page`; None if it throws, because the page is then another one."""
+    """Return the result of `script` on `page`, or None if it throws, as on an unexpected page."""
     try:
         return page.evaluate(script)
     except PlaywrightError:
@@ -126,13 +126,13 @@ def _run(page: Page, script: str) -> object:
         return None
 
 
-def _failed(contents: References, selected: str | int | float, scoring: Scoring) -> str:
-    """What should hold and does not, or nothing; `compat` looks at the first one only."""
-    ways = [way for way in References.ways() if getattr(contents, way) is not None]
-    for way in ways[:1] if scoring == "compat" else ways:
-        reference = getattr(contents, way)
-        if way == "exact_match" and scoring == "mended":
+def _failed_comparison(contents: References, selected: str | int | float, scoring: Scoring) -> str:
+    """Describe the first comparison that fails, or return ''; `compat` tries only one."""
+    names = [name for name in References.comparisons() if getattr(contents, name) is not None]
+    for name in names[:1] if scoring == "compat" else names:
+        reference = getattr(contents, name)
+        if name == "exact_match" and scoring == "mended":
             selected = str(selected).strip()
-        if not compare(way, reference, str(selected), scoring=scoring):
-            return wording(way, reference)
+        if not compare(name, reference, str(selected), scoring=scoring):
+            return describe(name, reference)
     return ""

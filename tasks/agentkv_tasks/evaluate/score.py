@@ -1,4 +1,4 @@
-"""The score of one finished episode."""
+"""Score of a finished episode."""
 
 from dataclasses import dataclass
 
@@ -6,52 +6,56 @@ from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.pages import program_html
-from agentkv_tasks.evaluate.strings import Scoring, Unjudged, string_match, wording
+from agentkv_tasks.evaluate.strings import CannotScore, Scoring, describe, string_match
 from agentkv_tasks.evaluate.urls import url_match
 from agentkv_tasks.task import References, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """How an episode ended: the answer given and the page it ended on, taken before any check."""
+    """Final answer and page of an episode, captured before the first check."""
 
     answer: str
     url: str
-    """In public form."""
+    """Public form."""
     html: str
-    """With addresses in public form."""
+    """Content of the page, with addresses in public form."""
 
     @classmethod
     def of(cls, page: Page, answer: str, addresses: Addresses) -> "Final":
-        """What `page` is now."""
+        """Capture the current state of `page`."""
         return cls(answer, addresses.public(page.url), addresses.public(page.content()))
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The product of a task's evaluators: 1.0 is success."""
+    """Product of the scores of a task's evaluators; 1.0 is success."""
 
     value: float
     reason: str
-    """Which evaluator said no and why; empty on success."""
+    """Name of the evaluator that failed and the reason; empty on success."""
 
 
 def evaluate(
     task: Task, final: Final, *, page: Page, addresses: Addresses, scoring: Scoring = "compat"
 ) -> Score:
-    """Score an episode of `task` that ended as `final`; `page` is the tab it ended on.
+    """Score an episode of `task`.
 
-    An episode that hit a limit is scored like any other: the state it left may be the right one.
+    An episode that reached a limit is scored like any other: it may have left the wanted state.
+
+    Args:
+        final: final answer and page.
+        page: the agent's last tab.
 
     Raises:
-        Unjudged: no evaluator says no, and one cannot be had here.
-        playwright.sync_api.Error: the browser is gone.
+        CannotScore: no evaluator fails, and one of them is not available.
+        playwright.sync_api.Error: the browser has died.
     """
-    unjudged: Unjudged | None = None
+    unjudged: CannotScore | None = None
     for kind in task.eval.eval_types:
         try:
-            value, reason = _one(kind, task, final, page, addresses, scoring)
-        except Unjudged as error:
+            value, reason = _run_evaluator(kind, task, final, page, addresses, scoring)
+        except CannotScore as error:
             unjudged = error
             continue
         if value != 1.0:
@@ -61,26 +65,26 @@ def evaluate(
     return Score(1.0, "")
 
 
-def _one(
+def _run_evaluator(
     kind: str, task: Task, final: Final, page: Page, addresses: Addresses, scoring: Scoring
 ) -> tuple[float, str]:
     check = task.eval
     match kind:
         case "string_match":
             references = check.reference_answers
-            assert references is not None, "the schema asks for them"
+            assert references is not None, "the schema requires reference_answers"
             filled = _filled(references, addresses)
             value = string_match(filled, final.answer, scoring=scoring)
-            wanted = ", ".join(
-                wording(way, reference)
-                for way, reference in filled.model_dump(exclude_none=True).items()
+            expected = ", ".join(
+                describe(name, reference)
+                for name, reference in filled.model_dump(exclude_none=True).items()
             )
-            return value, f'string_match: the answer "{final.answer}" {wanted}'
+            return value, f'string_match: the answer "{final.answer}" {expected}'
         case "url_match":
-            assert check.reference_url is not None, "the schema asks for it"
-            wanted_url = addresses.fill(check.reference_url)
-            value = url_match(wanted_url, check.url_note, final.url, scoring=scoring)
-            return value, f"url_match: ended at {final.url}, wanted {wanted_url}"
+            assert check.reference_url is not None, "the schema requires reference_url"
+            expected_url = addresses.fill(check.reference_url)
+            value = url_match(expected_url, check.url_note, final.url, scoring=scoring)
+            return value, f"url_match: the episode ended at {final.url}; expected {expected_url}"
         case "program_html":
             targets = check.program_html or ()
             filled_targets = [
@@ -101,7 +105,7 @@ def _one(
                 scoring=scoring,
             )
         case _:
-            raise Unjudged("page_image_query needs a captioner, or the reference images")
+            raise CannotScore("page_image_query needs a captioning model or the reference images")
 
 
 def _filled(references: References, addresses: Addresses) -> References:

@@ -1,12 +1,12 @@
-"""Comparing an answer, or the text of a page, with references.
+"""Comparison of an answer, or of text on a page, with references.
 
-`compat` scores exactly as VisualWebArena does, traps included. `mended` repairs these:
+`compat` scoring follows VisualWebArena exactly, including its pitfalls. `mended` scoring differs:
 
-* white space at the ends, unicode look-alikes and a closing full stop of an answer do not matter;
-* a number equals the same number written otherwise (`170`, `000000170`, `$1,299.00`, `1299`);
-* `<` and `>` are strict (upstream's tolerance makes them `<=` and `>=`), and values may carry a
-  currency sign and decimals;
-* an answer other than `N/A` to a task that cannot be done scores 0 instead of asking a judge.
+* surrounding white space, Unicode compatibility forms and a final period are ignored;
+* numbers compare by value (`170` and `000000170`, `$1,299.00` and `1299`);
+* `<` and `>` are strict (VisualWebArena's tolerance makes them `<=` and `>=`), and values may have
+  a currency sign and decimals;
+* any answer but `N/A` to an impossible task scores 0 without a judge model.
 """
 
 import re
@@ -25,8 +25,8 @@ _LARGEST = 10**300
 _NUMBER = re.compile(r"[$€£]?\s*(-?)([\d,]*\.?\d+)")
 
 
-class Unjudged(Exception):
-    """This cannot be scored without a judge model or an image; the message says what is missing."""
+class CannotScore(Exception):
+    """Raised if scoring needs a judge model or an image; the message names what is missing."""
 
 
 def string_match(
@@ -35,32 +35,38 @@ def string_match(
     *,
     scoring: Scoring = "compat",
 ) -> float:
-    """1.0 if `answer` compares as every key of `reference_answers` asks, else 0.0.
+    """Return 1.0 if `answer` passes every comparison in `reference_answers`, else 0.0.
+
+    Args:
+        reference_answers: comparison name to reference, the fields of `References`.
 
     Raises:
-        Unjudged: only a judge model could say.
-        ValueError: a key names no comparison.
+        CannotScore: the result depends on a judge model.
+        ValueError: a comparison name is unknown.
     """
     if isinstance(reference_answers, References):
         reference_answers = reference_answers.model_dump(exclude_none=True)
     answer = clean(answer, scoring)
     score = 1.0
-    for way, reference in reference_answers.items():
-        if way == "fuzzy_match":
-            score = _fuzzy(score, reference, answer, scoring)
+    for name, reference in reference_answers.items():
+        if name == "fuzzy_match":
+            score = _fuzzy_match(score, reference, answer, scoring)
         else:
-            score *= compare(way, reference, answer, scoring=scoring)
+            score *= compare(name, reference, answer, scoring=scoring)
     return score
 
 
-def compare(way: str, reference: object, text: str, *, scoring: Scoring) -> float:
-    """One comparison of `text` with `reference`, 1.0 or 0.0; `way` is a field of `References`.
+def compare(name: str, reference: object, text: str, *, scoring: Scoring) -> float:
+    """Return 1.0 if `text` passes one comparison with `reference`, else 0.0.
+
+    Args:
+        name: name of the comparison, a field of `References`.
 
     Raises:
-        Unjudged: `way` is fuzzy_match.
-        ValueError: `way` names no comparison, or an inequality cannot be read.
+        CannotScore: `name` is fuzzy_match.
+        ValueError: `name` is unknown, or an inequality is malformed.
     """
-    match way:
+    match name:
         case "exact_match":
             assert isinstance(reference, str), "exact_match takes one string"
             holds = _equal(reference, text, scoring)
@@ -80,19 +86,19 @@ def compare(way: str, reference: object, text: str, *, scoring: Scoring) -> floa
                 for entry in _strings(reference)
             )
         case "fuzzy_match":
-            raise Unjudged("fuzzy_match compares meanings and needs a judge model")
+            raise CannotScore("fuzzy_match compares meanings, which needs a judge model")
         case _:
             raise ValueError(
-                f"unknown comparison '{way}'; known: {', '.join(sorted(References.ways()))}"
+                f"unknown comparison '{name}'; known: {', '.join(sorted(References.comparisons()))}"
             )
     return float(holds)
 
 
-def wording(way: str, reference: object) -> str:
-    """What `compare` asks of a text, for a person: `should include "Blue Kayak"`."""
+def describe(name: str, reference: object) -> str:
+    """Describe a comparison to a person, as in `should include "Blue Kayak"`."""
     entries = [reference] if isinstance(reference, str) else _strings(reference)
-    quoted = [" or ".join(f'"{one}"' for one in entry.split(" |OR| ")) for entry in entries]
-    match way:
+    quoted = [" or ".join(f'"{each}"' for each in entry.split(" |OR| ")) for entry in entries]
+    match name:
         case "must_include":
             return f"should include {' and '.join(quoted)}"
         case "must_exclude":
@@ -109,7 +115,10 @@ def wording(way: str, reference: object) -> str:
 
 
 def clean(text: str, scoring: Scoring) -> str:
-    """`text` without one pair of outer quotes, in lower case; `mended` also trims and folds."""
+    """Lower `text` and strip one pair of outer quotes.
+
+    `mended` scoring first strips white space and applies Unicode NFKC normalization.
+    """
     if scoring == "mended":
         text = unicodedata.normalize("NFKC", text).strip()
     for quote in ("'", '"'):
@@ -120,13 +129,16 @@ def clean(text: str, scoring: Scoring) -> str:
 
 
 def number(text: str, scoring: Scoring) -> float | None:
-    """The number that `text` is, or None; `compat` reads integers with thousands commas only."""
+    """Parse `text` as a number, or return None.
+
+    `compat` scoring reads integers only, with or without thousands separators.
+    """
     if scoring == "compat":
         try:
             value = int(text.strip().replace(",", ""))
         except ValueError:
             return None
-        # Larger ones cannot be compared with a float.
+        # A larger integer cannot be compared with a float.
         return value if abs(value) < _LARGEST else None
     match = _NUMBER.fullmatch(text.strip().rstrip(".").strip())
     if match is None or "," in (match[2][:1], match[2][-1:]):
@@ -135,14 +147,14 @@ def number(text: str, scoring: Scoring) -> float | None:
 
 
 def satisfies(value: float, inequality: str, scoring: Scoring) -> bool:
-    """Whether `value` satisfies e.g. `>= 300`, within 1e-8.
+    """Return True if `value` satisfies an inequality such as `>= 300`, within 1e-8.
 
     Raises:
-        ValueError: `inequality` cannot be read.
+        ValueError: `inequality` is malformed.
     """
     match = INEQUALITY.fullmatch(inequality)
     if match is None:
-        raise ValueError(f"cannot read the inequality '{inequality}'; expected e.g. '>= 300'")
+        raise ValueError(f"malformed inequality '{inequality}'; expected one such as '>= 300'")
     bound = float(match[2])
     slack = _TOLERANCE if scoring == "compat" else -_TOLERANCE
     match match[1]:
@@ -180,17 +192,17 @@ def _same_number(one: str, other: str) -> bool:
     return value is not None and value == number(other, "mended")
 
 
-def _fuzzy(score: float, reference: object, answer: str, scoring: Scoring) -> float:
+def _fuzzy_match(score: float, reference: object, answer: str, scoring: Scoring) -> float:
     if reference == "N/A":
         score *= _equal("N/A", answer, scoring)
         if score == 1.0 or scoring == "mended":
             return score
-        raise Unjudged("whether another answer than N/A gives the right reason needs a judge model")
+        raise CannotScore("any answer but N/A to an impossible task needs a judge model")
     if score == 0.0:
         return score
-    raise Unjudged("fuzzy_match compares meanings and needs a judge model")
+    raise CannotScore("fuzzy_match compares meanings, which needs a judge model")
 
 
 def _strings(reference: object) -> Sequence[str]:
-    assert isinstance(reference, (list, tuple)), f"a list of strings, not {reference!r}"
+    assert isinstance(reference, (list, tuple)), f"expected a list of strings: {reference!r}"
     return reference

@@ -1,4 +1,4 @@
-"""Comparing the address an episode ended at with the reference."""
+"""Comparison of the final address of an episode with a reference."""
 
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -12,24 +12,27 @@ NOTES: tuple[Note, ...] = ("EXACT", "GOLD in PRED")
 def url_match(
     reference_url: str, url_note: str | None, url: str, *, scoring: Scoring = "compat"
 ) -> float:
-    """1.0 if `url` is one of the ` |OR| ` alternatives of `reference_url`, else 0.0.
+    """Return 1.0 if `url` matches `reference_url`, else 0.0.
 
-    `url_note` is `EXACT` (also when None) or `GOLD in PRED`: an alternative is part of `url`.
-    In `mended` scoring the order of query parameters, percent-encoding and a fragment that the
-    reference does not have make no difference to `EXACT`.
+    Args:
+        reference_url: one address, or alternatives joined by ` |OR| `.
+        url_note: `EXACT` (None means the same), or `GOLD in PRED` if `url` need only contain an
+            alternative.
+        scoring: with `mended`, `EXACT` ignores the order of query parameters, percent-encoding and
+            a fragment that the reference lacks.
 
     Raises:
-        ValueError: `url_note` is neither.
+        ValueError: `url_note` is unknown.
     """
     options = [_clean(option) for option in reference_url.split(" |OR| ")]
-    reached = _clean(url)
+    final = _clean(url)
     match "EXACT" if url_note is None else url_note:
         case "EXACT":
-            holds = reached in options
+            holds = final in options
             if not holds and scoring == "mended":
-                holds = any(_same_place(option, reached) for option in options)
+                holds = any(_is_equivalent(option, final) for option in options)
         case "GOLD in PRED":
-            holds = any(option in reached for option in options)
+            holds = any(option in final for option in options)
         case _:
             raise ValueError(f"unknown url_note '{url_note}'; known: {', '.join(NOTES)}")
     return float(holds)
@@ -39,7 +42,7 @@ def _clean(url: str) -> str:
     return url.replace("localhost", "127.0.0.1").removesuffix("/")
 
 
-def _same_place(reference: str, url: str) -> bool:
+def _is_equivalent(reference: str, url: str) -> bool:
     one, other = urlsplit(reference), urlsplit(url)
     return (
         (one.scheme, one.netloc) == (other.scheme, other.netloc)

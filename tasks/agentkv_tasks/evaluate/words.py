@@ -1,12 +1,12 @@
-"""Words of a text, cut where NLTK's `word_tokenize` cuts them.
+"""Word tokenizer that splits text as NLTK's `word_tokenize` does.
 
-VisualWebArena's rule for one-word references compares whole tokens, so where a text is cut decides
-scores: `$25.00` holds the word `25.00`, `cannot` the words `can` and `not`, `12:30` is one word.
-NLTK's own sentence splitter needs downloaded data; here a short list of abbreviations stands in for
-it, which matters only for a full stop inside a text (at the end it always is a word of its own).
+VisualWebArena compares one-word references with whole tokens, so the tokenizer decides scores:
+`$25.00` contains the word `25.00`, `cannot` contains `can` and `not`, and `12:30` is one word.
+NLTK's sentence splitter needs downloaded data; a short list of abbreviations replaces it. The
+list matters only for a period inside a text, because a final period is always a separate word.
 
-Source: the Penn Treebank conventions as NLTK's documentation describes them; the rules are ours and
-were compared with NLTK 3.9.1 on every reference of the 910 official tasks.
+Source: the Penn Treebank conventions in NLTK's documentation. The rules are our own; they were
+compared with NLTK 3.9.1 on every reference of the 910 official tasks.
 """
 
 import re
@@ -15,10 +15,10 @@ _ABBREVIATIONS = frozenset(
     "mr mrs ms dr prof st ave blvd rd no vs etc inc ltd co corp jr sr dept est fig vol pp ed "
     "jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri sat sun "
     "a.m p.m e.g i.e u.s u.k u.n ph.d".split()
-)  # `no` is one for NLTK's English model as well
+)  # NLTK's English model also treats `no` as an abbreviation
 _SENTENCE_END = re.compile(r"(\S*?)([.?!]+)([\"')\]}>»”’]*)\s+(?=\S)")
 
-# Each rule puts spaces around what is a word of its own; the order matters.
+# Each rule puts spaces around separate words; the order matters.
 _RULES = [
     # opening quotes
     (re.compile(r"([«“‘„]|`+)"), r" \1 "),
@@ -41,7 +41,7 @@ _RULES = [
     (re.compile(r"--"), r" -- "),
 ]
 _ENDINGS = [
-    # closing quotes, possessives, contractions; the text has a space at both ends by now
+    # closing quotes, possessives, contractions; the sentence has a space at both ends
     (re.compile(r"([»”’])"), r" \1 "),
     (re.compile(r"''"), " '' "),
     (re.compile(r'"'), " '' "),
@@ -60,7 +60,7 @@ _ENDINGS = [
 
 
 def words(text: str) -> list[str]:
-    """The tokens of `text`, in order; double quotes become two backticks or two apostrophes."""
+    """Split `text` into words; a double quote becomes two backticks or two apostrophes."""
     return [word for sentence in _sentences(text) for word in _sentence_words(sentence)]
 
 
@@ -82,7 +82,7 @@ def _sentences(text: str) -> list[str]:
             is_initial = len(word) == 1 and word.isalpha()
             if is_initial or word in _ABBREVIATIONS or _is_number(word):
                 continue
-        elif set(mark) == {"."}:  # an ellipsis ends no sentence by itself
+        elif set(mark) == {"."}:  # an ellipsis does not end a sentence
             continue
         found.append(text[begin : match.end()].strip())
         begin = match.end()

@@ -11,8 +11,9 @@ from agentkv_tasks.report.summary import Summary, human_bytes
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 34, 48
 """Margins, wide enough for the larger labels of narrow screens."""
-_LEAST_SHARE = 0.1
-"""A line ends once fewer of its episodes continue: the mean of few episodes jumps (our choice)."""
+_MIN_SHARE = 0.1
+"""A curve ends once a smaller share of its episodes continues; few episodes make a noisy mean (our
+choice)."""
 _MAX_RATIO = 3.0
 """If the highest curve exceeds the next one by this factor, a second plot omits it (our choice)."""
 _UNITS = (("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -22,7 +23,7 @@ NUM_STYLES = 12
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Mean live cache bytes of a policy after each step, over the episodes that reached it."""
+    """Mean cache bytes of a policy after each step, over the episodes that reached the step."""
 
     label: str
     means: tuple[float, ...]
@@ -39,7 +40,7 @@ class Line:
     """Points of an SVG polyline: `x,y` pairs."""
     end: tuple[float, float]
     last: str
-    """Description of the curve's end."""
+    """Text for the last point of the curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,11 @@ def curves(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Cu
         episodes = [held for held in episodes if held]
         means, counts = [], []
         for index in range(max(map(len, episodes), default=0)):
-            held_there = [held[index] for held in episodes if index < len(held)]
-            if len(held_there) < _LEAST_SHARE * len(episodes):
+            sizes = [held[index] for held in episodes if index < len(held)]
+            if len(sizes) < _MIN_SHARE * len(episodes):
                 break
-            means.append(figures.fmean(held_there))
-            counts.append(len(held_there))
+            means.append(figures.fmean(sizes))
+            counts.append(len(sizes))
         if means:
             found.append(Curve(summary.label, tuple(means), tuple(counts)))
     return found
@@ -100,11 +101,11 @@ def plots(drawn: Sequence[Curve]) -> list[Plot]:
     styled = [(number % NUM_STYLES, curve) for number, curve in enumerate(drawn)]
     highest = max(drawn, key=lambda curve: max(curve.means))
     others = [(style, curve) for style, curve in styled if curve is not highest]
-    found = [_plot("live cache, mean", styled)]
+    found = [_plot("mean cache size", styled)]
     if len(others) > 1 and max(highest.means) > _MAX_RATIO * max(
         max(each.means) for _, each in others
     ):
-        found.append(_plot(f"without {highest.label}", others))
+        found.append(_plot(f"mean cache size without {highest.label}", others))
     return found
 
 
@@ -125,7 +126,7 @@ def _plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
     lines = []
     for style, curve in styled:
         at = [(x(step), y(held / size)) for step, held in enumerate(curve.means, start=1)]
-        last = f"{human_bytes(curve.means[-1])} after {len(at)} steps"
+        last = f"{human_bytes(curve.means[-1])} after step {len(at)}"
         points = " ".join(f"{left:.1f},{down:.1f}" for left, down in at)
         end = round(at[-1][0], 1), round(at[-1][1], 1)
         lines.append(Line(curve.label, style, points, end, last))

@@ -1,11 +1,11 @@
-"""Pool several runs, such as one suite in three worlds, after checking that they fit together."""
+"""Pool several runs, such as one suite in three worlds, after checking that they are comparable."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from agentkv_tasks.results import UNRECORDED, ResultsError, Row, read_rows
 
-_OF_A_WORLD = ("suite_digest", "sites")
+_PER_WORLD = ("suite_digest", "sites")
 """Settings that may differ between pooled runs: they identify the tasks and the sites."""
 
 
@@ -26,7 +26,7 @@ def read_runs(folders: Sequence[Path]) -> dict[Path, list[Row]]:
             raise ResultsError(f"{folder} is given twice")
         runs[folder] = rows
     _refuse_other_settings(runs)
-    _refuse_doubles(runs)
+    _refuse_duplicates(runs)
     return runs
 
 
@@ -37,7 +37,7 @@ def _refuse_other_settings(runs: dict[Path, list[Row]]) -> None:
             for name, value in {**UNRECORDED, **row.settings}.items():
                 if name == "suite_digest":
                     place: tuple[object, ...] = (name, row.suite, row.world_seed)
-                elif name in _OF_A_WORLD:
+                elif name in _PER_WORLD:
                     continue
                 else:
                     place = (name,)
@@ -49,7 +49,7 @@ def _refuse_other_settings(runs: dict[Path, list[Row]]) -> None:
                     )
 
 
-def _refuse_doubles(runs: dict[Path, list[Row]]) -> None:
+def _refuse_duplicates(runs: dict[Path, list[Row]]) -> None:
     holders: dict[str, Path] = {}
     for folder, rows in runs.items():
         for row in rows:

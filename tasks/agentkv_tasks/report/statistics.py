@@ -62,8 +62,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Return the percentile interval of the mean of `values`, one value per task.
 
-    Several seeds of a task form one value, their mean: the bootstrap draws tasks, and the seeds of
-    a task are not independent. Equal arguments give equal intervals.
+    Pass the mean over the seeds of a task: the bootstrap draws tasks, and the seeds of a task are
+    not independent. Equal arguments give equal intervals.
     """
     assert values, "an interval needs at least one value"
     generator = torch.Generator().manual_seed(seed)
@@ -95,11 +95,11 @@ def rate(successes: Sequence[bool]) -> Rate:
 
 
 def wilson_interval(found: Rate, *, deviates: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's score interval of a rate, which also holds at 0 and 1 and for few trials.
+    """Return Wilson's score interval of a rate; it is valid at 0 and 1 and for few trials.
 
     Args:
         found: at least one trial; the trials are independent.
-        deviates: standard deviations to each side; 1.96 give 95 %.
+        deviates: half-width in standard deviations; 1.96 gives 95 %.
     """
     number, share, square = found.num_episodes, found.value, deviates**2
     assert number, "an interval needs at least one trial"
@@ -110,6 +110,6 @@ def wilson_interval(found: Rate, *, deviates: float = 1.959964) -> tuple[float, 
 
 
 def macro_average(rates: Mapping[_Unit, Rate]) -> float:
-    """Return the mean of the groups' rates (macro average), without empty groups."""
+    """Return the mean of the groups' rates (macro average), ignoring empty groups."""
     present = [group.value for group in rates.values() if group.num_episodes]
     return sum(present) / len(present) if present else math.nan

@@ -52,7 +52,7 @@ class Summary:
     mean_seconds: float
 
 
-def summarise(rows: Sequence[Row]) -> list[Summary]:
+def summarize(rows: Sequence[Row]) -> list[Summary]:
     """Return a summary for each policy, parameters and model; the baseline `full` comes first.
 
     Policies are compared with `full` on the same model, or with the first policy if there is none.
@@ -97,8 +97,8 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         kv_peak_max_bytes=max(peaks, default=None),
         kv_mean_bytes=figures.fmean(means) if means else None,
         peak_ratio=None if is_baseline else _peak_ratio(baseline, rows),
-        allocator_peak_bytes=_most([row.allocator_peak_bytes for row in rows]),
-        rss_peak_bytes=_most([row.rss_peak_bytes for row in rows]),
+        allocator_peak_bytes=_max_or_none([row.allocator_peak_bytes for row in rows]),
+        rss_peak_bytes=_max_or_none([row.rss_peak_bytes for row in rows]),
         mean_steps=figures.fmean(row.steps for row in rows),
         parse_failures=sum(row.parse_failures for row in rows),
         action_failures=sum(row.action_failures for row in rows),
@@ -121,7 +121,7 @@ def _peak_ratio(baseline: Sequence[Row], rows: Sequence[Row]) -> float | None:
     return figures.fmean(theirs[row.unit] or 0 for row in shared) / ours
 
 
-def _most(values: Sequence[int | None]) -> int | None:
+def _max_or_none(values: Sequence[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 

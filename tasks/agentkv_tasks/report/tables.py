@@ -31,8 +31,8 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The line of one policy."""
+class PolicyLine:
+    """One policy's line of the table."""
 
     summary: Summary
     by_distance: Mapping[str, Rate]
@@ -48,11 +48,13 @@ class Standing:
     """Mean over episodes of the mean bytes over steps."""
 
 
-def standings(summaries: Sequence[Summary], against: Sequence[str] | None = None) -> list[Standing]:
+def policy_lines(
+    summaries: Sequence[Summary], against: Sequence[str] | None = None
+) -> list[PolicyLine]:
     """Return a line for each summary.
 
     Args:
-        summaries: result of `summarise`.
+        summaries: result of `summarize`.
         against: labels or names of the reference policies; the first policy of a model with that
             name counts. None takes the policies of `REFERENCES` that exist, or else the baseline.
 
@@ -66,17 +68,17 @@ def standings(summaries: Sequence[Summary], against: Sequence[str] | None = None
         if not _named(name, summaries):
             known = ", ".join(summary.label for summary in summaries)
             raise ResultsError(f"no policy {name!r} to compare with; known: {known}")
-    return [_standing(summary, summaries, against) for summary in summaries]
+    return [_policy_line(summary, summaries, against) for summary in summaries]
 
 
-def distances(lines: Sequence[Standing]) -> list[str]:
-    """Return the bands that hold tasks; none if there is only one."""
+def distance_bands(lines: Sequence[PolicyLine]) -> list[str]:
+    """Return the bands that contain tasks, or nothing if there is only one band."""
     present = [name for name in BANDS if any(name in line.by_distance for line in lines)]
     return present if len(present) > 1 else []
 
 
-def references(lines: Sequence[Standing]) -> list[str]:
-    """Return the references of the lines."""
+def references(lines: Sequence[PolicyLine]) -> list[str]:
+    """Return the names of the reference policies."""
     return list(lines[0].against)
 
 
@@ -85,10 +87,10 @@ def p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def markdown(lines: Sequence[Standing]) -> str:
+def markdown(lines: Sequence[PolicyLine]) -> str:
     """Return the lines as a Markdown table."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
-    bands, others = distances(lines), references(lines)
+    bands, others = distance_bands(lines), references(lines)
     baseline = next(line.summary.label for line in lines if line.summary.against is None)
     head = [
         "policy",
@@ -118,7 +120,9 @@ def _named(name: str, summaries: Sequence[Summary], model: str | None = None) ->
     return next(iter(exact + [summary for summary in of_model if summary.policy == name]), None)
 
 
-def _standing(summary: Summary, summaries: Sequence[Summary], against: Sequence[str]) -> Standing:
+def _policy_line(
+    summary: Summary, summaries: Sequence[Summary], against: Sequence[str]
+) -> PolicyLine:
     by_distance: dict[str, list[bool]] = {}
     for row in summary.rows:
         if row.memory_distance_pages is not None:
@@ -132,7 +136,7 @@ def _standing(summary: Summary, summaries: Sequence[Summary], against: Sequence[
     baseline = next(
         other for other in summaries if other.model == summary.model and other.against is None
     )
-    return Standing(
+    return PolicyLine(
         summary=summary,
         by_distance={name: rate(by_distance[name]) for name in BANDS if name in by_distance},
         against=pairs,

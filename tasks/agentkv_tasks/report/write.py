@@ -21,8 +21,8 @@ from agentkv.trace import Trace, TraceError, read_trace
 from agentkv_tasks.report.curves import curves, plots
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.pool import read_runs
-from agentkv_tasks.report.summary import BASELINE, human_bytes, percent, summarise
-from agentkv_tasks.report.tables import distances, p_value, references, standings
+from agentkv_tasks.report.summary import BASELINE, human_bytes, percent, summarize
+from agentkv_tasks.report.tables import distance_bands, p_value, policy_lines, references
 from agentkv_tasks.results import FAILURES, Row
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -44,13 +44,13 @@ def write_report(
 ) -> Path:
     """Write the report of the results in `folders`, and return its path.
 
-    The report of one folder is written there. Several folders are pooled, and their report stands
-    beside the first folder or in `out`. Each folder also gets its own report, to which the pages of
-    its episodes link.
+    The report of one folder is written to that folder. Several folders are pooled: the pooled
+    report is written to `out`, by default the parent of the first folder. Each folder also gets its
+    own report, to which the pages of its episodes link.
 
     Raises:
         ResultsError: there are no results, a line is broken, the runs cannot be pooled, or no row
-            belongs to a policy in `against` (see `standings`).
+            belongs to a policy in `against` (see `policy_lines`).
         WriteError: a page could not be written; `agentkv report` writes all pages again.
     """
     environment = _environment()
@@ -119,8 +119,8 @@ def _environment() -> jinja2.Environment:
 
 def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[str] | None) -> str:
     rows = run.rows
-    summaries = summarise(rows)
-    lines = standings(summaries, against)
+    summaries = summarize(rows)
+    lines = policy_lines(summaries, against)
     suites = sorted({row.suite for row in rows})
     models = sorted({row.model for row in rows})
     peaks = [summary.kv_peak_bytes for summary in summaries if summary.kv_peak_bytes]
@@ -138,7 +138,7 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         settings=_settings(rows),
         lines=lines,
         references=references(lines),
-        distances=distances(lines),
+        distances=distance_bands(lines),
         baseline=baseline,
         most_peak=max(peaks, default=0),
         plots=plots(curves(summaries, run.traces)),

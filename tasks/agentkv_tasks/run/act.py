@@ -1,4 +1,4 @@
-"""`agentkv act`: one goal on one page, outside any suite."""
+"""`agentkv act`: pursue one goal from one page, outside any suite."""
 
 import contextlib
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class UrlError(ValueError):
     """An address that is not a web page."""
 
 
-def act_once(
+def run_goal(
     settings: RunSettings,
     url: str,
     goal: str,
@@ -26,14 +26,14 @@ def act_once(
     max_steps: int,
     on_step: Callable[[Step], None],
 ) -> Episode:
-    """Run the agent with `goal` from `url` on, under the first policy of `settings`.
+    """Run the agent with `goal`, starting at `url`, under the first policy of `settings`.
 
-    The agent stays on the host of `url`. An address of the embedded sites, such as
-    http://shop.localhost/, starts them.
+    The agent stays on the host of `url`. If `url` belongs to the embedded sites, as
+    http://shop.localhost/ does, they are started.
 
     Raises:
         UrlError: `url` is not a web address.
-        ValueError: an unknown policy or model.
+        ValueError: the policy or the model is unknown.
         BrowserMissing: no browser was found.
         ActionFailed: the page did not load.
     """

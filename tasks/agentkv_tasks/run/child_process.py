@@ -1,4 +1,4 @@
-"""Child processes of a run: how the parent starts and kills them, and how they begin."""
+"""Child processes of a run: start, death and setup."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -39,7 +39,7 @@ class ChildProcess:
         self.what, self.log = what, log
         self._log_start = log.stat().st_size if log.exists() else 0
         self.started = self.last_message = time.monotonic()
-        """Times of its start and of its last message, in monotonic seconds."""
+        """Start and last message, in monotonic seconds."""
         self._process = context.Process(target=target, args=(theirs, log, *arguments), daemon=False)
         self._process.start()
         theirs.close()  # the death of the process now closes the connection
@@ -48,7 +48,7 @@ class ChildProcess:
     def pid(self) -> int:
         """Process id."""
         pid = self._process.pid
-        assert pid is not None, "it was started"
+        assert pid is not None, "the process was started"
         return pid
 
     @property
@@ -62,13 +62,13 @@ class ChildProcess:
         return self._process.exitcode
 
     def wait(self, seconds: float) -> None:
-        """Wait until the process has ended, at most this long."""
+        """Wait at most `seconds` for the process to end."""
         self._process.join(seconds)
 
     def kill(self) -> None:
         """Kill the process and its descendants, such as a browser, and wait for it."""
         if self.is_alive:
-            kill_descendants(self.pid)  # a browser has its own group, and may be stopped
+            kill_descendants(self.pid)  # a browser has its own group, and may be suspended
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -100,7 +100,7 @@ def become_child(log: Path) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _write_to(log)
+    _redirect_output(log)
 
 
 def _end_with_parent() -> None:
@@ -111,8 +111,8 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _write_to(log: Path) -> None:
-    """Redirect output to a file: the terminal belongs to the parent."""
+def _redirect_output(log: Path) -> None:
+    """Redirect output to a file, because the terminal belongs to the parent."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -46,7 +46,7 @@ class Run:
 
     plan: Plan
     notices: tuple[str, ...]
-    """Degraded functions and their causes, for the terminal."""
+    """Features that are degraded, and why; printed at the start."""
     fresh: bool
     retry_failures: bool
 
@@ -104,7 +104,7 @@ def prepare(
 def run(prepared: Run, console: Console) -> Path:
     """Run the missing episodes with a live display, and return the path of the report.
 
-    An interrupt is passed on after the table is printed and the report is written.
+    An interrupted run prints the table and writes the report before KeyboardInterrupt propagates.
 
     Raises:
         OutputPathError: the folder cannot be written.
@@ -137,7 +137,7 @@ def run(prepared: Run, console: Console) -> Path:
         done = [row for row in results.rows if row.key in wanted - undone]
         for notice in prepared.notices:
             console.print(Text(notice, style="yellow"), soft_wrap=True)
-        for line in mixed_versions([*results.rows, *_preview(results.rows)]):
+        for line in mixed_versions([*results.rows, *_with_current_commit(results.rows)]):
             console.print(Text(f"{out}: {line}", style="yellow"), soft_wrap=True)
         if done:
             note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
@@ -161,8 +161,8 @@ def run(prepared: Run, console: Console) -> Path:
     return path
 
 
-def _preview(rows: Sequence[Row]) -> list[Row]:
-    """Return a row of this run's commit, if the file already holds rows of other commits."""
+def _with_current_commit(rows: Sequence[Row]) -> list[Row]:
+    """Return a row with the commit of this run, or nothing if there is no row yet."""
     return [replace(row, commit=commit()) for row in rows[:1]]
 
 

@@ -1,5 +1,7 @@
-"""A run on the terminal: a live table by policy, or plain lines without a terminal, and the final
-table."""
+"""Terminal output of a run: progress by policy and the final table.
+
+Progress is a live table, or plain lines if the output is not a terminal.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from agentkv_tasks.report.summary import human_bytes, percent, summarise
+from agentkv_tasks.report.summary import human_bytes, percent, summarize
 from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped
@@ -21,7 +23,7 @@ _RECENT = 20  # episodes that estimate the remaining time
 
 @dataclass
 class _Progress:
-    """One policy so far."""
+    """Progress of one policy."""
 
     total: int
     done: int = 0
@@ -40,7 +42,11 @@ class _Progress:
 
 
 class RunDisplay:
-    """Shows the progress of a run; a context manager. `rows` were finished by an earlier start."""
+    """Shows the progress of a run; a context manager.
+
+    Args:
+        rows: rows that an earlier start of the run finished.
+    """
 
     def __init__(
         self,
@@ -132,7 +138,7 @@ class RunDisplay:
         return Group(*lines)
 
     def _time_left(self, episodes: int) -> str:
-        """Estimate the time for `episodes` at the speed of the last ones."""
+        """Estimate the time for `episodes` from the duration of recent ones."""
         if episodes == 0:
             return "done"
         recent = self._seconds[-_RECENT:]
@@ -143,9 +149,9 @@ class RunDisplay:
 
 
 _LEGEND = (
-    "95 %: bootstrap over tasks. won/lost: episodes that only this policy or only {baseline} "
-    "solved. p: exact McNemar test. cache peak: mean over episodes. less: peak of {baseline} "
-    "divided by the peak of this policy."
+    "95 %: interval from a bootstrap over tasks. won/lost: episodes that only this policy solved, "
+    "and that only {baseline} solved. p: exact McNemar test. cache peak: mean over episodes. "
+    "smaller: cache peak of {baseline} divided by the cache peak of this policy."
 )
 
 
@@ -155,7 +161,7 @@ def _p_value(value: float) -> str:
 
 def result_table(rows: Sequence[Row]) -> Table:
     """Return success and cache bytes by policy, paired with the baseline; fits 80 columns."""
-    summaries = summarise(rows)
+    summaries = summarize(rows)
     baseline = next((summary.label for summary in summaries if summary.against is None), "")
     table = Table(
         box=None,
@@ -165,7 +171,7 @@ def result_table(rows: Sequence[Row]) -> Table:
         caption_justify="left",
     )
     table.add_column("policy", overflow="fold", max_width=18)
-    for name in ("success", "95 %", "won/lost", "p", "cache peak", "less", "steps"):
+    for name in ("success", "95 %", "won/lost", "p", "cache peak", "smaller", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
     for summary in summaries:
         against = summary.against
@@ -187,7 +193,7 @@ def result_table(rows: Sequence[Row]) -> Table:
 def failure_lines(rows: Sequence[Row]) -> list[str]:
     """Describe the episodes that the harness ended, one line per policy that has any."""
     lines = []
-    for summary in summarise(rows):
+    for summary in summarize(rows):
         if summary.failures:
             counts = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
             lines.append(f"{summary.label}: {counts} (counted as failures)")

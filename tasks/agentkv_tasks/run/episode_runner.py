@@ -25,14 +25,14 @@ from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Unjudged, evaluate
+from agentkv_tasks.evaluate import CannotScore, Final, evaluate
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 
-_OUTSIDE_SETTLE_S = 3.0  # VisualWebArena's own wait before it reads a page it has opened
+_OUTSIDE_SETTLE_S = 3.0  # VisualWebArena waits as long before it reads a page that a check opened
 
 _EVALUATION_S = 60.0
 
@@ -43,15 +43,15 @@ class EpisodeRunner:
     A context manager. A lost browser is launched again for the next episode.
 
     Args:
-        line: connection to the process that holds the model; None for scripts.
+        connection: connection to the process that holds the model; None for scripts.
 
     Raises:
         ValueError: the browser or a port is unavailable; the message says what to do.
         ModelGone: the model's process has ended, at the start or during an episode.
     """
 
-    def __init__(self, plan: Plan, line: Connection | None) -> None:
-        self._plan, self._channel = plan, line
+    def __init__(self, plan: Plan, connection: Connection | None) -> None:
+        self._plan, self._connection = plan, connection
         self._settings = plan.settings
         self._stack = contextlib.ExitStack()
         self._browser_stack = contextlib.ExitStack()
@@ -67,8 +67,8 @@ class EpisodeRunner:
             self.addresses = _addresses(self._server, self._plan)
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
-            if self._channel is not None:
-                self._model = RemoteModel(self._channel)  # waits until the model is loaded
+            if self._connection is not None:
+                self._model = RemoteModel(self._connection)  # waits until the model is loaded
         except BaseException:
             self.__exit__()
             raise
@@ -151,7 +151,7 @@ class EpisodeRunner:
     ) -> Row:
         try:
             return self._episode(job, row, trace, on_step, pictures, secrets)
-        except Unjudged as error:
+        except CannotScore as error:
             return replace(row, status="unjudged", score=None, error=str(error))
         except (ActionFailed, BrowserGone, PlaywrightError) as error:
             return replace(row, status="env_error", error=_first_line(error))
@@ -251,7 +251,7 @@ class EpisodeRunner:
         try:
             self._browser_stack.close()
         except (BrowserGone, PlaywrightError):
-            pass  # it is gone already
+            pass  # the browser has died
         self._browser_stack = contextlib.ExitStack()
 
 

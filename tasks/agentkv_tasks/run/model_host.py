@@ -50,7 +50,10 @@ Status = Loaded | Alive | LoadFailed
 
 
 def serve_model(control: Connection, log: Path, plan: Plan) -> None:
-    """Serve episodes until the process is killed or its parent ends. Its main function."""
+    """Serve episodes until the process is killed or its parent ends.
+
+    The main function of the process that holds the model.
+    """
     become_child(log)
     try:
         model = load_run_model(plan.settings)
@@ -65,7 +68,7 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
         return
     host = Host(model, plan.settings)
     control.send(Loaded())
-    said = time.monotonic()
+    last_alive = time.monotonic()
     while True:
         sources = [control, *host.connections]
         ready = multiprocessing.connection.wait(sources, timeout=0 if host.is_busy else BEAT_S)
@@ -76,16 +79,16 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
             else:
                 host.receive(source)  # type: ignore[arg-type]
         host.step()
-        if time.monotonic() - said > BEAT_S:
+        if time.monotonic() - last_alive > BEAT_S:
             control.send(Alive())
-            said = time.monotonic()
+            last_alive = time.monotonic()
 
 
 class _Client:
     """A worker's connection and its current episode."""
 
-    def __init__(self, line: Connection, batch: "Batch") -> None:
-        self.line = line
+    def __init__(self, connection: Connection, batch: "Batch") -> None:
+        self.connection = connection
         self.batch = batch
         """Batch that decodes the client's replies; shared by all clients unless the run is
         deterministic."""
@@ -100,11 +103,11 @@ class _Client:
 class Host:
     """Decodes the episodes of several workers in shared forwards.
 
-    A connection that closes ends its own episode and no other.
+    A closed connection ends only its own episode.
     """
 
     def __init__(self, model: "LocalModel", settings: "RunSettings") -> None:
-        from agentkv.models.batch import Batch  # takes seconds to import, which workers save
+        from agentkv.models.batch import Batch  # imports torch, which workers must not load
 
         self._model, self._settings = model, settings
         self._new_batch = partial(Batch, model.model)
@@ -126,23 +129,23 @@ class Host:
         """The distinct batches, in the order of the connections."""
         return list(dict.fromkeys(client.batch for client in self._clients.values()))
 
-    def connect(self, line: Connection) -> None:
+    def connect(self, connection: Connection) -> None:
         """Serve one more connection."""
         import torch
 
         device = torch.device(self._model.model.device)
-        where = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
         batch = self._new_batch() if self._settings.deterministic else self._shared
-        client = self._clients[line] = _Client(line, batch)
-        self._send(client, Connected(self._model.name, where))
+        client = self._clients[connection] = _Client(connection, batch)
+        self._send(client, Connected(self._model.name, name))
 
-    def receive(self, line: Connection) -> None:
+    def receive(self, connection: Connection) -> None:
         """Handle one message of a connection, or its end."""
-        client = self._clients.get(line)
+        client = self._clients.get(connection)
         if client is None:
-            return  # it was closed a moment ago
+            return  # an earlier message of this round closed it
         try:
-            request = line.recv()
+            request = connection.recv()
         except (EOFError, OSError):
             self._disconnect(client)
             return
@@ -214,12 +217,12 @@ class Host:
 
     def _disconnect(self, client: _Client) -> None:
         self._end_episode(client)
-        del self._clients[client.line]
-        client.line.close()
+        del self._clients[client.connection]
+        client.connection.close()
 
     def _send(self, client: _Client, response: Response) -> None:
         try:
-            client.line.send(response)
+            client.connection.send(response)
         except OSError:
             self._disconnect(client)  # the worker is gone
 

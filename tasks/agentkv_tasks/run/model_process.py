@@ -1,4 +1,4 @@
-"""The parent's side of the process that holds the model: its start, connections and failures."""
+"""The process that holds the model, as its parent sees it: start, connections and failures."""
 
 import multiprocessing.context
 import time
@@ -21,7 +21,7 @@ START_S = 600.0
 
 
 class CannotStart(ValueError):
-    """The run cannot start; the message says what to correct. Nothing was run."""
+    """The run cannot start; the message says what to correct. No episode has run."""
 
 
 class ModelProcess:
@@ -48,7 +48,9 @@ class ModelProcess:
         return worker
 
     def receive(self) -> None:
-        """Handle one message. At the end of the process it does nothing; `failure` reports that.
+        """Handle one message.
+
+        A closed connection is ignored here; `failure` reports it.
 
         Raises:
             CannotStart: the model or a policy does not exist.
@@ -71,8 +73,7 @@ class ModelProcess:
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """Status and cause for the rows of current episodes if the process failed; None if it
-        works."""
+        """Status and cause for the rows of the current episodes, or None if the process works."""
         now = time.monotonic()
         if not self.child.is_alive:
             return "crash", self.child.cause()
@@ -85,13 +86,13 @@ class ModelProcess:
     def kill(self) -> None:
         """Kill the process, and close the connections that it has not received yet."""
         self.child.kill()
-        for line in self._waiting:
-            line.close()
+        for connection in self._waiting:
+            connection.close()
 
-    def _send_connection(self, line: Connection) -> None:
+    def _send_connection(self, connection: Connection) -> None:
         try:
             self.child.connection.send(NewConnection())
-            reduction.send_handle(self.child.connection, line.fileno(), self.child.pid)
+            reduction.send_handle(self.child.connection, connection.fileno(), self.child.pid)
         except OSError:
             pass  # it has died; the next round notices
-        line.close()  # only the process holds it now, so its death closes it
+        connection.close()  # only the process holds it now, so its death closes it

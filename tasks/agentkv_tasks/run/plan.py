@@ -1,4 +1,4 @@
-"""The plan of a run: its episodes in order, and everything a worker needs to know."""
+"""Plan of a run: its episodes in order, and the settings that workers need."""
 
 import re
 import zlib
@@ -32,7 +32,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run. It is sent to other processes, so it holds values only."""
+    """A run. It is sent to other processes, so it holds only values."""
 
     settings: RunSettings
     suite: Suite
@@ -48,8 +48,10 @@ class Plan:
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """Settings that decide outcomes and are not in a row's key. Rows must agree in all of them
-        to be compared."""
+        """Settings that affect outcomes but are not part of a row's key.
+
+        Only rows with equal settings can be compared.
+        """
         chosen = self.settings
         return {
             "suite_digest": self.suite.digest,
@@ -134,7 +136,7 @@ def trace_path(out: Path, stem: str) -> Path:
 def default_threads(workers: int, cpus: int) -> int:
     """Return the number of torch threads that leaves each worker's browser a core (our choice).
 
-    Threads that wait for each other slow down sharply once there is more work than cores.
+    Torch's threads wait for each other, so they slow down sharply if the cores are oversubscribed.
     """
     return max(1, cpus - workers)
 

@@ -23,7 +23,7 @@ Verdict = Literal["ok", "degraded", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check. `degraded` works less well, `missing` does not work."""
+    """Result of one check: `degraded` means limited function, `missing` means none."""
 
     name: str
     verdict: Verdict
@@ -54,7 +54,7 @@ def find_browser(executable: Path | None) -> str:
 def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterator[Finding]:
     """Run all checks. This takes seconds, because the browser and the sites are started."""
     yield Finding("python", "ok", f"{versions()['python']} at {sys.executable}")
-    yield from _shadowing()
+    yield from _check_shadowing()
     yield _browser(browser_path)
     tesseract = tesseract_version()
     if tesseract is None:
@@ -69,8 +69,8 @@ def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterato
     yield Finding("commit", "ok", commit() or "not run from a git checkout")
 
 
-def _shadowing() -> Iterator[Finding]:
-    """Report another project's distribution that has our package's name."""
+def _check_shadowing() -> Iterator[Finding]:
+    """Report another project's distribution with the name of our package."""
     try:
         other = importlib.metadata.version("agentkv")
     except importlib.metadata.PackageNotFoundError:

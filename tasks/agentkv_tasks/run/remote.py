@@ -37,7 +37,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask for the reply to a page."""
+    """Request the reply to a page."""
 
     page: Page
     note: str
@@ -82,7 +82,7 @@ class RemoteModel:
     """The model at the other end of `connection`. The constructor waits until it is loaded.
 
     Raises:
-        ModelGone: by every method too, once the process of the model has ended.
+        ModelGone: the process that holds the model has ended. Every method raises it too.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -108,31 +108,32 @@ class RemoteActing:
     """A `Model` with one episode at a time: a new episode ends the previous one."""
 
     name: str
-    line: "_Channel"
+    channel: "_Channel"
     policy: PolicySettings
     budget: int | str | None
 
     def begin(self, goal: str, *, seed: int = 0) -> "RemoteConversation":
-        self.line.send(Begin(self.policy, self.budget, goal, seed))
-        return RemoteConversation(self.line)
+        self.channel.send(Begin(self.policy, self.budget, goal, seed))
+        return RemoteConversation(self.channel)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteConversation:
     """An episode with the remote model."""
 
-    line: "_Channel"
+    channel: "_Channel"
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        """Ask for a reply, as `Conversation.reply` does.
+        """Return the reply to a page, as `Conversation.reply` does.
 
         Raises:
-            ContextLimit, TimeoutError: as a local model would.
+            ContextLimit: the conversation exceeds the context of the model.
+            TimeoutError: the deadline passed.
             ReplyFailed: any other error in the model's process.
         """
         seconds = None if deadline is None else deadline - time.monotonic()
-        self.line.send(Ask(page, note, seconds))
-        answer = self.line.receive()
+        self.channel.send(Ask(page, note, seconds))
+        answer = self.channel.receive()
         match answer:
             case Reply():
                 return answer
@@ -146,7 +147,7 @@ class RemoteConversation:
 
 
 class _Channel:
-    """A connection that turns its loss into `ModelGone`."""
+    """A connection that raises `ModelGone` once it is lost."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

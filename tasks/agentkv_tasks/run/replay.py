@@ -16,12 +16,12 @@ from agentkv_env.page import Page
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Score, Unjudged, evaluate
+from agentkv_tasks.evaluate import CannotScore, Final, Score, evaluate
 from agentkv_tasks.task import parse_tasks
 
 
 class ReplayError(ValueError):
-    """A trace that does not exist or cannot be replayed."""
+    """A missing trace, or one that cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RecordedConversation:
 
 
 def has_masks(trace: Trace) -> bool:
-    """Return True if the trace masks a secret that was typed or part of the task."""
+    """Return True if a reply or the task contains a masked secret."""
     return any(MASK in step.reply for step in trace.steps) or MASK in str(trace.head.get("task"))
 
 
@@ -54,20 +54,20 @@ def find_trace(place: Path, key: str | None) -> Path:
     """Return the trace file `place`, or the only trace in folder `place` that begins with `key`.
 
     Raises:
-        ReplayError: no trace fits, or several do.
+        ReplayError: no trace matches, or several do.
     """
     if place.is_file():
         return place
     folder = place / "traces"
     found = sorted(folder.glob("*.jsonl"))
-    fitting = [path for path in found if key is None or path.stem.startswith(key)]
-    if len(fitting) == 1:
-        return fitting[0]
+    matching = [path for path in found if key is None or path.stem.startswith(key)]
+    if len(matching) == 1:
+        return matching[0]
     if not found:
         raise ReplayError(f"{place}: neither a trace nor a folder with traces of a run")
-    names = ", ".join(path.stem for path in (fitting or found)[:6])
-    many = "several traces" if fitting else "no trace"
-    raise ReplayError(f"{folder}: {many} called '{key or ''}...'; give one of: {names}, ...")
+    names = ", ".join(path.stem for path in (matching or found)[:6])
+    many = "several traces match" if matching else "no trace matches"
+    raise ReplayError(f"{folder}: {many} '{key or ''}'; give one of: {names}, ...")
 
 
 def replay(
@@ -93,7 +93,7 @@ def replay(
     (task,) = parse_tasks([trace.head["task"]], source=str(path))
     world_seed = trace.head.get("world_seed", 0)
     if not isinstance(world_seed, int) or world_seed < 0:
-        raise ReplayError(f"{path}: world_seed is {world_seed!r:.40}, and that is no world")
+        raise ReplayError(f"{path}: world_seed is {world_seed!r:.40}; expected an integer from 0")
     recorded = dict(enumerate(trace.steps))
     limits = RunSettings()
     with (
@@ -123,6 +123,6 @@ def replay(
             final = Final.of(session.page, episode.answer, addresses)
             try:
                 score = evaluate(task, final, page=session.page, addresses=addresses)
-            except Unjudged as error:
+            except CannotScore as error:
                 raise ReplayError(f"{path}: cannot be scored here: {error}") from error
             return trace, episode, score

@@ -1,4 +1,4 @@
-"""Hand the episodes of a plan to worker processes and write their rows.
+"""Assign the episodes of a plan to worker processes and write their rows.
 
 The parent owns the results file and the display. It never touches a browser or a model, so no
 episode can crash it. One process holds the model for all workers. A worker that dies or hangs costs
@@ -33,7 +33,7 @@ from agentkv_tasks.run.worker import (
 )
 
 GRACE_S = 90.0
-"""Seconds that an episode may exceed its own limit, for its start and scoring on a slow machine."""
+"""Seconds beyond an episode's own limit, for its start and its scoring on a slow machine."""
 START_S = 600.0
 """Seconds that a worker may take to start once the model is loaded."""
 _MAX_DEAD_STARTS = 2
@@ -142,11 +142,13 @@ class _Scheduler:
         self._display.tick()
 
     def _start(self, number: int) -> None:
-        line = None if self._model is None else self._model.open_connection()
+        connection = None if self._model is None else self._model.open_connection()
         log = self._plan.settings.out / "logs" / f"worker-{number}.log"
-        child = ChildProcess(self._context, serve, self._plan, line, what="the worker", log=log)
-        if line is not None:
-            line.close()  # only the worker holds it now, so its death closes it
+        child = ChildProcess(
+            self._context, serve, self._plan, connection, what="the worker", log=log
+        )
+        if connection is not None:
+            connection.close()  # only the worker holds it now, so its death closes it
         self._slots[number] = _Slot(number, child)
 
     def _assign(self, slot: _Slot) -> None:
@@ -156,7 +158,7 @@ class _Scheduler:
         try:
             slot.child.connection.send(job)
         except (BrokenPipeError, ConnectionResetError):
-            return  # it died between two jobs; the next round notices
+            return  # it died between two jobs, which the next round detects
         self._display.started(job)
 
     def _receive(self, slot: _Slot) -> bool:
@@ -187,7 +189,7 @@ class _Scheduler:
         if self._model.child.connection in ready:
             self._model.receive()
         if any(slot.child.exit_code == MODEL_GONE for slot in silent):
-            self._model.child.wait(5)  # a worker may notice the death first
+            self._model.child.wait(5)  # a worker may detect the death first
         failure = self._model.failure
         if failure is not None:
             self._replace_model(*failure)

@@ -31,7 +31,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The episode is over; only versions and commit are missing in `row`."""
+    """The episode is over; `row` is complete except for versions and commit."""
 
     row: Row
 
@@ -50,11 +50,15 @@ MODEL_GONE = 3
 """Exit code of a worker that lost the model's process."""
 
 
-def serve(connection: Connection, log: Path, plan: Plan, line: Connection | None) -> None:
-    """Run jobs from `connection` until it receives None. The main function of a worker.
+def serve(
+    connection: Connection, log: Path, plan: Plan, model_connection: Connection | None
+) -> None:
+    """Run jobs from `connection` until it receives None.
+
+    The main function of a worker process.
 
     Args:
-        line: connection to the process that holds the model; None for scripts.
+        model_connection: connection to the process that holds the model; None for scripts.
     """
 
     def report_step(step: Step) -> None:
@@ -64,7 +68,7 @@ def serve(connection: Connection, log: Path, plan: Plan, line: Connection | None
     try:
         with contextlib.ExitStack() as stack:
             try:
-                runner = stack.enter_context(EpisodeRunner(plan, line))
+                runner = stack.enter_context(EpisodeRunner(plan, model_connection))
             except (ValueError, BrowserMissing) as error:
                 connection.send(StartFailed(str(error)))
                 return
