@@ -1,6 +1,7 @@
 """The cache: what transformers receives as `past_key_values`."""
 
 import copy
+import functools
 import os
 import weakref
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.budget import Budget, default_budget, parse_budget
-from agentkv.cache.checkpoint.file import CacheFileError, SavedFile
-from agentkv.cache.checkpoint.saved import fill, read_settings, save
+from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.cache.checkpoint.saved import load, save
 from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention, Geometry
@@ -560,16 +561,7 @@ class Cache(HookedCache):
         describe(model)
         inner: Any = model.base_model
         given = named_policy(policy) if isinstance(policy, str) else policy
-        with SavedFile(path) as file:
-            value, settings, state = read_settings(file, inner, given)
-            cache = cls(
-                model,
-                policy=value,
-                budget=settings.budget,
-                prefill=settings.prefill,
-                chunk=settings.chunk,
-            )
-            fill(cache, inner, file, state)
+        cache = load(functools.partial(cls, model), inner, path, given)
         attach(model)
         return cache
 

@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 import agentkv
 from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv_kernels.layout import POSITION
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
 
@@ -139,11 +140,11 @@ def test_it_is_a_plain_safetensors_file_little_larger_than_the_entries(llama, to
     cache.save(tmp_path / "cache")
     with safe_open(tmp_path / "cache", framework="pt") as file:
         metadata = file.metadata()
-        assert metadata["format"] == "agentkv cache" and metadata["family"] == "llama"
-        assert metadata["dtype"] == "float32" and "rope_theta" in metadata["rope"]
-        assert json.loads(metadata["state"])["seen"] == 101
+        saved = json.loads(metadata["state"])
+        assert metadata["format"] == "agentkv cache" and saved["model"]["family"] == "llama"
+        assert saved["model"]["dtype"] == "float32" and saved["state"]["seen"] == 101
         assert torch.equal(file.get_tensor("ids"), cache.ids)
-        places = file.get_tensor("layers.2.metadata.positions").view(2, -1)
+        places = file.get_tensor(f"layers.2.metadata.{POSITION}").view(2, -1)
         assert places[1].tolist() == cache.kept(2)[1][0].tolist()
     assert (tmp_path / "cache").stat().st_size < cache.nbytes + 20_000
 
