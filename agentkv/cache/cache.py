@@ -569,7 +569,8 @@ class Cache(HookedCache):
         """Write the cache to one file, from which `load` makes it again. Call it between forwards.
 
         The file replaces an older one once it is complete on disk. Only its owner may read it: it
-        holds what was fed in latent form, and the token ids in the clear.
+        holds what was fed in latent form, and the token ids in the clear. Saving takes memory for a
+        copy of the entries.
 
         Raises:
             CacheFileError: a ValueError; the model is gone, or `pending` cannot be written.

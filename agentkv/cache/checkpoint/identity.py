@@ -27,8 +27,8 @@ WITHOUT_EFFECT = frozenset(
 ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq")
 
 NUM_SAMPLES = 4096
-"""Numbers of each parameter that a fingerprint covers, evenly spread (our choice): it takes a
-moment for models of any size, and any training step changes most numbers."""
+"""Numbers of each parameter that a fingerprint covers, evenly spread (our choice): cheap for models
+of any size, and any training step changes most numbers."""
 
 
 def identity(model: PreTrainedModel) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def fingerprint(model: PreTrainedModel) -> str:
         weights = parameter.detach()
         if weights.device.type == "meta":
             raise CacheFileError(
-                f"{name} has no weights at hand (device meta): it is offloaded, and a cache cannot "
-                "be tied to it. Place the whole model on devices"
+                f"{name} has no weights in memory (device meta) because it is offloaded, so no "
+                "cache can be tied to this model; place the whole model on devices"
             )
         about = [name, str(weights.dtype), list(weights.shape)]
         digest.update(json.dumps(about).encode())

@@ -53,14 +53,14 @@ class Restorable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerEntries:
-    """Entries of one layer, and what else its next forward needs."""
+    """Entries of one layer, with its attention and device."""
 
     tables: dict[str, list[Tensor]]
     """By table, the entries of every field as `Table.packed` returns them."""
     attention: Attention
     """Attention of the latest forward."""
     device: torch.device
-    """Device that the entries belong on."""
+    """Device of the layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ class Snapshot:
     ids: Tensor | None
     """(B, seen) int32 on the CPU: tokens fed; None if there were none or they are unknown."""
     origin: object
-    """Identifies the caches that can restore it: the one it was taken of, and its copies."""
+    """Identifies the caches that can restore it: the one it was taken from, and its copies."""
 
     @property
     def seen(self) -> int:
-        """Tokens fed by then, in columns of the batch."""
+        """Tokens fed before it was taken, in columns of the batch."""
         return self.state.seen
 
     @property
@@ -104,7 +104,7 @@ def capture(cache: Restorable) -> Snapshot:
 
 
 def put(cache: Restorable, snapshot: Snapshot) -> None:
-    """Make `cache` what the snapshot's cache was, and its allocator's energies what they were."""
+    """Restore a snapshot, and the energies that the allocator had learned by then."""
     fill(cache, snapshot.state, snapshot.layers, snapshot.ids)
     allocator = cache.evictor.policy.allocator
     if isinstance(allocator, Learner):
@@ -112,7 +112,7 @@ def put(cache: Restorable, snapshot: Snapshot) -> None:
 
 
 def copy_into(twin: Restorable, cache: Restorable) -> None:
-    """Make an empty cache of the same model and policy a copy of `cache`, layer by layer."""
+    """Copy `cache`, layer by layer, into an empty cache of the same model and policy."""
     fill(twin, state_of(cache), entries_of(cache), cache.token_ids.all())
 
 
@@ -167,7 +167,7 @@ def entries_of(cache: Restorable) -> Iterator[LayerEntries]:
 def fill(
     cache: Restorable, state: CacheState, layers: Iterable[LayerEntries], ids: Tensor | None
 ) -> None:
-    """Make `cache` what a state and the entries of its layers describe.
+    """Replace the contents of `cache`.
 
     Args:
         ids: (B, seen) int32, as in `Snapshot`.
@@ -188,7 +188,7 @@ def fill(
                 device = evictor.layers[0].storage.device
                 cache.token_ids.append(None if ids is None else ids.to(device, copy=True))
         except BaseException:
-            cache.reset()  # a part of a cache is of no use
+            cache.reset()  # a partly filled cache is of no use
             raise
         cache.batch, cache.num_new = batch, state.num_new
         cache.confidences = None if state.confidences is None else list(state.confidences)

@@ -1,4 +1,4 @@
-"""Files that are refused, with a reason: of other models and policies, damaged, or made to hurt."""
+"""Refused files and the reasons given: other models and policies, damage, hostile contents."""
 
 import json
 import os
@@ -49,7 +49,9 @@ def test_the_first_difference_between_models_is_named(model_of, tokens, tmp_path
         assert "weights" in refusal(other)
     other = model_of("llama")
     other.config.use_cache, other.config._name_or_path = False, "elsewhere"
-    agentkv.Cache.load(tmp_path / "cache", other).check()  # of no effect
+    agentkv.Cache.load(
+        tmp_path / "cache", other
+    ).check()  # these settings have no effect on keys and values
 
 
 def test_the_first_difference_between_policies_is_named(llama, tokens, tmp_path):
@@ -81,7 +83,7 @@ def test_the_first_difference_between_policies_is_named(llama, tokens, tmp_path)
     agentkv.Cache.load(path, llama, policy=changed).check()
 
 
-def test_a_file_of_the_future_is_refused_by_its_version(llama, tokens, tmp_path):
+def test_a_file_of_another_version_is_refused(llama, tokens, tmp_path):
     path = tmp_path / "cache"
     used(llama, tokens, "window", 20).save(path)
     data = path.read_bytes()
@@ -100,7 +102,7 @@ class Bomb:
         return (os.mkdir, ("bomb-went-off",))
 
 
-def test_what_something_else_wrote_is_refused_and_never_run(llama, tmp_path, monkeypatch):
+def test_a_file_of_another_program_is_refused_and_never_executed(llama, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "cache"
     for data in (b"", b"{}", bytes(200), b"\xff" * 200, pickle.dumps(Bomb())):
@@ -127,7 +129,7 @@ def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
     header = 8 + int.from_bytes(good[:8], "little")
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(1, 3))):
-        # most of the file is tensors, most of what can be misread is not
+        # the header is small, and most of what can be misread is in it
         place = data.draw(st.one_of(st.integers(0, header), st.integers(0, len(bad) - 1)))
         bad[place] = data.draw(st.integers(0, 255).filter(lambda b, old=bad[place]: b != old))
     cut = data.draw(st.sampled_from([0, 0, 0, 1, 100, len(bad) // 2]))
@@ -136,7 +138,7 @@ def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
         loaded = agentkv.Cache.load(path, llama)
     except CacheFileError:
         return
-    # two changes may undo each other, and blanks after the header may be of any kind
+    # two changes may cancel out, and any kind of blank may follow the header
     assert cut == 0 and bytes(bad[header:]) == good[header:]
     assert_same(loaded, agentkv.Cache.load(whole, llama))
 
@@ -233,7 +235,7 @@ def test_a_file_that_contradicts_itself_is_refused_before_it_is_used(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"more": 1}'])
-def test_a_file_whose_state_is_no_state_is_refused(llama, tmp_path, text):
+def test_a_file_without_a_valid_state_is_refused(llama, tmp_path, text):
     write(tmp_path / "cache", text, {})
     with pytest.raises(CacheFileError, match="invalid"):
         agentkv.Cache.load(tmp_path / "cache", llama)
@@ -256,7 +258,7 @@ def leaves(value, path=()):
 
 @FAST
 @given(data=st.data())
-def test_whatever_its_notes_say_a_file_is_refused_or_makes_a_cache_that_works(
+def test_a_file_with_any_altered_value_is_refused_or_makes_a_working_cache(
     llama, tokens, tmp_path, data
 ):
     whole, path = tmp_path / "whole", tmp_path / "altered"
