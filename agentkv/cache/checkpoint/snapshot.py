@@ -44,11 +44,9 @@ class Restorable(Protocol):
 
     def reset(self) -> None:
         """Forget everything."""
-        ...
 
     def check(self) -> None:
         """Audit the structure."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
