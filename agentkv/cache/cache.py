@@ -379,7 +379,7 @@ class Cache(HookedCache):
         with torch.no_grad():
             self.progress.has_changed = True
             self.batch, _, self.num_new, _ = handle.keys.shape
-            attention = self._attention(layer, module, scale, sinks)
+            attention = self.attention_of(layer, module, scale, sinks)
             self.evictor.before_layer(layer, self.num_new)
             output = layer.attend(query, handle.keys, handle.values, mask, attention)
             self.evictor.after_layer(layer, self.num_new)
@@ -387,9 +387,10 @@ class Cache(HookedCache):
             output = _WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
         return output
 
-    def _attention(
+    def attention_of(
         self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
     ) -> Attention:
+        """Return what a layer's attention module brings to a forward."""
         projection = None
         if layer.policy is not None and self.policy.selector.norms is not None:
             projection = output_projection(module)

@@ -17,8 +17,7 @@ from agentkv.cache.checkpoint.file import CacheFileError, read, write
 from agentkv.cache.checkpoint.identity import identity, require_same
 from agentkv.cache.checkpoint.snapshot import LayerEntries, Restorable, entries_of, fill, state_of
 from agentkv.cache.checkpoint.state import CacheState, LayerState, SavedCache, first_error
-from agentkv.cache.geometry import Attention
-from agentkv.cache.hf.families import attentions, output_projection
+from agentkv.cache.hf.families import attentions
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import Learner
 from agentkv.policies.written import read as read_policy
@@ -104,13 +103,12 @@ def _fill(
     if ids is not None and (ids.dtype != torch.int32 or ids.shape != shape):
         raise ValueError(f"found ids {tuple(ids.shape)} of {ids.dtype}, expected int32 {shape}")
     layers = []
-    for i, (own, layer) in enumerate(zip(state.layers, evictor.layers, strict=False)):
+    for i, own in enumerate(state.layers):
         tables = {name: _take_fields(tensors, f"layers.{i}.{name}") for name in own.extents}
-        reads = layer.policy is not None and evictor.policy.selector.norms is not None
-        projection = output_projection(modules[i]) if reads else None
-        attention = Attention(own.scale, getattr(modules[i], "sinks", None), projection)
-        device = next(modules[i].parameters()).device
-        layers.append(LayerEntries(tables, attention, device))
+        layer, module = evictor.layers[i], modules[i]
+        sinks = getattr(module, "sinks", None)
+        attention = cache.attention_of(layer, module, own.scale, sinks)
+        layers.append(LayerEntries(tables, attention, next(module.parameters()).device))
     if tensors:
         raise ValueError(f"found a tensor {min(tensors)!r:.80}, which no table has")
     fill(cache, state, layers, ids)

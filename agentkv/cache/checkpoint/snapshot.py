@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn, Protocol, SupportsIndex
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.state import CacheState, LayerState, first_error
@@ -28,7 +28,7 @@ NOT_PICKLED = (
 
 
 class Restorable(Protocol):
-    """The parts of a cache that make up its state; `Cache` is one."""
+    """The parts of a cache that its state is read from and written to; `Cache` is one."""
 
     evictor: Evictor
     meter: Meter
@@ -47,6 +47,11 @@ class Restorable(Protocol):
 
     def check(self) -> None:
         """Audit the structure."""
+
+    def attention_of(
+        self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
+    ) -> Attention:
+        """Return what a layer's attention module brings to a forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,6 @@ def state_of(cache: Restorable) -> CacheState:
     evictor = cache.evictor
     layers = [] if cache.batch is None else [_layer_state(layer) for layer in evictor.layers]
     allocator = evictor.policy.allocator
-    learner = allocator if isinstance(allocator, Learner) else None
     try:
         return CacheState(
             seen=evictor.layers[0].seen,
@@ -129,8 +133,8 @@ def state_of(cache: Restorable) -> CacheState:
             confidences=None if cache.confidences is None else tuple(cache.confidences),
             pending=cache.pending,
             layers=tuple(layers),
-            learned={} if learner is None else dict(learner.state),
-            used={} if learner is None else dict(evictor.allowance.state),
+            learned=dict(allocator.state) if isinstance(allocator, Learner) else {},
+            used=dict(evictor.allowance.state),
         )
     except ValidationError as error:
         raise CacheFileError(
