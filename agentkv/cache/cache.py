@@ -1,6 +1,7 @@
 """The cache: what transformers receives as `past_key_values`."""
 
 import copy
+import functools
 import os
 import weakref
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.budget import Budget, default_budget, parse_budget
-from agentkv.cache.checkpoint.file import CacheFileError, SavedFile
-from agentkv.cache.checkpoint.saved import fill, read_settings, save
+from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.cache.checkpoint.saved import load, save
 from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention, Geometry
@@ -378,7 +379,7 @@ class Cache(HookedCache):
         with torch.no_grad():
             self.progress.has_changed = True
             self.batch, _, self.num_new, _ = handle.keys.shape
-            attention = self._attention(layer, module, scale, sinks)
+            attention = self.attention_of(layer, module, scale, sinks)
             self.evictor.before_layer(layer, self.num_new)
             output = layer.attend(query, handle.keys, handle.values, mask, attention)
             self.evictor.after_layer(layer, self.num_new)
@@ -386,9 +387,10 @@ class Cache(HookedCache):
             output = _WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
         return output
 
-    def _attention(
+    def attention_of(
         self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
     ) -> Attention:
+        """Return what a layer's attention module brings to a forward."""
         projection = None
         if layer.policy is not None and self.policy.selector.norms is not None:
             projection = output_projection(module)
@@ -560,16 +562,7 @@ class Cache(HookedCache):
         describe(model)
         inner: Any = model.base_model
         given = named_policy(policy) if isinstance(policy, str) else policy
-        with SavedFile(path) as file:
-            value, settings, state = read_settings(file, inner, given)
-            cache = cls(
-                model,
-                policy=value,
-                budget=settings.budget,
-                prefill=settings.prefill,
-                chunk=settings.chunk,
-            )
-            fill(cache, inner, file, state)
+        cache = load(functools.partial(cls, model), inner, path, given)
         attach(model)
         return cache
 
@@ -577,7 +570,8 @@ class Cache(HookedCache):
         """Write the cache to one file, from which `load` makes it again. Call it between forwards.
 
         The file replaces an older one once it is complete on disk. Only its owner may read it: it
-        holds what was fed in latent form, and the token ids in the clear.
+        holds what was fed in latent form, and the token ids in the clear. Saving takes memory for a
+        copy of the entries.
 
         Raises:
             CacheFileError: a ValueError; the model is gone, or `pending` cannot be written.

@@ -1,1 +1,1 @@
-"""A cache at rest: snapshots, and files on disk."""
+"""Checkpoints: the state of a cache in memory and on disk."""

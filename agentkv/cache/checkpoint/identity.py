@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentkv.cache.checkpoint.file import CacheFileError
@@ -28,26 +27,24 @@ WITHOUT_EFFECT = frozenset(
 ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq")
 
 NUM_SAMPLES = 4096
-"""Numbers of each parameter that a fingerprint covers, evenly spread (our choice): it takes a
-moment for models of any size, and any training step changes most numbers."""
+"""Numbers of each parameter that a fingerprint covers, evenly spread (our choice): cheap for models
+of any size, and any training step changes most numbers."""
 
 
-def identity(model: PreTrainedModel) -> dict[str, str]:
-    """Return metadata for a file, in the order of comparison: family, dtype, rope, config, weights.
+def identity(model: PreTrainedModel) -> dict[str, Any]:
+    """Return everything that keys and values depend on, as JSON values in the order of comparison:
+    family, dtype, rotary embedding, other settings, fingerprint of the weights.
 
     Raises:
         CacheFileError: weights are offloaded.
     """
     settings = json.loads(json.dumps(model.config.to_dict(), default=str))
     kept = {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT}
-    rope = {key: kept.pop(key) for key in ROPE if key in kept}
-    return {
-        "family": str(kept.pop("model_type", "")),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "rope": json.dumps(rope, sort_keys=True),
-        "config": json.dumps(kept, sort_keys=True),
-        "weights": fingerprint(model),
-    }
+    family = kept.pop("model_type", "")
+    rope = {f"rope ({key})": kept.pop(key) for key in ROPE if key in kept}
+    config = {f"config ({key})": kept[key] for key in sorted(kept)}
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {"family": family, "dtype": dtype, **rope, **config, "weights": fingerprint(model)}
 
 
 def fingerprint(model: PreTrainedModel) -> str:
@@ -61,54 +58,31 @@ def fingerprint(model: PreTrainedModel) -> str:
         weights = parameter.detach()
         if weights.device.type == "meta":
             raise CacheFileError(
-                f"{name} has no weights at hand (device meta): it is offloaded, and a cache cannot "
-                "be tied to it. Place the whole model on devices"
+                f"{name} has no weights in memory (device meta) because it is offloaded, so no "
+                "cache can be tied to this model; place the whole model on devices"
             )
         about = [name, str(weights.dtype), list(weights.shape)]
         digest.update(json.dumps(about).encode())
-        sample = _sample(weights).cpu().contiguous().view(torch.uint8)
-        digest.update(sample.numpy().data)
+        sample, count = weights.reshape(-1), weights.numel()
+        if count > NUM_SAMPLES:
+            # integer arithmetic, because rounded positions would differ between machines
+            steps = torch.arange(NUM_SAMPLES, device=weights.device)
+            sample = sample[steps * (count - 1) // (NUM_SAMPLES - 1)]
+        digest.update(sample.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _sample(weights: Tensor) -> Tensor:
-    flat = weights.reshape(-1)
-    count = flat.shape[0]
-    if count <= NUM_SAMPLES:
-        return flat
-    # integer arithmetic, because rounded positions would differ between machines
-    positions = torch.arange(NUM_SAMPLES, device=flat.device) * (count - 1) // (NUM_SAMPLES - 1)
-    return flat[positions]
-
-
-def require_same(path: str, found: Mapping[str, str], model: PreTrainedModel) -> None:
-    """Compare the identity in a file with a model.
+def require_same(saved: Mapping[str, Any], model: PreTrainedModel) -> None:
+    """Compare a saved identity with a model.
 
     Raises:
         CacheFileError: naming the first difference.
     """
-    for key, ours in identity(model).items():
-        theirs = found.get(key, "")
-        if theirs == ours:
-            continue
-        what, saved, here = _difference(key, theirs, ours)
-        raise CacheFileError(
-            f"{path} was saved with another model: its {what} was {saved}, and this model's is "
-            f"{here}. Load the model it was saved with, or start a new cache"
-        )
-
-
-def _difference(key: str, theirs: str, ours: str) -> tuple[str, str, str]:
-    if key not in ("rope", "config"):
-        return key, theirs, ours
-    try:
-        saved: Any = json.loads(theirs)
-    except (ValueError, RecursionError):
-        return key, "unreadable", ours
-    here: Any = json.loads(ours)
-    if isinstance(saved, dict):
-        for setting in sorted({*saved, *here}):
-            before, now = (repr(of.get(setting, "missing")) for of in (saved, here))
-            if before != now:
-                return f"{key} ({setting})", before, now
-    return key, theirs, ours
+    here = identity(model)
+    for key in {**here, **saved}:
+        before, now = saved.get(key, "missing"), here.get(key, "missing")
+        if before != now:
+            raise CacheFileError(
+                f"it was saved with another model: its {key} was {before}, and this model's is "
+                f"{now}. Load the model it was saved with, or start a new cache"
+            )

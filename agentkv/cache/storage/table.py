@@ -232,7 +232,11 @@ class Table(Addressed):
         """Hold the entries that `packed` returned, each where `extents` had it.
 
         Places matter: the rounding of attention may depend on how memory is divided.
+
+        Raises:
+            ValueError: extents and entries do not fit this table. Nothing has changed.
         """
+        self._require_fit(extents, packed)
         empty = [0] * self.num_segments
         capacities = [capacity for _, _, capacity in extents]
         self._lay_out([None] * self.num_segments, empty, capacities)
@@ -244,6 +248,22 @@ class Table(Addressed):
                 piece = tensor.narrow(0, first, field.heads * count)
                 self.entries(f, segment).copy_(piece.view(field.heads, count, *field.inner))
                 first += field.heads * count
+
+    def _require_fit(self, extents: Sequence[Extent], packed: Sequence[Tensor]) -> None:
+        if len(extents) != self.num_segments:
+            raise ValueError(f"found {len(extents)} segments, expected {self.num_segments}")
+        for start, count, capacity in extents:
+            most = count + self.spare + 1 if count else 0
+            if min(start, count) < 0 or not start + count <= capacity <= most:
+                raise ValueError(
+                    f"found entries {start} to {start + count} in a capacity of {capacity}, "
+                    f"expected a capacity of {count} to {most}"
+                )
+        num_entries = sum(count for _, count, _ in extents)
+        found = [(tuple(tensor.shape), tensor.dtype) for tensor in packed]
+        expected = [((f.heads * num_entries, *f.inner), f.dtype) for f in self.fields]
+        if found != expected:
+            raise ValueError(f"found tensors {found}, expected {expected}")
 
     def release(self) -> None:
         """Return all memory; the table must not be used afterwards."""

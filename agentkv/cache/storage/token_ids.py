@@ -55,20 +55,6 @@ class TokenIds:
         table = self._join()
         return None if table is None else table.view(TOKENS, None)[:, 0].to("cpu", copy=True)
 
-    @property
-    def is_complete(self) -> bool:
-        """True if every token so far is known; otherwise none is."""
-        return self._is_complete
-
-    def copy(self) -> "TokenIds":
-        """Return an independent copy."""
-        twin = TokenIds()
-        twin._is_complete = self._is_complete
-        table = self._join()
-        if table is not None:
-            twin._table = table.take(range(table.num_segments))
-        return twin
-
     def reorder(self, sequences: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence sequences[i] was."""
         table = self._join()

@@ -1,4 +1,4 @@
-"""Copies of a cache: each goes on as the original would, and neither is felt by the other."""
+"""Copies of a cache continue like the original and never affect it."""
 
 import copy
 import gc
@@ -14,12 +14,12 @@ from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
 
-# half a copy would be a trap: copy.copy does the same
-WAYS = [*((name, copy.deepcopy) for name in CASES), ("conf-kv-int8", copy.copy)]
+# copy.copy makes a deep copy as well: a shallow one would share memory
+COPIES = [*((name, copy.deepcopy) for name in CASES), ("conf-kv-int8", copy.copy)]
 
 
-def go_on(model, cache, tokens, seed=50):
-    """A decoded token, an observation, two tokens more; the logits of each."""
+def continue_with(model, cache, tokens, seed=50):
+    """Feed a decoded token, an observation and two more tokens; return the logits of each."""
     lengths = enumerate([1, 7, 1, 1])
     batch = max(cache.batch_size, 1)
     return [cache.feed(model, tokens(batch, length, seed + i)) for i, length in lengths]
@@ -30,7 +30,7 @@ def assert_equal(found, expected):
 
 
 def mid_episode(model, tokens, name):
-    """Two sequences of different lengths, a page and a token in."""
+    """Return a cache of two sequences of different lengths, after a page and one token."""
     case = CASES[name]
     cache = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget, chunk=40)
     ids = tokens(2, 130)
@@ -42,18 +42,18 @@ def mid_episode(model, tokens, name):
     return cache
 
 
-@pytest.mark.parametrize("name, way", WAYS)
-def test_a_copy_goes_on_exactly_as_the_original_and_apart_from_it(llama, tokens, name, way):
+@pytest.mark.parametrize("name, make_copy", COPIES)
+def test_a_copy_continues_exactly_and_independently(llama, tokens, name, make_copy):
     cache, twin = (mid_episode(llama, tokens, name) for _ in range(2))
-    copied = way(cache)
+    copied = make_copy(cache)
     copied.check()
     assert_same(copied, cache)
     assert (copied.peak_nbytes, copied.budget) == (cache.peak_nbytes, cache.budget)
-    go_on(llama, copied, tokens, seed=9)  # other tokens, that the original must not feel
-    again = way(cache)
-    expected = go_on(llama, twin, tokens)
-    assert_equal(go_on(llama, cache, tokens), expected)
-    assert_equal(go_on(llama, again, tokens), expected)
+    continue_with(llama, copied, tokens, seed=9)  # other tokens, which must not affect the original
+    again = make_copy(cache)
+    expected = continue_with(llama, twin, tokens)
+    assert_equal(continue_with(llama, cache, tokens), expected)
+    assert_equal(continue_with(llama, again, tokens), expected)
     assert_same(again, twin)
     assert_same(cache, twin)
     for each in (cache, copied, again):
@@ -71,25 +71,25 @@ def test_a_copy_goes_on_exactly_as_the_original_and_apart_from_it(llama, tokens,
     assert not addresses[0] & addresses[1] and not addresses[0] & addresses[2]
 
 
-def test_so_it_does_in_every_family(family, model, tokens):
+def test_a_copy_continues_exactly_in_every_family(family, model, tokens):
     cache, twin = (mid_episode(model, tokens, "conf-kv-int8") for _ in range(2))
-    copied, expected = copy.deepcopy(cache), go_on(model, twin, tokens)
-    assert_equal(go_on(model, copied, tokens), expected)
-    assert_equal(go_on(model, cache, tokens), expected)
+    copied, expected = copy.deepcopy(cache), continue_with(model, twin, tokens)
+    assert_equal(continue_with(model, copied, tokens), expected)
+    assert_equal(continue_with(model, cache, tokens), expected)
     assert_same(copied, cache)
 
 
 @pytest.mark.parametrize("goes", ["original", "copy"])
 @pytest.mark.parametrize("name", ["conf-kv-int8", "ada-snapkv"])
-def test_either_outlives_the_other(llama, tokens, name, goes):
+def test_a_copy_and_its_original_outlive_each_other(llama, tokens, name, goes):
     both, twin = [mid_episode(llama, tokens, name)], mid_episode(llama, tokens, name)
     both.append(copy.deepcopy(both[0]))
     gone = weakref.ref(both.pop(0 if goes == "original" else 1))
     gc.collect()
     assert gone() is None
-    # what was freed is used again
+    # these reuse the freed memory
     others = [mid_episode(llama, tokens, name) for _ in range(3)]
-    assert_equal(go_on(llama, both[0], tokens), go_on(llama, twin, tokens))
+    assert_equal(continue_with(llama, both[0], tokens), continue_with(llama, twin, tokens))
     both[0].check()
     assert_same(both[0], twin)
     del others
@@ -103,11 +103,11 @@ def test_a_copy_of_an_empty_cache_is_an_empty_cache(llama, tokens, budget):
     copied = copy.deepcopy(cache)
     assert_same(copied, cache)
     assert (copied.prefill, copied.chunk, copied.budget) == ("whole", 7, cache.budget)
-    assert_equal(go_on(llama, copied, tokens), go_on(llama, cache, tokens))
+    assert_equal(continue_with(llama, copied, tokens), continue_with(llama, cache, tokens))
     assert_same(copied, cache)
 
 
-def test_a_prompt_that_was_read_once_is_gone_on_with_many_times(llama, tokens):
+def test_one_prefilled_prompt_serves_several_continuations(llama, tokens):
     case = CASES["conf-kv-int8"]
     prompt = tokens(1, 100)
     read = agentkv.Cache.for_model(llama, policy=case.make(), budget=case.budget)
@@ -140,34 +140,35 @@ class Holder:
     note: str = "kept"
 
 
-def test_a_container_is_copied_with_its_caches_each_once(llama, tokens):
+def test_copying_a_container_copies_each_cache_once(llama, tokens):
     cache = mid_episode(llama, tokens, "conf-kv-int8")
     holder = Holder([cache, cache])
     copied = copy.deepcopy({"holder": holder, "gate": cache.gate()})
     first, second = copied["holder"].caches
     assert first is second and first is not cache and copied["gate"].cache is first
-    assert_equal(go_on(llama, first, tokens), go_on(llama, cache, tokens))
+    assert_equal(continue_with(llama, first, tokens), continue_with(llama, cache, tokens))
     shallow = copy.copy(holder.caches)
     assert shallow[0] is cache
 
 
-def test_a_model_that_is_copied_with_its_cache_is_the_copys_model(llama, tokens):
+def test_a_cache_copied_with_its_model_belongs_to_the_new_model(llama, tokens):
     cache = mid_episode(llama, tokens, "critical-ada-snapkv")
     llama.cache_of_mine = cache
     twin = copy.deepcopy(llama)
     assert twin.cache_of_mine is not cache
-    expected = go_on(llama, cache, tokens)
+    expected = continue_with(llama, cache, tokens)
     del llama.cache_of_mine
-    assert_equal(go_on(twin, twin.cache_of_mine, tokens), expected)
+    assert_equal(continue_with(twin, twin.cache_of_mine, tokens), expected)
     with pytest.raises(ValueError, match="another model"):
         twin.cache_of_mine.feed(llama, tokens(2, 1))
     pair = copy.deepcopy({"model": llama, "cache": cache})
     assert_equal(
-        go_on(pair["model"], pair["cache"], tokens, seed=3), go_on(llama, cache, tokens, seed=3)
+        continue_with(pair["model"], pair["cache"], tokens, seed=3),
+        continue_with(llama, cache, tokens, seed=3),
     )
 
 
-def test_a_persons_own_cache_keeps_what_it_carries(llama, tokens):
+def test_a_copied_subclass_keeps_its_own_attributes(llama, tokens):
     class Mine(agentkv.Cache):
         pass
 
@@ -178,47 +179,47 @@ def test_a_persons_own_cache_keeps_what_it_carries(llama, tokens):
     assert copied.notes_of_mine is not cache.notes_of_mine
 
 
-# ---- what is shared
+# ---- shared state
 
 
-def test_what_was_learned_is_copied_and_then_learned_apart(llama, tokens):
+def test_learned_energies_are_copied_and_then_diverge(llama, tokens):
     policy = agentkv.policy("edie-tada", **SMALL)
     cache, companion = (used(llama, tokens, policy, 24) for _ in range(2))
     learned = policy.allocator.state
     copied = copy.deepcopy(cache)
     assert copied.policy.allocator.state == learned
-    go_on(llama, copied, tokens)
+    continue_with(llama, copied, tokens)
     assert policy.allocator.state == learned != copied.policy.allocator.state
-    # caches that learned together go on to do so, when they are copied together
+    # caches that share a policy and are copied together share the copy
     one, other = copy.deepcopy([cache, companion])
-    go_on(llama, one, tokens)
+    continue_with(llama, one, tokens)
     assert one.policy.allocator.state == other.policy.allocator.state != learned
 
 
-def test_a_snapshot_goes_back_into_any_copy_of_its_cache(llama, tokens):
+def test_a_snapshot_can_be_restored_in_any_copy_of_its_cache(llama, tokens):
     cache = mid_episode(llama, tokens, "conf-kv-int8")
     before, twin = cache.snapshot(), mid_episode(llama, tokens, "conf-kv-int8")
     copied = copy.deepcopy(cache)
-    expected = go_on(llama, twin, tokens)
+    expected = continue_with(llama, twin, tokens)
     for snapshot in (before, copy.deepcopy(before), copy.copy(before)):
         for each in (cache, copied):
-            go_on(llama, each, tokens, seed=1)
+            continue_with(llama, each, tokens, seed=1)
             each.restore(snapshot)
             each.check()
-            assert_equal(go_on(llama, each, tokens), expected)
+            assert_equal(continue_with(llama, each, tokens), expected)
     cache.restore(copied.snapshot())
     assert_same(cache, copied)
     together = copy.deepcopy({"before": before, "cache": cache})
     together["cache"].restore(together["before"])
-    assert_equal(go_on(llama, together["cache"], tokens), expected)
+    assert_equal(continue_with(llama, together["cache"], tokens), expected)
     with pytest.raises(ValueError, match="no snapshot of this cache"):
         mid_episode(llama, tokens, "conf-kv-int8").restore(before)
 
 
-# ---- what cannot be copied
+# ---- refusals
 
 
-def test_nothing_of_a_cache_is_pickled_and_the_error_says_what_to_use(llama, tokens):
+def test_pickling_is_refused_and_the_error_names_the_alternatives(llama, tokens):
     cache = mid_episode(llama, tokens, "conf-kv-int8")
     for thing in (cache, cache.snapshot(), [cache], cache.gate()):
         with pytest.raises(ValueError, match=r"cannot be pickled.*`save`.*`Cache.load`"):
@@ -226,29 +227,29 @@ def test_nothing_of_a_cache_is_pickled_and_the_error_says_what_to_use(llama, tok
     assert_same(copy.deepcopy(cache), cache)
 
 
-def test_parts_of_a_cache_are_copied_with_it_or_not_at_all(llama, tokens):
+def test_parts_of_a_cache_cannot_be_copied_alone(llama, tokens):
     cache = mid_episode(llama, tokens, "ada-snapkv")
     store = cache.cache_layers[0]
     storage = store.storage
     parts = [store, storage, storage.queries, storage.descriptor, *storage.tables.values()]
     parts += [storage.metadata.descriptor]
     for part in parts:
-        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        for make_copy in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="address"):
-                way(part)
+                make_copy(part)
     with pytest.raises(TypeError, match="address"):
         copy.deepcopy(cache.layers[0])
 
 
-def test_a_shared_forward_is_not_copied(llama, tokens):
+def test_a_packed_forward_cannot_be_copied(llama, tokens):
     caches = [mid_episode(llama, tokens, "window") for _ in range(2)]
     together = PackedForward(llama, caches, [tokens(2, 1)] * 2)
-    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+    for make_copy in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(ValueError, match="one forward"):
-            way(together)
+            make_copy(together)
 
 
-def test_a_cache_in_the_middle_of_a_forward_is_not_copied(llama, tokens):
+def test_a_cache_cannot_be_copied_during_a_forward(llama, tokens):
     cache, raised = mid_episode(llama, tokens, "window"), []
 
     def look(*args):

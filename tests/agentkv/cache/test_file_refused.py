@@ -1,4 +1,4 @@
-"""Files that are refused, with a reason: of other models and policies, damaged, or made to hurt."""
+"""Refused files and the reasons given: other models and policies, damage, hostile contents."""
 
 import json
 import os
@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 import agentkv
-from agentkv.cache.checkpoint.file import CacheFileError, PendingTensor, write
+from agentkv.cache.checkpoint.file import VERSION, CacheFileError, read, write
+from agentkv_kernels.layout import BLOCK_IDS, KEYS, POSITION, TRACKED, VALUES
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL, along_keys
 
@@ -49,7 +49,9 @@ def test_the_first_difference_between_models_is_named(model_of, tokens, tmp_path
         assert "weights" in refusal(other)
     other = model_of("llama")
     other.config.use_cache, other.config._name_or_path = False, "elsewhere"
-    agentkv.Cache.load(tmp_path / "cache", other).check()  # of no effect
+    agentkv.Cache.load(
+        tmp_path / "cache", other
+    ).check()  # these settings have no effect on keys and values
 
 
 def test_the_first_difference_between_policies_is_named(llama, tokens, tmp_path):
@@ -81,13 +83,14 @@ def test_the_first_difference_between_policies_is_named(llama, tokens, tmp_path)
     agentkv.Cache.load(path, llama, policy=changed).check()
 
 
-def test_a_file_of_the_future_is_refused_by_its_version(llama, tokens, tmp_path):
+def test_a_file_of_another_version_is_refused(llama, tokens, tmp_path):
     path = tmp_path / "cache"
     used(llama, tokens, "window", 20).save(path)
     data = path.read_bytes()
-    assert data.count(b'"version":"2"') == 1
-    path.write_bytes(data.replace(b'"version":"2"', b'"version":"3"'))
-    with pytest.raises(CacheFileError, match="version 3"):
+    said = f'"version":"{VERSION}"'.encode()
+    assert data.count(said) == 1
+    path.write_bytes(data.replace(said, b'"version":"9"'))
+    with pytest.raises(CacheFileError, match="version 9"):
         agentkv.Cache.load(path, llama)
 
 
@@ -99,7 +102,7 @@ class Bomb:
         return (os.mkdir, ("bomb-went-off",))
 
 
-def test_what_something_else_wrote_is_refused_and_never_run(llama, tmp_path, monkeypatch):
+def test_a_file_of_another_program_is_refused_and_never_executed(llama, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "cache"
     for data in (b"", b"{}", bytes(200), b"\xff" * 200, pickle.dumps(Bomb())):
@@ -126,7 +129,7 @@ def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
     header = 8 + int.from_bytes(good[:8], "little")
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(1, 3))):
-        # most of the file is tensors, most of what can be misread is not
+        # the header is small, and most of what can be misread is in it
         place = data.draw(st.one_of(st.integers(0, header), st.integers(0, len(bad) - 1)))
         bad[place] = data.draw(st.integers(0, 255).filter(lambda b, old=bad[place]: b != old))
     cut = data.draw(st.sampled_from([0, 0, 0, 1, 100, len(bad) // 2]))
@@ -135,28 +138,21 @@ def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
         loaded = agentkv.Cache.load(path, llama)
     except CacheFileError:
         return
-    # two changes may undo each other, and blanks after the header may be of any kind
+    # two changes may cancel out, and any kind of blank may follow the header
     assert cut == 0 and bytes(bad[header:]) == good[header:]
     assert_same(loaded, agentkv.Cache.load(whole, llama))
 
 
 def rewrite(path, change):
-    """Alter what a file says, with a right digest: as somebody who wishes us ill would."""
-    with safe_open(path, framework="pt") as file:
-        metadata = dict(file.metadata())
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    del metadata["digest"]
-    state = json.loads(metadata.pop("state"))
-    change(state, tensors, metadata)
-    metadata.setdefault("state", json.dumps(state))
-    entries = [
-        PendingTensor(name, t.dtype, tuple(t.shape), lambda t=t: t) for name, t in tensors.items()
-    ]
-    write(path, metadata, entries)
+    """Alter what a file says and give it a correct digest, as an attacker would."""
+    text, tensors = read(path)
+    tensors, saved = {name: t.clone() for name, t in tensors.items()}, json.loads(text)
+    change(saved["state"], tensors, saved)
+    write(path, json.dumps(saved), tensors)
 
 
 def set_in(*path, to):
-    def change(state, tensors, metadata):
+    def change(state, tensors, saved):
         for step in path[:-1]:
             state = state[step]
         state[path[-1]] = to
@@ -165,63 +161,64 @@ def set_in(*path, to):
 
 
 def tensor(name, change):
-    def alter(state, tensors, metadata):
+    def alter(state, tensors, saved):
         tensors[name] = change(tensors[name])
 
     return alter
 
 
-def word(key, to):
-    return lambda state, tensors, metadata: metadata.__setitem__(key, to)
+def setting(key, to):
+    return lambda state, tensors, saved: saved.__setitem__(key, to)
 
 
 HOSTILE = {
-    "more sequences": set_in("batch", to=3),
-    "a billion sequences": set_in("batch", to=10**9),
-    "nobody": set_in("batch", to=None),
+    "more sequences": set_in("fed", to=[101, 101, 101]),
+    "no sequence": set_in("fed", to=[]),
     "no layer": set_in("layers", to=[]),
-    "a position nobody saw": tensor("layers.1.metadata.positions", lambda t: t + 50),
-    "a position below 0": tensor("layers.1.metadata.positions", lambda t: t - 120),
-    "one position for all": tensor("layers.1.metadata.positions", lambda t: t * 0),
-    "a block without a scale": tensor("layers.0.codes.block_ids", lambda t: t + 9),
-    "a block below 0": tensor("layers.0.codes.block_ids", lambda t: t - 1),
-    "a statistic that is none": tensor("layers.3.metadata.tracked", lambda t: t * torch.nan),
-    "keys of another dtype": tensor("layers.0.dense.keys", lambda t: t.to(torch.float16)),
-    "keys of another shape": tensor("layers.0.dense.keys", lambda t: t[:-1]),
-    "a tensor too many": lambda s, t, m: t.update(more=torch.zeros(3)),
-    "a tensor too few": lambda s, t, m: t.pop("layers.2.dense.values"),
-    "no ids": lambda s, t, m: t.pop("ids"),
-    "ids it says it has not": set_in("has_ids", to=False),
+    "a position nobody saw": tensor(f"layers.1.metadata.{POSITION}", lambda t: t + 50),
+    "a position below 0": tensor(f"layers.1.metadata.{POSITION}", lambda t: t - 120),
+    "one position for all": tensor(f"layers.1.metadata.{POSITION}", lambda t: t * 0),
+    "a block without a scale": tensor(f"layers.0.codes.{BLOCK_IDS}", lambda t: t + 9),
+    "a block below 0": tensor(f"layers.0.codes.{BLOCK_IDS}", lambda t: t - 1),
+    "a statistic that is none": tensor(f"layers.3.metadata.{TRACKED}", lambda t: t * torch.nan),
+    "keys of another dtype": tensor(f"layers.0.dense.{KEYS}", lambda t: t.to(torch.float16)),
+    "keys of another shape": tensor(f"layers.0.dense.{KEYS}", lambda t: t[:-1]),
+    "a tensor too many": lambda s, t, saved: t.update(more=torch.zeros(3)),
+    "a field too many": lambda s, t, saved: t.update({"layers.0.dense.2": torch.zeros(3)}),
+    "a tensor too few": lambda s, t, saved: t.pop(f"layers.2.dense.{VALUES}"),
+    "ids of fewer tokens": tensor("ids", lambda t: t[:, 1:].contiguous()),
+    "ids of another dtype": tensor("ids", lambda t: t.float()),
     "a capacity too large": set_in("layers", 0, "extents", "dense", 0, 2, to=10**9),
     "a capacity too small": set_in("layers", 0, "extents", "dense", 0, 2, to=1),
     "entries below 0": set_in("layers", 0, "extents", "dense", 0, 1, to=-1),
+    "entries before the first": set_in("layers", 0, "extents", "dense", 0, 0, to=-1),
     "another table": set_in("layers", 0, "extents", "more", to=[]),
     "no table": set_in("layers", 0, "extents", to={}),
-    "a segment too few": lambda s, t, m: s["layers"][0]["extents"]["metadata"].pop(),
+    "a segment too few": lambda state, t, saved: state["layers"][0]["extents"]["metadata"].pop(),
     "another dtype": set_in("layers", 0, "dtype", to="int64"),
     "half the dtype": set_in("layers", 0, "dtype", to="float16"),
     "a scale that is none": set_in("layers", 0, "scale", to=float("nan")),
-    "nobody keeps it": set_in("layers", 0, "policy", to=None),
+    "more steps than tokens": set_in("layers", 0, "num_steps", to=500),
+    "a quality of nobody": set_in("layers", 0, "qualities", to={"2": 1.0}),
     "nothing seen": set_in("seen", to=0),
     "fed more than seen": set_in("fed", to=[500, 500]),
     "fed nothing": set_in("fed", to=[0, 0]),
     "all of it new": set_in("num_new", to=10**6),
     "confidence of one": set_in("confidences", to=[0.5]),
-    "learned something": set_in("learned", to={"latest": {}}),
-    "shared by nobody": set_in("sharing", to=0),
-    "unknown words": set_in("more", to=1),
-    "no JSON": word("state", "[" * 100_000),
-    "no settings": lambda s, t, m: m.pop("settings"),
-    "a budget below 0": word(
-        "settings", '{"kind":"tokens","number":-3,"prefill":"whole","chunk":5}'
-    ),
-    "a share of all": word("settings", '{"kind":"share","number":7.0,"prefill":"whole","chunk":5}'),
-    "a tiny budget": word("settings", '{"kind":"tokens","number":1,"prefill":"whole","chunk":5}'),
-    "no chunk": word("settings", '{"kind":"tokens","number":90,"prefill":"whole","chunk":0}'),
-    "no policy": word("policy", "null"),
-    "an unknown policy": word("policy", '{"name":"best","parameters":{},"parts":{}}'),
-    "unknown parts": word("policy", '{"name":"full","parameters":{},"parts":{"gate":"open"}}'),
-    "a config that is none": word("config", "[" * 100_000),
+    "learned something": set_in("learned", to={"": [1, [1.0, 1.0, 1.0, 1.0]]}),
+    "an unknown field": set_in("more", to=1),
+    "no budget": lambda s, t, saved: saved.pop("budget"),
+    "a budget below 0": setting("budget", -3),
+    "a share of all": setting("budget", {"of_seen": 7.0, "floor": 0}),
+    "a share with an endless floor": setting("budget", {"of_seen": 0.5, "floor": 10**30}),
+    "bytes below 0": setting("budget", {"count": -3}),
+    "a tiny budget": setting("budget", 1),
+    "no chunk": setting("chunk", 0),
+    "no policy": setting("policy", "null"),
+    "an unknown policy": setting("policy", '{"name":"best","parameters":{},"parts":{}}'),
+    "unknown parts": setting("policy", '{"name":"full","parameters":{},"parts":{"gate":"open"}}'),
+    "a model that is none": setting("model", []),
+    "an unknown config": lambda s, t, saved: saved["model"].update({"config (more)": 1}),
 }
 
 
@@ -237,9 +234,16 @@ def test_a_file_that_contradicts_itself_is_refused_before_it_is_used(
         agentkv.Cache.load(path, llama)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"more": 1}'])
+def test_a_file_without_a_valid_state_is_refused(llama, tmp_path, text):
+    write(tmp_path / "cache", text, {})
+    with pytest.raises(CacheFileError, match="invalid"):
+        agentkv.Cache.load(tmp_path / "cache", llama)
+
+
 def test_energies_of_another_model_are_refused(llama, tokens, tmp_path):
     used(llama, tokens, agentkv.policy("edie-tada", **SMALL), 24).save(tmp_path / "cache")
-    rewrite(tmp_path / "cache", set_in("learned", "latest", "", to=[3, [1.0, 2.0]]))
+    rewrite(tmp_path / "cache", set_in("learned", "", to=[3, [1.0, 2.0]]))
     with pytest.raises(CacheFileError, match="2 layers"):
         agentkv.Cache.load(tmp_path / "cache", llama)
 
@@ -254,7 +258,7 @@ def leaves(value, path=()):
 
 @FAST
 @given(data=st.data())
-def test_whatever_its_notes_say_a_file_is_refused_or_makes_a_cache_that_works(
+def test_a_file_with_any_altered_value_is_refused_or_makes_a_working_cache(
     llama, tokens, tmp_path, data
 ):
     whole, path = tmp_path / "whole", tmp_path / "altered"
@@ -263,9 +267,9 @@ def test_whatever_its_notes_say_a_file_is_refused_or_makes_a_cache_that_works(
     path.write_bytes(whole.read_bytes())
     anything = st.sampled_from([None, 0, 1, 2, 3, 31, -1, 2**31, 10**30, 0.5, "", [], {}, True])
 
-    def change(state, tensors, metadata):
+    def change(state, tensors, saved):
         found = data.draw(st.sampled_from(list(leaves(state))))
-        set_in(*found, to=data.draw(anything))(state, tensors, metadata)
+        set_in(*found, to=data.draw(anything))(state, tensors, saved)
 
     rewrite(path, change)
     try:

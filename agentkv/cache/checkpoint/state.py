@@ -1,0 +1,109 @@
+"""State of a cache besides its tensors: values that are written as JSON and validated when read."""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from agentkv.cache.budget import Budget, Share
+from agentkv.cache.storage.table import Extent
+
+MOST = 2**31
+"""Upper bound of every count."""
+
+Count = Annotated[int, Field(ge=0, lt=MOST)]
+NumBytes = Annotated[int, Field(ge=0, lt=2**63)]
+NonNegative = Annotated[FiniteFloat, Field(ge=0)]
+Energies = dict[str, tuple[Annotated[int, Field(ge=1)], tuple[NonNegative, ...]]]
+"""Number of contexts and mean energy of every layer, by key."""
+
+
+class _State(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
+    )
+
+
+class LayerState(_State):
+    """State of one layer."""
+
+    dtype: Literal["float64", "float32", "float16", "bfloat16"]
+    """Dtype of dense entries."""
+    scale: FiniteFloat
+    """Factor on the layer's logits."""
+    extents: dict[str, tuple[Extent, ...]]
+    """Extents of the segments, by table; see `Table.extents`."""
+    num_steps: Count
+    """Forwards of a single token that the policy has seen."""
+    qualities: dict[Count, NonNegative]
+    """Quality of each sequence that has one; see `Ranks`."""
+
+
+class CacheState(_State):
+    """State of a cache. Before the first forward, `fed` and `layers` are empty."""
+
+    seen: Count
+    """Columns that were fed."""
+    fed: tuple[Count, ...]
+    """Tokens that each sequence was fed."""
+    num_new: Count
+    """Columns of the latest forward."""
+    peak: NumBytes
+    confidences: tuple[float, ...] | None
+    pending: list[list[int]] | None
+    layers: tuple[LayerState, ...]
+    learned: Energies
+    """Energies that the allocator has learned so far."""
+    used: Energies
+    """Energies that the present context uses: everything learned before it."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "CacheState":
+        batch = len(self.fed)
+        if batch and not 0 < self.num_new <= self.seen:
+            raise ValueError(f"found {self.num_new} new tokens among {self.seen} seen")
+        if self.confidences is not None and len(self.confidences) != batch:
+            raise ValueError(f"found {len(self.confidences)} confidences for {batch} sequences")
+        for i, layer in enumerate(self.layers):
+            if layer.num_steps > self.seen:
+                raise ValueError(f"found {layer.num_steps} steps for {self.seen} tokens, layer {i}")
+            if max(layer.qualities, default=-1) >= batch:
+                raise ValueError(f"found a quality of sequence {max(layer.qualities)} of {batch}")
+        return self
+
+
+class SavedCache(_State):
+    """Everything that a file says about a cache, tensors aside."""
+
+    model: dict[str, JsonValue]
+    """Identity of its model; see `identity`."""
+    policy: str
+    """Policy as `written` returned it."""
+    budget: Budget
+    prefill: Literal["chunked", "whole"]
+    chunk: Annotated[int, Field(ge=1)]
+    state: CacheState
+
+    @field_validator("budget")
+    @classmethod
+    def _check_budget(cls, budget: Budget) -> Budget:
+        if isinstance(budget, Share) and not (0 < budget.of_seen < 1 and 0 <= budget.floor < MOST):
+            raise ValueError(f"found {budget}, expected a share between 0 and 1")
+        return budget
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the place of the first invalid value, what was expected and what was found."""
+    first = error.errors()[0]
+    where, found = ".".join(map(str, first["loc"])), first["input"]
+    message = first["msg"].removeprefix("Value error, ")
+    # an object is long, and the message names what is wrong in it
+    return f"{where}: {message}" + ("" if isinstance(found, dict) else f"; found {found!r:.80}")
