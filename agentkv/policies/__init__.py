@@ -1,1 +1,1 @@
-"""Which entries a cache keeps, and how precisely: every policy is a value of five parts."""
+"""Policies decide which entries a cache keeps, and in which format. A policy has five parts."""

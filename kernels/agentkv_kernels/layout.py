@@ -76,7 +76,7 @@ EMPTY = Field(1, (0,), torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which tables a layer has, and the fields of each."""
+    """Tables of a layer and the fields of each."""
 
     segments_per_sequence: int
     """S: 1 where all heads keep the same entries, else one per head."""

@@ -1,1 +1,1 @@
-"""Measurements of a cache by itself: what it keeps, and what that does to a model."""
+"""Benchmarks of a cache by itself, without tasks."""

@@ -1,1 +1,1 @@
-"""`make gpu`: everything that only a machine with a CUDA device can show, in nine minutes."""
+"""`make gpu`: tests and benchmarks that need a CUDA device, within nine minutes."""

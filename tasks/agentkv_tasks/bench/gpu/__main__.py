@@ -1,12 +1,12 @@
-"""`make gpu`, or `python -m agentkv_tasks.bench.gpu`: the tests, measurements and tasks that need a
-CUDA device, each with a time limit; nine minutes in all.
+"""`make gpu`, or `python -m agentkv_tasks.bench.gpu`: run the tests, benchmarks and tasks that need
+a CUDA device, within nine minutes.
 
-What cannot run on this machine is skipped aloud. Results go to a folder named by device and date.
-Without a device the kernels are tried in Triton's interpreter and built by its compiler instead,
-and nothing is kept. Exit status: 0 if every part that ran passed, 1 if one failed or none could
-run, 130 if a person interrupted it.
+Parts that cannot run on this machine are skipped with the reason. Results go to a folder named by
+device and date. Without a device, Triton's interpreter runs the kernels, its compiler builds them,
+and nothing is kept. Exit status: 0 if every part that ran passed, 1 if a part failed or none could
+run, 130 after an interrupt.
 
-Imports the standard library alone, because any package may be missing here.
+This module imports only the standard library, because any package may be missing on the machine.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from agentkv_tasks.provenance import commit, processor
 ROOT = Path(__file__).resolve().parents[4]
 RESULTS = Path("tasks/results")
 SHOWN = 15
-"""Last lines of the output of a part that failed, for the terminal."""
+"""Last lines of a failed part's output that the terminal shows."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the command line and return the exit status."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(
         prog="python -m agentkv_tasks.bench.gpu",
@@ -41,16 +41,19 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="only these, such as 'speed nano'; all if none"
+        "parts", nargs="*", metavar="PART", help="parts to run, such as 'speed nano' (default: all)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=TOTAL_S, help="for everything (default: %(default)g)"
+        "--seconds", type=float, default=TOTAL_S, help="total time limit (default: %(default)g)"
     )
     parser.add_argument(
-        "--out", type=Path, default=RESULTS, help="where the folder goes (default: %(default)s)"
+        "--out",
+        type=Path,
+        default=RESULTS,
+        help="parent of the results folder (default: %(default)s)",
     )
     chosen = parser.parse_args(arguments)
-    # a part is in a session of its own, which a signal to this one alone would leave running
+    # a part has its own session, which a signal to this process alone would leave running
     signal.signal(signal.SIGTERM, _interrupt)
     machine = look()
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,11 +82,11 @@ def run_parts(
     began: float,
     total_s: float,
 ) -> int:
-    """Run the parts, tell a person of each, and write the page of results where there is a device.
+    """Run the parts, print their outcomes, and write the page of results if there is a device.
 
     Args:
-        folder: for logs and results.
-        began: since when `total_s` counts; monotonic seconds.
+        folder: folder of logs and results.
+        began: start of `total_s`, in monotonic seconds.
 
     Returns:
         The exit status.
@@ -94,7 +97,7 @@ def run_parts(
         outcomes.append(outcome)
         _report(outcome)
         if machine.device is not None:
-            # after every part: whoever ends this process from outside leaves what there is
+            # after every part, so that a killed process leaves its results so far
             gather(outcomes, ROOT, folder)
             text = page(
                 machine,
@@ -107,9 +110,9 @@ def run_parts(
             )
             (folder / "README.md").write_text(text, encoding="utf-8")
     endings = Counter(outcome.ending for outcome in outcomes)
-    said = [f"{number} {ending}" for ending, number in endings.items()]
-    said += [f"{len(skips)} skipped"] * bool(skips)
-    print(f"{', '.join(said) or 'nothing to do'}, in {time.monotonic() - began:.0f} s")
+    counts = [f"{number} {ending}" for ending, number in endings.items()]
+    counts += [f"{len(skips)} skipped"] * bool(skips)
+    print(f"{', '.join(counts) or 'nothing to do'}, in {time.monotonic() - began:.0f} s")
     if machine.device is not None and outcomes:
         print(f"results: {_from_root(folder)}")
     if endings["interrupted"]:
@@ -132,7 +135,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _from_root(path: Path) -> Path:
-    """As commands that run in the source tree are given it."""
+    """Return `path` relative to the source tree, if it is inside."""
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
@@ -140,7 +143,7 @@ def _introduce(machine: Machine, skips: Sequence[Skip]) -> None:
     device = machine.device
     if device is None:
         print(f"no CUDA device: {machine.no_device}")
-        print("the kernels are tried in Triton's interpreter and built by its compiler instead")
+        print("Triton's interpreter runs the kernels and its compiler builds them instead")
     else:
         print(f"{device.name}, {device.memory_bytes / 2**30:.0f} GiB, CUDA {device.cuda}")
     for skip in skips:

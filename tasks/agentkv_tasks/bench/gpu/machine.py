@@ -1,6 +1,6 @@
-"""What a machine has that the parts of `make gpu` need.
+"""The machine of `make gpu`: its packages, device and browser.
 
-Imports the standard library alone, because any package may be missing here.
+This module imports only the standard library, because any package may be missing on the machine.
 """
 
 import importlib.metadata
@@ -34,13 +34,13 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "uvicorn": "uvicorn",
     "jinja2": "jinja2",
 }
-"""Packages that some part needs: the name to import, and the name to install."""
+"""Packages that parts need: import name to distribution name."""
 
 BROWSERS = ("chromium-headless-shell", "chromium")
-"""Executables that a run looks for, after $AGENTKV_BROWSER (`agentkv_env.browser`)."""
+"""Executables that a run tries after $AGENTKV_BROWSER (`agentkv_env.browser`)."""
 
 ASK_S = 90.0
-"""Seconds that torch may take to say what it sees; the first import from a cold disk is slow."""
+"""Time limit of the query of torch, in seconds; the first import from a cold disk is slow."""
 
 _ASK = """
 import json, torch
@@ -56,37 +56,37 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The first CUDA device, on which a sum was computed."""
+    """The first CUDA device; a test computation on it succeeded."""
 
     name: str
     memory_bytes: int
     units: int
-    """Multiprocessors."""
+    """Number of multiprocessors."""
     capability: tuple[int, int]
     cuda: str
-    """Version that torch is built for."""
+    """CUDA version of the torch build."""
     driver: str
-    """Version, as nvidia-smi says it; empty where it does not."""
+    """Driver version from nvidia-smi; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the parts are planned by."""
+    """Everything that the plan of the parts depends on."""
 
     versions: Mapping[str, str]
-    """By import name, of the packages that are installed."""
+    """Versions of the installed packages by import name."""
     device: Device | None
     no_device: str = ""
-    """Why there is none."""
+    """Reason why there is no device."""
     browser: str | None
-    """Path of the browser that a run would use."""
+    """Path of the browser that a run would use; None without a browser."""
     cores: int
     python: str
 
 
 def look() -> Machine:
-    """The machine this runs on, through the Python this runs in. Takes seconds: torch is started in
-    a process of its own, so that a crash or a hang in it ends nothing else."""
+    """Examine this machine. It takes seconds: torch runs in its own process, so that its crash or
+    hang has no effect here."""
     found = versions()
     device, reason = _device(found)
     return Machine(
@@ -100,7 +100,7 @@ def look() -> Machine:
 
 
 def versions() -> dict[str, str]:
-    """By import name, the packages of `DISTRIBUTIONS` that are installed; nothing is imported."""
+    """Return the versions of the installed packages of `DISTRIBUTIONS`, without importing them."""
     found = {}
     for name, distribution in DISTRIBUTIONS.items():
         if importlib.util.find_spec(name) is None:
@@ -113,7 +113,7 @@ def versions() -> dict[str, str]:
 
 
 def _device(found: Mapping[str, str]) -> tuple[Device | None, str]:
-    """The device; or None, and why."""
+    """Return the device, or None and the reason."""
     if "torch" not in found:
         return None, "torch is not installed"
     torch = f"torch {found['torch']}"
@@ -124,8 +124,8 @@ def _device(found: Mapping[str, str]) -> tuple[Device | None, str]:
     except subprocess.TimeoutExpired:
         return None, f"{torch} did not answer within {ASK_S:.0f} s"
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return None, f"{torch} fails: {said[-1]}"
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return None, f"{torch} fails: {lines[-1]}"
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["built"] is None:
         there = "; this machine has an NVIDIA driver: install a build of torch for CUDA"

@@ -1,6 +1,6 @@
-"""What `make gpu` runs on a machine, and what it leaves out there, each with its reason.
+"""The parts of `make gpu`: which ones run on a machine, and why others are skipped.
 
-Imports the standard library alone, because any package may be missing here.
+This module imports only the standard library, because any package may be missing on the machine.
 """
 
 import re
@@ -12,15 +12,15 @@ from pathlib import Path
 from agentkv_tasks.bench.gpu.machine import DISTRIBUTIONS, Machine
 
 TRITONS = ("3.6.0", "3.7.1")
-"""As `agentkv_kernels.device.TRITONS`, which cannot be imported without torch."""
+"""A copy of `agentkv_kernels.device.TRITONS`, which cannot be imported without torch."""
 OLDEST_CAPABILITY = (8, 0)
-"""As `agentkv_kernels.device.OLDEST_CAPABILITY`."""
+"""A copy of `agentkv_kernels.device.OLDEST_CAPABILITY`."""
 TRANSFORMERS = ((4, 57), (6, 0))
-"""From the first of these versions on, and before the second; as pyproject.toml has it."""
+"""First supported and first unsupported version, as in pyproject.toml."""
 
 SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
-"""Beside nano: two query heads per KV head, whose products are sums; and four, whose products run
-on matrix units, in a model whose 16 GB of weights in 16 bits fit a card of 24 GB."""
+"""Shapes besides nano: one with two query heads per KV head, whose products are sums, and one with
+four, whose products run on matrix units and whose 16 GB of 16-bit weights fit a card of 24 GB."""
 
 NUM_TASKS = 20
 
@@ -28,10 +28,10 @@ INTERPRETER = (
     "tests/kernels/test_triton_interpreted.py",
     "tests/kernels/test_triton_builds.py",
 )
-"""What shows of the kernels without a device: in Triton's interpreter, and by its compiler."""
+"""Tests of the kernels without a device: Triton's interpreter and compiler."""
 
 BROWSER = "a browser"
-"""Among what a part needs, beside packages."""
+"""Requirement of a part besides packages."""
 
 _CACHE = ("torch", "transformers", "safetensors", "pydantic")
 _BENCH = (*_CACHE, "huggingface_hub", "tokenizers", "typer", "rich", "numpy")
@@ -40,23 +40,23 @@ _RUN = (*_BENCH, "llguidance", "playwright", "pytesseract", "PIL", "starlette", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One command, in a process of its own."""
+    """A command that runs in its own process."""
 
     name: str
     arguments: tuple[str, ...]
-    """Of the Python this runs in."""
+    """Arguments of the current Python."""
     weight: float
-    """Its share of the time, beside those of the parts after it: about the seconds it takes."""
+    """Weight of the part when the remaining time is divided: about the seconds it takes."""
     is_test: bool = False
-    """Whether the output is pytest's, of which verdicts are counted."""
+    """True if the output is pytest's, so that its verdicts can be counted."""
     out: Path | None = None
-    """The file of the rows that it writes, relative to the source tree."""
+    """File of its rows, relative to the source tree."""
     kept_as: str = ""
-    """What that file is called among the results."""
+    """Name of that file in the results."""
 
     @property
     def shown(self) -> str:
-        """The command as a person types it."""
+        """The command as a user types it."""
         if self.arguments[:2] == ("-m", "agentkv"):
             return shlex.join(["agentkv", *self.arguments[2:]])
         return shlex.join(["python", *self.arguments])
@@ -71,12 +71,12 @@ class Skip:
 
 
 def plan(machine: Machine, root: Path, folder: Path, work: Path) -> tuple[list[Part], list[Skip]]:
-    """What to run on a machine, in this order, and what not.
+    """Return the parts to run on a machine, in order, and the skipped parts.
 
     Args:
-        root: the source tree, in which the commands will run.
-        folder: for result files, relative to `root`.
-        work: for what is too large to keep, such as traces of episodes, relative to `root`.
+        root: source tree in which the commands run.
+        folder: folder of the results, relative to `root`.
+        work: folder of large temporary files such as traces, relative to `root`.
     """
     parts: list[Part] = []
     skips: list[Skip] = []
@@ -90,7 +90,7 @@ def plan(machine: Machine, root: Path, folder: Path, work: Path) -> tuple[list[P
 
 
 Candidate = tuple[Part, Sequence[str]]
-"""A part, and what it needs: packages by import name, and perhaps a browser."""
+"""A part and its requirements: packages by import name, and `BROWSER`."""
 
 
 def _on_device(machine: Machine, root: Path, folder: Path, work: Path) -> Iterator[Candidate]:
@@ -129,8 +129,10 @@ def _interpreted() -> Iterator[Candidate]:
 
 
 def marked_files(root: Path) -> tuple[str, ...]:
-    """Files with tests marked `gpu`, relative to `root`; found by their text, because others cannot
-    even be collected where a package is missing."""
+    """Return the files with tests marked `gpu`, relative to `root`.
+
+    A text search finds them, because other files cannot even be collected if a package is missing.
+    """
     found = sorted((root / "tests").rglob("test_*.py"))
     return tuple(
         str(path.relative_to(root))
@@ -140,7 +142,7 @@ def marked_files(root: Path) -> tuple[str, ...]:
 
 
 def _tests(name: str, files: Sequence[str], *, weight: float, only: str) -> Part:
-    # another version of a package may warn of something; here that is no failure
+    # another version of a package may warn, which is no failure here
     how = ("-v", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings=default")
     arguments = ("-m", "pytest", "-m", only, *how, *files)
     return Part(name=name, arguments=arguments, weight=weight, is_test=True)
@@ -158,7 +160,7 @@ def _model(name: str) -> tuple[str, str]:
 
 
 def _missing(machine: Machine, part: Part, needs: Sequence[str]) -> Iterator[str]:
-    """Why a part cannot run, in words; nothing if it can."""
+    """Yield the reasons why a part cannot run."""
     packages = [name for name in needs if name in DISTRIBUTIONS]
     absent = [DISTRIBUTIONS[name] for name in packages if name not in machine.versions]
     if absent:
@@ -178,7 +180,7 @@ def _missing(machine: Machine, part: Part, needs: Sequence[str]) -> Iterator[str
 
 
 def notes(machine: Machine) -> list[str]:
-    """What works less well on this machine than it could, though it runs."""
+    """Return what runs on this machine in a degraded way, with the reason."""
     lack = _other_triton(machine) or _old_device(machine)
     if machine.device is None or not lack:
         return []
@@ -186,7 +188,7 @@ def notes(machine: Machine) -> list[str]:
 
 
 def _other_triton(machine: Machine) -> str:
-    """Why Triton does not serve here; empty if it does."""
+    """Return why Triton cannot be used; empty if it can."""
     found = machine.versions.get("triton")
     if found in TRITONS:
         return ""
@@ -197,7 +199,7 @@ def _other_triton(machine: Machine) -> str:
 
 
 def _old_device(machine: Machine) -> str:
-    """Why kernels cannot be built for this device; empty if they can, or if there is none."""
+    """Return why kernels cannot be built for the device; empty if they can, or without a device."""
     device = machine.device
     if device is None or device.capability >= OLDEST_CAPABILITY:
         return ""
@@ -206,5 +208,5 @@ def _old_device(machine: Machine) -> str:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """5.17.0 as (5, 17)."""
+    """Return the first two numbers of a version: (5, 17) for 5.17.0."""
     return tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])

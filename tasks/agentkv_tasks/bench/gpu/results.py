@@ -1,6 +1,6 @@
-"""The folder that `make gpu` leaves: named by device and date, with a page that says what was done.
+"""The results folder of `make gpu`: its name, its files and its page.
 
-Imports the standard library alone, because any package may be missing here.
+This module imports only the standard library, because any package may be missing on the machine.
 """
 
 import re
@@ -14,13 +14,13 @@ from agentkv_tasks.bench.gpu.run import Outcome
 
 
 def folder_name(device: str, date: str) -> str:
-    """NVIDIA H200 on 2026-11-23 as gpu_nvidia-h200_2026-11-23."""
+    """Return a folder name such as gpu_nvidia-h200_2026-11-23."""
     slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     return f"gpu_{slug or 'device'}_{date}"
 
 
 def unused(parent: Path, name: str) -> Path:
-    """`parent / name`; if that is there, with the first number from 2 on that is not."""
+    """Return `parent / name`, with the first free number from 2 on if the folder exists."""
     number, path = 2, parent / name
     while path.exists():
         number, path = number + 1, parent / f"{name}-{number}"
@@ -28,7 +28,7 @@ def unused(parent: Path, name: str) -> Path:
 
 
 def gather(outcomes: Sequence[Outcome], root: Path, folder: Path) -> None:
-    """Copy rows that were written elsewhere into the folder of results."""
+    """Copy rows that were written elsewhere into the results folder."""
     for part in (outcome.part for outcome in outcomes):
         if part.out is None or not (root / part.out).exists():
             continue
@@ -46,16 +46,16 @@ def page(
     processor: str,
     total_s: float,
 ) -> str:
-    """The README.md of the folder."""
+    """Return the README.md of the folder."""
     device = machine.device
-    assert device is not None, "without a device there is nothing to keep"
+    assert device is not None, "results are kept only with a device"
     seconds = sum(outcome.seconds for outcome in outcomes)
     lines = [
         f"# {device.name}, {date}: `make gpu`",
         "",
         f"{len(outcomes)} parts ran, in {seconds:.0f} of {total_s:.0f} seconds, and {len(skips)} "
-        "were skipped. Each part is a process of its own; its output is in a `.log` beside its "
-        "rows. A part that ran out of time was interrupted, and its rows go as far as it came.",
+        "were skipped. Each part ran in its own process; its output is in a `.log` file beside "
+        "its rows. A part that ran out of time was interrupted and kept its finished rows.",
         "",
         "| part | ending | seconds | limit | | rows | command |",
         "|---|---|---|---|---|---|---|",

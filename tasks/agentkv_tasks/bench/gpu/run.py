@@ -1,6 +1,6 @@
-"""Parts as processes: each within its share of the time, and nothing of it left behind.
+"""Run the parts of `make gpu` as processes with time limits.
 
-Imports the standard library alone, because any package may be missing here.
+This module imports only the standard library, because any package may be missing on the machine.
 """
 
 import os
@@ -19,10 +19,9 @@ from agentkv_tasks.bench.gpu.parts import Part
 
 TOTAL_S = 540.0
 GRACE_S = 8.0
-"""Seconds at the end of a part's time in which it is asked to end: a measurement that is
-interrupted writes what it has."""
+"""Seconds before the limit of a part at which it is interrupted, so that it can write its rows."""
 
-ROOMS = (".", "env", "kernels", "tasks")
+PACKAGE_FOLDERS = (".", "env", "kernels", "tasks")
 """Folders of the source tree that hold packages."""
 
 Ending = Literal["passed", "failed", "out of time", "interrupted"]
@@ -30,25 +29,27 @@ Ending = Literal["passed", "failed", "out of time", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a part went."""
+    """Result of a part."""
 
     part: Part
     ending: Ending
     limit_s: float
     seconds: float
     log: Path
-    """Its output."""
+    """File with its output."""
     detail: str = ""
-    """What a person wants to know of it, in one line."""
+    """One line for the user."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Of tests, by verdict."""
+    """Number of tests by verdict."""
     notable: Sequence[str] = ()
-    """Tests that failed, and skipped ones with their reasons."""
+    """Lines of pytest on failed tests, and on skipped tests with their reasons."""
 
 
 def limit(part: Part, to_come: Sequence[Part], left_s: float) -> float:
-    """Seconds that a part may take, of those left: its share by weight beside the parts after it,
-    so that what a part leaves over goes to those to come."""
+    """Return the time limit of a part in seconds: its share by weight of the remaining time.
+
+    Time that a part leaves unused goes to the parts after it.
+    """
     return left_s * part.weight / sum(each.weight for each in (part, *to_come))
 
 
@@ -60,14 +61,13 @@ def run_all(
     ends_at: float,
     begin: Callable[[Part, float], None],
 ) -> Iterator[Outcome]:
-    """Run one part after another, whatever became of those before it. After one that a person
-    interrupts there is no other.
+    """Run the parts one after another and yield their outcomes; an interrupt ends the series.
 
     Args:
-        root: the source tree, in which they run.
-        logs: folder for their output.
-        ends_at: when the last one has to be over; monotonic seconds.
-        begin: is told of each part and its limit before it starts.
+        root: source tree in which the parts run.
+        logs: folder of their output.
+        ends_at: end of the last part, in monotonic seconds.
+        begin: called with each part and its limit before it starts.
     """
     for i, part in enumerate(parts):
         limit_s = limit(part, parts[i + 1 :], ends_at - time.monotonic())
@@ -79,10 +79,10 @@ def run_all(
 
 
 def run(part: Part, *, limit_s: float, root: Path, logs: Path, grace_s: float = GRACE_S) -> Outcome:
-    """Run one part, for at most so long; every process that it started ends with it.
+    """Run one part for at most `limit_s` seconds; all its processes end with it.
 
     Args:
-        grace_s: as `GRACE_S`, of those seconds.
+        grace_s: seconds before the limit at which the part is interrupted.
     """
     logs.mkdir(parents=True, exist_ok=True)
     log, began = logs / f"{part.name.replace(' ', '-')}.log", time.monotonic()
@@ -112,9 +112,9 @@ def run(part: Part, *, limit_s: float, root: Path, logs: Path, grace_s: float = 
 
 
 def environment(root: Path) -> dict[str, str]:
-    """For a part: the source tree in front of whatever the caller's PYTHONPATH adds, no network,
-    and no interpreter where a device is meant."""
-    rooms = [str((root / room).resolve()) for room in ROOMS]
+    """Return the environment of a part: the source tree before the caller's PYTHONPATH, no network,
+    and no Triton interpreter."""
+    rooms = [str((root / room).resolve()) for room in PACKAGE_FOLDERS]
     found = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     found["PYTHONPATH"] = os.pathsep.join([*rooms, *filter(None, [os.environ.get("PYTHONPATH")])])
     found.pop("TRITON_INTERPRET", None)
@@ -126,11 +126,11 @@ def _ask_to_end(child: subprocess.Popen[bytes], seconds: float) -> None:
     try:
         child.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
-        pass  # it is killed next
+        pass  # the caller kills it
 
 
 def _kill_all(child: subprocess.Popen[bytes]) -> None:
-    """Its whole group, in which others may be left when it has ended itself."""
+    """Kill the whole process group, which may outlive its leader."""
     _signal(child, signal.SIGKILL)
     child.wait()
 
@@ -139,7 +139,7 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(child.pid, number)
     except ProcessLookupError:
-        pass  # nobody is left
+        pass  # the group has ended
 
 
 def _judged(part: Part, ending: Ending, limit_s: float, seconds: float, log: Path) -> Outcome:
@@ -159,7 +159,7 @@ def _judged(part: Part, ending: Ending, limit_s: float, seconds: float, log: Pat
 
 
 def count_tests(lines: Sequence[str]) -> dict[str, int]:
-    """Verdicts in the output of `pytest -v`, also where it was cut off."""
+    """Count the verdicts in the output of `pytest -v`, which may be cut off."""
     verdict = re.compile(r"^\S+\.py::.* (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: .*)?$")
     found = Counter(match[1].lower() for line in lines if (match := verdict.match(line)))
     return dict(sorted(found.items()))

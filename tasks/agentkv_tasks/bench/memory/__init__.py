@@ -1,1 +1,1 @@
-"""What a process takes that reads much under a cache policy, each in a process of its own."""
+"""`agentkv bench memory`: peak memory of whole processes."""

@@ -1,1 +1,1 @@
-"""`agentkv bench needle`: one fact in a long page, and whether a model under a policy finds it."""
+"""`agentkv bench needle`: find one fact in a long page under each policy."""

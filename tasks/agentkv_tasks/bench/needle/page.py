@@ -21,7 +21,7 @@ FEWEST_OTHERS, MOST_OTHERS = 3, 6
 
 _NOWHERE = Box(0, 0, 0, 0)
 _NONCE = "0a1b2c3d"
-"""As long as the nonce of an episode."""
+"""A nonce with the length of an episode's."""
 _KINDS = tuple(kind for kinds in CATEGORIES.values() for kind in kinds)
 _REVIEWS = tuple(text for texts in REVIEWS.values() for _, text in texts)
 

@@ -1,1 +1,1 @@
-"""What a cache costs in time: decoding beside transformers' own, checked before."""
+"""`agentkv bench speed`: decode latency of checked caches."""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, measured at public seams: module hooks and backends.
+"""The parts of a step's time, measured at public seams: module hooks and backends.
 
 Every moment is charged to the innermost frame. The cost of entering and leaving a frame is measured
 on calls that do nothing, and subtracted. Between other work a frame costs somewhat more, so

@@ -1,1 +1,1 @@
-"""What policies do to the entries of a long stream, and to the next-token distribution."""
+"""`agentkv bench states`: entries of a long stream under each policy."""
