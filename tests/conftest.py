@@ -1,4 +1,4 @@
-"""What holds for the whole suite."""
+"""Settings of the whole suite."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Who may import whom: the floors of the house, held by reading the source."""
+"""Import rules: packages and their floors, checked by reading the source."""
 
 import ast
 import subprocess

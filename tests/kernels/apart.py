@@ -1,5 +1,5 @@
-"""What would go wrong on a device and goes well on a processor: tensors of both in one operation,
-and waits for the device.
+"""Find mistakes that only a device would show: operations on tensors of two devices, and waits for
+the device.
 
 A tensor counts as the device's if it was made or moved with a device named, or comes out of an
 operation on one that is.

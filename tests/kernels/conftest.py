@@ -7,10 +7,10 @@ import torch
 
 @pytest.fixture(autouse=True)
 def uninitialised_memory_is_nan() -> Iterator[None]:
-    """So that a tail left unwritten shows at once.
+    """Fill new tensors with NaN, so that an unwritten tail shows at once.
 
-    It comes with deterministic algorithms only. Of these nothing is wanted here, so that what has
-    none is let through: on a device matrix products would else be refused.
+    Torch does this only under deterministic algorithms. Operations without one are let through:
+    otherwise matrix products on a device would be refused.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*deterministic")

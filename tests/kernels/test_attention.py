@@ -220,7 +220,7 @@ def test_half_precision_entries_are_attended_in_their_dtype():
 
 
 def test_weights_of_half_precision_entries_are_exact_to_float32():
-    """In bfloat16 many entries would tie, and a tie decides which one goes."""
+    """Many entries would tie in bfloat16, and a tie decides which entry is evicted."""
     torch.manual_seed(4)
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
     positions = torch.arange(50)[None]

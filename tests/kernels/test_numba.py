@@ -71,7 +71,7 @@ def test_nan_and_inf_are_not_hidden():
 
 
 def in_a_process(code, **environment):
-    """What a program prints that treats every warning as an error."""
+    """Run a program that treats warnings as errors, and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},

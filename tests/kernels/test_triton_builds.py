@@ -16,7 +16,7 @@ from agentkv_kernels.triton.tiling import splits, tiling  # noqa: E402
 from tests.kernels.builds import TYPES, built  # noqa: E402
 
 MOST_SHARED = 100 * 1024
-"""What lets two programs stand on a unit of the oldest devices."""
+"""Shared memory that allows two programs per multiprocessor of the oldest devices."""
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ needs_caches = pytest.mark.skipif(
 
 
 def interpreted(module):
-    """How each check of a module went: the traceback of a failure, or None."""
+    """Run the checks of a module and return the traceback of each failure, or None."""
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),

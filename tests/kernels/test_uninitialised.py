@@ -1,4 +1,4 @@
-"""What the kernels' tests rest on, on a processor as on a device."""
+"""Tests of kernels see uninitialized memory as NaN, on a CPU and on a device."""
 
 import torch
 

@@ -69,7 +69,7 @@ def _draw(batch=BATCH, length=LENGTH, seed=0):
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer made of the prompt, without any press."""
+    """Tensors of one layer for the prompt, without any press."""
 
     module: nn.Module
     hidden: Tensor

@@ -39,7 +39,7 @@ class Case:
     heads: str = "alike"
     """One set of rows for all ("shared"), sets of one size ("alike"), or of any ("ragged")."""
     format: str | None = None
-    """Of the rows that are quantized."""
+    """Format of the quantized entries."""
     tracked: int = 0
     """Bytes that each row of a lane carries besides its position."""
     norms: int = 0
@@ -47,7 +47,7 @@ class Case:
     window: int = 0
     """Queries that are remembered."""
     learns: bool = False
-    """Whether what it sees of contexts shifts the rows of layers, the present ones' too."""
+    """True if earlier contexts change the number of entries per layer, in the current one too."""
     is_published: bool = True
     """Under its own name with its own parts; False: a variant that only some tests need to see."""
 
@@ -154,5 +154,5 @@ PUBLISHED = {name: case for name, case in CASES.items() if case.is_published}
 BOUNDED = {name: case for name, case in CASES.items() if case.is_bounded}
 
 TOLERANCE = {None: 0.0, "int8": 0.03, "fp8": 2**-4, "int4": 0.21, "nf4": 0.25}
-"""How far a few rows may be off at most, relative and in Frobenius norm: heads are 8 wide, and half
+"""Largest deviation of a few entries, relative and in Frobenius norm: heads are 8 wide, and half
 a step of the coarsest scale in every channel is that much."""

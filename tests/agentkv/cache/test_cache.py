@@ -1,4 +1,4 @@
-"""What the cache promises beyond exactness: bytes, budgets, precision."""
+"""The cache keeps its promises on bytes, budgets and precision."""
 
 import gc
 

@@ -83,8 +83,8 @@ def test_what_is_learned_is_bounds_times_the_turn_of_the_stream(llama, cache_for
 
 
 def energies_by_hand(model, ids, window):
-    """Of each layer, equations 11 to 13 in float64 and loops of plain torch, from a forward without
-    a cache: bounds on the error, summed over all heads and all tokens before the window, times the
+    """Return equations 11 to 13 of each layer in float64 and plain torch, from a forward without a
+    cache: bounds on the error, summed over all heads and all tokens before the window, times the
     turn of the stream."""
     seen = {}
 

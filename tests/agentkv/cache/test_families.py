@@ -1,4 +1,4 @@
-"""What is known of each family: shapes, dtypes, projections, and what is refused by name."""
+"""Every family has the right shapes, dtypes and projections; others are refused by name."""
 
 import copy
 

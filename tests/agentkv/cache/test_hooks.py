@@ -1,4 +1,4 @@
-"""What is read from a model while it runs, against values made by hand."""
+"""Hooks read the right values from a running model."""
 
 import copy
 import math

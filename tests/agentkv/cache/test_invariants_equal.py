@@ -1,4 +1,4 @@
-"""Where two policies must be one: settings under which one degenerates into the other.
+"""Under some settings one policy degenerates into another and must equal it.
 
 Equal to the last bit, rows and logits: both then do the same arithmetic on the same rows.
 """

@@ -37,7 +37,7 @@ LIVES = [
 
 
 class Life(RuleBasedStateMachine):
-    """What is known of the cache: all that was done to it, and of each sequence, per forward, its
+    """The expected cache: all operations on it, and for each sequence and forward its
     tokens, their logits, and what was held when they came."""
 
     def __init__(self, model, case, judge, kept_by_head, folder):

@@ -1,4 +1,4 @@
-"""What a cache says it held at most, against a count of all storages its code makes and drops."""
+"""The reported peak equals a count of all storages that the cache creates and frees."""
 
 import inspect
 import sys
@@ -58,7 +58,7 @@ class StoragesAlive(TorchDispatchMode):
         return sum(num_bytes for _, num_bytes in self.alive.values())
 
     def files(self):
-        """Of our frames, the innermost first."""
+        """Return our frames, the innermost first."""
         found, frame = [], sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_qualname.startswith(Backend.attend.__qualname__):

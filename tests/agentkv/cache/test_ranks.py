@@ -11,7 +11,7 @@ TAUS = (7.774, 5.407, 5.528)
 
 
 def quality(weights):
-    """Of weights (heads, w, T) on the rows before the window: equations 3 to 6."""
+    """Return equations 3 to 6 from weights (heads, w, T) on the entries before the window."""
     p = weights.sum(dim=(0, 1))
     p = p / p.sum()
     entropy = float(-(p * p.log()).sum())
@@ -24,7 +24,7 @@ def quality(weights):
 
 
 def scores(weights):
-    """Of the weights (G, w, T) of one key-value head: equation 9, smoothed."""
+    """Return equation 9, smoothed, from the weights (G, w, T) of one key-value head."""
     mean, spread = weights.mean(dim=(0, 1)), weights.var(dim=(0, 1), correction=0)
     raw = [0.0, *(mean + GAMMA * spread).tolist(), 0.0]
     return [sum(raw[i : i + KERNEL]) / KERNEL for i in range(len(raw) - 2)]
@@ -68,13 +68,13 @@ def arkv(**parameters):
 
 
 def qualities(cache):
-    """Of each layer, of each sequence; None where nothing is known yet."""
+    """Return the quality of each layer and sequence; None if unknown."""
     keepers = cache.evictor.layer_policies.values()
     return [[keeper.ranks.qualities.get(i) for i in range(cache.batch_size)] for keeper in keepers]
 
 
 def paper(judge, ids):
-    """As `qualities`, from equations 3 to 6: after a prefill of ids (B, K), over the K - W key
+    """Compute `qualities` from equations 3 to 6: after a prefill of ids (B, K), over the K - W key
     positions before the window, summed over all heads and the last W queries."""
     reference = judge("llama")
     reference.logits(ids, None)

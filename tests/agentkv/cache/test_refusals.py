@@ -1,4 +1,4 @@
-"""What the cache refuses, in words, and that a refusal changes nothing."""
+"""The cache refuses misuse with a reason, and a refusal changes nothing."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a process keeps resident beside a cache."""
+"""Forwards return temporary memory to the system."""
 
 import ctypes
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What entries are worth, against the papers' formulas in plain loops over float64."""
+"""Scores equal the papers' formulas in plain loops over float64."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def pool_in_loops(scores, kernel, pool):
 
 
 def past_in_loops(head, scorer):
-    """What each entry before the window is worth before any pool."""
+    """Return the score of each entry before the window, without a pool."""
     num_past = max(0, head.num_entries - scorer.window)
     queries = [query for of_head in head.weights for query in of_head]
     if isinstance(scorer, RemovalError):

@@ -1,4 +1,4 @@
-"""Which entries stay, against sorting in plain loops, and what the papers promise of them."""
+"""Selections equal sorting in plain loops and have the properties that the papers claim."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ def shown_lanes(lengths, *, sinks, protected, num_queries=4, **rest):
 
 
 def best_in_loops(scores, candidates, count):
-    """Of equals the newer ones."""
+    """Prefer newer entries at equal scores."""
     return sorted(candidates, key=lambda i: (scores[i], i), reverse=True)[:count]
 
 
@@ -107,7 +107,7 @@ def test_recency_alone_is_a_sliding_window_with_protected_rows(budget):
 
 
 def products_in_loops(head, norms, scores, selector, stop):
-    """What the second stage ranks one head's candidates by."""
+    """Return the products that the second stage ranks one head's candidates by."""
     draws = [[sum(column) / len(column) for column in zip(*q, strict=True)] for q in head.weights]
     bare = [sum(column) / len(column) for column in zip(*draws, strict=True)]
     if selector.gqa == "mean_norm":

@@ -1,4 +1,4 @@
-"""What entries carry along, against the whole history of attention in plain loops."""
+"""Tracked statistics equal plain loops over the whole history of attention."""
 
 import random
 

@@ -15,7 +15,7 @@ ATTENTION = "reference-dense"
 
 
 class Layer:
-    """What one attention layer has seen, and which of it each key-value head still holds."""
+    """All tokens seen by one attention layer, and those that each key-value head still holds."""
 
     def __init__(self, output: nn.Module) -> None:
         self.held: list[list[int]] = []

@@ -53,7 +53,7 @@ def levels(row: np.ndarray, of: list[float]) -> np.ndarray:
 
 
 def rounded(x: float, exponent: int) -> float:
-    """To a multiple of 2**exponent, half to even."""
+    """Round to a multiple of 2**exponent, half to even."""
     return round(x / 2.0**exponent) * 2.0**exponent
 
 

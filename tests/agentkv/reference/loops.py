@@ -175,8 +175,8 @@ class Scissorhands(Policy):
 
 
 class SnapKV(Policy):
-    """What the last w queries give each older token, mean over the queries and the group's heads,
-    then a max pool along the older tokens (SnapKV, arXiv 2404.14469).
+    """Return the attention of the last w queries to each older token: mean over the queries and the
+    group's heads, then a max pool along the older tokens (SnapKV, arXiv 2404.14469).
 
     The w newest tokens stay. The pool runs along the tokens held, and a layer is cut whenever it is
     over its budget, also while decoding (both our choice).
@@ -210,7 +210,7 @@ class SnapKV(Policy):
                     keep(layer.held[h], chosen | set(layer.held[h][-self.window :]))
 
     def counts(self, layer: Layer, scores: list[dict], average: int) -> list[int]:
-        """How many of its older tokens each head keeps."""
+        """Return the number of older tokens that each head keeps."""
         return [average] * len(scores)
 
     def select(self, layer: Layer, head: Head, scores: dict, count: int) -> set:

@@ -42,7 +42,7 @@ NEAR = 1e-5
 """Decisions of the loops that are closer than this, relative, excuse a difference in their layer:
 models round norms and rotations to float32, and the cache's scores are float32."""
 CLOSE = 2e-5
-"""How far logits of up to 10 may be off: the cache attends in float32."""
+"""Largest distance of logits up to 10: the cache attends in float32."""
 EXCUSED = 2
 """Most layers and forwards of a run that may be excused, of over a hundred."""
 
@@ -105,7 +105,7 @@ class Case:
     pages: tuple[int, int] = (58, 51)
     """Tokens of the page that either turn begins with."""
     went_all_ways: Callable[[loops.Policy], bool] = lambda policy: True
-    """Whether a run came by everything that is special about the policy."""
+    """Return True if a run exercised everything special about the policy."""
 
 
 SMALL = {"window": 6, "kernel": 3}
@@ -225,7 +225,7 @@ class Watched:
         )
         self.held: list[list[list[list[int]]]] = []
         self.logits: list[torch.Tensor] = []
-        """Of the last token of every forward, (V,)."""
+        """Logits of the last token of every forward, (V,)."""
         self.sizes: list[int] = []
         self.model.register_forward_pre_hook(self._before, with_kwargs=True)
         self.model.register_forward_hook(self._after)

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of the measurements."""
+"""Benchmarks on a CUDA device."""
 
 import pytest
 import torch

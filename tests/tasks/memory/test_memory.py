@@ -1,4 +1,4 @@
-"""What processes take, of a tiny shape: real processes, each of which says what it had resident."""
+"""`agentkv bench memory` with real processes and a tiny shape."""
 
 import io
 import json

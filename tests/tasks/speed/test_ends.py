@@ -27,7 +27,7 @@ from agentkv_tasks.bench.speed.clock import percentile
 from agentkv_tasks.bench.speed.split import FrameCost, Stopwatch
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
-"""Of the tiny shape."""
+"""The tiny shape."""
 
 Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]

@@ -1,4 +1,4 @@
-"""What `agentkv bench speed` measures, in rows."""
+"""Rows of `agentkv bench speed`."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from agentkv_tasks.bench.contenders import prepare as ready_module
 from agentkv_tasks.bench.contenders.models import SHAPES
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
-"""Of the tiny shape."""
+"""The tiny shape."""
 
 Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]

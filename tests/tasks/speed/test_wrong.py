@@ -35,7 +35,7 @@ from agentkv_tasks.bench.contenders.prepare import (
 from agentkv_tasks.bench.contenders.verify import QUANTISED, ROWS, WrongError, check_path
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
-"""Of the tiny shape."""
+"""The tiny shape."""
 
 Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]

@@ -49,7 +49,7 @@ def contents(storage, segment):
 
 
 def most_off(part, which, original):
-    """How far quantized entries (W, T, D) may be from what they were made of."""
+    """Return the largest distance of quantized entries (W, T, D) from the original ones."""
     scales = (part.key_scales, part.value_scales)[which][0]
     if part.format.name == "int8":
         # half a scale when made, less than half of the present one over all later merges
