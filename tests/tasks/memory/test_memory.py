@@ -138,10 +138,10 @@ def test_an_episode_is_a_prompt_and_what_is_decoded_after_it(label: str) -> None
 @pytest.mark.slow
 def test_the_table_says_what_was_measured(measure: Measure) -> None:
     rows, said = measure("window", lengths=(300,))
-    assert "peak: the most that was resident" in " ".join(said.split())
+    assert "peak: resident memory while" in " ".join(said.split())
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(table([replace(MemoryRow(**row), measured="device") for row in rows]))
-    assert "the most that CUDA's allocator gave out" in " ".join(console.export_text().split())
+    assert "peak: memory of the CUDA allocator while" in " ".join(console.export_text().split())
 
 
 class _Kills:
