@@ -1,6 +1,6 @@
 """Check contenders before a measurement; nothing is measured if one is wrong."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.storage.backend import Backend, MassObserver
+from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv_kernels.ema import Ema
 from agentkv_tasks.bench.contenders.contender import BASELINE, Contender, Ours, Transformers, pieces
 from agentkv_tasks.bench.contenders.judge import Judge, Kept, attention_of
 
@@ -143,30 +142,10 @@ class _CheckedBackend(Backend):
         self.name, self._inner, self._distances = inner.name, inner, distances
 
     def append_attend(
-        self,
-        storage: LayerStorage,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        *,
-        first: Sequence[int],
-        scale: float,
-        sinks: Tensor | None,
-        ema: Ema | None,
-        observer: MassObserver | None,
+        self, storage: LayerStorage, q: Tensor, keys: Tensor, values: Tensor, **options: Any
     ) -> Tensor:
-        expected = _in_float64(storage, q, keys, values, scale, sinks)
-        output = self._inner.append_attend(
-            storage,
-            q,
-            keys,
-            values,
-            first=first,
-            scale=scale,
-            sinks=sinks,
-            ema=ema,
-            observer=observer,
-        )
+        expected = _in_float64(storage, q, keys, values, options["scale"], options["sinks"])
+        output = self._inner.append_attend(storage, q, keys, values, **options)
         self._distances.append(_apart(output.transpose(1, 2), expected))
         return output
 
