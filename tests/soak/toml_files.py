@@ -63,7 +63,10 @@ _SETTINGS: dict[str, tuple[str | bytes, bool]] = {
     "timeout inf": ("timeout_s = inf", True),
     "no policies": ("policies = []", True),
     "a policy without a name": ("policies = [{label = 'x'}]", True),
-    "a zero byte in a path": ('browser_path = "a\\u0000b"', True),
+    "a label of another policy": (
+        'policies = [{name = "streaming", parameters = {sinks = 8}, label = "h2o"}]',
+        True,
+    ),
     "a zero byte in a model": ('model = "a\\u0000b"', True),
     "a zero byte in the tasks": ('tasks = "a\\u0000b"', True),
     "a budget of 400 digits": (f'budget = "{"9" * 400}MiB"', True),
