@@ -175,6 +175,7 @@ def make_acting(
         observations=settings.observations,
         prefill=settings.prefill,
         chunk=settings.chunk,
+        dtype=None if settings.cache_dtype == "auto" else settings.cache_dtype,
     )
 
 

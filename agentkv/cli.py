@@ -79,6 +79,7 @@ def run(
     strict: options.Strict = False,
     ocr: options.Ocr = True,
     screenshots: options.Screenshots = True,
+    profile: options.Profile = False,
     site: options.Sites = None,
     config: options.Config = None,
     device: options.Device = "auto",
@@ -117,6 +118,7 @@ def run(
             "strict": strict,
             "ocr": ocr,
             "screenshots": screenshots,
+            "profile": profile,
             "device": device,
             "browser_path": browser_path,
         }

@@ -193,6 +193,8 @@ class RunSettings(_Settings):
     """`auto` (CUDA where there is a device), `cpu`, `mps`, `cuda` or `cuda:1`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the dtype of the checkpoint on CUDA, and float32 on a CPU."""
+    cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Dtype in which the cache stores what it does not quantize; `auto` is the model's."""
 
     strict: bool = False
     """Parse actions exactly as VisualWebArena does; False avoids its known parsing flaws."""
@@ -207,6 +209,8 @@ class RunSettings(_Settings):
     """Maximum duration of an episode in seconds; a year at most."""
     screenshots: bool = True
     """Keep a screenshot of every page beside the trace."""
+    profile: bool = False
+    """Measure where the time of every episode goes, part by part."""
     ocr: bool = True
     """Read text inside images, where Tesseract is installed."""
     browser_path: Path | None = None

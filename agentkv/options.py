@@ -120,6 +120,10 @@ Strict = Annotated[
 ]
 Ocr = Annotated[bool, typer.Option(help="Read text in images.")]
 Screenshots = Annotated[bool, typer.Option(help="Keep a screenshot of every page.")]
+Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Measure where the time of episodes goes, part by part."),
+]
 Sites = Annotated[
     list[str] | None,
     typer.Option(

@@ -28,14 +28,14 @@ COMMAND_LINE = {"agentkv.bench", "agentkv.cli"}
 # From the bottom up: a room may import rooms of lower floors, and itself. A new room goes here.
 FLOORS = {
     "agentkv_kernels": (
-        "device formats ema",
+        "decoder device formats ema",
         "entries layout confidence",
         "attention ragged",
         "segments",
         "numba triton",
     ),
     "agentkv_env": (
-        "hosts keys loading ocr page processes sanitize sites",
+        "hosts keys loading ocr page processes sanitize sites timing",
         "actions errors nodes proxy serialize watchdog",
         "changes driver page_script request_filter",
         "tab",

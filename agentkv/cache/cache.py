@@ -4,8 +4,10 @@ import copy
 import functools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal, NoReturn, Self, SupportsIndex
 
 import torch
@@ -18,9 +20,10 @@ from agentkv.cache.checkpoint.saved import load, save
 from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention, Geometry
-from agentkv.cache.hf.attach import HookedCache, LogitsGate, attach
+from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import Handle, Misuse, TransformersLayer, outside_compile
-from agentkv.cache.hf.families import describe, output_projection
+from agentkv.cache.hf.families import DTYPES, describe, output_projection
+from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.progress import Progress
@@ -30,6 +33,10 @@ from agentkv.defaults import CHUNK, POLICY
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import policy as named_policy
+
+AT_ONCE = 512
+"""Tokens that one forward of `feed` reads at most, unless a chunk is longer (our choice): more
+cost memory and save no time."""
 
 Prefill = Literal["chunked", "whole"]
 
@@ -55,11 +62,11 @@ class Cache(HookedCache):
         budget: Budget,
         prefill: Prefill,
         chunk: int,
+        dtype: torch.dtype | None = None,
     ) -> None:
         modules = {id(module) for module in model.modules()}
-        self._set_up(
-            describe(model), weakref.ref(model.base_model), modules, policy, budget, prefill, chunk
-        )
+        base = weakref.ref(model.base_model)
+        self._set_up(describe(model), base, modules, policy, budget, prefill, chunk, dtype)
         if policy.allocator.learns:
             watch_residual_shift(model)
 
@@ -72,6 +79,7 @@ class Cache(HookedCache):
         budget: Budget,
         prefill: Prefill,
         chunk: int,
+        dtype: torch.dtype | None,
     ) -> None:
         """Become an empty cache.
 
@@ -79,12 +87,16 @@ class Cache(HookedCache):
             model: the base model.
             modules: ids of all modules of the whole model.
         """
+        if dtype is not None:
+            geometry = replace(geometry, dtype=dtype)
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
         self.prefill: Prefill = prefill
         self.chunk = chunk
+        self.dtype = dtype
+        """Dtype of dense entries as requested; None for the model's."""
         self.meter = Meter()
-        self.evictor = Evictor(policy, budget, geometry, self.meter)
+        self.evictor = Evictor(policy, budget, geometry, self.meter, dtype)
         self.progress = Progress()
         self.token_ids = TokenIds()
         self.batch: int | None = None
@@ -100,7 +112,7 @@ class Cache(HookedCache):
         """Shared with copies; a snapshot can be restored where it is the same."""
         self._model, self._modules = model, modules
         self._new_ids: Tensor | None = None
-        self._has_gate = False
+        self._has_gate = self._in_chunks = False
         self._new_confidences: Tensor | None = None
         """(B,) confidence after the latest forward, if a gate will ask for it."""
         super().__init__(layers=[TransformersLayer(layer) for layer in self.evictor.layers])
@@ -114,6 +126,7 @@ class Cache(HookedCache):
         budget: int | float | str | None = None,
         prefill: Prefill = "chunked",
         chunk: int = CHUNK,
+        dtype: str | torch.dtype | None = None,
     ) -> "Cache":
         """Return an empty cache for `model`, and attach the model if it is not.
 
@@ -123,14 +136,17 @@ class Cache(HookedCache):
                 that each sequence has seen, such as 0.25 or "25%"; or bytes for the whole cache at
                 rest, such as "64MiB". For conf-kv it is the loose budget. None: a policy that needs
                 a budget gets `agentkv.defaults`: a quarter of the tokens seen, at least 1,024.
-            prefill: how `feed` takes a long input: "chunked" evicts after each chunk, which bounds
-                the peak; "whole" lets every token see all of it. A forward that arrives whole, as
-                from `generate`, is attended whole and evicted layer by layer right after;
-                `generate(..., prefill_chunk_size=cache.chunk)` bounds that as well.
+            prefill: how `feed` takes a long input: "chunked" attends and evicts chunk by chunk in
+                every layer, which bounds the peak; "whole" lets every token see all of it. A
+                forward that arrives whole, as from `generate`, is attended whole and evicted layer
+                by layer right after; `generate(..., prefill_chunk_size=cache.chunk)` bounds that
+                as well.
             chunk: tokens per chunk.
+            dtype: in which entries that are not quantized are stored, such as "bfloat16", whatever
+                the model computes in; None: in the model's own.
 
         Raises:
-            PolicyError: a ValueError; the policy, budget, prefill or chunk cannot be used.
+            PolicyError: a ValueError; the policy, budget, prefill, chunk or dtype cannot be used.
             UnsupportedModel: a ValueError that names the supported families.
         """
         if prefill not in ("chunked", "whole"):
@@ -140,7 +156,8 @@ class Cache(HookedCache):
         value = named_policy(policy) if isinstance(policy, str) else policy
         parsed = default_budget(value) if budget is None else parse_budget(budget)
         attach(model)
-        return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk)
+        found = None if dtype is None else _dtype(dtype)
+        return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk, dtype=found)
 
     # ---- reading
 
@@ -214,8 +231,11 @@ class Cache(HookedCache):
     def feed(
         self, model: PreTrainedModel, ids: Tensor, attention_mask: Tensor | None = None
     ) -> Tensor:
-        """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate after each
-        chunk.
+        """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate.
+
+        One forward reads up to `tokens_at_once` tokens, and the gate is applied after it. The
+        chunks are cut in every layer: a chunk is attended and the layer is evicted before the next
+        one, so that a layer never holds more than a chunk above its budget.
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
@@ -229,7 +249,7 @@ class Cache(HookedCache):
             Misuse: a ValueError; the cache cannot take these tokens, another thread is feeding it,
                 or an earlier forward did not end. Nothing has changed.
         """
-        step = self.chunk if self.prefill == "chunked" else max(1, ids.shape[1])
+        step = self.tokens_at_once(ids.shape[1])
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
         logits: Tensor | None = None
         for start in range(0, ids.shape[1], step):
@@ -237,18 +257,40 @@ class Cache(HookedCache):
             mask = None
             if attention_mask is not None:
                 mask = attention_mask[:, : self.seen + piece.shape[1]]
-            outputs = model(
-                input_ids=piece,
-                attention_mask=mask,
-                past_key_values=self,
-                use_cache=True,
-                logits_to_keep=1,
-            )
+            with self.attending_in_chunks():
+                outputs = model(
+                    input_ids=piece,
+                    attention_mask=mask,
+                    past_key_values=self,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
             logits = outputs.logits[:, -1]
             self.apply_gate(logits)
         if logits is None:
             raise Misuse("no tokens to feed")
         return logits
+
+    def tokens_at_once(self, num_tokens: int) -> int:
+        """Return how many of `num_tokens` new tokens one forward of `feed` reads.
+
+        A policy that compares layers acts between forwards only, so that it reads one chunk.
+        """
+        if self.prefill == "whole":
+            return max(1, num_tokens)
+        policy = self.policy
+        if self.chunk == 1 or policy.precision.by_rank or policy.allocator.learns:
+            return self.chunk
+        return max(self.chunk, AT_ONCE)
+
+    @contextmanager
+    def attending_in_chunks(self) -> Iterator[None]:
+        """Let forwards inside the context attend and evict in chunks, if `prefill` is "chunked"."""
+        before, self._in_chunks = self._in_chunks, self.prefill == "chunked"
+        try:
+            yield
+        finally:
+            self._in_chunks = before
 
     # ---- the gate
 
@@ -381,11 +423,27 @@ class Cache(HookedCache):
             self.batch, _, self.num_new, _ = handle.keys.shape
             attention = self.attention_of(layer, module, scale, sinks)
             self.evictor.before_layer(layer, self.num_new)
-            output = layer.attend(query, handle.keys, handle.values, mask, attention)
-            self.evictor.after_layer(layer, self.num_new)
+            outputs = []
+            for start, stop in self._chunks(self.num_new):
+                new = slice(start, stop)
+                q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
+                own = None if mask is None else mask[:, : mask.shape[1] - self.num_new + stop]
+                outputs.append(layer.attend(q, keys, values, own, attention))
+                self.evictor.after_layer(layer, stop - start)
+            output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         if query.requires_grad and torch.is_grad_enabled():
             output = _WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
         return output
+
+    def _chunks(self, num_new: int) -> Iterator[tuple[int, int]]:
+        """Return the first and last columns of the chunks in which new tokens are attended."""
+        policy = self.policy
+        is_kept = not policy.gate.evicts and policy.precision.format is None
+        size = self.chunk if self._in_chunks and not is_kept else num_new
+        ends = [*range(0, num_new, size), num_new]
+        if len(ends) > 2 and num_new - ends[-2] == 1:
+            del ends[-2]  # a chunk of one token would count as a step of decoding
+        return pairwise(ends)
 
     def attention_of(
         self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
@@ -398,6 +456,20 @@ class Cache(HookedCache):
         if known is not None and known.equals(scale, sinks, projection):
             return known
         return Attention(scale, sinks, projection)
+
+    def can_step(self, num_columns: int) -> bool:
+        return num_columns == 1 and all(layer.can_step for layer in self.cache_layers)
+
+    @torch.no_grad()
+    def begin_step(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float]
+    ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
+        self.progress.has_changed, self.num_new = True, 1
+        layers = self.cache_layers
+        for layer, module, scale in zip(layers, attentions, scales, strict=True):
+            layer.begin_step(self.attention_of(layer, module, scale, None))
+            self.evictor.before_layer(layer, 1)
+        return [(layers, slice(0, self.batch))]
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -524,7 +596,8 @@ class Cache(HookedCache):
         policy = self.policy
         if policy.allocator.learns:
             policy = replace(policy, allocator=copy.deepcopy(policy.allocator, memo))
-        twin._set_up(self.geometry, model, modules, policy, self.budget, self.prefill, self.chunk)
+        own = (self.budget, self.prefill, self.chunk, self.dtype)
+        twin._set_up(self.geometry, model, modules, policy, *own)
         twin.origin = self.origin
         copy_into(twin, self)
         twin._has_gate, twin._new_confidences = self._has_gate, self._new_confidences
@@ -586,6 +659,16 @@ class Cache(HookedCache):
                 "as long as the cache"
             )
         save(self, model, path)
+
+
+def _dtype(given: str | torch.dtype) -> torch.dtype:
+    """Return a dtype by its name. Raises PolicyError for one that entries cannot have."""
+    found = getattr(torch, given, None) if isinstance(given, str) else given
+    if found not in DTYPES:
+        names = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
+        raise PolicyError(f"the dtype of entries must be one of {names}; found {given!r}")
+    assert isinstance(found, torch.dtype)
+    return found
 
 
 class _WithoutGradient(torch.autograd.Function):

@@ -13,8 +13,14 @@ from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.eviction.view import Unit
 from agentkv.cache.geometry import Attention, LayerShape
 from agentkv.cache.hf.value_norms import value_norms
-from agentkv.cache.storage.backend import Backend, LastWeights, MassObserver, of_segment
-from agentkv.cache.storage.choose import backend_for, layout_for
+from agentkv.cache.storage.backend import (
+    Backend,
+    LastWeights,
+    MassObserver,
+    hand_out_mass,
+    of_segment,
+)
+from agentkv.cache.storage.choose import TORCH, backend_for, layout_for
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter, Which
 from agentkv.policies.entries import AttentionUpdate
@@ -28,12 +34,14 @@ class CacheLayer(Addressed):
     Args:
         policy: the policy's state for this layer; None for a layer that only its window bounds.
         meter: counts the bytes.
+        dtype: of dense entries; None: the model's.
     """
 
     __slots__ = (
         "_backend",
         "_storage",
         "attention",
+        "dtype",
         "fed",
         "meter",
         "policy",
@@ -41,8 +49,15 @@ class CacheLayer(Addressed):
         "shape",
     )
 
-    def __init__(self, shape: LayerShape, *, policy: LayerPolicy | None, meter: Meter) -> None:
-        self.shape, self.policy, self.meter = shape, policy, meter
+    def __init__(
+        self,
+        shape: LayerShape,
+        *,
+        policy: LayerPolicy | None,
+        meter: Meter,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.shape, self.policy, self.meter, self.dtype = shape, policy, meter, dtype
         self._storage: LayerStorage | None = None
         self._backend: Backend | None = None
         self.seen = 0
@@ -92,6 +107,11 @@ class CacheLayer(Addressed):
         if self.policy is not None:
             self.policy.begin(self.fed)
 
+    @property
+    def tracker(self) -> Tracker | None:
+        """The statistic that each entry carries; None for none."""
+        return None if self.policy is None else self.policy.policy.scorer.tracker
+
     def unit(self, sequence: int) -> Unit:
         """Return one sequence, to be shown to the policy."""
         assert self.attention is not None
@@ -114,7 +134,10 @@ class CacheLayer(Addressed):
             (B, Q, H * G, D).
         """
         if not self.is_filled:
-            self.begin(q.shape[0], num_q_heads=q.shape[1], dtype=keys.dtype, device=keys.device)
+            dtype = self.dtype or keys.dtype
+            self.begin(q.shape[0], num_q_heads=q.shape[1], dtype=dtype, device=keys.device)
+            if dtype != keys.dtype and self.backend.name == "triton":
+                self._backend = TORCH  # a launch reads queries and entries of one dtype
         self.attention = attention
         storage, num_new, columns, norms = self.storage, q.shape[2], None, None
         if mask is not None and not mask[:, -num_new:].all():
@@ -125,22 +148,26 @@ class CacheLayer(Addressed):
             output = self._append_attend(q, keys, values, norms, attention)
         else:
             output = self._append_then_attend(q, keys, values, norms, columns, attention)
+        self._advance(num_new, columns)
+        return output.transpose(1, 2)
+
+    def _advance(self, num_new: int, columns: Sequence[Tensor] | None) -> None:
+        """Count new tokens, and drop entries that no later token can see."""
         self.seen += num_new
         for i in range(len(self.fed)):
             self.fed[i] += num_new if columns is None else columns[i].shape[0]
         if self.shape.window is not None:
-            per, window = storage.layout.segments_per_sequence, self.shape.window
+            per, window = self.storage.layout.segments_per_sequence, self.shape.window
             oldest = [num_seen - window + 1 for num_seen in self.fed for _ in range(per)]
-            self.backend.drop_before(storage, oldest)
+            self.backend.drop_before(self.storage, oldest)
         if self.policy is not None:
             self.policy.num_steps += num_new == 1
-        return output.transpose(1, 2)
 
     def _append_attend(
         self, q: Tensor, keys: Tensor, values: Tensor, norms: Tensor | None, attention: Attention
     ) -> Tensor:
         """Take one token per sequence."""
-        tracker = None if self.policy is None else self.policy.policy.scorer.tracker
+        tracker = self.tracker
         ema = None if tracker is None else tracker.ema
         output = self.backend.append_attend(
             self.storage,
@@ -154,10 +181,39 @@ class CacheLayer(Addressed):
             observer=None if tracker is None or ema is not None else self._observer(tracker),
         )
         if norms is not None:
-            for segment in range(self.storage.num_segments):
-                newest = self.storage.metadata.entries(NORMS, segment)[:, -1:]
-                newest.copy_(of_segment(self.storage, norms, segment))
+            self._write_last_norms(norms)
         return output
+
+    def _write_last_norms(self, norms: Tensor) -> None:
+        for segment in range(self.storage.num_segments):
+            newest = self.storage.metadata.entries(NORMS, segment)[:, -1:]
+            newest.copy_(of_segment(self.storage, norms, segment))
+
+    @property
+    def can_step(self) -> bool:
+        """Return whether a compiled step can serve the layer."""
+        return self._backend is not None and self._backend.is_compiled
+
+    def begin_step(self, attention: Attention) -> None:
+        """Prepare for a compiled step of one token per sequence, which `finish_step` ends."""
+        self.attention = attention
+        self.storage.descriptor.set_positions(self.fed)
+
+    def finish_step(self, values: Tensor, mass: Tensor | None) -> None:
+        """End a compiled step, which has appended an entry to every segment and attended.
+
+        Args:
+            values: (B, H, 1, D), the new ones.
+            mass: (R,) in the layout of the metadata, if the layer's tracker has no EMA.
+        """
+        storage, tracker = self.storage, self.tracker
+        if mass is not None and tracker is not None:
+            hand_out_mass(storage, mass, self._observer(tracker))
+        if storage.layout.num_norms:
+            assert self.attention is not None
+            norms = value_norms(values, self.attention, storage.layout.num_norms)
+            self._write_last_norms(norms)
+        self._advance(1, None)
 
     def _append_then_attend(
         self,
@@ -171,7 +227,7 @@ class CacheLayer(Addressed):
         """Take any number of tokens, some of which may be padding."""
         storage = self.storage
         self.backend.append(storage, keys, values, norms, first=self.fed, columns=columns)
-        tracker = None if self.policy is None else self.policy.policy.scorer.tracker
+        tracker = self.tracker
         output = self.backend.attend(
             storage,
             q,

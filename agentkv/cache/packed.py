@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf.attach import HookedCache
 from agentkv.cache.hf.compat import Handle, Misuse, outside_compile
+from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.layer import CacheLayer
 
 T = TypeVar("T")
 
@@ -36,7 +37,8 @@ class PackedForward(HookedCache):
     Args:
         caches: caches of `model`, each once, of any policies and lengths.
         ids: per cache, tokens (B_i, n_i) that its sequences have not seen, without padding. They
-            are fed whole; the caller cuts long inputs into chunks.
+            are fed in this one forward, and attended in chunks as `Cache.feed` does; the caller
+            keeps to `Cache.tokens_at_once`.
 
     Raises:
         Misuse: a ValueError; no cache has changed.
@@ -80,9 +82,10 @@ class PackedForward(HookedCache):
         """
         if len(self._caches) == 1:
             cache, new = self._caches[0], self._ids[0]
-            alone: Tensor = self._model(
-                input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1
-            ).logits
+            with cache.attending_in_chunks():
+                alone: Tensor = self._model(
+                    input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1
+                ).logits
             return alone[:, -1]
         device = self._ids[0].device
         packed = torch.cat([new.reshape(-1).to(device) for new in self._ids])
@@ -192,12 +195,28 @@ class PackedForward(HookedCache):
                 cache: Cache, q: Tensor = q, keys: Tensor = keys, values: Tensor = values
             ) -> Tensor:
                 own, _ = cache.update(keys, values, handle.layer_idx)
-                return cache.attend(module, own, q, None, scale, sinks)
+                with cache.attending_in_chunks():
+                    return cache.attend(module, own, q, None, scale, sinks)
 
             out = self._guarded(i, attend)
             if out is not None:
                 output[part] = out.reshape(-1, *output.shape[1:])
         return output[None]
+
+    def can_step(self, num_columns: int) -> bool:
+        return all(
+            cache.can_step(new.shape[1]) for cache, new in zip(self._caches, self._ids, strict=True)
+        )
+
+    def begin_step(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float]
+    ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
+        members = []
+        for i, rows in enumerate(self.rows):
+            begun = self._guarded(i, lambda cache: cache.begin_step(attentions, scales))
+            if begun is not None:
+                members += [(layers, rows) for layers, _ in begun]
+        return members
 
     def finish(self) -> None:
         for i in range(len(self._caches)):

@@ -9,8 +9,8 @@ from agentkv.models.generation import Generation
 from agentkv.models.sampling import sample
 
 LONG_CHUNK = 64
-"""Chunks of more tokens than this belong to a page. A forward takes at most one of them, which
-bounds its memory and the time that the other replies wait for their next token (our choice)."""
+"""Chunks of more tokens than this belong to a page. A step takes at most one of them, which bounds
+its memory and the time that the other replies wait for their next token (our choice)."""
 
 
 class Batch:
@@ -61,17 +61,21 @@ class Batch:
         return ended
 
     def _plan_forwards(self) -> list[list[Generation]]:
-        """Group the replies into one shared forward and one for each that must be fed alone."""
-        shared: list[Generation] = []
-        forwards = [shared]
+        """Group the replies: those with one new token, which take a step of decoding together,
+        those with several, and one forward for each that must be fed alone."""
+        single: list[Generation] = []
+        several: list[Generation] = []
+        forwards = [single, several]
         has_long = False
         for generation in self._generations:
             num_tokens = 0 if generation.is_over else len(generation.next_chunk)
             if not num_tokens or (num_tokens > LONG_CHUNK and has_long):
                 continue
             has_long = has_long or num_tokens > LONG_CHUNK
-            if can_share(generation.cache, num_tokens):
-                shared.append(generation)
+            if num_tokens == 1:
+                single.append(generation)
+            elif can_share(generation.cache, num_tokens):
+                several.append(generation)
             else:
                 forwards.append([generation])
         return [members for members in forwards if members]

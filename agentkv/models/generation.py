@@ -8,6 +8,11 @@ from agentkv.cache.cache import Cache
 from agentkv.models.model import ContextLimit
 from agentkv.models.rules import Rule
 from agentkv.models.sampling import Sampler
+from agentkv_env.timing import Stopwatch
+
+FEW_TOKENS = 8
+"""Tokens that a compiled model reads sooner one by one than in one forward of transformers (nano on
+two cores: 0.6 against 5 milliseconds)."""
 
 
 class Generation:
@@ -20,6 +25,11 @@ class Generation:
         sampler: the temperature and random state of the episode.
         deadline: a `time.monotonic()` value, or None for no deadline.
         max_positions: the model's context length in tokens; None if unlimited.
+        is_compiled: whether the model decodes one token in one compiled call. A few tokens that a
+            rule adds at once then take as many steps, which are faster than one forward of
+            transformers.
+        stopwatch: charged with `reading` until the model has read the prompt, then with
+            `decoding`; replies that share a forward are each charged with all of it.
     """
 
     def __init__(
@@ -31,6 +41,8 @@ class Generation:
         sampler: Sampler,
         deadline: float | None,
         max_positions: int | None,
+        is_compiled: bool = False,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         self.cache, self.rule, self.sampler = cache, rule, sampler
         self.num_prompt_tokens = len(prompt)
@@ -41,6 +53,10 @@ class Generation:
         """Time at which the model had read the whole prompt. All times are `time.monotonic()`."""
         self.ended_at: float | None = None
         self._deadline, self._max_positions = deadline, max_positions
+        self._is_compiled = is_compiled
+        self._stopwatch = stopwatch
+        if stopwatch is not None:
+            stopwatch.switch("reading")
         self._chunks: deque[list[int]] = deque()
         self._num_prompt_chunks = 0
         """Chunks of the prompt that are still to be read."""
@@ -75,6 +91,8 @@ class Generation:
             self._num_prompt_chunks -= 1
             if not self._num_prompt_chunks:
                 self.prefilled_at = time.monotonic()
+                if self._stopwatch is not None:
+                    self._stopwatch.switch("decoding")
         if sampled is not None:
             self.rule.accept(sampled)
             if not self.rule.is_complete:
@@ -92,12 +110,14 @@ class Generation:
         self.error, self.ended_at = error, time.monotonic()
 
     def _enqueue(self, ids: Sequence[int]) -> None:
-        """Append `ids` in chunks of the cache's size, or fail if they exceed the positions."""
+        """Append `ids` in the pieces that a forward reads, or fail if they exceed the positions."""
         cache, limit = self.cache, self._max_positions
         if limit is not None and cache.seen + len(ids) > limit:
             self.fail(context_limit_error(limit, cache.seen, len(ids)))
             return
-        step = cache.chunk if cache.prefill == "chunked" else max(1, len(ids))
+        step = cache.tokens_at_once(len(ids))
+        if self._is_compiled and len(ids) <= FEW_TOKENS and cache.can_step(1):
+            step = 1
         self._chunks += [list(ids[start : start + step]) for start in range(0, len(ids), step)]
 
 

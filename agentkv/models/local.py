@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.dialog.grammar import Grammar
@@ -20,6 +21,7 @@ from agentkv.models.rules import FreeRule, GrammarRule, Rule
 from agentkv.models.sampling import Sampler
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
+from agentkv_env.timing import Stopwatch, timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class PendingReply:
     """The page text that the model is shown."""
     generation: Generation
     """The reply in progress, to be added to a `Batch`."""
+    stopwatch: Stopwatch | None
 
 
 class LocalConversation:
@@ -158,39 +161,53 @@ class LocalConversation:
         return self.finish_reply(pending)
 
     def start_reply(
-        self, page: Page, note: str = "", deadline: float | None = None
+        self,
+        page: Page,
+        note: str = "",
+        deadline: float | None = None,
+        *,
+        stopwatch: Stopwatch | None = None,
     ) -> PendingReply:
         """Begin a reply for a `Batch` of this model to write.
 
         Once its generation is over, pass the result to `finish_reply`, before the next turn.
 
+        Args:
+            stopwatch: charged with `tokenizer`, `grammar`, `reading` and `decoding`;
+                `finish_reply` returns what it shows.
+
         Raises:
             ContextLimit: the page and a reply do not fit the model's positions.
         """
         acting, template = self._acting, self._local.template
-        seen, known = serialize_changes(
-            page,
-            self._known,
-            layout=template.layout,
-            boxes=template.boxes,
-            budget=acting.observation_tokens,
-            count=template.count,
-        )
-        self._known = known if acting.observations == "changes" else None
-        observation = seen.text
-        turn = [*self._pending, *template.turn(observation, note, self._nonce)]
+        with timed(stopwatch, "tokenizer"):
+            seen, known = serialize_changes(
+                page,
+                self._known,
+                layout=template.layout,
+                boxes=template.boxes,
+                budget=acting.observation_tokens,
+                count=template.count,
+            )
+            self._known = known if acting.observations == "changes" else None
+            observation = seen.text
+            turn = [*self._pending, *template.turn(observation, note, self._nonce)]
         limit, used = self._local.max_positions, self.cache.seen
         if limit is not None and used + len(turn) + acting.max_new_tokens > limit:
             raise context_limit_error(limit, used, len(turn) + acting.max_new_tokens)
+        with timed(stopwatch, "grammar"):
+            rule = self._new_rule(page, stopwatch)
         generation = Generation(
             self.cache,
             turn,
-            self._new_rule(page),
+            rule,
             sampler=self._sampler,
             deadline=deadline,
             max_positions=limit,
+            is_compiled=decoding(self._local.model) == COMPILED,
+            stopwatch=stopwatch,
         )
-        return PendingReply(observation, generation)
+        return PendingReply(observation, generation, stopwatch)
 
     def finish_reply(self, pending: PendingReply) -> Reply:
         """Return the reply of a generation that is over. Raises the error that ended it early."""
@@ -200,22 +217,24 @@ class LocalConversation:
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
         assert prefilled_at is not None and ended_at is not None, "the generation is not over"
         self._pending = [*generation.rule.pending, *template.separator]
+        with timed(pending.stopwatch, "tokenizer"):
+            text = template.decode(generation.rule.ids)
         return Reply(
-            text=template.decode(generation.rule.ids),
+            text=text,
             observation=pending.observation,
             num_tokens_in=generation.num_prompt_tokens,
             num_tokens_out=len(generation.rule.ids),
             prefill_s=prefilled_at - generation.started_at,
             decode_s=ended_at - prefilled_at,
             cache=CacheUse(cache.seen, cache.nbytes, cache.peak_nbytes),
+            parts=None if pending.stopwatch is None else pending.stopwatch.read(),
         )
 
-    def _new_rule(self, page: Page) -> Rule:
+    def _new_rule(self, page: Page, stopwatch: Stopwatch | None) -> Rule:
         acting, local = self._acting, self._local
         max_tokens = acting.max_new_tokens
         if acting.decoding == "free":
             return FreeRule(local.template, max_tokens=max_tokens)
         thoughts = local.template.thoughts
-        return GrammarRule(
-            local.grammar.start(page, self._goal, thoughts=thoughts, max_tokens=max_tokens)
-        )
+        matcher = local.grammar.start(page, self._goal, thoughts=thoughts, max_tokens=max_tokens)
+        return GrammarRule(matcher, stopwatch=stopwatch)

@@ -4,6 +4,7 @@ The loop passes pages and receives text. Tokens, forwards and the cache are inte
 so a scripted model needs none of them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -44,6 +45,9 @@ class Reply:
     """Seconds spent on writing the reply."""
     cache: CacheUse | None = None
     """None for models without a cache."""
+    parts: Mapping[str, float] | None = None
+    """Seconds of the reply by part, such as `reading` and `decoding`; None if they were not
+    measured."""
 
 
 class Conversation(Protocol):

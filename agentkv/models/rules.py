@@ -6,6 +6,7 @@ from torch import Tensor
 
 from agentkv.dialog.grammar import Matcher
 from agentkv.dialog.prompt import Template
+from agentkv_env.timing import Stopwatch, timed
 
 
 class Rule(Protocol):
@@ -39,10 +40,11 @@ class GrammarRule:
 
     Args:
         matcher: a fresh matcher; it is advanced.
+        stopwatch: charged with `grammar`.
     """
 
-    def __init__(self, matcher: Matcher) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: Matcher, *, stopwatch: Stopwatch | None = None) -> None:
+        self._matcher, self._stopwatch = matcher, stopwatch
         self.ids: list[int] = []
         self.pending: list[int] = []
         self.is_complete = False
@@ -50,12 +52,14 @@ class GrammarRule:
 
     def allowed(self) -> Tensor:
         """Return the grammar's mask: bool, (vocabulary of the tokenizer,), on the CPU."""
-        return self._matcher.allowed()
+        with timed(self._stopwatch, "grammar"):
+            return self._matcher.allowed()
 
     def accept(self, id: int) -> None:
         """Append `id`, which must be allowed, and the ids that the grammar then forces."""
-        self._matcher.consume([id])
-        self._extend([id])
+        with timed(self._stopwatch, "grammar"):
+            self._matcher.consume([id])
+            self._extend([id])
 
     def _extend(self, new: list[int]) -> None:
         """Append `new` and all ids that the grammar then forces."""

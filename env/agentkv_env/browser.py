@@ -15,6 +15,7 @@ from agentkv_env.hosts import AllowList
 from agentkv_env.ocr import Ocr
 from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session
+from agentkv_env.timing import Stopwatch, timed
 from agentkv_env.watchdog import Watchdog
 
 VARIABLE = "AGENTKV_BROWSER"
@@ -134,6 +135,7 @@ class Browser:
         ocr: Ocr | None = None,
         strict: bool = False,
         timeout_s: float = 5.0,
+        stopwatch: Stopwatch | None = None,
     ) -> Session:
         """Open a session with its own cookies and storage.
 
@@ -149,13 +151,36 @@ class Browser:
             ocr: reads text in images; None leaves images unread.
             strict: execute actions as VisualWebArena does, see `Session.act`.
             timeout_s: time limit of each browser operation, in seconds.
+            stopwatch: charged with the session's time, as `browser`, `walk`, `screenshots` and
+                `OCR`.
 
         Raises:
             BrowserGone: the browser is dead or closed, or did not answer and was killed.
         """
         if not self.is_alive:
             raise BrowserGone("the browser is gone; launch a new one")
-        allow = AllowList(hosts, addresses=addresses)
+        with timed(stopwatch, "browser"):
+            return self._open_session(
+                AllowList(hosts, addresses=addresses),
+                addresses=addresses or {},
+                viewport=viewport,
+                ocr=ocr,
+                strict=strict,
+                timeout_s=timeout_s,
+                stopwatch=stopwatch,
+            )
+
+    def _open_session(
+        self,
+        allow: AllowList,
+        *,
+        addresses: Mapping[str, str],
+        viewport: tuple[int, int],
+        ocr: Ocr | None,
+        strict: bool,
+        timeout_s: float,
+        stopwatch: Stopwatch | None,
+    ) -> Session:
         proxy = Proxy(allow)
         try:
             with self.watchdog.limit(2 * timeout_s):
@@ -177,12 +202,13 @@ class Browser:
         return Session(
             page,
             allow=allow,
-            addresses=addresses or {},
+            addresses=addresses,
             proxy=proxy,
             ocr=ocr,
             strict=strict,
             timeout_s=timeout_s,
             watchdog=self.watchdog,
+            stopwatch=stopwatch,
         )
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from agentkv_env.request_filter import RequestFilter
 from agentkv_env.sanitize import clean
 from agentkv_env.tab import Tab
 from agentkv_env.tabs import POPUP_BLOCKER, Tabs
+from agentkv_env.timing import Stopwatch, timed
 from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
@@ -40,6 +41,7 @@ class Session:
         timeout_s: float,
         watchdog: Watchdog,
         proxy: Proxy | None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
 
@@ -52,6 +54,7 @@ class Session:
         self._strict = strict
         self._timeout_s = timeout_s
         self._watchdog = watchdog
+        self._stopwatch = stopwatch
         self._context = page.context
         self._reported_no_ocr = False
         self._start_url = ""
@@ -148,12 +151,13 @@ class Session:
         Raises:
             BrowserGone: the page crashed or did not answer.
         """
-        for _ in self._tabs.all:
-            try:
-                return self._observe_current()
-            except TabClosed:
-                pass  # now another tab is current
-        return self._observe_current()
+        with timed(self._stopwatch, "browser"):
+            for _ in self._tabs.all:
+                try:
+                    return self._observe_current()
+                except TabClosed:
+                    pass  # now another tab is current
+            return self._observe_current()
 
     def _observe_current(self) -> Page:
         self._recover_closed_tab()
@@ -167,26 +171,30 @@ class Session:
             lines: Mapping[tuple[str, int], Sequence[Line]] = {}
             keys: Mapping[tuple[str, int], str] = {}
             if self._image_text is not None:
-                keys = self._image_text.collect(
-                    found["nodes"],
-                    document=found["token"],
-                    pixels=lambda frame, number: self._pixels(tab, frame, number),
-                    screenshot=lambda: self._screenshot(tab, type="png", animations="allow"),
-                    viewport=viewport,
-                )
+                with timed(self._stopwatch, "OCR"):
+                    keys = self._image_text.collect(
+                        found["nodes"],
+                        document=found["token"],
+                        pixels=lambda frame, number: self._pixels(tab, frame, number),
+                        screenshot=lambda: self._screenshot(tab, type="png", animations="allow"),
+                        viewport=viewport,
+                    )
             elif not self._reported_no_ocr and any("p" in node for node in found["nodes"]):
                 self._reported_no_ocr = True
                 self._filter.notices.append("text inside images is not read in this session")
         if self._image_text is not None:
             # Outside the guard, because it makes no browser call.
-            lines, num_unread = self._image_text.read(keys)
+            with timed(self._stopwatch, "OCR"):
+                lines, num_unread = self._image_text.read(keys)
             if num_unread:
                 self._filter.notices.append(f"text inside {num_unread} images could not be read")
         tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
+        with timed(self._stopwatch, "walk"):
+            nodes = tuple(build_nodes(found["nodes"], lines, viewport))
         return Page(
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
-            nodes=tuple(build_nodes(found["nodes"], lines, viewport)),
+            nodes=nodes,
             tabs=tuple(
                 each.title or clean(self._addresses.to_public(each.page.url)) for each in tabs
             ),
@@ -203,7 +211,8 @@ class Session:
         while not reason or time.monotonic() < until:
             tab = self._tabs.current
             try:
-                found = tab.read()
+                with timed(self._stopwatch, "walk"):
+                    found = tab.read()
             except StillLoading:
                 reason = "the page is still loading, so there is nothing to read yet"
                 break
@@ -289,7 +298,7 @@ class Session:
             BrowserGone: the page crashed or did not answer.
         """
         try:
-            with self._tabs.current.guard():
+            with timed(self._stopwatch, "screenshots"), self._tabs.current.guard():
                 self._leave_disallowed_pages()
                 return self._screenshot(self._tabs.current, type="jpeg", quality=80)
         except TabClosed:
@@ -302,16 +311,17 @@ class Session:
             ActionFailed: an address is not on the allowed hosts or did not load.
         """
         self._start_url = urls[0] if urls else self._start_url
-        for index, url in enumerate(urls):
-            if index:
-                self._tabs.open()
-            tab = self._tabs.current
-            with tab.guard():
-                self._goto(url)
-                tab.wait_idle()
-                tab.read_title()
-        if len(urls) > 1:
-            self._tabs.focus(len(self._tabs.all) - len(urls))
+        with timed(self._stopwatch, "browser"):
+            for index, url in enumerate(urls):
+                if index:
+                    self._tabs.open()
+                tab = self._tabs.current
+                with tab.guard():
+                    self._goto(url)
+                    tab.wait_idle()
+                    tab.read_title()
+            if len(urls) > 1:
+                self._tabs.focus(len(self._tabs.all) - len(urls))
 
     def act(self, action: Action) -> None:
         """Execute `action` and wait for its effect; `stop` has no effect here.
@@ -324,6 +334,10 @@ class Session:
             ActionFailed: the action failed; the message is for the model.
             BrowserGone: the page crashed or did not answer.
         """
+        with timed(self._stopwatch, "browser"):
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
         self._recover_closed_tab()
         tab = self._tabs.current
         try:
@@ -410,6 +424,10 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        with timed(self._stopwatch, "browser"):
+            self._close()
+
+    def _close(self) -> None:
         self._tabs.stop_listening()
         if self._proxy is not None:
             self._proxy.close()

@@ -50,7 +50,16 @@ NUM_HEADS, HEAD_DIM, PER_SEQUENCE, WINDOW = range(4)
 METADATA, DENSE, CODES, SCALES, QUERIES = range(4, 9)
 """Addresses of the table descriptors in a layer descriptor; 0 for a table the layer lacks."""
 
-FIRST_POSITION = 9
+DTYPE = 9
+"""Dtype of dense entries and queries in a layer descriptor: one of the next four."""
+
+FLOAT32, FLOAT16, BFLOAT16, OTHER = range(4)
+"""Dtypes that compiled code reads, and any other."""
+
+DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
+"""Numbers of the dtypes that compiled code reads."""
+
+FIRST_POSITION = 10
 """From here on, a layer descriptor holds the next position of every sequence."""
 
 
@@ -236,7 +245,8 @@ class LayerDescriptor(Addressed):
         self._tables = tuple(tables)
         addresses = [0 if table is None else table.address for table in self._tables]
         head = [layout.num_heads, layout.head_dim, layout.segments_per_sequence]
-        numbers = [*head, layout.query_window, *addresses, *[0] * batch]
+        dtype = DTYPES.get(layout.dtype, OTHER)
+        numbers = [*head, layout.query_window, *addresses, dtype, *[0] * batch]
         assert len(numbers) == FIRST_POSITION + batch
         self.numbers = array("q", numbers)
         self.address = self.numbers.buffer_info()[0]

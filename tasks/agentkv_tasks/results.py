@@ -83,6 +83,10 @@ class Row:
     seconds: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    parts: Mapping[str, float] | None = None
+    """Seconds of the episode by part, `--profile` only: `browser`, `walk`, `screenshots`, `OCR`,
+    `tokenizer`, `grammar`, `reading`, `decoding`, `scoring` and `the rest`. They add up to the
+    episode's time. What runs while the model works is charged only for what it adds."""
 
     trace: str = ""
     """Path of the trace, relative to the folder of the results."""

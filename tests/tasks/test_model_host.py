@@ -18,6 +18,7 @@ from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, Reply
 from agentkv_env.page import Box, Node, Page
+from agentkv_env.timing import Stopwatch
 from agentkv_tasks.run.model_host import Host
 from agentkv_tasks.run.remote import Ask, Begin, ModelGone, Peaks, RemoteModel, ReplyFailed
 
@@ -120,6 +121,24 @@ def test_only_deterministic_replies_are_decoded_in_separate_forwards(
     finally:
         hook.remove()
     assert caches and (PackedForward in caches) is not deterministic
+
+
+def test_a_profiled_reply_brings_the_parts_of_the_models_process(nano: LocalModel) -> None:
+    read: list[dict[str, float]] = []
+    seconds: list[float] = []
+
+    def work(model: RemoteModel) -> None:
+        started, stopwatch = time.monotonic(), Stopwatch()
+        full = model.with_cache(PolicySettings(name="full"), None, stopwatch=stopwatch)
+        full.begin("goal").reply(page_of(0))
+        read.append(stopwatch.read())
+        seconds.append(time.monotonic() - started)
+
+    host = Host(nano, SETTINGS.model_copy(update={"profile": True}))
+    serve(host, started(host, work))
+    assert {"tokenizer", "grammar", "reading", "decoding"} <= set(read[0])
+    assert all(part > 0 for part in read[0].values())
+    assert sum(read[0].values()) <= seconds[0]
 
 
 def test_a_deterministic_episode_reports_no_memory_peaks(nano: LocalModel) -> None:

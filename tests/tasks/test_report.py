@@ -1,5 +1,6 @@
 """The report shows the figures of the rows, escapes foreign text, and has valid links."""
 
+import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from agentkv.trace import Episode, Step, TraceWriter
+from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import human_bytes, summarize
 from agentkv_tasks.report.write import write_report
-from agentkv_tasks.results import Results, ResultsError, Row
-from agentkv_tasks.run.display import failure_lines, result_table
+from agentkv_tasks.results import Results, ResultsError, Row, read_rows
+from agentkv_tasks.run.display import failure_lines, parts_table, result_table
 
 MakeRow = Callable[..., Row]
 HOSTILE = "</pre><script>alert('x')</script><img src=http://evil.test/x onerror=alert(1)> {{ 7*7 }}"
@@ -177,6 +179,34 @@ def test_the_final_table_fits_80_columns(out: Path) -> None:
     output = console.export_text()
     assert all(len(line) <= 80 for line in output.splitlines())
     assert "critical-ada-" in output and "4.0x" in output
+
+
+def test_the_report_shows_where_the_time_went_if_the_rows_say_it(out: Path, row: MakeRow) -> None:
+    assert "Where the time goes" not in write_report(out).read_text()
+    with Results(out / "results.jsonl", fresh=True) as results:
+        results.append(row(task_id=0, seconds=4.0, parts={"browser": 1.0, "reading": 3.0}))
+        results.append(row(task_id=1, seconds=2.0, parts={"browser": 2.0}))
+        results.append(row(task_id=2, seconds=9.0))
+    page = write_report(out).read_text()
+    assert "Where the time goes" in page
+    assert page.index("1.500 s") > page.index("browser</th>")
+    assert [
+        (part.name, part.seconds, part.share)
+        for part in part_times(read_rows(out / "results.jsonl"))
+    ] == [
+        ("browser", 1.5, 0.5),
+        ("reading", 1.5, 0.5),
+    ]
+
+
+def test_the_table_of_parts_fits_80_columns(row: MakeRow) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    table = parts_table([row(parts={"browser": 1.0, "x" * 99: 3.0})])
+    assert table is not None and parts_table([row()]) is None
+    console.print(table)
+    output = console.export_text()
+    assert all(len(line) <= 80 for line in output.splitlines())
+    assert "75.0 %" in output or "75 %" in output
 
 
 def test_a_folder_without_results_is_rejected(tmp_path: Path) -> None:

@@ -112,6 +112,23 @@ def test_the_stop_model_fails_a_task_that_the_solution_solves(tmp_path: Path) ->
     assert not rows[1].success and "42" in rows[1].reason
 
 
+def test_a_profiled_run_splits_the_time_of_each_episode(tmp_path: Path) -> None:
+    options = ("--model", "solution", "--limit", "2", "--workers", "1")
+    output = finish(start(tmp_path / "profiled", *options, "--profile"))
+    for row in complete_rows(tmp_path / "profiled"):
+        assert row.success and row.parts is not None
+        assert {"browser", "walk", "scoring", "the rest"} <= set(row.parts)
+        assert all(seconds >= 0 for seconds in row.parts.values())
+        assert sum(row.parts.values()) <= row.seconds + 0.01  # rounding
+        assert sum(row.parts.values()) > 0.9 * row.seconds
+    assert "mean of 2 episodes" in output and "browser" in output
+    assert "Where the time goes" in (tmp_path / "profiled" / "report.html").read_text()
+    output = finish(start(tmp_path / "plain", *options))
+    assert [row.parts for row in complete_rows(tmp_path / "plain")] == [None, None]
+    assert "mean of" not in output
+    assert "Where the time goes" not in (tmp_path / "plain" / "report.html").read_text()
+
+
 def test_invalid_options_start_nothing(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--policies", "full,gatd")
     assert "unknown policy 'gatd'" in finish(process)

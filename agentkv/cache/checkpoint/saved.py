@@ -16,7 +16,13 @@ from transformers import PreTrainedModel
 from agentkv.cache.checkpoint.file import CacheFileError, read, write
 from agentkv.cache.checkpoint.identity import identity, require_same
 from agentkv.cache.checkpoint.snapshot import LayerEntries, Restorable, entries_of, fill, state_of
-from agentkv.cache.checkpoint.state import CacheState, LayerState, SavedCache, first_error
+from agentkv.cache.checkpoint.state import (
+    CacheState,
+    LayerState,
+    SavedCache,
+    dtype_name,
+    first_error,
+)
 from agentkv.cache.hf.families import attentions
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import Learner
@@ -39,6 +45,7 @@ def save(cache: Restorable, model: PreTrainedModel, path: str | os.PathLike[str]
         budget=cache.evictor.budget,
         prefill=cache.prefill,
         chunk=cache.chunk,
+        dtype=None if cache.dtype is None else dtype_name(cache.dtype),
         state=state_of(cache),
     )
     tensors = {
@@ -62,7 +69,7 @@ def load(
     """Return the cache in a file.
 
     Args:
-        make: returns an empty cache of `model`, given policy, budget, prefill and chunk.
+        make: returns an empty cache of `model`, given policy, budget, prefill, chunk and dtype.
         given: policy of the cache; None: rebuild it by name.
 
     Raises:
@@ -74,7 +81,13 @@ def load(
         saved = SavedCache.model_validate_json(text)
         require_same(saved.model, model)
         policy, state = read_policy(saved.policy, given), saved.state
-        cache = make(policy=policy, budget=saved.budget, prefill=saved.prefill, chunk=saved.chunk)
+        cache = make(
+            policy=policy,
+            budget=saved.budget,
+            prefill=saved.prefill,
+            chunk=saved.chunk,
+            dtype=None if saved.dtype is None else getattr(torch, saved.dtype),
+        )
         _fill(cache, model, state, tensors)
     except ValidationError as error:
         raise CacheFileError(f"{path} is invalid: {first_error(error)}") from error

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from agentkv.cache.checkpoint.file import CacheFileError
-from agentkv.cache.checkpoint.state import CacheState, LayerState, first_error
+from agentkv.cache.checkpoint.state import CacheState, LayerState, dtype_name, first_error
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention
 from agentkv.cache.hf.compat import Misuse
@@ -36,6 +36,7 @@ class Restorable(Protocol):
     token_ids: TokenIds
     prefill: Literal["chunked", "whole"]
     chunk: int
+    dtype: torch.dtype | None
     batch: int | None
     num_new: int
     confidences: list[float] | None
@@ -147,7 +148,7 @@ def _layer_state(layer: CacheLayer) -> LayerState:
     policy = layer.policy
     assert policy is None or not policy.ranks.noted, "a forward has not ended"
     return LayerState(
-        dtype=str(layer.storage.layout.dtype).removeprefix("torch."),  # type: ignore[arg-type]
+        dtype=dtype_name(layer.storage.layout.dtype),
         scale=layer.attention.scale,
         extents={name: tuple(table.extents) for name, table in layer.storage.tables.items()},
         num_steps=0 if policy is None else policy.num_steps,

@@ -1,7 +1,8 @@
 """State of a cache besides its tensors: values that are written as JSON and validated when read."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -32,10 +33,14 @@ class _State(BaseModel):
     )
 
 
+Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+"""Dtypes of dense entries."""
+
+
 class LayerState(_State):
     """State of one layer."""
 
-    dtype: Literal["float64", "float32", "float16", "bfloat16"]
+    dtype: Dtype
     """Dtype of dense entries."""
     scale: FiniteFloat
     """Factor on the layer's logits."""
@@ -90,6 +95,8 @@ class SavedCache(_State):
     budget: Budget
     prefill: Literal["chunked", "whole"]
     chunk: Annotated[int, Field(ge=1)]
+    dtype: Dtype | None = None
+    """Dtype of dense entries as requested; None for the model's."""
     state: CacheState
 
     @field_validator("budget")
@@ -107,3 +114,9 @@ def first_error(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     # an object is long, and the message names what is wrong in it
     return f"{where}: {message}" + ("" if isinstance(found, dict) else f"; found {found!r:.80}")
+
+
+def dtype_name(dtype: torch.dtype) -> Dtype:
+    """Return the name of a dtype of dense entries."""
+    name: Any = str(dtype).removeprefix("torch.")
+    return name  # type: ignore[no-any-return]

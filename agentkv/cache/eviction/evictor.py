@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from agentkv.cache.budget import Allowance, Budget, Bytes
@@ -21,12 +22,20 @@ class Evictor:
         policy: the policy as requested.
         budget: as `parse_budget` returned it.
         meter: counts the bytes of the layers, which this makes.
+        dtype: of dense entries; None: the model's.
 
     Raises:
         PolicyError: the policy does not fit into the budget.
     """
 
-    def __init__(self, policy: Policy, budget: Budget, geometry: Geometry, meter: Meter) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        budget: Budget,
+        geometry: Geometry,
+        meter: Meter,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.policy, self.budget, self.geometry = policy, budget, geometry
         self.allowance = Allowance(policy, budget, geometry)
         self.layer_policies = {
@@ -34,7 +43,7 @@ class Evictor:
         }
         """State per layer that the policy acts on."""
         self.layers = [
-            CacheLayer(shape, policy=self.layer_policies.get(i), meter=meter)
+            CacheLayer(shape, policy=self.layer_policies.get(i), meter=meter, dtype=dtype)
             for i, shape in enumerate(geometry.layers)
         ]
         """All layers of the cache."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from agentkv.cache.hf.attach import HookedCache
 from agentkv.cache.hf.families import FAMILIES, Family, decoder
+from agentkv.cache.hf.hooked_cache import HookedCache
 
 
 class _LayerHooks:
@@ -52,7 +52,7 @@ class _LayerHooks:
         if cache is not None and stream is not None:
             added = output[0] if isinstance(output, tuple) else output
             cache.note_residual_shift(
-                self.layer_idx, _mean_shift(stream, added, mask, cache.shift_window)
+                self.layer_idx, mean_shift(stream, added, mask, cache.shift_window)
             )
 
 
@@ -71,7 +71,7 @@ class Watch:
                 handle.remove()
 
 
-def _mean_shift(stream: Tensor, added: Tensor, mask: Tensor | None, window: int) -> Tensor:
+def mean_shift(stream: Tensor, added: Tensor, mask: Tensor | None, window: int) -> Tensor:
     """Return the mean shift (B,) float32 of the last `window` tokens; stream and added (B, n,
     d)."""
     stream, added = stream.detach(), added.detach()
@@ -114,6 +114,11 @@ def watch_residual_shift(model: PreTrainedModel) -> Watch:
             for layer_idx, layer in enumerate(getattr(decoder(model), family.layers))
         ]
     )
+
+
+def is_watched(layer: nn.Module) -> bool:
+    """Return whether a decoder layer reports its residual shift."""
+    return _watching(layer) is not None
 
 
 def _watching(layer: nn.Module) -> _LayerHooks | None:

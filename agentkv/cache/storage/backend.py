@@ -53,6 +53,8 @@ class Backend:
     """Operations on the storage of a layer, in plain torch."""
 
     name: Implementation = "torch"
+    is_compiled = False
+    """True if a compiled step may take the place of `append_attend`, in all layers at once."""
 
     def append(
         self,

@@ -7,7 +7,7 @@ from agentkv.cache.storage.backend import Backend
 from agentkv.policies.policy import Policy
 from agentkv_kernels.device import choice_for, unsupported_by_triton
 from agentkv_kernels.formats import format_of
-from agentkv_kernels.layout import EMPTY, Field, Layout
+from agentkv_kernels.layout import DTYPES, EMPTY, Field, Layout
 
 TORCH = Backend()
 
@@ -51,7 +51,7 @@ def backend_for(layout: Layout, num_q_heads: int, device: torch.device) -> Backe
     wanted = choice_for(device).implementation
     if layout.format is not None and layout.format.name != "int8":
         return TORCH
-    if wanted == "numba" and layout.dtype == torch.float32:
+    if wanted == "numba" and layout.dtype in DTYPES:
         # imported here because Numba takes half a second, and is optional
         from agentkv.cache.storage.numba_backend import NUMBA
 

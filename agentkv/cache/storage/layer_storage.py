@@ -128,6 +128,13 @@ class LayerStorage(Addressed):
         tables = (self.metadata, self.dense, self.codes, self.scales)
         return all(table.is_even for table in tables if table is not None)
 
+    def reserve(self) -> None:
+        """Give every table that gains an entry in each step capacity for one more."""
+        for table in (self.metadata, self.dense):
+            table.reserve()
+        if self.queries is not None:
+            self.queries.table.reserve()
+
     # ---- views
 
     def positions(self, segment: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Backend for CPUs: one compiled call appends and attends, one drops entries of all layers.
 
-Serves float32 entries, quantized ones in the format int8. Importing this module imports Numba,
-which takes half a second.
+Serves dense entries in 32 and 16 bits, quantized ones in the format int8. Importing this module
+imports Numba, which takes half a second.
 
 Shapes as in `backend`; R flat entries of the metadata.
 """
@@ -21,7 +21,6 @@ from agentkv.cache.storage.backend import (
     single_entries,
 )
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv.cache.storage.table import Table
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
 from agentkv_kernels.formats import BLOCK
@@ -37,6 +36,7 @@ class NumbaBackend(Backend):
     """Operations on the storage of a layer, compiled by Numba."""
 
     name: Implementation = "numba"
+    is_compiled = True
 
     def append_attend(
         self,
@@ -53,7 +53,8 @@ class NumbaBackend(Backend):
     ) -> Tensor:
         layer = storage.descriptor
         layer.set_positions(first)
-        q, keys, values = q.contiguous(), keys.contiguous(), values.contiguous()
+        dtype = q.dtype
+        q, keys, values = (x.to(torch.float32).contiguous() for x in (q, keys, values))
         output = torch.empty_like(q)
         sinks_address, num_sinks = 0, 0
         if sinks is not None:
@@ -85,13 +86,12 @@ class NumbaBackend(Backend):
 
         done, mass = run()
         if not done:
-            for table in _growing(storage):
-                table.reserve()
+            storage.reserve()
             done, mass = run()
             assert done, "no capacity after it was reserved"
         if observer is not None and mass is not None:
             hand_out_mass(storage, mass, observer)
-        return output
+        return output.to(dtype)
 
     def drop(self, evictions: Iterable[Eviction]) -> None:
         entries: dict[LayerStorage, list[int]] = {}
@@ -132,12 +132,6 @@ class NumbaBackend(Backend):
         if kernel(addresses, numbers, BLOCK):
             for storage in arguments:
                 self.tidy(storage)
-
-
-def _growing(storage: LayerStorage) -> list[Table]:
-    """Return the tables that gain an entry in each step."""
-    queries = [] if storage.queries is None else [storage.queries.table]
-    return [storage.metadata, storage.dense, *queries]
 
 
 NUMBA = NumbaBackend()

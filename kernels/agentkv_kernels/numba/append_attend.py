@@ -1,5 +1,8 @@
 """Numba: one new token per segment of a layer, appended and attended, from its `LayerDescriptor`.
 
+A step first begins an entry in every segment of a layer, which is bookkeeping, and then serves
+units: a unit is some heads of one segment, and units may run in any order and at the same time.
+
 Shapes as in `layout`; G query heads per key-value head.
 """
 
@@ -12,12 +15,15 @@ from agentkv_kernels.layout import (
     CODES,
     COUNT,
     DENSE,
+    DTYPE,
     FIRST_POSITION,
+    FLOAT16,
+    FLOAT32,
     HEAD_DIM,
-    HEADS,
     KEYS,
     METADATA,
     NUM_HEADS,
+    NUM_SEGMENTS,
     PER_SEQUENCE,
     POSITION,
     QUERIES,
@@ -36,20 +42,37 @@ from agentkv_kernels.numba.addresses import (
     field_of,
     flat_entries,
     has_capacity,
-    move,
     pointer,
     table_at,
 )
 from agentkv_kernels.numba.attention import attend
+from agentkv_kernels.numba.numbers import narrowed
 
 f32, i32 = np.float32, np.int32
 
 
 @njit(error_model="numpy", cache=True)
-def append_entry(layer, metadata, dense, keys, values):
-    """Write one entry at the end of every segment, with a statistic of 0, and count it."""
-    heads, size = layer[NUM_HEADS], field_of(dense, KEYS, SIZE)
-    extents, dense_extents = extents_of(metadata), extents_of(dense)
+def layer_at(address):
+    """Return the numbers of a `LayerDescriptor`."""
+    head = carray(pointer(address), (FIRST_POSITION,), np.int64)
+    batch = table_at(head[METADATA])[NUM_SEGMENTS] // head[PER_SEQUENCE]
+    return carray(pointer(address), (FIRST_POSITION + batch,), np.int64)
+
+
+@njit(error_model="numpy", cache=True)
+def can_append(layer):
+    """Return whether every table of a layer has capacity for one more entry."""
+    if not (has_capacity(table_at(layer[METADATA])) and has_capacity(table_at(layer[DENSE]))):
+        return False
+    return layer[QUERIES] == 0 or has_capacity(table_at(layer[QUERIES]))
+
+
+@njit(error_model="numpy", cache=True)
+def begin_entry(layer):
+    """Count one more entry in every segment, with its position and a statistic of 0, and one more
+    query of every sequence, dropping the oldest of a full window."""
+    metadata = table_at(layer[METADATA])
+    extents = extents_of(metadata)
     width = field_of(metadata, TRACKED, SIZE)
     for segment in range(extents.shape[1]):
         end = extents[COUNT, segment]
@@ -60,44 +83,151 @@ def append_entry(layer, metadata, dense, keys, values):
         if width:
             address = entry_address(metadata, TRACKED, segment, 0, end)
             carray(pointer(address), (width,), np.uint8)[:] = 0
-        for head in range(heads):
-            source = (segment * heads + head) * size
-            end = dense_extents[COUNT, segment]
-            move(entry_address(dense, KEYS, segment, head, end), keys + source, size)
-            move(entry_address(dense, VALUES, segment, head, end), values + source, size)
     extents[COUNT] += 1
-    dense_extents[COUNT] += 1
-
-
-@njit(error_model="numpy", cache=True)
-def append_query(layer, queries, q, size):
-    """Append one query per sequence, dropping the oldest of a full window."""
-    extents, heads = extents_of(queries), field_of(queries, QUERY, HEADS)
+    extents_of(table_at(layer[DENSE]))[COUNT] += 1
+    if not layer[QUERIES]:
+        return
+    queries = table_at(layer[QUERIES])
+    extents = extents_of(queries)
     for sequence in range(extents.shape[1]):
         if extents[COUNT, sequence] == layer[WINDOW]:
             extents[START, sequence] += 1
             extents[COUNT, sequence] -= 1
-        end = extents[COUNT, sequence]
-        for head in range(heads):
-            source = q + (sequence * heads + head) * size
-            move(entry_address(queries, QUERY, sequence, head, end), source, size)
-        address = entry_address(queries, QUERY_POSITION, sequence, 0, end)
+        address = entry_address(queries, QUERY_POSITION, sequence, 0, extents[COUNT, sequence])
         carray(pointer(address), (1,), np.int32)[0] = layer[FIRST_POSITION + sequence]
         extents[COUNT, sequence] += 1
 
 
 @njit(error_model="numpy", cache=True)
-def update_ema(metadata, mass, keep, gain, starts_at_mass):
-    """Update the first tracked number of every entry, as `ema.Ema` defines."""
+def write_last(table, field, segment, head, numbers, like):
+    """Write float32 numbers (D,) to the last entry of a segment, in the dtype of `like`."""
+    end = extents_of(table)[COUNT, segment] - 1
+    address = entry_address(table, field, segment, head, end)
+    target = carray(pointer(address), (numbers.shape[0],), like.dtype)
+    for i in range(numbers.shape[0]):
+        target[i] = narrowed(numbers[i], like[0])
+
+
+@njit(error_model="numpy", cache=True)
+def update_ema(metadata, segment, mass, keep, gain, starts_at_mass):
+    """Update the first tracked number of a segment's entries by their mass (T,), as `ema.Ema`
+    defines."""
     extents, width = extents_of(metadata), field_of(metadata, TRACKED, SIZE) // 4
-    tracked = flat_entries(metadata, TRACKED, width, np.float32)
-    for segment in range(extents.shape[1]):
-        count = extents[COUNT, segment]
+    start = extents[BASE, segment] + extents[START, segment]
+    count = mass.shape[0]
+    tracked = flat_entries(metadata, TRACKED, width, np.float32)[start : start + count]
+    for entry in range(count):
+        tracked[entry, 0] = keep * tracked[entry, 0] + gain * mass[entry]
+    if starts_at_mass and count:
+        tracked[count - 1, 0] = mass[count - 1]
+
+
+@njit(error_model="numpy", cache=True)
+def serve(
+    layer, like, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass
+):
+    """Write the new entries of a unit and its queries, and attend; see `serve_unit`."""
+    metadata, dense = table_at(layer[METADATA]), table_at(layer[DENSE])
+    heads, dim, per = layer[NUM_HEADS], layer[HEAD_DIM], layer[PER_SEQUENCE]
+    group = q.shape[0] // heads
+    for head in range(first_head, stop_head):
+        write_last(dense, KEYS, segment, head, keys[head], like)
+        write_last(dense, VALUES, segment, head, values[head], like)
+    if layer[QUERIES]:
+        queries, first_q = table_at(layer[QUERIES]), segment % per * heads * group
+        for j in range(first_head * group, stop_head * group):
+            write_last(queries, QUERY, segment // per, first_q + j, q[j], like)
+    extents = extents_of(metadata)
+    empty = np.zeros((4, extents.shape[1]), np.int64)
+    no_codes = np.empty((0, dim), np.int8)
+    key_codes, value_codes, block_ids, code_extents = (
+        no_codes,
+        no_codes,
+        np.empty(0, np.int32),
+        empty,
+    )
+    key_exponents, value_exponents, block_extents = no_codes, no_codes, empty
+    if layer[CODES]:
+        codes, scales = table_at(layer[CODES]), table_at(layer[SCALES])
+        key_codes = flat_entries(codes, KEYS, dim, np.int8)
+        value_codes = flat_entries(codes, VALUES, dim, np.int8)
+        block_ids = flat_entries(codes, BLOCK_IDS, 1, np.int32).reshape(-1)
+        code_extents = extents_of(codes)
+        key_exponents = flat_entries(scales, KEYS, dim, np.int8)
+        value_exponents = flat_entries(scales, VALUES, dim, np.int8)
+        block_extents = extents_of(scales)
+    attend(
+        segment,
+        first_head,
+        stop_head,
+        heads,
+        q,
+        f32(factor),
+        sinks,
+        extents[COUNT, segment],
+        flat_entries(dense, KEYS, dim, like.dtype),
+        flat_entries(dense, VALUES, dim, like.dtype),
+        extents_of(dense),
+        key_codes,
+        value_codes,
+        block_ids,
+        code_extents,
+        key_exponents,
+        value_exponents,
+        block_extents,
+        output,
+        mass,
+    )
+
+
+@njit(error_model="numpy", cache=True)
+def serve_unit(
+    layer,
+    segment,
+    first_head,
+    stop_head,
+    factor,
+    q,
+    keys,
+    values,
+    sinks,
+    output,
+    mass_address,
+    keep,
+    gain,
+    starts_at_mass,
+):
+    """Write the new entries of some heads of a segment, attend in them, and update statistics.
+
+    Args:
+        layer: numbers of a `LayerDescriptor` in which `begin_entry` has begun an entry.
+        factor: float64, scale * log2(e).
+        q, output: (W * G, D) float32, of the segment.
+        keys, values: (W, D) float32, of the segment.
+        sinks: (W * G,) float32, of the segment; (0,) for none.
+        mass_address: address of (R,) float32 that receives the mass, in the layout of the metadata;
+            0: write no mass.
+        keep, gain, starts_at_mass: float64, float64, bool, as in `ema.Ema`; a gain of 0: no update.
+            With a gain or a mass, the heads must be all of the segment.
+    """
+    extents = extents_of(table_at(layer[METADATA]))
+    mass = np.empty(0, np.float32)
+    if mass_address:
         start = extents[BASE, segment] + extents[START, segment]
-        for entry in range(start, start + count):
-            tracked[entry, 0] = keep * tracked[entry, 0] + gain * mass[entry]
-        if starts_at_mass and count:
-            tracked[start + count - 1, 0] = mass[start + count - 1]
+        mass = carray(pointer(mass_address + 4 * start), (extents[COUNT, segment],), np.float32)
+        mass[:] = f32(0.0)
+    elif gain:
+        mass = np.zeros(extents[COUNT, segment], np.float32)
+    unit = (segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass)
+    if layer[DTYPE] == FLOAT32:
+        serve(layer, np.empty(1, np.float32), *unit)
+    elif layer[DTYPE] == FLOAT16:
+        serve(layer, np.empty(1, np.int16), *unit)
+    else:
+        serve(layer, np.empty(1, np.uint16), *unit)
+    if gain:
+        metadata = table_at(layer[METADATA])
+        update_ema(metadata, segment, mass, f32(keep), f32(gain), starts_at_mass)
 
 
 @njit(error_model="numpy", cache=True, nogil=True)
@@ -124,69 +254,44 @@ def append_attend(
         factor: float64, scale * log2(e).
         q, keys, values, output: addresses of (N, W * G, D) and (N, W, D), float32, contiguous.
         sinks: address of (num_sinks, W * G) float32; num_sinks is 0 for none.
-        mass_address: address of (R,) float32 that receives the mass, in the layout that the
-            metadata has with the new entry; 0: write no mass.
-        keep, gain, starts_at_mass: float64, float64, bool, as in `ema.Ema`; a gain of 0: no update.
+        mass_address, keep, gain, starts_at_mass: as in `serve_unit`, the mass in the layout that
+            the metadata has with the new entry.
 
     Returns:
         False if some table lacks capacity for an entry; nothing has changed then.
     """
-    head = carray(pointer(address), (FIRST_POSITION,), np.int64)
-    metadata, dense = table_at(head[METADATA]), table_at(head[DENSE])
-    num_segments = extents_of(metadata).shape[1]
-    batch = num_segments // head[PER_SEQUENCE]
-    layer = carray(pointer(address), (FIRST_POSITION + batch,), np.int64)
-    if not (has_capacity(metadata) and has_capacity(dense)):
+    layer = layer_at(address)
+    if not can_append(layer):
         return False
-    if layer[QUERIES] and not has_capacity(table_at(layer[QUERIES])):
-        return False
+    begin_entry(layer)
     heads, dim = layer[NUM_HEADS], layer[HEAD_DIM]
-    append_entry(layer, metadata, dense, keys, values)
-    empty, no_codes = np.zeros((4, num_segments), np.int64), np.empty((0, dim), np.int8)
-    key_codes, value_codes, block_ids, code_extents = (
-        no_codes,
-        no_codes,
-        np.empty(0, np.int32),
-        empty,
+    num_segments = table_at(layer[METADATA])[NUM_SEGMENTS]
+    shape, own = (num_segments, heads * group, dim), (num_segments, heads, dim)
+    queries = carray(pointer(q), shape, np.float32)
+    new_keys, new_values = (
+        carray(pointer(keys), own, np.float32),
+        carray(pointer(values), own, np.float32),
     )
-    key_exponents, value_exponents, block_extents = no_codes, no_codes, empty
-    if layer[CODES]:
-        codes, scales = table_at(layer[CODES]), table_at(layer[SCALES])
-        key_codes = flat_entries(codes, KEYS, dim, np.int8)
-        value_codes = flat_entries(codes, VALUES, dim, np.int8)
-        block_ids = flat_entries(codes, BLOCK_IDS, 1, np.int32).reshape(-1)
-        code_extents = extents_of(codes)
-        key_exponents = flat_entries(scales, KEYS, dim, np.int8)
-        value_exponents = flat_entries(scales, VALUES, dim, np.int8)
-        block_extents = extents_of(scales)
-    shape = (num_segments, heads * group, dim)
-    num_entries = flat_entries(metadata, POSITION, 1, np.int32).shape[0]
-    mass = np.empty(0, np.float32)
-    if mass_address:
-        mass = carray(pointer(mass_address), (num_entries,), np.float32)
-    elif gain:
-        mass = np.empty(num_entries, np.float32)
-    attend(
-        heads,
-        carray(pointer(q), shape, np.float32),
-        f32(factor),
-        carray(pointer(sinks), (num_sinks, heads * group), np.float32),
-        extents_of(metadata),
-        flat_entries(dense, KEYS, dim, np.float32),
-        flat_entries(dense, VALUES, dim, np.float32),
-        extents_of(dense),
-        key_codes,
-        value_codes,
-        block_ids,
-        code_extents,
-        key_exponents,
-        value_exponents,
-        block_extents,
-        carray(pointer(output), shape, np.float32),
-        mass,
-    )
-    if gain:
-        update_ema(metadata, mass, f32(keep), f32(gain), starts_at_mass)
-    if layer[QUERIES]:
-        append_query(layer, table_at(layer[QUERIES]), q, dim * 4)
+    outputs = carray(pointer(output), shape, np.float32)
+    all_sinks = carray(pointer(sinks), (num_sinks, heads * group), np.float32)
+    for segment in range(num_segments):
+        segment_sinks = np.empty(0, np.float32)
+        if num_sinks:
+            segment_sinks = all_sinks[segment % num_sinks]
+        serve_unit(
+            layer,
+            segment,
+            0,
+            heads,
+            factor,
+            queries[segment],
+            new_keys[segment],
+            new_values[segment],
+            segment_sinks,
+            outputs[segment],
+            mass_address,
+            keep,
+            gain,
+            starts_at_mass,
+        )
     return True

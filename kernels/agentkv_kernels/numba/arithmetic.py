@@ -9,6 +9,8 @@ Shapes: entries (R, D); q and out (G, D), one query head each; s and p (G, T), a
 import numpy as np
 from numba import njit
 
+from agentkv_kernels.numba.numbers import widened
+
 f32, i32 = np.float32, np.int32
 
 # reordering sums lets loops over channels become vector instructions; infinities and NaN keep their
@@ -43,10 +45,10 @@ def logits_of_one(q, j, keys, entry, s, t, stop, tops):
         a = b = c = d = f32(0.0)
         for i in range(q.shape[1]):
             x = q[j, i]
-            a += x * f32(keys[entry, i])
-            b += x * f32(keys[entry + 1, i])
-            c += x * f32(keys[entry + 2, i])
-            d += x * f32(keys[entry + 3, i])
+            a += x * widened(keys[entry, i])
+            b += x * widened(keys[entry + 1, i])
+            c += x * widened(keys[entry + 2, i])
+            d += x * widened(keys[entry + 3, i])
         s[j, t], s[j, t + 1], s[j, t + 2], s[j, t + 3] = a, b, c, d
         top = max(top, max(max(a, b), max(c, d)))
         t += 4
@@ -54,7 +56,7 @@ def logits_of_one(q, j, keys, entry, s, t, stop, tops):
     while t < stop:
         a = f32(0.0)
         for i in range(q.shape[1]):
-            a += q[j, i] * f32(keys[entry, i])
+            a += q[j, i] * widened(keys[entry, i])
         s[j, t] = a
         top = max(top, a)
         t += 1
@@ -73,8 +75,8 @@ def logits(q, keys, first, s, start, stop, tops):
             e = f = g = h = f32(0.0)
             for i in range(q.shape[1]):
                 x, y = q[j, i], q[k, i]
-                w0, w1 = f32(keys[entry, i]), f32(keys[entry + 1, i])
-                w2, w3 = f32(keys[entry + 2, i]), f32(keys[entry + 3, i])
+                w0, w1 = widened(keys[entry, i]), widened(keys[entry + 1, i])
+                w2, w3 = widened(keys[entry + 2, i]), widened(keys[entry + 3, i])
                 a += x * w0
                 b += x * w1
                 c += x * w2
@@ -114,15 +116,15 @@ def mix_into_one(p, j, t, stop, values, entry, out):
     while t + 4 <= stop:
         a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
         for i in range(out.shape[1]):
-            w0, w1 = f32(values[entry, i]), f32(values[entry + 1, i])
-            w2, w3 = f32(values[entry + 2, i]), f32(values[entry + 3, i])
+            w0, w1 = widened(values[entry, i]), widened(values[entry + 1, i])
+            w2, w3 = widened(values[entry + 2, i]), widened(values[entry + 3, i])
             out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
         t += 4
         entry += 4
     while t < stop:
         a = p[j, t]
         for i in range(out.shape[1]):
-            out[j, i] += a * f32(values[entry, i])
+            out[j, i] += a * widened(values[entry, i])
         t += 1
         entry += 1
 
@@ -137,8 +139,8 @@ def mix(p, start, stop, values, first, out):
             a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
             e, f, g, h = p[k, t], p[k, t + 1], p[k, t + 2], p[k, t + 3]
             for i in range(out.shape[1]):
-                w0, w1 = f32(values[entry, i]), f32(values[entry + 1, i])
-                w2, w3 = f32(values[entry + 2, i]), f32(values[entry + 3, i])
+                w0, w1 = widened(values[entry, i]), widened(values[entry + 1, i])
+                w2, w3 = widened(values[entry + 2, i]), widened(values[entry + 3, i])
                 out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
                 out[k, i] += e * w0 + f * w1 + g * w2 + h * w3
             t += 4

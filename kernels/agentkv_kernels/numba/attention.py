@@ -51,13 +51,16 @@ def first_entry(extents, segment, head, heads):
     return heads * base + head * capacity + extents[START, segment]
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
+@njit(error_model="numpy", fastmath=FAST, cache=True)
 def attend(
+    segment,
+    first_head,
+    stop_head,
     heads,
     q,
     factor,
     sinks,
-    extents,
+    num_entries,
     keys,
     values,
     dense_extents,
@@ -71,74 +74,66 @@ def attend(
     output,
     mass,
 ):
-    """Attend in all segments; write `output` and, unless it is empty, `mass`.
+    """Attend in some heads of one segment; write `output`, and add to `mass` unless it is empty.
 
     Args:
         heads: W.
-        q, output: (N, W * G, D) float32.
+        q, output: (W * G, D) float32, of the segment.
         factor: scale * log2(e).
-        sinks: (S, W * G) float32; S = 0 for none.
-        extents: (4, N) of the metadata.
-        mass: (R,) float32 in the layout of the metadata, or (0,).
+        sinks: (W * G,) float32, of the segment; (0,) for none.
+        num_entries: T.
+        mass: (T,) float32, of the segment, or (0,).
         others: flat fields and extents as in `ragged.StoredEntries`; without quantized entries,
             empty fields and extents of zeros.
     """
-    head_dim, num_segments = q.shape[2], extents.shape[1]
-    group, most = q.shape[1] // heads, np.int64(extents[COUNT].max())
-    s, runs = np.empty((group, most), f32), np.empty((most, 3), i32)
+    head_dim, group = q.shape[1], q.shape[0] // heads
+    s, runs = np.empty((group, num_entries), f32), np.empty((num_entries, 3), i32)
     query, moved = np.empty((group, head_dim), f32), np.empty((group, head_dim), f32)
     out, tops = np.empty((group, head_dim), f32), np.empty(group, f32)
-    for segment in range(num_segments):
-        num_coded = np.int64(code_extents[COUNT, segment])
-        num_entries = np.int64(extents[COUNT, segment])
-        first = first_entry(extents, segment, 0, 1)
-        ids = block_ids[first_entry(code_extents, segment, 0, 1) :]
-        num_runs = find_runs(ids, num_coded, num_entries, runs)
-        if not num_runs:
-            output[segment] = f32(0.0)
-        if mass.shape[0]:
-            mass[first : first + num_entries] = f32(0.0)
-        for head in range(heads if num_runs else 0):
-            first_code = first_entry(code_extents, segment, head, heads)
-            first_dense = first_entry(dense_extents, segment, head, heads) - num_coded
-            first_block = first_entry(block_extents, segment, head, heads)
-            first_q = head * group
-            for j in range(group):
-                tops[j] = LOWEST
-                if sinks.shape[0]:
-                    tops[j] = sinks[segment % sinks.shape[0], first_q + j] * LOG2_E
-                for i in range(head_dim):
-                    query[j, i] = q[segment, first_q + j, i] * factor
-                    out[j, i] = f32(0.0)
-            for r in range(num_runs):
-                t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
-                if block < 0:
-                    logits(query, keys, first_dense + t, s, t, stop, tops)
-                else:
-                    for j in range(group):
-                        scaled(query, j, key_exponents, first_block + block, moved)
-                    logits(moved, key_codes, first_code + t, s, t, stop, tops)
-            for j in range(group):
-                total = softmax(s, j, num_entries, tops[j])
-                if sinks.shape[0]:
-                    sink = sinks[segment % sinks.shape[0], first_q + j] * LOG2_E
-                    total += power_of_two(f32(sink - tops[j]))
-                share = f32(1.0) / total
-                for entry in range(num_entries):
-                    s[j, entry] *= share
-                if mass.shape[0]:
-                    share = f32(1.0) / f32(q.shape[1])
-                    for entry in range(num_entries):
-                        mass[first + entry] += s[j, entry] * share
-            for r in range(num_runs):
-                t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
-                if block < 0:
-                    mix(s, t, stop, values, first_dense + t, out)
-                    continue
-                moved[:] = f32(0.0)
-                mix(s, t, stop, value_codes, first_code + t, moved)
+    num_coded = np.int64(code_extents[COUNT, segment])
+    ids = block_ids[first_entry(code_extents, segment, 0, 1) :]
+    num_runs = find_runs(ids, num_coded, num_entries, runs)
+    for head in range(first_head, stop_head):
+        first_code = first_entry(code_extents, segment, head, heads)
+        first_dense = first_entry(dense_extents, segment, head, heads) - num_coded
+        first_block = first_entry(block_extents, segment, head, heads)
+        first_q = head * group
+        for j in range(group):
+            tops[j] = LOWEST
+            if sinks.shape[0]:
+                tops[j] = sinks[first_q + j] * LOG2_E
+            for i in range(head_dim):
+                query[j, i] = q[first_q + j, i] * factor
+                out[j, i] = f32(0.0)
+        for r in range(num_runs):
+            t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+            if block < 0:
+                logits(query, keys, first_dense + t, s, t, stop, tops)
+            else:
                 for j in range(group):
-                    scaled(moved, j, value_exponents, first_block + block, moved)
-                    for i in range(head_dim):
-                        out[j, i] += moved[j, i]
-            output[segment, first_q : first_q + group] = out
+                    scaled(query, j, key_exponents, first_block + block, moved)
+                logits(moved, key_codes, first_code + t, s, t, stop, tops)
+        for j in range(group):
+            total = softmax(s, j, num_entries, tops[j])
+            if sinks.shape[0]:
+                sink = sinks[first_q + j] * LOG2_E
+                total += power_of_two(f32(sink - tops[j]))
+            share = f32(1.0) / total
+            for entry in range(num_entries):
+                s[j, entry] *= share
+            if mass.shape[0]:
+                share = f32(1.0) / f32(q.shape[0])
+                for entry in range(num_entries):
+                    mass[entry] += s[j, entry] * share
+        for r in range(num_runs):
+            t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+            if block < 0:
+                mix(s, t, stop, values, first_dense + t, out)
+                continue
+            moved[:] = f32(0.0)
+            mix(s, t, stop, value_codes, first_code + t, moved)
+            for j in range(group):
+                scaled(moved, j, value_exponents, first_block + block, moved)
+                for i in range(head_dim):
+                    out[j, i] += moved[j, i]
+        output[first_q : first_q + group] = out

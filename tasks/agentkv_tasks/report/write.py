@@ -20,6 +20,7 @@ from agentkv.files import make_folder, write_atomic
 from agentkv.trace import Trace, TraceError, read_trace
 from agentkv_tasks.report.curves import curves, plots
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
+from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.summary import BASELINE, human_bytes, percent, summarize
 from agentkv_tasks.report.tables import distance_bands, p_value, policy_lines, references
@@ -142,6 +143,11 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         baseline=baseline,
         most_peak=max(peaks, default=0),
         plots=plots(curves(summaries, run.traces)),
+        parts=part_times(rows),
+        parts_by_policy={
+            summary.label: {part.name: part for part in part_times(summary.rows)}
+            for summary in summaries
+        },
         categories=sorted({name for summary in summaries for name in summary.by_category}),
         failures=[row for row in rows if row.status in FAILURES],
         grid=grid(summaries, run.traces, run.hrefs),

@@ -26,7 +26,7 @@ from agentkv_tasks.results import (
     refuse_other_settings,
     refuse_other_versions,
 )
-from agentkv_tasks.run.display import RunDisplay, failure_lines, result_table
+from agentkv_tasks.run.display import RunDisplay, failure_lines, parts_table, result_table
 from agentkv_tasks.run.plan import Plan, default_threads, make_plan, total
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.run.scheduler import run_jobs
@@ -184,6 +184,9 @@ def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> 
         console.print(result_table(rows))
         for line in failure_lines(rows):
             console.print(Text(line, style="yellow"), soft_wrap=True)
+        if (parts := parts_table(rows)) is not None:
+            console.print()
+            console.print(parts)
     path = write_report(out)
     console.print(Text(f"report: {path}"), soft_wrap=True)
     return path

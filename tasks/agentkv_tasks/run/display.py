@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import human_bytes, percent, summarize
 from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.run.plan import Job
@@ -187,6 +188,27 @@ def result_table(rows: Sequence[Row]) -> Table:
             "-" if summary.peak_ratio is None else f"{summary.peak_ratio:.1f}x",
             f"{summary.mean_steps:.1f}",
         )
+    return table
+
+
+def parts_table(rows: Sequence[Row]) -> Table | None:
+    """Return where the time of the episodes went; None if no row was profiled. Fits 80 columns."""
+    times = part_times(rows)
+    if not times:
+        return None
+    num = sum(row.parts is not None for row in rows)
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        caption=f"mean of {num} episode{'s' * (num != 1)}, {sum(t.seconds for t in times):.2f} s",
+        caption_justify="left",
+    )
+    table.add_column("part", overflow="fold", max_width=40)
+    table.add_column("s/episode", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for part in times:
+        table.add_row(Text(part.name), f"{part.seconds:.3f}", percent(part.share))
     return table
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
+from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, evaluate
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
@@ -59,6 +60,8 @@ class EpisodeRunner:
         self._model: RemoteModel | None = None
         self._server: Server | None = None
         self._ocr: Ocr | None = None
+        self._stopwatch: Stopwatch | None = None
+        """Times the current episode; None unless the run profiles."""
         self.addresses = Addresses({}, {})
 
     def __enter__(self) -> "EpisodeRunner":
@@ -96,6 +99,7 @@ class EpisodeRunner:
             secrets.add_credentials(text)
         row = blank_row(self._plan, job, device=self.device)
         started = time.monotonic()
+        self._stopwatch = Stopwatch() if self._settings.profile else None
         reset_peaks()
 
         def on_step(step: Step) -> None:
@@ -134,6 +138,7 @@ class EpisodeRunner:
         return replace(
             row,
             **_totals(steps),
+            parts=None if self._stopwatch is None else _rounded(self._stopwatch.read()),
             seconds=round(time.monotonic() - started, 3),
             allocator_peak_bytes=peaks.allocator_bytes,
             rss_peak_bytes=peaks.rss_bytes,
@@ -212,11 +217,14 @@ class EpisodeRunner:
         if self._model is None:
             return None
         # The resolved budget is None for a policy that keeps everything.
-        return self._model.with_cache(job.policy, job.policy_parameters["budget"])
+        return self._model.with_cache(
+            job.policy, job.policy_parameters["budget"], stopwatch=self._stopwatch
+        )
 
     def _score(self, task: Any, row: Row, episode: Episode, session: Session) -> Row:
         assert self._browser is not None
-        with self._browser.watchdog.limit(_EVALUATION_S):  # a check runs scripts of the page
+        # A check runs scripts of the page.
+        with timed(self._stopwatch, "scoring"), self._browser.watchdog.limit(_EVALUATION_S):
             final = Final.of(session.page, episode.answer, self.addresses)
             score = evaluate(
                 task,
@@ -239,11 +247,13 @@ class EpisodeRunner:
             addresses=dict(self.addresses.origins),
             viewport=(width, height),
             ocr=self._ocr,
+            stopwatch=self._stopwatch,
         )
 
     def _launch(self) -> None:
         path = self._settings.browser_path
-        launched = Browser.launch(executable=str(path) if path else None)
+        with timed(self._stopwatch, "browser"):
+            launched = Browser.launch(executable=str(path) if path else None)
         self._browser = self._browser_stack.enter_context(launched)
 
     def _close_browser(self) -> None:
@@ -301,6 +311,10 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
             "decode_s": round(sum(step.decode_s for step in steps), 4),
         }
     return costs
+
+
+def _rounded(parts: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(seconds, 4) for name, seconds in parts.items()}
 
 
 def _crash_row(row: Row, error: Exception) -> Row:

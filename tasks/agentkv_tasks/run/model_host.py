@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentkv.build import load_run_model, make_acting
+from agentkv_env.timing import Stopwatch
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
 from agentkv_tasks.run.child_process import become_child
@@ -197,8 +198,11 @@ class Host:
             self._send(client, client.failure)
             return
         deadline = None if ask.seconds is None else time.monotonic() + ask.seconds
+        stopwatch = Stopwatch() if self._settings.profile else None
         try:
-            client.pending = client.conversation.start_reply(ask.page, ask.note, deadline)
+            client.pending = client.conversation.start_reply(
+                ask.page, ask.note, deadline, stopwatch=stopwatch
+            )
         except Exception as error:  # one failed episode must not end the others
             self._send(client, _failed(error))
         else:

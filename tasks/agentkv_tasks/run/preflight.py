@@ -64,7 +64,7 @@ def examine(*, browser_path: Path | None = None, model: str = "nano") -> Iterato
         yield Finding("tesseract", "ok", tesseract)
     yield _fonts()
     yield from _compute()
-    yield _model(model)
+    yield from _model(model)
     yield _sites()
     yield Finding("commit", "ok", commit() or "not run from a git checkout")
 
@@ -117,20 +117,26 @@ def _compute() -> Iterator[Finding]:
     yield Finding("kernels", "degraded" if is_slower else "ok", str(choice))
 
 
-def _model(name: str) -> Finding:
+def _model(name: str) -> Iterator[Finding]:
     if name in SCRIPTED:
-        return Finding("model", "ok", f"the script '{name}'")
+        yield Finding("model", "ok", f"the script '{name}'")
+        return
+    from agentkv.cache.hf.forward import COMPILED, decoding
     from agentkv.models.find import ModelError
     from agentkv.models.load import load_model
 
     try:
         model = load_model(name)
     except ModelError as error:
-        return Finding("model", "missing", str(error))
+        yield Finding("model", "missing", str(error))
+        return
     num_parameters = sum(parameter.numel() for parameter in model.model.parameters())
     size = f"{num_parameters / 1e6:.1f} M parameters on {model.model.device}"
     limit = model.max_positions or "any number of"
-    return Finding("model", "ok", f"{name}: {size}, {limit} positions")
+    yield Finding("model", "ok", f"{name}: {size}, {limit} positions")
+    way = decoding(model.model)
+    is_slower = way != COMPILED and model.model.device.type == "cpu"
+    yield Finding("decoding", "degraded" if is_slower else "ok", way)
 
 
 def _sites() -> Finding:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from agentkv.config import PolicySettings
 from agentkv.models.model import ContextLimit, Reply
 from agentkv_env.page import Page
+from agentkv_env.timing import Stopwatch
 
 Connection = multiprocessing.connection.Connection
 
@@ -91,9 +92,19 @@ class RemoteModel:
         assert isinstance(greeting, Connected)
         self.name, self.device = greeting.name, greeting.device
 
-    def with_cache(self, policy: PolicySettings, budget: int | str | None) -> "RemoteActing":
-        """Return a `Model` whose caches use `policy`."""
-        return RemoteActing(self.name, self._channel, policy, budget)
+    def with_cache(
+        self,
+        policy: PolicySettings,
+        budget: int | str | None,
+        *,
+        stopwatch: Stopwatch | None = None,
+    ) -> "RemoteActing":
+        """Return a `Model` whose caches use `policy`.
+
+        Args:
+            stopwatch: charged with the parts that the model's process measures.
+        """
+        return RemoteActing(self.name, self._channel, policy, budget, stopwatch)
 
     def end(self) -> Peaks:
         """End the current episode and return its peak memory."""
@@ -111,10 +122,11 @@ class RemoteActing:
     channel: "_Channel"
     policy: PolicySettings
     budget: int | str | None
+    stopwatch: Stopwatch | None
 
     def begin(self, goal: str, *, seed: int = 0) -> "RemoteConversation":
         self.channel.send(Begin(self.policy, self.budget, goal, seed))
-        return RemoteConversation(self.channel)
+        return RemoteConversation(self.channel, self.stopwatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,7 @@ class RemoteConversation:
     """An episode with the remote model."""
 
     channel: "_Channel"
+    stopwatch: Stopwatch | None
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Return the reply to a page, as `Conversation.reply` does.
@@ -132,10 +145,13 @@ class RemoteConversation:
             ReplyFailed: any other error in the model's process.
         """
         seconds = None if deadline is None else deadline - time.monotonic()
+        asked = {} if self.stopwatch is None else self.stopwatch.read()
         self.channel.send(Ask(page, note, seconds))
         answer = self.channel.receive()
         match answer:
             case Reply():
+                if self.stopwatch is not None:
+                    self.stopwatch.attribute(asked, answer.parts or {})
                 return answer
             case Failed(kind="TimeoutError"):
                 raise TimeoutError(answer.message)

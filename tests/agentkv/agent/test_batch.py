@@ -104,7 +104,7 @@ def test_a_step_reads_one_long_chunk_and_advances_replies_in_progress(
     while generation.prefilled_at is None:
         batch.step()
     pages = [
-        reader.start_reply(replace(page, nodes=page.nodes * 6)).generation for reader in readers
+        reader.start_reply(replace(page, nodes=page.nodes * 24)).generation for reader in readers
     ]
     for each in pages:
         batch.add(each)

@@ -1,6 +1,6 @@
 """Every named policy as plain loops over positions, written from the papers and not from the code.
 
-A policy is an object with one method, `step`, called once after every forward. It looks at the
+A policy is an object with one method, `step`, called once after every chunk of tokens. It looks at the
 layers of a dense model (`dense.py`) and shortens their `held` lists. Where a paper is silent or its
 formula is lost, the docstring says "our choice"; the choice is the one that `agentkv policies NAME`
 states. Symbols: T tokens held by a head, w window queries, b the budget of a head in tokens.
@@ -26,8 +26,9 @@ class Policy:
         self.margins: list[float] = []
         """Per layer: how close the latest step's closest decision was, relative."""
 
-    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray) -> None:
-        """Take in one forward of `num_new` tokens whose last token has these logits."""
+    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
+        """Take in `num_new` tokens, the last of which has these logits; None: more of the same
+        forward follows, and a gate waits for its end (our choice)."""
         self.margins = [math.inf] * len(layers)
         self.layers = [layer for layer in layers if layer.sliding is None]
         for layer in self.layers:
@@ -37,7 +38,7 @@ class Policy:
     def notice(self, layer: Layer, num_new: int) -> None:
         """Update what the policy remembers of the tokens of one layer."""
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         """Let tokens go wherever more are held than may be."""
 
     # ---- the only ways in which anything is ever chosen
@@ -98,7 +99,7 @@ class Window(Policy):
         super().__init__(budget)
         self.sinks = sinks
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         for layer in self.layers:
             for held in layer.held:
                 if len(held) > self.budget:
@@ -123,7 +124,7 @@ class H2O(Policy):
                 drawn = layer.weights[h, :, :, i].sum() / layer.weights.shape[1]
                 self.sums[layer, h, i] = self.sums.get((layer, h, i), 0.0) + drawn
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         recent = self.budget // 2
         for layer in self.layers:
             for h, held in enumerate(layer.held):
@@ -158,7 +159,7 @@ class Scissorhands(Policy):
                     if weights[t - first, i] < 1 / len(visible):
                         by.append(t)
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         for layer in self.layers:
             since = layer.num_seen - self.history
             for h, held in enumerate(layer.held):
@@ -199,7 +200,7 @@ class SnapKV(Policy):
         """Tokens per head in each layer."""
         return [self.budget] * len(self.layers)
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         for layer, budget in zip(self.layers, self.budgets(), strict=True):
             held = sum(len(of_head) for of_head in layer.held)
             if held > budget * len(layer.held):
@@ -359,7 +360,7 @@ class Arkv(SnapKV):
         features = (entropy, variance, kurtosis)
         return math.prod(f ** (1 / t) for f, t in zip(features, self.temperatures, strict=True))
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         seen = self.layers[0].num_seen
         if num_new == 1:
             self.prefilling = False
@@ -460,7 +461,7 @@ class EdieTada(Edie):
             low, high = (factor, high) if shares.sum() < capacity else (low, factor)
         return whole(list(shares), capacity)
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         if num_new > 1:
             self.num_earlier = len(self.errors)
             self.errors.append([self.error(layer) for layer in self.layers])
@@ -516,10 +517,12 @@ class ConfKV(Policy):
     def budgets(self, budget: int) -> list[int]:
         return [budget] * len(self.layers)
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        self.cut(self.budget)
+        if logits is None:
+            return
         confidence = self.confidence(logits)
         self.was_sure.append(confidence >= self.threshold)
-        self.cut(self.budget)
         for layer in self.layers:
             self.close(layer, confidence, self.threshold)
         if self.was_sure[-1]:
@@ -552,7 +555,7 @@ class Quantised(Policy):
         super().__init__(None)
         self.storage = Storage(recent, store)
 
-    def evict(self, num_new: int, logits: np.ndarray) -> None:
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         self.storage.apply_gate(self.layers)
 
 

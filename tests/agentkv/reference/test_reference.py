@@ -2,7 +2,7 @@
 
 Both sides run the same tiny model. The reference keeps every token in float64 and overlooks those
 that a loop has dropped (`dense.py`, `loops.py`, `formats.py`); the cache really drops them. After
-every forward of two turns both must hold the same positions in every layer and head, and give the
+every forward of two turns, which may read several chunks, both must hold the same positions in every layer and head, and give the
 same logits, which also shows how what is held is stored.
 """
 
@@ -33,6 +33,9 @@ import agentkv
 from agentkv.policies.registry import NAMED
 from tests.agentkv.reference import formats, loops
 from tests.agentkv.reference.dense import Dense
+
+Forward = list[list[int]]
+"""The token ids that one forward reads, chunk by chunk."""
 
 VOCAB = 64
 CHUNK = 24
@@ -104,6 +107,8 @@ class Case:
     budget: int | None = 28
     pages: tuple[int, int] = (58, 51)
     """Tokens of the page that either turn begins with."""
+    compares_layers: bool = False
+    """The policy acts between forwards only, so that `feed` reads one chunk per forward."""
     went_all_ways: Callable[[loops.Policy], bool] = lambda policy: True
     """Return True if a run exercised everything special about the policy."""
 
@@ -154,10 +159,13 @@ CASES = {
         {"window": 6},
         budget=66,
         pages=(90, 51),
+        compares_layers=True,
         went_all_ways=lambda policy: min(policy.ratios) < 0.9 and bool(policy.quantized),
     ),
     "edie": Case("gemma3", lambda: loops.Edie(28, **SMALL), SMALL),
-    "edie-tada": Case("llama", lambda: loops.EdieTada(28, **SMALL), SMALL),
+    "edie-tada": Case(
+        "llama", lambda: loops.EdieTada(28, **SMALL), SMALL, compares_layers=True
+    ),
     "conf-kv": Case("mistral", lambda: loops.ConfKV(28, **SURE), SURE, went_all_ways=wavered),
     "conf-kv-int8": Case("gpt_oss", lambda: loops.ConfKVInt8(150, **AGED), AGED, **INT8),
     "conf-kv-l": Case("qwen2", lambda: loops.ConfKVL(150, **AGED), AGED, **INT8),
@@ -180,16 +188,22 @@ class Reference:
         self.dense = Dense(model_of(case.family))
         self.policy = case.loops()
         self.excused = 0
+        self.margins: list[float] = []
+        """Per layer: the closest decision of the latest forward, relative."""
 
-    def forward(self, ids: list[int]) -> torch.Tensor:
-        """The last token's logits (V,)."""
-        logits = self.dense.forward(ids)
-        self.policy.step(self.dense.layers, len(ids), logits)
+    def forward(self, chunks: Forward) -> torch.Tensor:
+        """The last token's logits (V,). Only the last chunk has logits: the gate acts once."""
+        margins = []
+        for number, ids in enumerate(chunks, 1):
+            logits = self.dense.forward(ids)
+            is_last = number == len(chunks)
+            self.policy.step(self.dense.layers, len(ids), logits if is_last else None)
+            margins.append(self.policy.margins)
+        self.margins = [min(of_layer) for of_layer in zip(*margins, strict=True)]
         return torch.from_numpy(logits)
 
     def assert_held(self, kept: list[list[list[int]]], where: str) -> None:
         """Compare with the cache's, per layer and head; after a near tie, go on as the cache."""
-        margins = self.policy.margins
         for number, layer in enumerate(self.policy.layers):
             mine, theirs = layer.held, kept[self.dense.layers.index(layer)]
             if mine != theirs:
@@ -197,9 +211,9 @@ class Reference:
                     f"{sorted(set(a) - set(b))} against {sorted(set(b) - set(a))}"
                     for a, b in zip(mine, theirs, strict=True)
                 ]
-                assert margins[number] < NEAR, (
+                assert self.margins[number] < NEAR, (
                     f"{where}, layer {number}: only the paper's against only the cache's, per "
-                    f"head: {'; '.join(only)}. The closest decision was by {margins[number]:.1e}"
+                    f"head: {'; '.join(only)}. The closest decision was by {self.margins[number]:.1e}"
                 )
                 self.excused += 1
                 layer.held[:] = [list(held) for held in theirs]
@@ -248,16 +262,17 @@ class Watched:
 def test_what_feed_keeps_is_what_the_paper_says(name):
     case = CASES[name]
     watched, reference = Watched(case, name), Reference(case)
-    forwards = []
+    forwards: list[Forward] = []
     for turn, length in enumerate(REPLIES):
         page = page_of(case, turn)
         logits = watched.cache.feed(watched.model, torch.tensor([page]))
-        forwards += [page[n : n + CHUNK] for n in range(0, len(page), CHUNK)]
+        chunks = [page[n : n + CHUNK] for n in range(0, len(page), CHUNK)]
+        forwards += [[chunk] for chunk in chunks] if case.compares_layers else [chunks]
         for _ in range(length):
-            forwards.append([int(logits[0].argmax())])
-            logits = watched.cache.feed(watched.model, torch.tensor([forwards[-1]]))
+            forwards.append([[int(logits[0].argmax())]])
+            logits = watched.cache.feed(watched.model, torch.tensor(forwards[-1]))
     watched.end()
-    assert watched.sizes == [len(ids) for ids in forwards]
+    assert watched.sizes == [sum(map(len, chunks)) for chunks in forwards]
     follow(reference, watched, forwards)
 
 
@@ -276,19 +291,20 @@ def test_what_generate_keeps_is_what_the_paper_says(name):
         )  # fmt: skip
         fed = fed if isinstance(fed, int) else int(fed[0])
         whole = ids[0].tolist()
-        forwards += [whole[fed:-length], *([token] for token in whole[-length:-1])]
+        forwards += [[whole[fed:-length]], *([[token]] for token in whole[-length:-1])]
     watched.end()
-    assert watched.sizes == [len(new) for new in forwards]
+    assert watched.sizes == [sum(map(len, chunks)) for chunks in forwards]
     follow(reference, watched, forwards)
 
 
-def follow(reference: Reference, watched: Watched, forwards: list[list[int]]) -> None:
+def follow(reference: Reference, watched: Watched, forwards: list[Forward]) -> None:
     said = None
-    for number, ids in enumerate(forwards):
-        where = f"forward {number} of {len(ids)} tokens"
-        if len(ids) == 1:
-            assert said == ids[0], f"{where}: another token"
-        logits = reference.forward(ids)
+    for number, chunks in enumerate(forwards):
+        size = sum(map(len, chunks))
+        where = f"forward {number} of {size} tokens"
+        if size == 1:
+            assert said == chunks[0][0], f"{where}: another token"
+        logits = reference.forward(chunks)
         off = float((watched.logits[number] - logits).abs().max())
         assert off < CLOSE, f"{where}: logits are off by {off:.1e}"
         said = int(logits.argmax())

@@ -1,0 +1,202 @@
+"""The forward of an attached model on a CPU: a compiled step where it gives every sequence one
+token, plain torch where it reads several.
+
+Whatever these do not know goes the ordinary way, through transformers' own code.
+"""
+
+import inspect
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from agentkv.cache.hf import plain_forward
+from agentkv.cache.hf.compat import ATTENTION, is_all, outside_compile
+from agentkv.cache.hf.decoder import PREFIXES, Decoder, NotCompiled, not_served, read_decoder
+from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
+
+READ = frozenset(
+    {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache"}
+    | {"logits_to_keep", "cache_position"}
+)
+"""Arguments of a forward that are heeded, or change nothing."""
+
+COMPILED = "compiled: one call per token"
+"""What `decoding` says of a model whose steps are compiled."""
+
+UNSET = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+"""Other arguments, with the value besides None that changes nothing."""
+
+
+class Forward:
+    """Takes the place of a model's `forward`.
+
+    It belongs to one model, and a copy of it to the model's copy.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = weakref.ref(model)
+        self.__signature__ = inspect.signature(type(model).forward.__get__(model))
+        self._decoder: Decoder | None = None
+        self._step: Any = None
+        self.obstacle: str | None = None
+        """Why the model goes the ordinary way; None if it need not, or was not asked yet."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._model()
+        assert model is not None
+        if not torch.compiler.is_compiling():
+            done = self._ours(model, args, kwargs)
+            if done is not None:
+                return done
+        return type(model).forward(model, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Forward":
+        model = self._model()
+        assert model is not None
+        return Forward(memo.get(id(model), model))
+
+    def __reduce__(self) -> Any:
+        return Forward, (self._model(),)
+
+    def read(self) -> bool:
+        """Read the model if it was not, or has changed; return whether it can be compiled."""
+        model = self._model()
+        assert model is not None
+        if self._decoder is not None and self._decoder.is_current():
+            return True
+        self._decoder = self._step = None
+        try:
+            self._decoder = read_decoder(model)
+        except NotCompiled as obstacle:
+            self.obstacle = str(obstacle)
+            return False
+        # imported here because Numba takes half a second, and is optional
+        from agentkv.cache.step import CompiledStep
+
+        self.obstacle, self._step = None, CompiledStep(self._decoder)
+        return True
+
+    @outside_compile
+    def _ours(
+        self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> CausalLMOutputWithPast | None:
+        """Run a forward without transformers; return None if it must go the ordinary way."""
+        given = kwargs if not args else arguments_of(model, args, kwargs)
+        cache, ids = given.get("past_key_values"), given.get("input_ids")
+        if not isinstance(cache, HookedCache) or not isinstance(ids, Tensor) or ids.dim() != 2:
+            return None
+        if not _is_plain(model, given) or not self.read():
+            return None
+        batch, num_new = ids.shape
+        mask, positions = given.get("attention_mask"), given.get("position_ids")
+        cache.check_input(model.base_model, batch, num_new)
+        if mask is not None and is_all(mask[:, -num_new:]):
+            mask = None
+        cache.begin()
+        try:
+            cache.note_ids(ids.to(torch.int32, copy=True))
+            if mask is None and cache.can_step(num_new):
+                logits = self._decode(cache, ids, positions)
+            else:
+                logits = _read(model, cache, given, mask)
+            cache.finish()
+        except BaseException:
+            cache.leave()
+            raise
+        if ids.numel() >= MIN_TOKENS:
+            trim_heap()
+        return CausalLMOutputWithPast(logits=logits, past_key_values=cache)
+
+    def _decode(self, cache: HookedCache, ids: Tensor, positions: Tensor | None) -> Tensor:
+        """Return the logits of one new token per sequence, in a compiled step."""
+        assert self._decoder is not None
+        tokens = ids.flatten().tolist()
+        members = cache.begin_step(self._decoder.attentions, self._decoder.scales)
+        if positions is None:
+            places = [fed for layers, _ in members for fed in layers[0].fed]
+        else:
+            all_places = positions.expand(ids.shape).flatten().tolist()
+            places = [place for _, rows in members for place in all_places[rows]]
+        own = [token for _, rows in members for token in tokens[rows]]
+        found: Tensor = self._step.run([layers for layers, _ in members], own, places)
+        if len(own) < len(tokens):  # a cache that broke takes no part
+            whole = found.new_zeros(len(tokens), found.shape[1])
+            at = [row for _, rows in members for row in range(*rows.indices(len(tokens)))]
+            whole[at] = found
+            found = whole
+        return found.view(*ids.shape, -1)
+
+
+def _read(model: Any, cache: HookedCache, given: Mapping[str, Any], mask: Tensor | None) -> Tensor:
+    """Return the logits of any number of new tokens, in plain torch."""
+    ids, positions = given["input_ids"], given.get("position_ids")
+    if positions is None:
+        positions = cache.positions(given.get("attention_mask"), ids.shape[1])
+    if positions is None:
+        seen = cache.get_seq_length()
+        positions = torch.arange(seen, seen + ids.shape[1])[None]
+    hidden = plain_forward.forward(model, cache, ids, positions, mask)
+    keep = given.get("logits_to_keep", 0)
+    hidden = hidden[:, slice(-keep, None) if isinstance(keep, int) else keep]
+    logits: Tensor = F.linear(hidden, model.lm_head.weight)
+    return logits
+
+
+def arguments_of(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a module's forward by name."""
+    if not args:
+        return kwargs
+    return inspect.signature(module.forward).bind_partial(*args).arguments | kwargs
+
+
+def _is_plain(model: PreTrainedModel, given: Mapping[str, Any]) -> bool:
+    """Return whether the arguments of a forward ask for nothing but logits."""
+    config: Any = model.config
+    if torch.is_grad_enabled() or model.training or config._attn_implementation != ATTENTION:
+        return False
+    if (
+        config.output_hidden_states
+        or config.output_attentions
+        or not getattr(config, "return_dict", True)
+    ):
+        return False
+    for name, value in given.items():
+        if value is not None and name not in READ and value != UNSET.get(name):
+            return False
+    if given.get("use_cache") is False or given["input_ids"].device.type != "cpu":
+        return False
+    mask, positions = given.get("attention_mask"), given.get("position_ids")
+    return (mask is None or mask.dim() == 2) and (positions is None or positions.dim() == 2)
+
+
+def decoding(model: PreTrainedModel) -> str:
+    """Return how an attached model decodes: `COMPILED`, or "transformers: " and the reason.
+
+    A cache may have a reason of its own: a format that compiled code does not read, a mask that
+    hides a new token, gradients.
+    """
+    own = vars(model).get("forward")
+    if isinstance(own, Forward):
+        return COMPILED if own.read() else f"transformers: {own.obstacle}"
+    family = str(model.config.model_type)
+    if family not in PREFIXES:
+        return f"transformers: {not_served(family)}"
+    return "transformers: its forward was replaced" if own else "transformers: it is not attached"
+
+
+def install(model: PreTrainedModel) -> None:
+    """Give a model of a compiled family its `Forward`. Repeated calls do nothing.
+
+    A model whose forward was replaced by others keeps theirs.
+    """
+    if str(model.config.model_type) in PREFIXES and "forward" not in vars(model):
+        vars(model)["forward"] = Forward(model)

@@ -1,0 +1,119 @@
+"""What an attached model calls on a cache."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Cache as TransformersCache
+
+from agentkv.cache.layer import CacheLayer
+
+
+class HookedCache(TransformersCache):
+    """Methods that the hooks of an attached model call on a cache, in this order.
+
+    `check_input`, `begin`, `note_ids`, `positions`; `update` and `attend` of every layer; then
+    `finish` and `note_logits`, or `leave` if the forward raised.
+    """
+
+    @property
+    def is_croppable(self) -> bool:
+        """False: evicted entries cannot come back, so assisted decoding is refused."""
+        # transformers before 5.0 does not ask
+        return False
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        """Refuse a forward that cannot work. Raises Misuse (ValueError); nothing has changed."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Start a forward that was checked: `finish` ends it, or `leave` if it fails.
+
+        Raises:
+            Misuse: a ValueError; another thread is in the middle of one, or the last did not end.
+        """
+
+    def note_ids(self, ids: Tensor | None) -> None:
+        """Take the token ids of the forward that began.
+
+        Args:
+            ids: (B, n) int32, padding included, on their own device and shared with nobody; None
+                for a forward that was given embeddings.
+        """
+
+    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor | None:
+        """Return (B, num_tokens) int64, the positions of new tokens in their own sequences; None if
+        transformers counts the same.
+
+        Args:
+            mask: (B, columns so far and new ones), zeros for padding; None: no new padding.
+        """
+        return None
+
+    @property
+    def shift_window(self) -> int:
+        """Tokens at a forward's end over which `note_residual_shift` wants the mean; 0: no calls.
+
+        Every layer asks in every forward of a model that `watch_residual_shift` watches.
+        """
+        return 0
+
+    def note_residual_shift(self, layer_idx: int, shift: Tensor) -> None:
+        """Take the residual shift of a layer; see `watch_residual_shift`.
+
+        Args:
+            shift: (B,) float32 on the layer's device; NaN for a sequence without a new token.
+        """
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any) -> Any:
+        """Return a handle for new keys and values of a layer, and the values."""
+        raise NotImplementedError
+
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Any,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Store the new tokens of a handle and attend; see `CacheLayer.attend`."""
+        raise NotImplementedError
+
+    def can_step(self, num_columns: int) -> bool:
+        """Return whether a forward of ids (·, num_columns) may be one compiled step: it gives every
+        sequence one token, and compiled code reads all layers."""
+        return False
+
+    def begin_step(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float]
+    ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
+        """Prepare a compiled step, after `begin`, and return the layers and rows of every cache.
+
+        Args:
+            attentions: attention module per layer.
+            scales: factor on its logits.
+        """
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """End a forward that all layers have finished."""
+
+    def leave(self) -> None:
+        """End a forward of this thread that raised; do nothing if there is none."""
+
+    def note_logits(self, logits: Tensor) -> None:
+        """Take the raw logits (B, V) of a forward's last token, which may change afterwards."""
+
+    def apply_gate(self, logits: Tensor) -> None:
+        """Evict down to what the gate allows, given the raw logits (B, V) of the last token."""
+        raise NotImplementedError
+
+    def apply_noted_gate(self, logits: Tensor) -> None:
+        """Apply the gate to the raw logits of the latest forward; to `logits` if it showed none.
+
+        Args:
+            logits: (B, V) of the last token, which logits processors may have changed.
+        """
+        self.apply_gate(logits)

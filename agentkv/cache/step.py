@@ -1,0 +1,142 @@
+"""The compiled step: one new token per sequence through all layers of a model, in one call.
+
+Shapes: L layers, C caches, B sequences of all caches together, H key-value heads, D head size, V
+vocabulary.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentkv.cache.hf.decoder import Decoder
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.numba_backend import LOG2_E
+from agentkv_kernels import decoder as numbers
+from agentkv_kernels.layout import BFLOAT16, DTYPES, FLOAT16, FLOAT32, POSITION
+from agentkv_kernels.numba import decode as kernel
+from agentkv_kernels.numba.team import Team
+
+LIKE = {FLOAT32: np.empty(0, np.float32), FLOAT16: np.empty(0, np.int16)}
+LIKE[BFLOAT16] = np.empty(0, np.uint16)
+"""Arrays of the types that stand for dtypes in compiled code; see `numba.numbers`."""
+
+
+TEAM = Team(LIKE)
+
+
+class CompiledStep:
+    """Runs steps of one model. Threads take turns.
+
+    Args:
+        decoder: the model as `read_decoder` read it.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._lock = threading.Lock()
+        self._kind = DTYPES[decoder.dtype]
+        self._spaces: dict[int, _WorkSpace] = {}
+        """Work space by number of sequences."""
+
+    def run(
+        self, members: Sequence[Sequence[CacheLayer]], ids: Sequence[int], positions: Sequence[int]
+    ) -> Tensor:
+        """Append one token to every sequence and return the logits (B, V), in the model's dtype.
+
+        Args:
+            members: per cache, its layers, after `begin_step`.
+            ids: token per sequence.
+            positions: rotary position per sequence.
+        """
+        by_layer = [member[i] for i in range(len(members[0])) for member in members]
+        with self._lock:
+            space = self._spaces.get(len(ids))
+            if space is None:
+                space = self._spaces[len(ids)] = _WorkSpace(self._decoder, len(ids))
+            done = self._run(space, by_layer, len(members), ids, positions)
+        return done.to(self._decoder.dtype)
+
+    def _run(
+        self,
+        space: "_WorkSpace",
+        by_layer: Sequence[CacheLayer],
+        num_caches: int,
+        ids: Sequence[int],
+        positions: Sequence[int],
+    ) -> Tensor:
+        first_rows = [0]
+        for layer in by_layer[:num_caches]:
+            first_rows.append(first_rows[-1] + layer.storage.batch)
+        descriptors = np.array([x.storage.descriptor.address for x in by_layer], np.int64)
+        space.ids[:], space.positions[:] = ids, positions
+        rows = np.array(first_rows, np.int64)
+        step = space.step
+        step[numbers.NUM_CACHES] = num_caches
+        step[numbers.FIRST_ROWS] = rows.ctypes.data
+        step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
+        step[numbers.NUM_THREADS] = torch.get_num_threads()
+        if not kernel.can_begin(space.address):
+            for layer in by_layer:
+                layer.storage.reserve()
+        emas = np.zeros((len(by_layer), 3))
+        masses: list[Tensor | None] = [None] * len(by_layer)
+        for i, layer in enumerate(by_layer):
+            tracker = layer.tracker
+            if tracker is None:
+                continue
+            if tracker.ema is not None:
+                emas[i] = tracker.ema.keep, tracker.ema.gain, tracker.ema.starts_at_mass
+            else:
+                masses[i] = torch.empty(layer.storage.metadata.tensors[POSITION].shape[0])
+        addresses = np.array([0 if x is None else x.data_ptr() for x in masses], np.int64)
+        logits = torch.empty(len(ids), int(self._decoder.numbers[numbers.VOCABULARY]))
+        step[numbers.EMAS] = emas.ctypes.data
+        step[numbers.MASSES] = addresses.ctypes.data
+        step[numbers.LOGITS] = logits.data_ptr()
+        kernel.begin(space.address, LIKE[self._kind])
+        TEAM.lead(space.address, self._kind, int(step[numbers.NUM_THREADS]))
+        for i, layer in enumerate(by_layer):
+            idx, cache = divmod(i, num_caches)
+            values = space.values[idx, first_rows[cache] : first_rows[cache + 1], :, None]
+            layer.finish_step(values, masses[i])
+        return logits
+
+
+class _WorkSpace:
+    """Arrays of a step of `num_rows` sequences, which stay."""
+
+    def __init__(self, decoder: Decoder, num_rows: int) -> None:
+        sizes = decoder.numbers.tolist()
+        num_layers, hidden = sizes[numbers.NUM_LAYERS], sizes[numbers.HIDDEN]
+        kv_heads, dim = sizes[numbers.NUM_KV_HEADS], sizes[numbers.HEAD_SIZE]
+        q_shape = (num_rows, kv_heads * sizes[numbers.GROUP], dim)
+        new_shape = (num_layers, num_rows, kv_heads, dim)
+        num_phases = numbers.PHASES_PER_LAYER * num_layers + 1
+        self.ids, self.positions = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+        self.values = torch.zeros(new_shape)
+        """New values (L, B, H, D) of the latest step."""
+        factors = np.array([scale * LOG2_E for scale in decoder.scales])
+        floats: dict[int, Any] = {
+            numbers.NEW_KEYS: np.zeros(new_shape, np.float32),
+            numbers.STREAM: np.zeros((num_rows, hidden), np.float32),
+            numbers.QUERIES: np.zeros(q_shape, np.float32),
+            numbers.MIXED: np.zeros(q_shape, np.float32),
+            numbers.ACTIVATED: np.zeros((num_rows, sizes[numbers.INNER]), np.float32),
+            numbers.COUNTERS: np.zeros(num_phases * numbers.COUNTER_STRIDE, np.int64),
+            numbers.FACTORS: factors,
+            numbers.DECODER: decoder.numbers,
+            numbers.CONSTANTS: decoder.constants,
+            numbers.IDS: self.ids,
+            numbers.POSITIONS: self.positions,
+        }
+        self.step = np.zeros(numbers.STEP_NUMBERS, np.int64)
+        for place, array in floats.items():
+            self.step[place] = array.ctypes.data
+        self.step[numbers.NEW_VALUES] = self.values.data_ptr()
+        self.step[numbers.NUM_ROWS] = num_rows
+        self._alive = floats
+        self.address = self.step.ctypes.data
