@@ -146,7 +146,7 @@ def test_a_page_that_reloads_without_end_is_told_as_unreadable_or_read(
     browser: Browser, pages: "Pages"
 ) -> None:
     pages.set({"/": "<title>R</title><button>Go</button><script>location.reload()</script>"})
-    with browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=0.5) as session:
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=1.0) as session:
         session.open(pages.origin() + "/")
         page = session.observe()
         assert page.nodes or any("page" in notice for notice in page.notices)
