@@ -24,8 +24,18 @@ Shape = Annotated[
 ]
 Layers = Annotated[int | None, typer.Option(help="Layers of the shape. [default: as many as fit]")]
 Against = Annotated[str, typer.Option(help="Further contenders: static, quantized, kvpress.")]
+AgainstInTime = Annotated[
+    str, typer.Option(help="Further contenders: static, quantized, kvpress, llama.cpp.")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+CacheDtype = Annotated[
+    str,
+    typer.Option(
+        help="How agentkv stores entries that are not quantized: auto (as the model computes), "
+        "float32, bfloat16 or float16."
+    ),
+]
 OutFile = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
 Overwrite = Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")]
 
@@ -90,11 +100,15 @@ def speed(
     split_rounds: Annotated[
         int, typer.Option(min=0, help="Further rounds that measure the parts of a step.")
     ] = 3,
-    against: Against = "transformers",
+    page: Annotated[
+        int, typer.Option(min=0, help="Tokens of a page that every round reads too; 0: none.")
+    ] = 0,
+    against: AgainstInTime = "transformers",
     budget: options.Budget = options.BENCH_BUDGET,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of the prompt read at once.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
+    cache_dtype: CacheDtype = "auto",
     device: options.Device = "auto",
     out: OutFile = None,
     fresh: Annotated[
@@ -104,8 +118,9 @@ def speed(
     """Measure decode latency under cache policies, relative to transformers' DynamicCache.
 
     Each cache is checked first, and nothing is timed if one is wrong. Then all caches decode the
-    same tokens in interleaved rounds from the same state. Further rounds measure the parts of a
-    step.
+    same tokens in interleaved rounds from the same state, and read a page from it with --page.
+    Further rounds measure the parts of a step. llama.cpp reads the same weights; it needs pip
+    install 'agentkv-web[llama-cpp]'.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -117,6 +132,7 @@ def speed(
             budget=options.read_budget(budget),
             chunk=chunk,
             dtype=dtype,
+            cache_dtype=cache_dtype,
             device=device,
         )
         run_bench(
@@ -128,6 +144,7 @@ def speed(
                 lengths=options.read_numbers("--seen", seen),
                 num_tokens=tokens,
                 num_rounds=rounds,
+                num_page=page,
                 num_split_rounds=split_rounds,
                 against=tuple(options.split("--against", against)),
                 threads=threads,

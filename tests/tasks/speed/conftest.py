@@ -36,7 +36,11 @@ def measure(tmp_path: Path) -> Measure:
             **changes,
         }
         settings = read_settings(
-            policies=policies, budget=values.pop("budget", 64), chunk=96, device="cpu"
+            policies=policies,
+            budget=values.pop("budget", 64),
+            chunk=96,
+            device="cpu",
+            cache_dtype=values.pop("cache_dtype", "auto"),
         )
         out = tmp_path / "rows" / "speed.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())

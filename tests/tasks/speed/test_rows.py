@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentkv.cache.hf.forward import COMPILED
+from agentkv_kernels.device import preferring
 from agentkv_tasks.bench.contenders import models as shapes_module
 from agentkv_tasks.bench.contenders import prepare as ready_module
 from agentkv_tasks.bench.contenders.models import SHAPES
@@ -29,19 +31,26 @@ def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> No
         assert row["kept_rows"] == kept
         assert row["num_tokens"] == 3 and len(row["round_p50_ms"]) == row["num_rounds"] == 2
         assert 0 < row["p20_ms"] <= row["p50_ms"] <= row["p80_ms"]
-        assert set(row["split_ms"]) == {"attention", "bookkeeping", "compaction", "model"}
-        # something was charged to the kernels, wherever the cache calls them
-        assert row["split_parts_ms"]["attention"] > 0
-        keeping = row["split_ms"]["bookkeeping"] + row["split_ms"]["compaction"]
-        assert 0 < row["keeping_share"] == pytest.approx(keeping / sum(row["split_ms"].values()))
+        if row["decoding"] == COMPILED:
+            assert set(row["split_ms"]) == {"step", "python", "compaction"}
+            assert row["split_parts_ms"]["step"] > 0 and row["keeping_share"] is None
+        else:
+            split = row["split_ms"]
+            assert set(split) == {"attention", "bookkeeping", "compaction", "model"}
+            # something was charged to the kernels, wherever the cache calls them
+            assert row["split_parts_ms"]["attention"] > 0
+            keeping = split["bookkeeping"] + split["compaction"]
+            assert 0 < row["keeping_share"] == pytest.approx(keeping / sum(split.values()))
         assert row["checked"]["logits"] < 1e-4
         assert row["command"] and row["device"] and row["versions"]["torch"] == version("torch")
         if row["label"] == "transformers":
             full = 2 * LAYERS * HEADS * DIM * FLOAT * row["seen"] * row["batch"]
             assert row["live_bytes"] == full and row["peak_bytes"] is None
             assert (row["attention"], row["ratio"]) == ("sdpa", 1.0)
+            assert row["decoding"] == "transformers"
         else:
             assert row["checked"]["attention"] < 1e-5
+            assert (row["decoding"] == COMPILED) == ("step" in row["checked"])
             assert row["attention"] in ("numba", "torch")
             assert row["peak_bytes"] >= row["live_bytes"] > 0
     lines = said.rstrip().splitlines()
@@ -105,9 +114,47 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
         assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
 
 
-def test_every_step_has_its_parts(measure: Measure) -> None:
-    rows, _ = measure("h2o", "conf-kv")
-    for row in rows:
-        parts = row["split_parts_ms"]
-        assert parts["attention"] > 0 and parts["model"] > 0 and parts["bookkeeping"] > 0
-        assert ("compaction" in parts) == (row["label"] != "transformers")
+def test_a_step_has_the_parts_of_the_way_that_was_timed(
+    measure: Measure,
+) -> None:
+    pytest.importorskip("numba")
+    rows, said = measure("h2o", "conf-kv")
+    assert [row["decoding"] for row in rows] == ["transformers", COMPILED, COMPILED]
+    assert rows[0]["split_ms"].keys() == {"attention", "bookkeeping", "compaction", "model"}
+    assert rows[0]["split_parts_ms"].keys() == {"attention", "bookkeeping", "model"}
+    for row in rows[1:]:
+        assert row["split_ms"].keys() == {"step", "python", "compaction"}
+        assert all(ms > 0 for ms in row["split_ms"].values())
+    assert f"Steps of agentkv: {COMPILED}." in " ".join(said.split())
+    with preferring("torch"):
+        rows, said = measure("h2o", "conf-kv", fresh=True)
+    for row in rows[1:]:
+        assert row["decoding"].startswith("transformers: ")
+        assert row["split_parts_ms"].keys() == {"attention", "bookkeeping", "compaction", "model"}
+        assert row["checked"].keys() == {"logits", "quantised", "attention"}
+
+
+def test_every_round_reads_a_page_if_asked_to(measure: Measure) -> None:
+    rows, said = measure("window", num_page=20, num_split_rounds=0, num_rounds=3)
+    assert [row["num_page"] for row in rows] == [20, 20]
+    assert rows[0]["page_ratio"] == 1.0 and rows[0]["page_ms"] > 0
+    assert rows[1]["page_ratio"] > 0 and rows[1]["page_ms"] > 0
+    assert "page: ms to read 20 tokens" in " ".join(said.split())
+    rows, said = measure("window", num_split_rounds=0, fresh=True)
+    assert all(row["page_ms"] is None and row["page_ratio"] is None for row in rows)
+    assert "tokens after those seen" not in " ".join(said.split())
+
+
+def test_entries_are_stored_in_the_dtype_that_was_asked_for(measure: Measure) -> None:
+    whole, _ = measure("full", num_split_rounds=0)
+    half, _ = measure("full", num_split_rounds=0, cache_dtype="bfloat16", fresh=True)
+    assert [row["settings"]["cache_dtype"] for row in (*whole, *half)] == [
+        *("auto", "auto"),
+        *("bfloat16", "bfloat16"),
+    ]
+    # positions take as much as before
+    saved = whole[1]["live_bytes"] - half[1]["live_bytes"]
+    assert saved >= 2 * LAYERS * HEADS * DIM * 150 * (FLOAT - 2)
+    assert half[0]["live_bytes"] == whole[0]["live_bytes"]
+    # more than float32 rounds, and less than half a hundredth
+    assert whole[1]["checked"]["logits"] < 1e-4 < half[1]["checked"]["logits"] < 0.05

@@ -73,6 +73,28 @@ def test_nothing_is_timed_where_a_kernel_goes_wrong_with_many_rows(
     _refused(measure, "full", lengths=(400,), message="after 40[01] tokens its attention is 0.1 ")
 
 
+@pytest.mark.parametrize(
+    ("least", "message"),
+    [
+        (0, "full is wrong: within 264 tokens its logits are 0.1 "),
+        # only the state of the measurement has so many
+        (300, "full is wrong: after 40[01] tokens the logits of its compiled step are 0.1 "),
+    ],
+)
+def test_nothing_is_timed_where_the_compiled_step_is_wrong(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, least: int, message: str
+) -> None:
+    step = pytest.importorskip("agentkv.cache.step", reason="Numba is not installed")
+    inner = step.CompiledStep.run
+
+    def louder(own: Any, members: Sequence[Sequence[CacheLayer]], *args: Any) -> Tensor:
+        logits: Tensor = inner(own, members, *args)
+        return logits * (1.1 if members[0][0].seen > least else 1.0)
+
+    monkeypatch.setattr(step.CompiledStep, "run", louder)
+    _refused(measure, "full", lengths=(400,), message=f"{message}.*Nothing was timed")
+
+
 def test_nothing_is_timed_where_other_rows_stay_than_the_cache_says(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

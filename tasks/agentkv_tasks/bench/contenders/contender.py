@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.policies.policy import Policy
 
 BASELINE = "transformers"
@@ -40,8 +42,14 @@ class Contender(Protocol):
         """Model that the cache belongs to."""
         ...
 
-    def begin(self, room: int) -> None:
-        """Start empty and without a saved state, for at most `room` tokens per sequence."""
+    @property
+    def decoding(self) -> str:
+        """How the latest state decodes a token: `COMPILED`, or the library that runs the model and,
+        for ours, the reason."""
+        ...
+
+    def begin(self, room: int, batch: int = 1) -> None:
+        """Start empty and without a saved state, for `batch` sequences of at most `room` tokens."""
 
     def feed(self, ids: Tensor) -> Tensor:
         """Read (B, n) more tokens and return the logits (B, V) of the last one."""
@@ -81,6 +89,8 @@ class Ours:
     model: Any = field(repr=False)
     budget: int | str | None
     chunk: int
+    dtype: str | None = None
+    """Dtype of entries that are not quantized; None: the model's."""
     kind: str = "agentkv"
     cache: Cache = field(init=False)
     _held: Any = None
@@ -88,10 +98,23 @@ class Ours:
     def __post_init__(self) -> None:
         self.begin(1)  # refuses an impossible budget now
 
-    def begin(self, room: int) -> None:
+    @property
+    def decoding(self) -> str:
+        way = decoding(self.model)
+        if way != COMPILED or self.cache.can_step(1):
+            return way
+        return "torch: compiled code does not read its entries"
+
+    @property
+    def entry_dtype(self) -> torch.dtype:
+        """Dtype of entries that are not quantized."""
+        found: torch.dtype = self.cache.dtype or self.model.dtype
+        return found
+
+    def begin(self, room: int, batch: int = 1) -> None:
         self._held = None
         self.cache = Cache.for_model(
-            self.model, policy=self.policy, budget=self.budget, chunk=self.chunk
+            self.model, policy=self.policy, budget=self.budget, chunk=self.chunk, dtype=self.dtype
         )
 
     def feed(self, ids: Tensor) -> Tensor:
@@ -136,6 +159,7 @@ class Transformers:
     """Class name (`cache`) and parameters of a StaticCache or QuantizedCache; empty for a
     DynamicCache."""
     kind: str = "transformers"
+    decoding: str = "transformers"
     cache: Any = field(init=False, repr=False)
     _held: Any = field(default=None, repr=False)
 
@@ -147,7 +171,7 @@ class Transformers:
         """True for a QuantizedCache."""
         return self.parameters.get("cache") == "QuantizedCache"
 
-    def begin(self, room: int) -> None:
+    def begin(self, room: int, batch: int = 1) -> None:
         from transformers import DynamicCache, QuantizedCache, StaticCache
 
         numbers, config = dict(self.parameters), self.model.config

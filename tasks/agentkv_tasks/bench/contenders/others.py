@@ -20,8 +20,9 @@ from agentkv_tasks.bench.contenders.contender import (
     stored_bytes,
 )
 from agentkv_tasks.bench.contenders.models import twin
+from agentkv_tasks.bench.errors import BenchError
 
-AGAINST = (BASELINE, "static", "quantized", "kvpress")
+AGAINST = (BASELINE, "static", "quantized", "kvpress", "llama.cpp")
 """Values of `--against`."""
 
 _BACKENDS = {
@@ -77,6 +78,32 @@ def others(
                 )
             except (ImportError, AttributeError) as error:
                 missing.append(f"kvpress: left out, {' '.join(str(error).split())}")
+    if "llama.cpp" in against:
+        own, left_out = _of_llama_cpp(plain)
+        found += own
+        missing += left_out
+    return found, missing
+
+
+def _of_llama_cpp(plain: Any) -> tuple[list[Contender], list[str]]:
+    """Make the contenders of llama.cpp, which share their weights, and a line for each that is
+    missing."""
+    if not (_is_here("llama_cpp") and _is_here("gguf")):
+        needs = "llama-cpp-python and gguf are not installed; pip install 'agentkv-web[llama-cpp]'"
+        return [], [f"llama.cpp: left out, {needs}"]
+    from agentkv_tasks.bench.contenders.llama_cpp import VARIANTS, LlamaCpp, Weights
+
+    found: list[Contender] = []
+    missing: list[str] = []
+    try:
+        weights = Weights(plain)
+    except (BenchError, ImportError, OSError, RuntimeError) as error:
+        return [], [f"llama.cpp: left out, {' '.join(str(error).split())}"]
+    for label, variant in VARIANTS.items():
+        try:
+            found.append(LlamaCpp(label, plain, weights, variant))
+        except BenchError as error:
+            missing.append(f"{label}: left out, {error}")
     return found, missing
 
 
@@ -101,6 +128,7 @@ class Pressed:
     """Class name (`press`) and `window_size` of the inner press, and parameters of the
     DecodingPress."""
     kind: str = "kvpress"
+    decoding: str = "transformers"
     cache: Any = field(init=False, repr=False)
     press: Any = field(init=False, repr=False)
     _hooks: contextlib.ExitStack | None = field(default=None, repr=False)
@@ -110,7 +138,7 @@ class Pressed:
     def __post_init__(self) -> None:
         self.begin(1)
 
-    def begin(self, room: int) -> None:
+    def begin(self, room: int, batch: int = 1) -> None:
         from transformers import DynamicCache
 
         self.release()

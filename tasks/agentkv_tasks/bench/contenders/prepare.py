@@ -95,7 +95,17 @@ def make_ours(
         policy = make_policy(chosen)
         parameters = resolved_parameters(settings, chosen)
         budget = budget_for(settings, policy)
-        found.append(Ours(chosen.row_name, parameters, policy, model, budget, settings.chunk))
+        found.append(
+            Ours(
+                chosen.row_name,
+                parameters,
+                policy,
+                model,
+                budget,
+                settings.chunk,
+                None if settings.cache_dtype == "auto" else settings.cache_dtype,
+            )
+        )
     return found
 
 

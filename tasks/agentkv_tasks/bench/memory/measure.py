@@ -70,6 +70,11 @@ def check(bench: Bench) -> None:
     check_choice(
         bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
     )
+    if "llama.cpp" in bench.against:
+        raise BenchError(
+            "--against llama.cpp: its process would hold the weights twice, once for transformers; "
+            "bench speed compares with it"
+        )
     if not bench.lengths or min(bench.lengths) < 1:
         raise BenchError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
     require_file(bench.out)

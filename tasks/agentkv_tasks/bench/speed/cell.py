@@ -14,9 +14,9 @@ from agentkv_tasks.bench.speed.clock import Clock, percentile, undisturbed
 from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import (
     KEEPING,
-    PARTS,
     FrameCost,
     Stopwatch,
+    parts_of,
     watched,
 )
 
@@ -26,9 +26,14 @@ class Cell:
     """Tokens and numbers of rounds of one batch and length."""
 
     ids: Tensor = field(repr=False)
-    """(B, seen + warm-up + steps) tokens, the same for all contenders."""
+    """(B, n) tokens, the same for all contenders: those seen, and enough for what follows them,
+    steps or a page."""
     seen: int
     num_warm_up: int
+    num_tokens: int
+    """Timed steps."""
+    num_page: int = 0
+    """Tokens of a page; 0 for none."""
     num_rounds: int
     num_split_rounds: int
 
@@ -45,7 +50,18 @@ class Cell:
     @property
     def steps(self) -> Sequence[Tensor]:
         """Timed tokens (B, 1)."""
-        return pieces(self.ids[:, self.seen + self.num_warm_up :], 1)
+        first = self.seen + self.num_warm_up
+        return pieces(self.ids[:, first : first + self.num_tokens], 1)
+
+    @property
+    def page(self) -> Tensor:
+        """(B, page) tokens."""
+        return self.ids[:, self.seen : self.seen + self.num_page]
+
+
+def reads_pages(contender: Contender) -> bool:
+    """Return False for kvpress, which reads what follows its prompt one by one."""
+    return contender.kind != "kvpress"
 
 
 @dataclass(slots=True)
@@ -58,6 +74,7 @@ class Timed:
     kept_rows: float
     checked: dict[str, float]
     attention: str
+    decoding: str
     rounds: list[list[float]] = field(default_factory=list)
     """Seconds of every step."""
     ratios: list[float] = field(default_factory=list)
@@ -65,6 +82,10 @@ class Timed:
     whole_ratios: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     allocator_bytes: int | None = None
+    pages: list[float] = field(default_factory=list)
+    """Seconds of reading a page, per round."""
+    page_ratios: list[float] = field(default_factory=list)
+    """The same relative to the baseline's."""
     splits: list[dict[str, float]] = field(default_factory=list)
     """Mean seconds of a step by part, per split round."""
 
@@ -81,13 +102,15 @@ class Timed:
             name: 1e3 * percentile([split.get(name, 0.0) for split in self.splits], 0.5)
             for name in names
         }
-        split = {name: parts.get(name, 0.0) for name in PARTS} if parts else {}
+        split = {name: parts.get(name, 0.0) for name in parts_of(self.decoding)} if parts else {}
+        keeping = sum(split[name] for name in KEEPING) if set(KEEPING) <= set(split) else None
         speeds = [batch * len(of_round) / sum(of_round) for of_round in self.rounds]
         return SpeedRow(
             label=self.label,
             kind=self.contender.kind,
             parameters=dict(self.contender.parameters),
             attention=self.attention,
+            decoding=self.decoding,
             batch=batch,
             num_rounds=len(self.rounds),
             p20_ms=percentile(steps, 0.2),
@@ -101,9 +124,9 @@ class Timed:
             round_p50_ms=[1e3 * percentile(of_round, 0.5) for of_round in self.rounds],
             split_ms=split,
             split_parts_ms=parts,
-            keeping_share=sum(split[name] for name in KEEPING) / sum(split.values())
-            if split
-            else None,
+            keeping_share=None if keeping is None else keeping / sum(split.values()),
+            page_ms=1e3 * percentile(self.pages, 0.5) if self.pages else None,
+            page_ratio=percentile(self.page_ratios, 0.5) if self.page_ratios else None,
             prefill_seconds=self.prefill_seconds,
             live_bytes=self.live_bytes,
             peak_bytes=self.peak_bytes,
@@ -148,11 +171,14 @@ def measure_cell(
             for timed in found:
                 at(f"round {number + 1}:", timed.contender)
                 timed.rounds.append(_round(cell, timed, clock))
+                if cell.num_page and reads_pages(timed.contender):
+                    timed.pages.append(_page(cell, timed.contender, clock))
                 progress.advance(bar)
         for _ in range(cell.num_split_rounds):
             for timed in found:
                 at("parts of", timed.contender)
-                _split_round(cell, timed, clock)
+                if parts_of(timed.decoding):
+                    _split_round(cell, timed, clock)
                 progress.advance(bar)
     except KeyboardInterrupt:
         yield from _compared(found)
@@ -169,31 +195,39 @@ def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
     num_whole = min((len(timed.rounds) for timed in found), default=0)
     if not num_whole:
         return
-    num_split = min(len(timed.splits) for timed in found)
+    num_split = min(len(timed.splits) for timed in found if parts_of(timed.decoding))
     for timed in found:
-        del timed.rounds[num_whole:], timed.splits[num_split:]
+        del timed.rounds[num_whole:], timed.pages[num_whole:], timed.splits[num_split:]
         for mine, base in zip(timed.rounds, found[0].rounds, strict=True):
             timed.ratios.append(percentile(mine, 0.5) / percentile(base, 0.5))
             timed.whole_ratios.append(sum(mine) / sum(base))
+        # of the contenders, some read no pages
+        both = zip(timed.pages, found[0].pages, strict=False)
+        timed.page_ratios.extend(mine / base for mine, base in both)
     yield from found
 
 
 def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tensor]:
     """Read the prompt, save the state, and check it."""
     logits: list[Tensor] = []
-    contender.begin(cell.ids.shape[1])
+    contender.begin(cell.ids.shape[1], cell.ids.shape[0])
     seconds = clock.seconds(lambda: logits.append(contender.feed(cell.prompt)))
-    timed = Timed(contender, seconds, contender.live_bytes, contender.num_rows, {}, "")
+    bytes_held, rows_held, way = contender.live_bytes, contender.num_rows, contender.decoding
+    attention = _attention(contender)
     contender.hold()
+    checked: dict[str, float] = {}
     if isinstance(contender, Ours):
-        contender.resume()
-        timed.checked["attention"] = check_state(contender, cell.ids[:, cell.seen, None])
+        checked = check_state(contender, cell.ids[:, cell.seen, None])
+    return Timed(contender, seconds, bytes_held, rows_held, checked, attention, way), logits[0]
+
+
+def _attention(contender: Contender) -> str:
+    if isinstance(contender, Ours):
         backends = {layer.backend.name for layer in contender.cache.cache_layers}
-        timed.attention = "+".join(sorted(backends))
-        contender.release()
-    else:
-        timed.attention = contender.model.config._attn_implementation
-    return timed, logits[0]
+        return "+".join(sorted(backends))
+    if contender.kind == "llama.cpp":
+        return "ggml, fused" if contender.parameters["flash_attention"] else "ggml"
+    return str(contender.model.config._attn_implementation)
 
 
 def _round(cell: Cell, timed: Timed, clock: Clock) -> list[float]:
@@ -211,6 +245,15 @@ def _round(cell: Cell, timed: Timed, clock: Clock) -> list[float]:
     if device.type == "cuda":
         given = torch.cuda.max_memory_allocated(device) - before
         timed.allocator_bytes = max(given, timed.allocator_bytes or 0)
+    contender.release()
+    return seconds
+
+
+def _page(cell: Cell, contender: Contender, clock: Clock) -> float:
+    """Return the seconds of reading a page from the saved state."""
+    contender.resume()
+    with undisturbed():
+        seconds = clock.seconds(lambda: contender.feed(cell.page))
     contender.release()
     return seconds
 

@@ -57,6 +57,8 @@ class Bench:
     num_tokens: int
     """Timed steps per round."""
     num_rounds: int
+    num_page: int = 0
+    """Tokens of a page that every round reads as well; 0 for none."""
     num_split_rounds: int = 3
     """Rounds that measure the parts of a step; 0 for none."""
     against: tuple[str, ...] = ()
@@ -70,9 +72,14 @@ class Bench:
     """Overwrite the file."""
 
     @property
+    def num_after(self) -> int:
+        """Tokens that may follow those seen: steps, or a page."""
+        return max(WARM_UP + self.num_tokens, self.num_page)
+
+    @property
     def most_tokens(self) -> int:
         """Tokens that the model must be able to read."""
-        most = max(self.lengths) + WARM_UP + self.num_tokens + 1
+        most = max(self.lengths) + self.num_after + 1
         return max(most, num_checked(self.settings))
 
 
@@ -90,6 +97,8 @@ def check(bench: Bench) -> None:
             raise BenchError(f"{what} must be 1 or more; found {', '.join(map(str, numbers))}")
     if bench.num_tokens < 1 or bench.num_rounds < 1 or bench.num_split_rounds < 0:
         raise BenchError("expected at least one token in at least one round")
+    if bench.num_page < 0:
+        raise BenchError(f"--page {bench.num_page}: expected the tokens of a page, or 0 for none")
     if bench.threads is not None and bench.threads < 1:
         raise BenchError(f"--threads {bench.threads}: expected at least 1")
     speed_file(bench.out, fresh=bench.fresh)
@@ -152,6 +161,7 @@ def _left(
         lambda row: {
             **about,
             "num_tokens": bench.num_tokens,
+            "num_page": bench.num_page,
             "parameters": parameters.get(row.label),
         }
     )
@@ -177,9 +187,11 @@ def _measure(
     checked = check_contenders(bench.settings, contenders, plain, batches, progress)
     for batch, seen in left:
         cell = Cell(
-            ids=random_ids(plain, batch, seen + WARM_UP + bench.num_tokens),
+            ids=random_ids(plain, batch, seen + bench.num_after),
             seen=seen,
             num_warm_up=WARM_UP,
+            num_tokens=bench.num_tokens,
+            num_page=bench.num_page,
             num_rounds=bench.num_rounds,
             num_split_rounds=bench.num_split_rounds,
         )
@@ -190,6 +202,7 @@ def _measure(
                     batch=batch,
                     seen=seen,
                     num_tokens=bench.num_tokens,
+                    num_page=bench.num_page,
                     checked={**checked[timed.label], **timed.checked},
                     load_average=[*load_before, *load_average()],
                     commit=started_at,
@@ -209,6 +222,7 @@ def _about(bench: Bench, loaded: Loaded) -> dict[str, Any]:
         "settings": {
             "chunk": bench.settings.chunk,
             "dtype": dtype_name(loaded.model),
+            "cache_dtype": bench.settings.cache_dtype,
             "num_layers": loaded.model.config.num_hidden_layers,
             "warm_up": WARM_UP,
             "num_split_rounds": bench.num_split_rounds,

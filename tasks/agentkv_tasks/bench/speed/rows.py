@@ -15,18 +15,22 @@ class SpeedRow(BenchRow):
 
     BENCH: ClassVar[str] = "speed"
     SUMMARY: ClassVar[tuple[str, ...]] = (
-        "label", "attention", "batch", "seen", "p20_ms", "p50_ms", "p80_ms", "tokens_per_second",
-        "ratio", "ratio_least", "ratio_most", "whole_ratio", "split_ms", "keeping_share",
-        "live_bytes", "peak_bytes", "kept_rows",
+        "label", "attention", "decoding", "batch", "seen", "p20_ms", "p50_ms", "p80_ms",
+        "tokens_per_second", "ratio", "ratio_least", "ratio_most", "whole_ratio", "page_ms",
+        "page_ratio", "split_ms", "keeping_share", "live_bytes", "peak_bytes", "kept_rows",
     )  # fmt: skip
 
     label: str
     kind: str
-    """Library of the cache: agentkv, transformers or kvpress."""
+    """Library of the cache: agentkv, transformers, kvpress or llama.cpp."""
     parameters: Mapping[str, Any]
     """All parameters, and the budget."""
     attention: str
-    """Attention of a step: the kernels' implementation for agentkv, sdpa or eager for others."""
+    """Attention of a step layer by layer: the kernels' implementation for agentkv, ggml for
+    llama.cpp, sdpa or eager for others."""
+    decoding: str
+    """How a step is decoded: `compiled: one call per token`, or the library that runs the model,
+    with the reason for agentkv."""
     model: str
     scaled: str
     """Changes to the size of a named shape; empty for none."""
@@ -38,6 +42,8 @@ class SpeedRow(BenchRow):
     num_tokens: int
     """Steps of a round, without the warm-up."""
     num_rounds: int
+    num_page: int
+    """Tokens of the page that every round reads; 0 for none."""
 
     p20_ms: float
     """Percentiles of the latency of a step, over the steps of all rounds."""
@@ -53,13 +59,20 @@ class SpeedRow(BenchRow):
     """Time of a whole round relative to the baseline's, which includes steps that lay out memory
     anew: median over rounds."""
     round_p50_ms: Sequence[float]
+    page_ms: float | None
+    """Time of reading a page after the tokens seen: median over rounds. None without pages, and for
+    kvpress, which reads them one by one."""
+    page_ratio: float | None
+    """The same relative to the baseline's in the same round: median over rounds."""
     split_ms: Mapping[str, float]
     """Mean time of a step by part, median over separate rounds; the measured cost of
-    instrumentation is subtracted. Empty without such rounds."""
+    instrumentation is subtracted. Empty without such rounds, and for llama.cpp. Compiled steps have
+    other parts than those layer by layer; see `split`."""
     split_parts_ms: Mapping[str, float]
     """The same in smaller parts."""
     keeping_share: float | None
-    """Share of a step for the cache outside of attention: bookkeeping and compaction."""
+    """Share of a step for the cache outside of attention: bookkeeping and compaction; None where a
+    compiled step has both in one call with the model."""
     prefill_seconds: float
     """Time of reading the tokens seen, once."""
 
@@ -78,7 +91,7 @@ class SpeedRow(BenchRow):
     """Load of the machine over a minute, before and after the rounds; empty if unknown."""
     threads: int = 1
     command: str = ""
-    schema: int = 2
+    schema: int = 3
 
 
 def speed_file(path: Path, *, fresh: bool) -> RowFile[SpeedRow]:

@@ -1,4 +1,8 @@
-"""The parts of a step's time, measured at public seams: module hooks and backends.
+"""The parts of a step's time, measured at public seams: module hooks, backends, and the call of the
+compiled step.
+
+A module hook sends a step through transformers. A contender whose steps are compiled therefore gets
+no hooks, and has parts of its own. llama.cpp has none.
 
 Every moment is charged to the innermost frame. The cost of entering and leaving a frame is measured
 on calls that do nothing, and subtracted. Between other work a frame costs somewhat more, so
@@ -16,18 +20,28 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from agentkv.cache.hf.families import attentions
+from agentkv.cache.hf.forward import COMPILED
 from agentkv.cache.storage.backend import Backend, Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 
 ATTENTION, BOOKKEEPING, COMPACTION, MODEL = "attention", "bookkeeping", "compaction", "model"
+STEP, PYTHON = "step", "python"
 
 PARTS = (ATTENTION, BOOKKEEPING, COMPACTION, MODEL)
-"""Parts of a step.
+"""Parts of a step layer by layer.
 
 attention: the attention modules without their projections: rotation, the update of the cache, and
 attention itself. compaction: entries dropped and quantized. bookkeeping: everything outside of the
 model's modules: checks, the gate, scores, and the choice of entries. model: all other modules.
+"""
+
+COMPILED_PARTS = (STEP, PYTHON, COMPACTION)
+"""Parts of a compiled step.
+
+step: the compiled call, which has all layers' projections, attention and statistics in it.
+compaction: entries dropped and quantized. python: everything else: checks, preparing the call, the
+gate, and the choice of entries.
 """
 
 KEEPING = (BOOKKEEPING, COMPACTION)
@@ -128,26 +142,53 @@ class Stopwatch:
         self._costs[name] = self._costs.get(name, 0.0) + seconds
 
 
+def parts_of(decoding: str) -> tuple[str, ...]:
+    """Return the parts of a step that is decoded in this way; empty if they cannot be seen."""
+    if decoding == "llama.cpp":
+        return ()
+    return COMPILED_PARTS if decoding == COMPILED else PARTS
+
+
 @contextmanager
 def watched(contender: Contender, watch: Stopwatch) -> Iterator[Callable[..., Any]]:
     """Charge the parts of a contender's steps to `watch`; yield what to call in place of `feed`."""
-    attention = set(attentions(contender.model))
-    handles = []
+    is_compiled = contender.decoding == COMPILED
     layers = contender.cache.cache_layers if isinstance(contender, Ours) else []
     backends = [layer.backend for layer in layers]
     try:
-        for module in contender.model.modules():
-            handles += _hooks(module, watch, ATTENTION if module in attention else MODEL)
         # one per backend, so that layers are still served together
         timed = {backend: _TimedBackend(backend, watch) for backend in backends}
         for layer, backend in zip(layers, backends, strict=True):
             layer.use_backend(timed[backend])
-        yield watch.wrapped(contender.feed, BOOKKEEPING)
+        with _compiled_step(watch) if is_compiled else _modules(contender.model, watch):
+            yield watch.wrapped(contender.feed, PYTHON if is_compiled else BOOKKEEPING)
+    finally:
+        for layer, backend in zip(layers, backends, strict=True):
+            layer.use_backend(backend)
+
+
+@contextmanager
+def _modules(model: Any, watch: Stopwatch) -> Iterator[None]:
+    attention = set(attentions(model))
+    handles = []
+    try:
+        for module in model.modules():
+            handles += _hooks(module, watch, ATTENTION if module in attention else MODEL)
+        yield
     finally:
         for handle in handles:
             handle.remove()
-        for layer, backend in zip(layers, backends, strict=True):
-            layer.use_backend(backend)
+
+
+@contextmanager
+def _compiled_step(watch: Stopwatch) -> Iterator[None]:
+    from agentkv.cache.step import TEAM  # needs Numba
+
+    vars(TEAM)["lead"] = watch.wrapped(TEAM.lead, STEP)
+    try:
+        yield
+    finally:
+        del vars(TEAM)["lead"]
 
 
 def _hooks(module: nn.Module, watch: Stopwatch, name: str) -> list[Any]:
@@ -163,6 +204,7 @@ class _TimedBackend(Backend):
 
     def __init__(self, inner: Backend, watch: Stopwatch) -> None:
         self.name, self._inner, self._watch = inner.name, inner, watch
+        self.is_compiled = inner.is_compiled
         self.append_attend = inner.append_attend  # type: ignore[method-assign]
 
     def drop(self, evictions: Iterable[Eviction]) -> None:

@@ -1,6 +1,6 @@
 """The tables of `agentkv bench speed`; all fit 80 columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.table import Table
@@ -8,7 +8,14 @@ from rich.text import Text
 
 from agentkv_tasks.bench.contenders.contender import BASELINE
 from agentkv_tasks.bench.speed.rows import SpeedRow
-from agentkv_tasks.bench.speed.split import PARTS
+from agentkv_tasks.bench.speed.split import (
+    ATTENTION,
+    BOOKKEEPING,
+    COMPACTION,
+    MODEL,
+    PYTHON,
+    STEP,
+)
 from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
 from agentkv_tasks.report.summary import human_bytes
 
@@ -16,15 +23,23 @@ _TIMES = (
     "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: latency of a step in ms "
     "over {tokens} steps in each of {rounds} interleaved rounds from the same state. tok/s: tokens "
     "of the batch per second. x: p50 relative to {baseline} (DynamicCache, {attention}) in the "
-    "same round, median and range. tokens: kept per layer and head. {paths}Load of the machine: "
-    "{load}."
+    "same round, median and range. tokens: kept per layer and head. {paths}{ways}Load of the "
+    "machine: {load}."
 )
 _SPLITS = (
     "Mean ms of a step in {rounds} of separate measurement; the cost of instrumentation is "
-    "subtracted. attention: with everything in the same compiled call. books: appending, "
-    "statistics, gate, scores. compact: dropping, keeping, quantizing. keep: books and compact as "
-    "a share of the step. model: the rest. cache: storage before the first step. peak: storage at "
-    "any moment (unknown for transformers' caches)."
+    "subtracted. Compiled steps: step: the compiled call, with all layers in it; python: "
+    "everything around it. Other steps: attn: attention with everything in the same call; books: "
+    "appending, statistics, gate, scores; model: the rest. compact: dropping, keeping, quantizing. "
+    "keep: books and compact as a share of the step."
+)
+_STORAGE = (
+    "cache: storage before the first step. peak: storage at any moment (unknown for other "
+    "libraries' caches)."
+)
+_PAGES = (
+    " page: ms to read {tokens} tokens after those seen, median over the rounds. x: relative to "
+    "{baseline} in the same round, median."
 )
 _BATCHES = "Tokens per second of all sequences of a batch, by batch."
 
@@ -35,7 +50,9 @@ def tables(rows: Sequence[SpeedRow]) -> Iterator[Table]:
     for _, group in groupby(by_batch, key=lambda row: row.batch):
         of_batch = list(group)
         yield _times(of_batch)
-        yield _splits(of_batch)
+        if any(row.split_ms for row in of_batch):
+            yield _splits(of_batch)
+        yield _storage(of_batch)
     if len({row.batch for row in rows}) > 1:
         yield _batches(rows)
 
@@ -53,7 +70,8 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
         rounds=" or ".join(str(n) for n in sorted({row.num_rounds for row in rows})),
         baseline=BASELINE,
         attention=next(row.attention for row in rows if row.label == BASELINE),
-        paths=_paths(rows),
+        paths=_named("Attention of agentkv", rows, lambda row: row.attention.split("+")),
+        ways=_named("Steps of agentkv", rows, lambda row: [row.decoding]),
         load=f"{min(loads):.1f}-{max(loads):.1f}" if loads else "unknown",
     )
     table = _empty_table(caption, "p20", "p50", "p80", "tok/s", "x", "", "tokens")
@@ -74,19 +92,38 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
 def _splits(rows: Sequence[SpeedRow]) -> Table:
     rounds = " or ".join(str(n) for n in sorted({row.settings["num_split_rounds"] for row in rows}))
     caption = _SPLITS.format(rounds=f"{rounds} round" + "s" * (rounds != "1"))
-    table = _empty_table(caption, "attention", "books", "compact", "keep", "model", "cache", "peak")
+    columns = {
+        "step": STEP,
+        "python": PYTHON,
+        "attn": ATTENTION,
+        "books": BOOKKEEPING,
+        "model": MODEL,
+        "compact": COMPACTION,
+    }
+    table = _empty_table(caption, *columns, "keep")
     for row in _by_length(rows, table):
-        split = {name: _ms(row.split_ms[name]) if row.split_ms else "-" for name in PARTS}
-        share = row.keeping_share
+        split, share = row.split_ms, row.keeping_share
         table.add_row(
             *_head(row),
-            split["attention"],
-            split["bookkeeping"],
-            split["compaction"],
+            *(_ms(split[name]) if name in split else "-" for name in columns.values()),
             "-" if share is None else f"{100 * share:.1f}%",
-            split["model"],
+        )
+    return table
+
+
+def _storage(rows: Sequence[SpeedRow]) -> Table:
+    """Return storage, and the time of pages if any were read."""
+    num_page = rows[0].num_page
+    pages = _PAGES.format(tokens=num_page, baseline=BASELINE) if num_page else ""
+    table = _empty_table(_STORAGE + pages, "cache", "peak", *(["page", "x"] if num_page else []))
+    for row in _by_length(rows, table):
+        times = [_ms(row.page_ms)] if row.page_ms is not None else ["-"]
+        times += [f"{row.page_ratio:.2f}"] if row.page_ratio is not None else ["-"]
+        table.add_row(
+            *_head(row),
             human_bytes(row.live_bytes),
             human_bytes(row.peak_bytes),
+            *(times if num_page else []),
         )
     return table
 
@@ -104,21 +141,22 @@ def _batches(rows: Sequence[SpeedRow]) -> Table:
     return table
 
 
-def _paths(rows: Sequence[SpeedRow]) -> str:
-    """Name the attention of agentkv's caches, over all lengths."""
+def _named(what: str, rows: Sequence[SpeedRow], of: Callable[[SpeedRow], Iterable[str]]) -> str:
+    """Return a sentence that names something of agentkv's caches, over all lengths; empty without
+    any."""
     by_label: dict[str, set[str]] = {}
     for row in rows:
         if row.kind == "agentkv" and row.attention:
-            by_label.setdefault(row.label, set()).update(row.attention.split("+"))
+            by_label.setdefault(row.label, set()).update(of(row))
     by_path: dict[str, list[str]] = {}
     for label, paths in by_label.items():
         by_path.setdefault("+".join(sorted(paths)), []).append(label)
     if not by_path:
         return ""
     if len(by_path) == 1:
-        return f"Attention of agentkv: {next(iter(by_path))}. "
+        return f"{what}: {next(iter(by_path))}. "
     each = "; ".join(f"{path}: {', '.join(labels)}" for path, labels in by_path.items())
-    return f"Attention of agentkv: {each}. "
+    return f"{what}: {each}. "
 
 
 def _by_length(rows: Sequence[SpeedRow], table: Table) -> Iterator[SpeedRow]:
