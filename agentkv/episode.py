@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
 from agentkv.files import make_folder, write_atomic
 from agentkv.masking import Secrets
-from agentkv.models.model import ContextLimit, Model, Reply
+from agentkv.models.model import Asking, ContextLimit, Model, Reply
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -132,8 +133,10 @@ class _EpisodeLoop:
 
     def _take_turn(self) -> None:
         started = time.monotonic()
-        page, screenshot = self._observe()
-        turn = _Turn(page, screenshot, self._note, self._get_reply(page))
+        page = self._observe()
+        wait = self._ask(page)
+        screenshot = self._take_screenshot()  # beside the model, where it works elsewhere
+        turn = _Turn(page, screenshot, self._note, self._get_reply(wait))
 
         def record(action: Action | None, error: str = "") -> None:
             self._record(turn, action, error, seconds=time.monotonic() - started)
@@ -165,29 +168,41 @@ class _EpisodeLoop:
         else:
             record(action)
 
-    def _observe(self) -> tuple[Page, str]:
-        """Return the page and the file name of its screenshot, empty for none."""
+    def _observe(self) -> Page:
         if time.monotonic() > self._started + self._limits.timeout_s:
             raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
         try:
-            page = self._environment.observe()
-            folder = self._limits.screenshots
-            if folder is None:
-                return page, ""
+            return self._environment.observe()
+        except BrowserGone as error:
+            raise _Ended("env_error", error=str(error)) from error
+
+    def _take_screenshot(self) -> str:
+        """Write a screenshot of the page, and return its file name, empty for none."""
+        folder = self._limits.screenshots
+        if folder is None:
+            return ""
+        try:
             image = self._environment.screenshot()
         except BrowserGone as error:
             raise _Ended("env_error", error=str(error)) from error
         if not image:
-            return page, ""
+            return ""
         name = f"{len(self._steps):03}.jpg"
         make_folder(folder)
         write_atomic(folder / name, image)
-        return page, name
+        return name
 
-    def _get_reply(self, page: Page) -> Reply:
+    def _ask(self, page: Page) -> Callable[[], Reply]:
+        """Show the page to the model, and return a function that waits for its reply."""
         deadline = self._started + self._limits.timeout_s
+        conversation = self._conversation
+        if isinstance(conversation, Asking):
+            return conversation.ask(page, self._note, deadline)
+        return partial(conversation.reply, page, self._note, deadline)
+
+    def _get_reply(self, wait: Callable[[], Reply]) -> Reply:
         try:
-            return self._conversation.reply(page, self._note, deadline)
+            return wait()
         except TimeoutError as error:
             raise _Ended("timeout", error=str(error)) from error
         except ContextLimit as error:

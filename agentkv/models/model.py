@@ -4,7 +4,7 @@ The loop passes pages and receives text. Tokens, forwards and the cache are inte
 so a scripted model needs none of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -64,6 +64,18 @@ class Conversation(Protocol):
         Raises:
             TimeoutError: the deadline passed. The conversation cannot continue.
             ContextLimit: the turn does not fit the model's positions.
+        """
+        ...
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A conversation whose replies are written elsewhere, so that other work can go on."""
+
+    def ask(self, page: Page, note: str = "", deadline: float | None = None) -> Callable[[], Reply]:
+        """Show `page` to the model, and return a function that waits for its reply.
+
+        The arguments, and what the function raises, are those of `Conversation.reply`.
         """
         ...
 

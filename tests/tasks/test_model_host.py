@@ -141,6 +141,25 @@ def test_a_profiled_reply_brings_the_parts_of_the_models_process(nano: LocalMode
     assert sum(read[0].values()) <= seconds[0]
 
 
+def test_an_episode_may_end_before_its_reply_has_come(nano: LocalModel) -> None:
+    peaks: list[Peaks] = []
+    replies: list[Reply] = []
+
+    def work(model: RemoteModel) -> None:
+        full = model.with_cache(PolicySettings(name="full"), None)
+        first = full.begin("goal")
+        first.reply(page_of(0))
+        first.ask(page_of(1))
+        peaks.append(model.end())
+        replies.append(full.begin("goal").reply(page_of(2)))
+        peaks.append(model.end())
+
+    host = Host(nano, SETTINGS)
+    serve(host, started(host, work))
+    assert [bool(each.rss_bytes) for each in peaks] == [True, True]
+    assert replies[0].text
+
+
 def test_a_deterministic_episode_reports_no_memory_peaks(nano: LocalModel) -> None:
     peaks: list[Peaks] = []
 

@@ -7,8 +7,9 @@ neither torch nor weights.
 import contextlib
 import multiprocessing.connection
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from agentkv.config import PolicySettings
 from agentkv.models.model import ContextLimit, Reply
@@ -109,8 +110,8 @@ class RemoteModel:
     def end(self) -> Peaks:
         """End the current episode and return its peak memory."""
         self._channel.send(End())
-        peaks = self._channel.receive()
-        assert isinstance(peaks, Peaks)
+        while not isinstance(peaks := self._channel.receive(), Peaks):
+            pass  # a reply that an episode without a browser did not wait for
         return peaks
 
 
@@ -144,9 +145,16 @@ class RemoteConversation:
             TimeoutError: the deadline passed.
             ReplyFailed: any other error in the model's process.
         """
+        return self.ask(page, note, deadline)()
+
+    def ask(self, page: Page, note: str = "", deadline: float | None = None) -> Callable[[], Reply]:
+        """Send the page, and return a function that waits for the reply, as `Asking.ask` does."""
         seconds = None if deadline is None else deadline - time.monotonic()
         asked = {} if self.stopwatch is None else self.stopwatch.read()
         self.channel.send(Ask(page, note, seconds))
+        return partial(self._wait, asked)
+
+    def _wait(self, asked: Mapping[str, float]) -> Reply:
         answer = self.channel.receive()
         match answer:
             case Reply():

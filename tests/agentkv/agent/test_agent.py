@@ -1,6 +1,6 @@
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,6 +178,30 @@ def test_every_step_is_on_disk_with_its_screenshot_before_the_next_begins(
     assert back.end is not None and back.end["answer"] == "42"
     for step in back.steps:
         assert (tmp_path / "shots" / step.screenshot).read_bytes().startswith(b"\xff\xd8")
+
+
+def test_a_screenshot_is_taken_while_a_model_elsewhere_works(
+    session: Session, tmp_path: Path
+) -> None:
+    events: list[str] = []
+
+    @dataclass
+    class Elsewhere(FixedReplies):
+        def ask(
+            self, page: Page, note: str = "", deadline: float | None = None
+        ) -> Callable[[], Reply]:
+            events.append("asked")
+
+            def wait() -> Reply:
+                events.append(f"{len(list(tmp_path.iterdir()))} screenshots")
+                return self.reply(page, note, deadline)
+
+            return wait
+
+    model = Elsewhere(["scroll [down]", "stop []"])
+    episode = Agent(model).run(session, "g", screenshots=tmp_path)
+    assert events == ["asked", "1 screenshots", "asked", "2 screenshots"]
+    assert [step.screenshot for step in episode.steps] == ["000.jpg", "001.jpg"]
 
 
 def test_a_playwright_page_stays_open_and_unrestricted_after_the_episode(

@@ -2,8 +2,8 @@
 
 Both sides run the same tiny model. The reference keeps every token in float64 and overlooks those
 that a loop has dropped (`dense.py`, `loops.py`, `formats.py`); the cache really drops them. After
-every forward of two turns, which may read several chunks, both must hold the same positions in every layer and head, and give the
-same logits, which also shows how what is held is stored.
+every forward of two turns, which may read several chunks, both must hold the same positions in
+every layer and head, and give the same logits, which also shows how what is held is stored.
 """
 
 from collections.abc import Callable
@@ -163,9 +163,7 @@ CASES = {
         went_all_ways=lambda policy: min(policy.ratios) < 0.9 and bool(policy.quantized),
     ),
     "edie": Case("gemma3", lambda: loops.Edie(28, **SMALL), SMALL),
-    "edie-tada": Case(
-        "llama", lambda: loops.EdieTada(28, **SMALL), SMALL, compares_layers=True
-    ),
+    "edie-tada": Case("llama", lambda: loops.EdieTada(28, **SMALL), SMALL, compares_layers=True),
     "conf-kv": Case("mistral", lambda: loops.ConfKV(28, **SURE), SURE, went_all_ways=wavered),
     "conf-kv-int8": Case("gpt_oss", lambda: loops.ConfKVInt8(150, **AGED), AGED, **INT8),
     "conf-kv-l": Case("qwen2", lambda: loops.ConfKVL(150, **AGED), AGED, **INT8),
@@ -213,7 +211,8 @@ class Reference:
                 ]
                 assert self.margins[number] < NEAR, (
                     f"{where}, layer {number}: only the paper's against only the cache's, per "
-                    f"head: {'; '.join(only)}. The closest decision was by {self.margins[number]:.1e}"
+                    f"head: {'; '.join(only)}. The closest decision was by "
+                    f"{self.margins[number]:.1e}"
                 )
                 self.excused += 1
                 layer.held[:] = [list(held) for held in theirs]
