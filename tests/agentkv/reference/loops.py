@@ -3,7 +3,8 @@
 A policy is an object with one method, `step`, called once after every chunk of tokens. It looks at
 the layers of a dense model (`dense.py`) and shortens their `held` lists. Where a paper is silent or
 its formula is lost, the docstring says "our choice"; the choice is the one that
-`agentkv policies NAME` states. Symbols: T tokens held by a head, w window queries, b the budget of a head in tokens.
+`agentkv policies NAME` states. Symbols: T tokens held by a head, w window queries, b the budget of
+a head in tokens.
 """
 
 import math
