@@ -181,8 +181,8 @@ def _is_plain(model: PreTrainedModel, given: Mapping[str, Any]) -> bool:
 def decoding(model: PreTrainedModel) -> str:
     """Return how an attached model decodes: `COMPILED`, or "transformers: " and the reason.
 
-    A cache may have a reason of its own: a format that compiled code does not read, a mask that
-    hides a new token, gradients.
+    A single forward may still go through transformers: if compiled code does not read the cache's
+    format, a mask hides a new token, or gradients are wanted.
     """
     own = vars(model).get("forward")
     if isinstance(own, Forward):

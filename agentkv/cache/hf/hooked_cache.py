@@ -1,4 +1,4 @@
-"""What an attached model calls on a cache."""
+"""The methods of a cache that an attached model calls."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -50,7 +50,7 @@ FAR = {torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 6e-3}
 
 
 def ordinary(model):
-    """A copy of a model, whose every forward is that of transformers."""
+    """A copy of a model that always runs transformers' forward."""
     own = copy.deepcopy(model)
     own.forward = type(own).forward.__get__(own)
     return own

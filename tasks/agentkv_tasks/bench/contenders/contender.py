@@ -44,8 +44,8 @@ class Contender(Protocol):
 
     @property
     def decoding(self) -> str:
-        """How the latest state decodes a token: `COMPILED`, or the library that runs the model and,
-        for ours, the reason."""
+        """`COMPILED` if the next token takes one compiled call; else the library that runs the model,
+        and for agentkv the reason."""
         ...
 
     def begin(self, room: int, batch: int = 1) -> None:

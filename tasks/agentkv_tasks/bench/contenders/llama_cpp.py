@@ -59,20 +59,20 @@ class Weights:
 
     def __init__(self, model: Any) -> None:
         require_writable(model)
-        self.library: Any = importlib.import_module("llama_cpp")
-        self.library.llama_log_set(_SILENT, None)
-        self.library.llama_backend_init()
-        numbers = self.library.llama_model_default_params()
+        self.llama: Any = importlib.import_module("llama_cpp")
+        self.llama.llama_log_set(_SILENT, None)
+        self.llama.llama_backend_init()
+        numbers = self.llama.llama_model_default_params()
         numbers.n_gpu_layers = 0
         # a mapped file would have to stay
-        numbers.load_mode = self.library.LLAMA_LOAD_MODE_NONE
+        numbers.load_mode = self.llama.LLAMA_LOAD_MODE_NONE
         with tempfile.TemporaryDirectory(prefix="agentkv-") as folder:
             path = Path(folder) / "model.gguf"
             write_gguf(model, path)
-            self.pointer = self.library.llama_model_load_from_file(bytes(path), numbers)
+            self.pointer = self.llama.llama_model_load_from_file(bytes(path), numbers)
         if not self.pointer:
             raise BenchError("llama.cpp does not load the file of this model")
-        weakref.finalize(self, self.library.llama_model_free, self.pointer)
+        weakref.finalize(self, self.llama.llama_model_free, self.pointer)
 
 
 @dataclass(slots=True)
@@ -110,8 +110,8 @@ class LlamaCpp:
 
     def begin(self, room: int, batch: int = 1) -> None:
         self.end()
-        library = self.weights.library
-        numbers = library.llama_context_default_params()
+        llama = self.weights.llama
+        numbers = llama.llama_context_default_params()
         # sequences have their own cells, as many each
         cells = batch * CELLS * -(-room // CELLS)
         numbers.n_ctx = numbers.n_batch = cells
@@ -119,21 +119,21 @@ class LlamaCpp:
         numbers.n_seq_max = numbers.n_outputs_max = batch
         numbers.n_threads = numbers.n_threads_batch = torch.get_num_threads()
         numbers.flash_attn_type = int(self.variant["flash_attention"])
-        kind = getattr(library, f"GGML_TYPE_{self.variant['cache'].upper()}")
+        kind = getattr(llama, f"GGML_TYPE_{self.variant['cache'].upper()}")
         numbers.type_k = numbers.type_v = kind
-        self._context = library.llama_init_from_model(self.weights.pointer, numbers)
+        self._context = llama.llama_init_from_model(self.weights.pointer, numbers)
         if not self._context:
             raise BenchError(f"{self.label}: llama.cpp makes no context of {cells} tokens")
         self._num_sequences, self._num_fed, self._num_held = batch, 0, 0
         self._prepare(cells)
 
     def feed(self, ids: Tensor) -> Tensor:
-        num_new, batch, library = ids.shape[1], self._batch, self.weights.library
+        num_new, batch, llama = ids.shape[1], self._batch, self.weights.llama
         batch.n_tokens = ids.numel()
         self._buffers["token"][: ids.numel()] = ids.flatten()
         if self._num_sequences > 1:
             self._assign(num_new)
-        code = library.llama_decode(self._context, batch)
+        code = llama.llama_decode(self._context, batch)
         if code:
             raise BenchError(
                 f"{self.label}: llama.cpp could not read {num_new} tokens after {self._num_fed} "
@@ -148,10 +148,10 @@ class LlamaCpp:
         self._num_held = self._num_fed
 
     def resume(self) -> None:
-        library = self.weights.library
-        memory = library.llama_get_memory(self._context)
+        llama = self.weights.llama
+        memory = llama.llama_get_memory(self._context)
         for sequence in range(self._num_sequences):
-            library.llama_memory_seq_rm(memory, sequence, self._num_held, -1)
+            llama.llama_memory_seq_rm(memory, sequence, self._num_held, -1)
         self._num_fed = self._num_held
 
     def release(self) -> None:
@@ -159,7 +159,7 @@ class LlamaCpp:
 
     def end(self) -> None:
         if self._context:
-            self.weights.library.llama_free(self._context)
+            self.weights.llama.llama_free(self._context)
         self._context, self._batch, self._buffers = None, None, {}
 
     @property
@@ -187,7 +187,7 @@ class LlamaCpp:
             own["n_seq_id"] = torch.ones(cells, dtype=torch.int32)
             own["seq_id"] = torch.zeros(cells, dtype=torch.int64)
             own["logits"] = torch.zeros(cells, dtype=torch.int8)
-        self._buffers, self._batch = own, self.weights.library.llama_batch()
+        self._buffers, self._batch = own, self.weights.llama.llama_batch()
         for name, kind in self._batch._fields_:
             if name in own:
                 setattr(self._batch, name, ctypes.cast(own[name].data_ptr(), kind))
@@ -205,7 +205,7 @@ class LlamaCpp:
     def _logits(self, place: int) -> Tensor:
         """Return a copy of the logits (V,) of the token at `place` of the latest batch."""
         # -1 is the last output, whose place is not told for a single sequence
-        found = self.weights.library.llama_get_logits_ith(
+        found = self.weights.llama.llama_get_logits_ith(
             self._context, place if self._num_sequences > 1 else -1
         )
         count = self.model.lm_head.weight.shape[0]

@@ -29,8 +29,8 @@ class SpeedRow(BenchRow):
     """Attention of a step layer by layer: the kernels' implementation for agentkv, ggml for
     llama.cpp, sdpa or eager for others."""
     decoding: str
-    """How a step is decoded: `compiled: one call per token`, or the library that runs the model,
-    with the reason for agentkv."""
+    """`compiled: one call per token`, or the library that runs the model, with the reason for
+    agentkv."""
     model: str
     scaled: str
     """Changes to the size of a named shape; empty for none."""

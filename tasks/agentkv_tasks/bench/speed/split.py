@@ -1,8 +1,8 @@
 """The parts of a step's time, measured at public seams: module hooks, backends, and the call of the
 compiled step.
 
-A module hook sends a step through transformers. A contender whose steps are compiled therefore gets
-no hooks, and has parts of its own. llama.cpp has none.
+A module hook sends a step through transformers. Compiled steps are therefore split without hooks,
+into other parts. Steps of llama.cpp are not split.
 
 Every moment is charged to the innermost frame. The cost of entering and leaving a frame is measured
 on calls that do nothing, and subtracted. Between other work a frame costs somewhat more, so
