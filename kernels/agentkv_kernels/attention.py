@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from agentkv_kernels.entries import Part
@@ -42,8 +43,9 @@ def attend(
 ) -> Attended:
     """Softmax attention of new tokens over stored entries.
 
-    Every query must see at least one entry. Logits that fit into a few megabytes are computed at
-    once, with the fewest calls; others block by block.
+    Every query must see at least one entry. On a CPU, several queries without a mass go through
+    torch's fused attention. Otherwise logits that fit into a few megabytes are computed at once,
+    with the fewest calls, and others block by block.
 
     Args:
         q: (B, H * G, Q, D), rotated; query head h * G + g reads key-value head h.
@@ -55,6 +57,8 @@ def attend(
         sinks: (H * G,), a logit per query head that joins the softmax and has no value.
         num_mass_queries: how many of the last queries the mass averages over; 0: no mass.
     """
+    if q_positions is not None and q.is_cpu and sinks is None and not num_mass_queries:
+        return attend_fused(q, parts, scale=scale, q_positions=q_positions, window=window)
     num_logits = q.shape[:3].numel() * sum(part.num_entries for part in parts)
     serve = attend_at_once if num_logits <= MAX_LOGITS_AT_ONCE else attend_in_blocks
     return serve(
@@ -66,6 +70,36 @@ def attend(
         sinks=sinks,
         num_mass_queries=num_mass_queries,
     )
+
+
+def attend_fused(
+    q: Tensor,
+    parts: Sequence[Part],
+    *,
+    scale: float,
+    q_positions: Tensor,
+    window: int | None = None,
+) -> Attended:
+    """Compute `attend` by torch's fused attention, which keeps no logits and gives no mass.
+
+    Masks (B, 1, Q, T) are held for as many queries at once as fit `MAX_LOGITS_AT_ONCE`.
+    """
+    decoded = [part.decode(q.dtype) for part in parts]
+    keys, values = (
+        each[0] if len(each) == 1 else torch.cat(each, dim=2) for each in zip(*decoded, strict=True)
+    )
+    positions = torch.cat([part.positions for part in parts], dim=-1)
+    step = max(1, MAX_LOGITS_AT_ONCE // positions.numel())
+    outputs = []
+    for own, places in zip(q.split(step, dim=2), q_positions.split(step, dim=1), strict=True):
+        hidden = hidden_entries(places, positions, window)
+        assert hidden is not None
+        outputs.append(
+            F.scaled_dot_product_attention(
+                own, keys, values, attn_mask=~hidden[:, None], scale=scale, enable_gqa=True
+            )
+        )
+    return Attended(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), None)
 
 
 def attend_in_blocks(
@@ -199,11 +233,14 @@ def attend_at_once(
     logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)  # (B H, G Q, T)
     pieces.clear()
     if q_positions is not None:
-        positions = [part.positions for part in parts]
-        kv_positions = positions[0] if len(positions) == 1 else torch.cat(positions, dim=-1)
-        hidden = hidden_entries(q_positions, kv_positions, window)
-        assert hidden is not None
-        logits.view(batch, num_heads * group, num_q, -1).masked_fill_(hidden[:, None], -math.inf)
+        shown = logits.view(batch, num_heads * group, num_q, -1)
+        widths = [part.num_entries for part in parts]
+        for part, of_part in zip(parts, shown.split(widths, dim=-1), strict=True):
+            if q.is_cpu and window is None and int(part.positions.max()) <= int(q_positions.min()):
+                continue  # every query sees every entry; a device would have to be waited for
+            hidden = hidden_entries(q_positions, part.positions, window)
+            assert hidden is not None
+            of_part.masked_fill_(hidden[:, None], -math.inf)
     if sinks is not None:
         column = sinks.to(logits.dtype).view(1, num_heads, group, 1)
         column = column.expand(batch, -1, -1, num_q).reshape(batch * num_heads, group * num_q, 1)

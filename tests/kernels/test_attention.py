@@ -115,6 +115,9 @@ def test_attention_mass_and_weights_are_those_of_loops_in_float64(shape):
         torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
         mass = mass_of(weights, heads, min(4, num_q))
         torch.testing.assert_close(done.mass.double(), mass, atol=1e-6, rtol=1e-5)
+    done = attention.attend(q, parts, **seen)
+    torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
+    assert done.mass is None
     for block in (7, 4096):
         found = attention.weights(q, parts, block=block, **seen)
         assert found.shape == (batch, heads, group, num_q, num_entries)
@@ -180,6 +183,21 @@ def test_weights_agree_with_attention_and_loops_whatever_can_be_seen(
     torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
     mass = mass_of(weights, heads, num_q)
     torch.testing.assert_close(done.mass, mass, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("most", [1, 300, 1 << 22])
+def test_fused_attention_is_that_of_loops_however_many_queries_it_takes_at_once(monkeypatch, most):
+    monkeypatch.setattr(attention, "MAX_LOGITS_AT_ONCE", most)
+    parts, stored = rows_of(
+        7, batch=2, heads=2, num_entries=90, head_dim=16, num_coded=70, name="int8"
+    )
+    q = torch.randn(2, 6, 11, 16)
+    q_positions = stored[2].amax(dim=1)[:, None] - torch.arange(11).flip(0)
+    for window in (None, 60):
+        seen = {"scale": 0.3, "q_positions": q_positions, "window": window}
+        out, _ = by_hand(q, stored, 0.3, q_positions, window, None)
+        done = attention.attend_fused(q, parts, **seen)
+        torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
 
 
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_mass():
