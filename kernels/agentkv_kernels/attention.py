@@ -85,9 +85,9 @@ def attend_fused(
     Masks (B, 1, Q, T) are held for as many queries at once as fit `MAX_LOGITS_AT_ONCE`.
     """
     decoded = [part.decode(q.dtype) for part in parts]
-    keys, values = (
-        each[0] if len(each) == 1 else torch.cat(each, dim=2) for each in zip(*decoded, strict=True)
-    )
+    keys, values = decoded[0]
+    if len(decoded) > 1:
+        keys, values = (torch.cat(each, dim=2) for each in zip(*decoded, strict=True))
     positions = torch.cat([part.positions for part in parts], dim=-1)
     step = max(1, MAX_LOGITS_AT_ONCE // positions.numel())
     outputs = []

@@ -44,8 +44,8 @@ class Contender(Protocol):
 
     @property
     def decoding(self) -> str:
-        """`COMPILED` if the next token takes one compiled call; else the library that runs the model,
-        and for agentkv the reason."""
+        """`COMPILED` if the next token takes one compiled call; else the library that runs the
+        model, and for agentkv the reason."""
         ...
 
     def begin(self, room: int, batch: int = 1) -> None:
