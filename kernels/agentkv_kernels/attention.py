@@ -91,12 +91,13 @@ def attend_fused(
     positions = torch.cat([part.positions for part in parts], dim=-1)
     step = max(1, MAX_LOGITS_AT_ONCE // positions.numel())
     outputs = []
-    for own, places in zip(q.split(step, dim=2), q_positions.split(step, dim=1), strict=True):
-        hidden = hidden_entries(places, positions, window)
+    for start in range(0, q.shape[2], step):
+        own = slice(start, start + step)
+        hidden = hidden_entries(q_positions[:, own], positions, window)
         assert hidden is not None
         outputs.append(
             F.scaled_dot_product_attention(
-                own, keys, values, attn_mask=~hidden[:, None], scale=scale, enable_gqa=True
+                q[:, :, own], keys, values, attn_mask=~hidden[:, None], scale=scale, enable_gqa=True
             )
         )
     return Attended(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), None)
@@ -233,13 +234,14 @@ def attend_at_once(
     logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)  # (B H, G Q, T)
     pieces.clear()
     if q_positions is not None:
-        shown = logits.view(batch, num_heads * group, num_q, -1)
-        widths = [part.num_entries for part in parts]
-        for part, of_part in zip(parts, shown.split(widths, dim=-1), strict=True):
+        stop = 0
+        for part in parts:
+            start, stop = stop, stop + part.num_entries
             if q.is_cpu and window is None and int(part.positions.max()) <= int(q_positions.min()):
                 continue  # every query sees every entry; a device would have to be waited for
             hidden = hidden_entries(q_positions, part.positions, window)
             assert hidden is not None
+            of_part = logits.view(batch, num_heads * group, num_q, -1)[..., start:stop]
             of_part.masked_fill_(hidden[:, None], -math.inf)
     if sinks is not None:
         column = sinks.to(logits.dtype).view(1, num_heads, group, 1)
