@@ -36,7 +36,7 @@ _FLAGS = (
     "--disable-quic",
     # One renderer per page, so that one connection can read frames of other origins.
     "--disable-site-isolation-trials",
-    # Navigations to another site keep the renderer of their context; starting one costs 0.1 s.
+    # All pages of a context share a renderer, because starting one for each site is slow.
     "--renderer-process-limit=1",
 )
 

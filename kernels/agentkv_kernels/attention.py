@@ -80,24 +80,25 @@ def attend_fused(
     q_positions: Tensor,
     window: int | None = None,
 ) -> Attended:
-    """Compute `attend` by torch's fused attention, which keeps no logits and gives no mass.
+    """Compute `attend` by torch's fused attention, which gives no mass.
 
-    Masks (B, 1, Q, T) are held for as many queries at once as fit `MAX_LOGITS_AT_ONCE`.
+    It takes as many queries at once as `MAX_LOGITS_AT_ONCE` allows, because it holds their mask,
+    and versions of torch that fuse no grouped heads hold their logits too.
     """
     decoded = [part.decode(q.dtype) for part in parts]
     keys, values = decoded[0]
     if len(decoded) > 1:
         keys, values = (torch.cat(each, dim=2) for each in zip(*decoded, strict=True))
     positions = torch.cat([part.positions for part in parts], dim=-1)
-    step = max(1, MAX_LOGITS_AT_ONCE // positions.numel())
+    step = max(1, MAX_LOGITS_AT_ONCE // (q.shape[1] * positions.numel()))
     outputs = []
     for start in range(0, q.shape[2], step):
         own = slice(start, start + step)
         hidden = hidden_entries(q_positions[:, own], positions, window)
-        assert hidden is not None
+        mask = None if hidden is None else ~hidden[:, None]
         outputs.append(
             F.scaled_dot_product_attention(
-                q[:, :, own], keys, values, attn_mask=~hidden[:, None], scale=scale, enable_gqa=True
+                q[:, :, own], keys, values, attn_mask=mask, scale=scale, enable_gqa=True
             )
         )
     return Attended(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), None)
@@ -233,14 +234,11 @@ def attend_at_once(
     pieces = [torch.bmm(grouped, k.flatten(0, 1).mT) for k, _ in decoded]
     logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)  # (B H, G Q, T)
     pieces.clear()
-    if q_positions is not None:
-        stop = 0
-        for part in parts:
-            start, stop = stop, stop + part.num_entries
-            if q.is_cpu and window is None and int(part.positions.max()) <= int(q_positions.min()):
-                continue  # every query sees every entry; a device would have to be waited for
-            hidden = hidden_entries(q_positions, part.positions, window)
-            assert hidden is not None
+    stop = 0
+    for part in parts:
+        start, stop = stop, stop + part.num_entries
+        hidden = hidden_entries(q_positions, part.positions, window)
+        if hidden is not None:
             of_part = logits.view(batch, num_heads * group, num_q, -1)[..., start:stop]
             of_part.masked_fill_(hidden[:, None], -math.inf)
     if sinks is not None:
@@ -324,6 +322,9 @@ def hidden_entries(
     """Return which entries each query may not see, (B, Q, T) bool; None if it sees all."""
     if q_positions is None:
         return None
+    if window is None and positions.is_cpu and positions.numel():  # a device would be waited for
+        if int(positions.max()) <= int(q_positions.min()):
+            return None
     distance = q_positions[:, :, None] - positions[:, None, :]
     hidden = distance < 0
     return hidden if window is None else hidden | (distance >= window)
