@@ -144,8 +144,11 @@ def test_with_room_for_all_nothing_changes(family, ids, model_of, kept_by, name)
         assert kept.all()
     model, own = model_of(family), model_of(family)
     cache, full = cache_of(model, case.policy, 96), cache_of(model, "full", None)
-    found = cache.feed(model, ids)
-    assert torch.equal(found, full.feed(model, ids))
+    found, unevicted = cache.feed(model, ids), full.feed(model, ids)
+    if case.policy.scorer.tracker is None:
+        assert torch.equal(found, unevicted)
+    else:  # attention that returns its masses sums in another order
+        torch.testing.assert_close(found, unevicted, **CLOSE)
     torch.testing.assert_close(found, own(ids).logits[:, -1], **CLOSE)
     for kept in kept_in(cache, ids.shape[1]):
         assert kept.all()
