@@ -185,6 +185,8 @@ class Task(_Schema):
 
     category: Category | None = None
     """Ours. Kind of work."""
+    paraphrases: tuple[str, ...] = ()
+    """Ours. Other goals that ask for the same; nano's training uses them."""
     max_steps: int = Field(default=30, ge=1)
     """Ours. Maximum number of actions; VisualWebArena allows 30."""
     solution: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
     def buy_named_product(draw: Draw) -> Draft:
         product = draw.rng.choice(draw.world.shop.products)
         return Draft(
-            intent="Put {{product}} into the cart.",
+            wordings=("Put {{product}} into the cart.", "I need {{product}} in my cart.", ...),
+            unseen_wording="I am out of {{product}}. Could you put one into my cart?",
             values={"product": product.name},
             start="__SHOPPING__",
             check=shows("__SHOPPING__/cart", "", must_include=[product.name]),
@@ -34,6 +35,9 @@ _SITES = {
     "__WIKIPEDIA__": "wikipedia",
     "__HOMEPAGE__": "homepage",
 }
+Wording = Literal["seen", "unseen"]
+"""`seen` draws one of `Draft.wordings`; `unseen` is `Draft.unseen_wording`."""
+
 _MAX_DRAWS = 200  # more than enough for distinct draws from ten or more choices
 
 
@@ -51,13 +55,16 @@ class Draw:
 class Draft:
     """Output of a template; `instantiate` numbers it and makes it a task."""
 
-    intent: str
-    """Plain English; `{{name}}` stands for `values["name"]`."""
+    wordings: Sequence[str]
+    """Goals in plain English that all ask for the same; a task has one of them. `{{name}}` stands
+    for `values["name"]`."""
     check: Evaluation
     solution: Sequence[str]
     start: str
     """Start address such as `__SHOPPING__/...`, or several joined by ` |AND| `."""
     values: Mapping[str, str | int] = field(default_factory=dict)
+    unseen_wording: str = ""
+    """A goal of a kind that training never sees: a polite request (`Could you ...?`)."""
     difficulty: Literal["easy", "medium", "hard"] = "easy"
     reads_image: bool = False
     turns_on: str = ""
@@ -165,28 +172,32 @@ def instantiate(
     category: Category | None = None,
     first_id: int = 0,
     first_template_id: int = 0,
+    wording: Wording = "seen",
 ) -> list[Task]:
     """Make all tasks of `templates`, numbered in order from `first_id`.
 
     Each instance has its own random generator, seeded from `seed`, the template's name and the
     instance. Adding or reordering templates therefore does not change the tasks of the others. If
-    two instances of a template have the same intent, the later one is drawn again.
+    two instances of a template have the same values, the later one is drawn again. The wording
+    changes nothing but the goal.
     """
     tasks: list[Task] = []
     for template_id, (make, num_instances) in enumerate(templates, start=first_template_id):
-        intents: set[str] = set()
+        drafts: list[Draft] = []
         for instance in range(num_instances):
-            draft, intent = _draw_distinct(make, world, seed, instance, intents)
-            intents.add(intent)
-            tasks.append(
-                _make_task(draft, intent, first_id + len(tasks), template_id, category)
-            )  # fmt: skip
+            draft, wordings = _draw_distinct(make, world, seed, instance, drafts)
+            drafts.append(draft)
+            if wording == "unseen":
+                wordings = [draft.unseen_wording]
+            tasks.append(_make_task(draft, wordings, first_id + len(tasks), template_id, category))
     return tasks
 
 
 def suite(
     world: "World",
     templates: Mapping[Category, Sequence[Template | tuple[Callable[[Draw], Draft], int]]],
+    *,
+    wording: Wording = "seen",
 ) -> list[Task]:
     """Make all tasks of a suite in `world`, category by category.
 
@@ -206,21 +217,28 @@ def suite(
             category=category,
             first_id=len(tasks),
             first_template_id=num_templates,
+            wording=wording,
         )
         num_templates += len(of_category)
     return tasks
 
 
 def _draw_distinct(
-    make: Callable[[Draw], Draft], world: "World", seed: int, instance: int, taken: set[str]
-) -> tuple[Draft, str]:
+    make: Callable[[Draw], Draft],
+    world: "World",
+    seed: int,
+    instance: int,
+    taken: Sequence[Draft],
+) -> tuple[Draft, list[str]]:
+    """Draw a draft whose values differ from those in `taken`, and the order of its wordings."""
     name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
     for attempt in range(_MAX_DRAWS):
         key = zlib.crc32(f"{seed} {name} {instance} {attempt}".encode())
         draft = make(Draw(world, random.Random(key), instance))
-        intent = fill(draft.intent, draft.values)
-        if intent not in taken:
-            return draft, intent
+        if all(draft.values != other.values for other in taken):
+            wordings = list(draft.wordings)
+            random.Random(f"wording {key}").shuffle(wordings)
+            return draft, wordings
     raise AssertionError(f"template {name} has fewer different tasks than requested")
 
 
@@ -235,18 +253,25 @@ def fill(intent: str, values: Mapping[str, str | int]) -> str:
 
 
 def _make_task(
-    draft: Draft, intent: str, task_id: int, template_id: int, category: Category | None
+    draft: Draft,
+    wordings: Sequence[str],
+    task_id: int,
+    template_id: int,
+    category: Category | None,
 ) -> Task:
+    """Make a task whose goal is the first of `wordings`."""
     text = " ".join((draft.start, draft.check.model_dump_json(), *draft.solution))
+    goals = tuple(fill(wording, draft.values) for wording in wordings)
     sites = tuple(draft.sites) or tuple(name for mark, name in _SITES.items() if mark in text)
     return Task(
         sites=sites,
         task_id=task_id,
         start_url=draft.start,
-        intent_template=draft.intent,
+        intent_template=wordings[0],
         intent_template_id=template_id,
         instantiation_dict=dict(draft.values),
-        intent=intent,
+        intent=goals[0],
+        paraphrases=goals[1:],
         require_reset=draft.check.program_html is not None,
         eval=draft.check,
         visual_difficulty=draft.difficulty if draft.reads_image else "easy",

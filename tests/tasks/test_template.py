@@ -11,7 +11,8 @@ from agentkv_tasks.template import Draft, Draw, Template, all_of, instantiate, r
 def greet(draw: Draw) -> Draft:
     name = draw.rng.choice(draw.world.people).name
     return Draft(
-        intent="Say hello to {{name}}.",
+        wordings=("Say hello to {{name}}.",),
+        unseen_wording="Could you say hello to {{name}}?",
         values={"name": name},
         start="__REDDIT__",
         check=says(must_include=[name]),
@@ -22,7 +23,8 @@ def greet(draw: Draw) -> Draft:
 
 def visit(draw: Draw) -> Draft:
     return Draft(
-        intent="Go to the wiki.",
+        wordings=("Go to the wiki.", "Open the wiki.", "The wiki, please."),
+        unseen_wording="Would you go to the wiki?",
         start="__HOMEPAGE__",
         check=all_of(reaches("__WIKIPEDIA__/"), shows("last", must_include=["wiki"])),
         solution=["goto [__WIKIPEDIA__/]", "stop []"],
@@ -52,6 +54,28 @@ def test_instances_of_a_template_differ_and_record_their_values() -> None:
     for task in tasks:
         assert task.intent == f"Say hello to {task.instantiation_dict['name']}."
         assert task.intent_template == "Say hello to {{name}}."
+
+
+def test_a_task_has_one_of_the_wordings_and_the_others_as_paraphrases() -> None:
+    goals = set()
+    for seed in range(20):
+        (task,) = instantiate(World(3), (Template(visit),), seed)
+        assert {task.intent, *task.paraphrases} == {
+            "Go to the wiki.",
+            "Open the wiki.",
+            "The wiki, please.",
+        }
+        goals.add(task.intent)
+    assert len(goals) == 3
+
+
+def test_the_unseen_wording_changes_nothing_but_the_goal() -> None:
+    seen = instantiate(World(3), TEMPLATES, 3)
+    unseen = instantiate(World(3), TEMPLATES, 3, wording="unseen")
+    for one, other in zip(seen, unseen, strict=True):
+        assert other.paraphrases == () and " you " in other.intent
+        kept = {"intent": one.intent, "intent_template": one.intent_template}
+        assert other.model_copy(update={**kept, "paraphrases": one.paraphrases}) == one
 
 
 def test_a_task_records_the_texts_that_its_solution_needs() -> None:

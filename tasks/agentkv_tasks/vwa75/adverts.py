@@ -24,7 +24,7 @@ def listing_with_my_phone(draw: Draw) -> Draft:
     phone, home = f"555 {1000 + draw.world.seed % 9000}", draw.world.shop.addresses[0]
     title = f"{draw.rng.choice(draw.world.region.brands)} {thing}"
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read my phone number on the page Account of the shop, and the town of my Home address "
             "on the page Addresses. Then post a listing on the classifieds in the other tab: title "
             "{{title}}, category {{category}}, price {{price}} dollars, that town, condition "
@@ -33,7 +33,7 @@ def listing_with_my_phone(draw: Draw) -> Draft:
             "Addresses: read both first. Then post a listing on the classifieds in the other tab "
             "with the title {{title}}, the category {{category}}, the price {{price}} dollars, "
             "that town, the condition {{condition}} and my phone number as the description.",
-        )),
+        ),
         values={"title": title, "category": category.name, "price": price, "condition": condition},
         start="__SHOPPING__ |AND| __CLASSIFIEDS__",
         check=_listing_posted(draw, title=title, category=category.name, price=f"${price}",
@@ -59,14 +59,14 @@ def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
         [one for one in listings if one.photo.kind == "none" and one.id not in saved]
     )
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read the serial number in the photo of the {{serial}} and the phone number in the "
             "photo of the {{phone}}. Then save the listing {{wanted}} and contact its seller: the "
             "message is that serial number, your phone is that phone number.",
             "Open the listing {{serial}} and read the serial number in its photo. Open the listing "
             "{{phone}} and read the phone number in its photo. Then save the listing {{wanted}} "
             "and write to its seller: message the serial number, phone the phone number.",
-        )),
+        ),
         values={"serial": serial.title, "phone": phone.title, "wanted": wanted.title},
         start="__CLASSIFIEDS__",
         check=all_of(
@@ -95,7 +95,7 @@ def old_listing_for_a_new_one(draw: Draw) -> Draft:
     category, thing = _draw_item(draw)
     price, title = draw.rng.randint(12, 480), f"{festival.town} {thing}"
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "First read who is the organiser of the {{festival}} in the wiki in the second tab, "
             "and the code on the poster of the thread {{thread}} on the forum in the third tab. "
             "Then delete my listing {{old}} on the classifieds and post a new one: title "
@@ -107,7 +107,7 @@ def old_listing_for_a_new_one(draw: Draw) -> Draft:
             "delete my listing {{old}}. Then post a listing: title {{title}}, category "
             "{{category}}, price {{price}} dollars, town {{town}}, condition Used, description the "
             "organiser's name, I can deliver it. Comment on the new listing with the code.",
-        )),
+        ),
         values={"festival": festival.name, "thread": thread.title, "old": old.title,
                 "title": title, "category": category.name, "price": price, "town": festival.town},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",

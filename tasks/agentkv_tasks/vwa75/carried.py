@@ -26,13 +26,13 @@ def motto_as_bio(draw: Draw) -> Draft:
     town = draw.rng.choice(draw.world.wiki.towns)
     board = draw_new_board(draw)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Find {{town}} in the wiki and read the motto on its coat of arms. Then go to the "
             "forum in the other tab, subscribe to the board {{board}}, and change my bio in the "
             "settings to that motto.",
             "The wiki shows the coat of arms of {{town}} with its motto. On the forum in the other "
             "tab, first subscribe to the board {{board}}, then make the motto my bio.",
-        )),
+        ),
         values={"town": town.name, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
@@ -58,7 +58,7 @@ def address_of_a_seller(draw: Draw) -> Draft:
     product, house, code = draw_product(draw), draw_street(draw), draw_postcode(draw)
     label = draw.rng.choice(("Friend", "Seller", "Parcels"))
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read the name of the seller in the second tab, and the twin town of {{town}} in the "
             "wiki in the third tab. In the shop, add the {{product}} to the comparison. Then add "
             "an address to my account: label {{label}}, the seller's name, {{house}}, the twin "
@@ -67,7 +67,7 @@ def address_of_a_seller(draw: Draw) -> Draft:
             "town of {{town}}. Read both. Then add the {{product}} to the comparison in the shop "
             "and add an address to my account with the label {{label}}, that name, the street "
             "{{house}}, that twin town and the postcode {{code}}.",
-        )),
+        ),
         values={"town": town.name, "product": product.name, "label": label, "house": house,
                 "code": code},
         start=f"__SHOPPING__ |AND| __CLASSIFIEDS__/seller/{seller.handle} |AND| __WIKIPEDIA__",
@@ -95,7 +95,7 @@ def thread_from_three_articles(draw: Draw) -> Draft:
     thread = draw.rng.choice(draw.world.forum.threads)
     board = draw.rng.choice(draw.world.forum.boards).name
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read three names in the wiki: the founder of {{maker}}, the organiser of "
             "{{festival}} and the mayor of {{town}}. Then go to the forum in the other tab and "
             "upvote the thread {{thread}}. After that submit a thread to the board {{board}}: the "
@@ -104,7 +104,7 @@ def thread_from_three_articles(draw: Draw) -> Draft:
             "{{town}} in the wiki. Then, on the forum in the other tab, upvote the thread "
             "{{thread}} and submit a new thread to the board {{board}} with the founder as its "
             "title and the organiser and the mayor as its body.",
-        )),
+        ),
         values={"maker": maker.name, "festival": festival.name, "town": town.name,
                 "thread": thread.title, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
@@ -138,14 +138,14 @@ def prices_in_a_thread(draw: Draw) -> Draft:
     asked = draw.rng.choice(thread.comments)
     first, second = money(one.cents), money(other.cents)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read the prices of the {{one}} and the {{other}} in the shop. Then open the thread "
             "{{thread}} on the forum in the other tab. Write the first price as a comment there, "
             "and reply to {{asked}} with the second price.",
             "What do the {{one}} and the {{other}} cost in the shop? On the forum in the other "
             "tab, write the price of the first as a comment in the thread {{thread}}, and the "
             "price of the second as a reply to {{asked}}.",
-        )),
+        ),
         values={"one": one.name, "other": other.name, "thread": thread.title,
                 "asked": asked.author},
         start="__SHOPPING__ |AND| __REDDIT__",
@@ -167,14 +167,14 @@ def codes_of_two_posters(draw: Draw) -> Draft:
     thread = draw.rng.choice([t for t in draw.world.forum.threads if t.poster is None])
     board = draw_new_board(draw)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open the threads {{one}} and {{other}} on the forum and read the codes on their "
             "posters. Then subscribe to the board {{board}}. Then write both codes in one comment "
             "in the thread {{thread}}.",
             "Read the code on the poster of the forum thread {{one}} and the code on the poster of "
             "the thread {{other}}. After that subscribe to the board {{board}}, open the thread "
             "{{thread}}, and comment with the two codes.",
-        )),
+        ),
         values={"one": one.title, "other": other.title, "board": board, "thread": thread.title},
         start="__REDDIT__",
         check=all_of(board_subscribed(draw, board),
@@ -198,7 +198,7 @@ def tracking_code_for_the_shop(draw: Draw) -> Draft:
     words = draw.rng.choice(("Where is my parcel?", "The box was open.", "I was not at home."))
     messages = "__SHOPPING__/account/messages"
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open my order {{order}} and read the tracking code on its parcel label. Then add the "
             "{{product}} to my wishlist, and edit my profile: newsletter {{often}}. Then contact "
             "the shop: topic Delivery, the message {{words}} and the tracking code.",
@@ -206,7 +206,7 @@ def tracking_code_for_the_shop(draw: Draw) -> Draft:
             "{{product}} on my wishlist, set the newsletter in my profile to {{often}}, and write "
             "to the shop on the page Contact: topic Delivery, message {{words}} and the tracking "
             "code of the order.",
-        )),
+        ),
         values={"order": order.number, "product": product.name, "often": often,
                 "words": f'"{words}"'},
         start="__SHOPPING__",

@@ -22,13 +22,11 @@ def founded_of_eight_towns(draw: Draw) -> Draft:
     values = {f"town{number}": town.name for number, town in enumerate(towns, 1)}
     names = ", ".join(f"{{{{{key}}}}}" for key in values)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                f"Look up in the wiki in which years these towns were founded: {names}. Answer "
-                "with the eight years in this order, joined by commas.",
-                f"Read the row Founded of each of these towns in the wiki: {names}. Answer with "
-                "the eight years in this order, joined by commas.",
-            )
+        wordings=(
+            f"Look up in the wiki in which years these towns were founded: {names}. Answer "
+            "with the eight years in this order, joined by commas.",
+            f"Read the row Founded of each of these towns in the wiki: {names}. Answer with "
+            "the eight years in this order, joined by commas.",
         ),
         values=values,
         start="__WIKIPEDIA__",
@@ -47,17 +45,15 @@ def three_pictures(draw: Draw) -> Draft:
     product = draw.rng.choice(draw.world.shop.products)
     facts = (poster.code, listing.photo.fact, product.model)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Read three pictures: the code on the poster in the forum thread {{thread}}, the "
-                "serial number in the photo of the {{listing}} on the classifieds in the second "
-                "tab, and the model number on the label of the {{product}} in the shop in the "
-                "third tab. Answer with all three in this order, joined by commas.",
-                "Which code is on the poster in the forum thread {{thread}}? Which serial number "
-                "is in the photo of the {{listing}} on the classifieds in the second tab? Which "
-                "model number is on the label of the {{product}} in the shop in the third tab? "
-                "Answer with all three in this order, joined by commas.",
-            )
+        wordings=(
+            "Read three pictures: the code on the poster in the forum thread {{thread}}, the "
+            "serial number in the photo of the {{listing}} on the classifieds in the second "
+            "tab, and the model number on the label of the {{product}} in the shop in the "
+            "third tab. Answer with all three in this order, joined by commas.",
+            "Which code is on the poster in the forum thread {{thread}}? Which serial number "
+            "is in the photo of the {{listing}} on the classifieds in the second tab? Which "
+            "model number is on the label of the {{product}} in the shop in the third tab? "
+            "Answer with all three in this order, joined by commas.",
         ),
         values={"thread": thread.title, "listing": listing.title, "product": product.name},
         start="__REDDIT__ |AND| __CLASSIFIEDS__ |AND| __SHOPPING__",
@@ -85,18 +81,16 @@ def serial_then_mayor_then_author(draw: Draw) -> Draft:
     town = next(one for one in draw.world.wiki.towns if one.name == listing.town)
     facts = (listing.photo.fact, mayor_birth_year(draw, town), since)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Find the {{listing}} on the classifieds and read the serial number in its photo "
-                "and its town. Then look in the wiki, in the second tab, when the mayor of that "
-                "town was born. Then look in the forum, in the third tab, in which year the "
-                "author of the thread {{thread}} joined. Answer with the serial number and the "
-                "two years, joined by commas.",
-                "Which serial number is in the photo of the {{listing}} on the classifieds? When "
-                "was the mayor of the town of this listing born, says the wiki in the second "
-                "tab? In which year did the author of the thread {{thread}} join the forum in "
-                "the third tab? Answer with all three in this order, joined by commas.",
-            )
+        wordings=(
+            "Find the {{listing}} on the classifieds and read the serial number in its photo "
+            "and its town. Then look in the wiki, in the second tab, when the mayor of that "
+            "town was born. Then look in the forum, in the third tab, in which year the "
+            "author of the thread {{thread}} joined. Answer with the serial number and the "
+            "two years, joined by commas.",
+            "Which serial number is in the photo of the {{listing}} on the classifieds? When "
+            "was the mayor of the town of this listing born, says the wiki in the second "
+            "tab? In which year did the author of the thread {{thread}} join the forum in "
+            "the third tab? Answer with all three in this order, joined by commas.",
         ),
         values={"listing": listing.title, "thread": thread.title},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",
@@ -125,18 +119,16 @@ def author_then_product_then_mayor(draw: Draw) -> Draft:
     town = draw.world.wiki.town(dict(product.facts)["Made in"])
     facts = (since, product.model, mayor_birth_year(draw, town))
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Look in the forum in which year the author of the thread {{thread}} joined. Then "
-                "find the {{product}} in the shop, in the second tab: read its model number on "
-                "the label and the town in which it is made. Then look in the wiki, in the third "
-                "tab, when the mayor of that town was born. Answer with the first year, the "
-                "model number and the second year, joined by commas.",
-                "In which year did the author of the thread {{thread}} join the forum? Which "
-                "model number is on the label of the {{product}} in the shop in the second tab? "
-                "When was the mayor of the town in which it is made born, says the wiki in the "
-                "third tab? Answer with all three in this order, joined by commas.",
-            )
+        wordings=(
+            "Look in the forum in which year the author of the thread {{thread}} joined. Then "
+            "find the {{product}} in the shop, in the second tab: read its model number on "
+            "the label and the town in which it is made. Then look in the wiki, in the third "
+            "tab, when the mayor of that town was born. Answer with the first year, the "
+            "model number and the second year, joined by commas.",
+            "In which year did the author of the thread {{thread}} join the forum? Which "
+            "model number is on the label of the {{product}} in the shop in the second tab? "
+            "When was the mayor of the town in which it is made born, says the wiki in the "
+            "third tab? Answer with all three in this order, joined by commas.",
         ),
         values={"thread": thread.title, "product": product.name},
         start="__REDDIT__ |AND| __SHOPPING__ |AND| __WIKIPEDIA__",
@@ -173,17 +165,19 @@ def cook_of_a_dish_and_far_away(draw: Draw) -> Draft:
     facts = (dish.cook, last.born)
     unsaid = [one.name for one in path if one.name not in dish.name]
     return Draft(
-        intent="Open the wiki article about {{dish}} and remember who created it. Then open its "
-        "place of origin, the river of that town, the mouth of the river, the mayor of that town, "
-        "the birthplace of the mayor, the twin town of the birthplace and the mayor of the twin "
-        "town. "
-        + draw.rng.choice(
-            (
-                "Answer with the name from the beginning and the year in which the last mayor was "
-                "born, joined by a comma.",
-                "Who created {{dish}}, and when was the last mayor born? Answer with both, joined "
-                "by a comma.",
-            )
+        wordings=(
+            "Open the wiki article about {{dish}} and remember who created it. Then open its "
+            "place of origin, the river of that town, the mouth of the river, the mayor of that town, "
+            "the birthplace of the mayor, the twin town of the birthplace and the mayor of the twin "
+            "town. "
+            + draw.rng.choice(
+                (
+                    "Answer with the name from the beginning and the year in which the last mayor was "
+                    "born, joined by a comma.",
+                    "Who created {{dish}}, and when was the last mayor born? Answer with both, joined "
+                    "by a comma.",
+                )
+            ),
         ),
         values={"dish": dish.name},
         start="__WIKIPEDIA__",
@@ -207,14 +201,16 @@ def parcel_and_five_towns(draw: Draw) -> Draft:
     values = {f"town{number}": town.name for number, town in enumerate(towns, 1)}
     names = ", ".join(f"{{{{{key}}}}}" for key in values)
     return Draft(
-        intent="Open my order {{order}} in the shop and read the code on the parcel label. Then "
-        + draw.rng.choice(
-            (
-                f"look up in the wiki in the second tab in which years {names} were founded. "
-                "Answer with the code and the five years in this order, joined by commas.",
-                f"read in the wiki in the second tab the row Founded of {names}. Answer with the "
-                "code from the label and the five years, joined by commas.",
-            )
+        wordings=(
+            "Open my order {{order}} in the shop and read the code on the parcel label. Then "
+            + draw.rng.choice(
+                (
+                    f"look up in the wiki in the second tab in which years {names} were founded. "
+                    "Answer with the code and the five years in this order, joined by commas.",
+                    f"read in the wiki in the second tab the row Founded of {names}. Answer with the "
+                    "code from the label and the five years, joined by commas.",
+                )
+            ),
         ),
         values={"order": order.number, **values},
         start="__SHOPPING__ |AND| __WIKIPEDIA__",
@@ -241,14 +237,12 @@ def years_of_seven_authors(draw: Draw) -> Draft:
     values = {f"thread{number}": thread.title for number, (thread, _) in enumerate(chosen, 1)}
     titles = "; ".join(f"{{{{{key}}}}}" for key in values)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                f"In which years did the authors of these seven threads join the forum: {titles}? "
-                "Open the page of each author. Answer with the seven years in this order, joined "
-                "by commas.",
-                f"Open the page of the author of each of these seven threads: {titles}. Answer "
-                "with the years in which they joined the forum, in this order, joined by commas.",
-            )
+        wordings=(
+            f"In which years did the authors of these seven threads join the forum: {titles}? "
+            "Open the page of each author. Answer with the seven years in this order, joined "
+            "by commas.",
+            f"Open the page of the author of each of these seven threads: {titles}. Answer "
+            "with the years in which they joined the forum, in this order, joined by commas.",
         ),
         values=values,
         start="__REDDIT__",
@@ -271,17 +265,15 @@ def ticket_organiser_and_seller(draw: Draw) -> Draft:
     seller = draw.world.classifieds.seller(listing.seller).name
     facts = (festival.venue, poster.code, seller)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Read in the wiki on the poster of the {{festival}} where it opens. Then read in "
-                "the forum, in the second tab, the code on the poster in the thread {{thread}}. "
-                "Then look on the classifieds, in the third tab, for the name of the seller of "
-                "the {{listing}}. Answer with all three in this order, joined by commas.",
-                "Where does the {{festival}} open, according to its poster in the wiki? Which "
-                "code is on the poster in the forum thread {{thread}} in the second tab? What is "
-                "the name of the seller of the {{listing}} on the classifieds in the third tab? "
-                "Answer with all three in this order, joined by commas.",
-            )
+        wordings=(
+            "Read in the wiki on the poster of the {{festival}} where it opens. Then read in "
+            "the forum, in the second tab, the code on the poster in the thread {{thread}}. "
+            "Then look on the classifieds, in the third tab, for the name of the seller of "
+            "the {{listing}}. Answer with all three in this order, joined by commas.",
+            "Where does the {{festival}} open, according to its poster in the wiki? Which "
+            "code is on the poster in the forum thread {{thread}} in the second tab? What is "
+            "the name of the seller of the {{listing}} on the classifieds in the third tab? "
+            "Answer with all three in this order, joined by commas.",
         ),
         values={"festival": festival.name, "thread": thread.title, "listing": listing.title},
         start="__WIKIPEDIA__ |AND| __REDDIT__ |AND| __CLASSIFIEDS__",

@@ -11,12 +11,10 @@ def birthplace_of_a_founder(draw: Draw) -> Draft:
     maker = draw.rng.choice(wiki.makers)
     founder = wiki.figure(maker.founder)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the wiki article about {{maker}}, then that about its founder, then that "
-                "about the birthplace of the founder.",
-                "Open the wiki article about the town in which the founder of {{maker}} was born.",
-            )
+        wordings=(
+            "Open the wiki article about {{maker}}, then that about its founder, then that "
+            "about the birthplace of the founder.",
+            "Open the wiki article about the town in which the founder of {{maker}} was born.",
         ),
         values={"maker": maker.name},
         start="__WIKIPEDIA__",
@@ -38,11 +36,9 @@ def top_thread_of_a_board(draw: Draw) -> Draft:
     threads = [thread for thread in draw.world.forum.threads if thread.board == board]
     top = max(threads, key=lambda thread: thread.score)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the board {{board}} of the forum, sort it by Top and open the first thread.",
-                "Which thread is the first under Top on the board {{board}} of the forum? Open it.",
-            )
+        wordings=(
+            "Open the board {{board}} of the forum, sort it by Top and open the first thread.",
+            "Which thread is the first under Top on the board {{board}} of the forum? Open it.",
         ),
         values={"board": board},
         start="__REDDIT__",
@@ -63,11 +59,9 @@ def page_of_a_seller(draw: Draw) -> Draft:
     """Start at the home page and open the page of a listing's seller."""
     listing = draw.rng.choice(draw.world.classifieds.listings)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Who sells the {{listing}} on the classifieds? Open the page of that seller.",
-                "Go to the classifieds, find the {{listing}} and open the page of its seller.",
-            )
+        wordings=(
+            "Who sells the {{listing}} on the classifieds? Open the page of that seller.",
+            "Go to the classifieds, find the {{listing}} and open the page of its seller.",
         ),
         values={"listing": listing.title},
         start="__HOMEPAGE__",

@@ -39,12 +39,12 @@ def review_a_product(draw: Draw) -> Draft:
          ("For the price", "It does what it should."))
     )  # fmt: skip
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Review the {{product}} in the shop with {{stars}} stars, the title {{title}} "
             "and the text {{words}}",
             "Write a review of the {{product}} in the shop: rating {{stars}} stars, title "
             "{{title}}, review {{words}}",
-        )),
+        ),
         values={"product": product.name, "stars": stars, "title": f'"{title}"',
                 "words": f'"{words}"'},
         start="__SHOPPING__",

@@ -60,12 +60,10 @@ def subscribe_to_a_board(draw: Draw) -> Draft:
     """Press one button on a board's page."""
     board = draw_new_board(draw)
     return Draft(
-        intent=draw.rng.choice(
-            (
+        wordings=(
                 "Subscribe to the board {{board}} on the forum.",
                 "I want to follow the forum board {{board}}: subscribe to it.",
-            )
-        ),
+            ),
         values={"board": board},
         start="__REDDIT__",
         check=board_subscribed(draw, board),
@@ -82,10 +80,8 @@ def vote_for_a_comment(draw: Draw) -> Draft:
     page = f"__REDDIT__/thread/{thread.id}"
     button = f"document.querySelector('#comment-{comment.id} .{name}')"
     return Draft(
-        intent=draw.rng.choice(
-            (f"{word} the comment by {{{{author}}}} on this page.",
-             f"{word} what {{{{author}}}} wrote in this thread.")
-        ),
+        wordings=(f"{word} the comment by {{{{author}}}} on this page.",
+             f"{word} what {{{{author}}}} wrote in this thread."),
         values={"author": comment.author},
         start=page,
         check=all_of(
@@ -101,12 +97,10 @@ def comment_on_a_thread(draw: Draw) -> Draft:
     thread = draw.rng.choice(draw.world.forum.threads)
     remark = draw.rng.choice(_REMARKS)
     return Draft(
-        intent=draw.rng.choice(
-            (
+        wordings=(
                 "Write the comment {{remark}} in the forum thread {{thread}}.",
                 "Comment {{remark}} on the thread {{thread}}.",
-            )
-        ),
+            ),
         values={"remark": f'"{remark}"', "thread": thread.title},
         start="__REDDIT__",
         check=comment_posted(thread.id, remark),
@@ -120,12 +114,10 @@ def change_the_bio(draw: Draw) -> Draft:
     place, other = draw.rng.sample(draw.world.places, 2)
     bio = f"I live in {place} and often go to {other}."
     return Draft(
-        intent=draw.rng.choice(
-            (
+        wordings=(
                 "Change my bio on the forum to: {{bio}}",
                 "On the forum, my bio should read: {{bio}}",
-            )
-        ),
+            ),
         values={"bio": bio},
         start="__REDDIT__",
         check=shows(f"__REDDIT__/user/{draw.world.me.handle}", text(".bio"), exact_match=bio),

@@ -23,14 +23,14 @@ def phone_for_the_courier(draw: Draw) -> Draft:
     )
     product, phone = draw_product(draw), listing.photo.fact
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read the phone number in the photo of the listing {{listing}} on the classifieds in "
             "the other tab. Then order one {{product}} in the shop by Express, with that phone "
             "number as the note for the courier.",
             "The classifieds in the other tab have the listing {{listing}}. Its photo shows a "
             "phone number. Order the {{product}} in the shop with shipping Express and type the "
             "phone number as the note for the courier.",
-        )),
+        ),
         values={"listing": listing.title, "product": product.name},
         start="__SHOPPING__ |AND| __CLASSIFIEDS__",
         check=all_of(
@@ -61,14 +61,14 @@ def motto_for_the_courier(draw: Draw) -> Draft:
     """Enter a motto in the checkout that appears only in a wiki image."""
     town, product = draw.rng.choice(draw.world.wiki.towns), draw_product(draw)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Find {{town}} in the wiki and read the motto on its coat of arms. Then order one "
             "{{product}} in the shop in the other tab: payment Bank transfer, with gift wrap, and "
             "the motto as the note for the courier.",
             "The wiki shows the coat of arms of {{town}} with its motto. Order the {{product}} in "
             "the shop in the other tab with gift wrap, pay by Bank transfer, and type that motto "
             "as the note for the courier.",
-        )),
+        ),
         values={"town": town.name, "product": product.name},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
@@ -103,7 +103,7 @@ def gift_to_a_mayor(draw: Draw) -> Draft:
     town = next(town for town in wiki.towns if town.mayor == mayor.name)
     product, house, code = draw_product(draw), draw_street(draw), draw_postcode(draw)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Find {{town}} in the wiki, read the name of its mayor, and open the mayor's article "
             "to read the birthplace. Then order one {{product}} in the shop in the other tab and "
             "send it to a new address: label Mayor, the mayor's name, {{house}}, the birthplace as "
@@ -112,7 +112,7 @@ def gift_to_a_mayor(draw: Draw) -> Draft:
             "Order the {{product}} in the shop in the other tab for the mayor: a new address with "
             "the label Mayor, the mayor's name, {{house}}, the birthplace as the town and the "
             "postcode {{code}}.",
-        )),
+        ),
         values={"town": town.name, "product": product.name, "house": house, "code": code},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(

@@ -16,7 +16,7 @@ def fact_of_a_town(draw: Draw) -> Draft:
         )
     )
     return Draft(
-        intent=f"{question}, according to the wiki?",
+        wordings=(f"{question}, according to the wiki?",),
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=says(must_include=[answer]),
@@ -32,13 +32,11 @@ def mayor_of_a_twin_town(draw: Draw) -> Draft:
     twin = wiki.town(town.twin)
     hobby = wiki.figure(twin.mayor).hobby
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Who is the mayor of the twin town of {{town}}, and what is the hobby of this "
-                "mayor? Answer with the name and the hobby, joined by a comma.",
-                "{{town}} has a twin town. Open the article about the mayor of the twin town and "
-                "answer with the name and the hobby of the mayor, joined by a comma.",
-            )
+        wordings=(
+            "Who is the mayor of the twin town of {{town}}, and what is the hobby of this "
+            "mayor? Answer with the name and the hobby, joined by a comma.",
+            "{{town}} has a twin town. Open the article about the mayor of the twin town and "
+            "answer with the name and the hobby of the mayor, joined by a comma.",
         ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
@@ -58,11 +56,9 @@ def motto_of_a_town(draw: Draw) -> Draft:
     """Answer with a motto that appears only in the image of a coat of arms."""
     town = draw.rng.choice(draw.world.wiki.towns)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "What is the motto on the coat of arms of {{town}}?",
-                "Which words are the motto of {{town}}? Look at its coat of arms.",
-            )
+        wordings=(
+            "What is the motto on the coat of arms of {{town}}?",
+            "Which words are the motto of {{town}}? Look at its coat of arms.",
         ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
@@ -78,15 +74,13 @@ def slogan_of_a_company_by_its_founder(draw: Draw) -> Draft:
     """Answer with a slogan that appears only in an image on the article of a founder's company."""
     maker = draw.rng.choice(draw.world.wiki.makers)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "{{founder}} was the founder of a company. Open its article in the wiki and answer "
-                "with the year in which it was founded and the slogan on its old advertisement, "
-                "joined by a comma.",
-                "When was the company of {{founder}} founded, and which slogan is on its old "
-                "advertisement in the wiki? Answer with the year and the slogan, joined by a "
-                "comma.",
-            )
+        wordings=(
+            "{{founder}} was the founder of a company. Open its article in the wiki and answer "
+            "with the year in which it was founded and the slogan on its old advertisement, "
+            "joined by a comma.",
+            "When was the company of {{founder}} founded, and which slogan is on its old "
+            "advertisement in the wiki? Answer with the year and the slogan, joined by a "
+            "comma.",
         ),
         values={"founder": maker.founder},
         start="__WIKIPEDIA__",
@@ -109,15 +103,17 @@ def mayor_of_where_a_product_is_made(draw: Draw) -> Draft:
     town = draw.world.wiki.town(dict(product.facts)["Made in"])
     facts = (town.mayor, draw.world.wiki.figure(town.mayor).born)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "In which town is the {{product}} in the shop made? Look up in the wiki who is the "
-                "mayor of this town and when the mayor was born. ",
-                "Find the {{product}} in the shop and read where it is made. Then go to the wiki: "
-                "who is the mayor of that town, and when was the mayor born? ",
+        wordings=(
+            draw.rng.choice(
+                (
+                    "In which town is the {{product}} in the shop made? Look up in the wiki who is the "
+                    "mayor of this town and when the mayor was born. ",
+                    "Find the {{product}} in the shop and read where it is made. Then go to the wiki: "
+                    "who is the mayor of that town, and when was the mayor born? ",
+                )
             )
-        )
-        + "Answer with the name and the year, joined by a comma.",
+            + "Answer with the name and the year, joined by a comma.",
+        ),
         values={"product": product.name},
         start="__HOMEPAGE__",
         check=says_all(*facts),

@@ -28,18 +28,20 @@ def mayor_after_an_author(draw: Draw) -> Draft:
     ((one, since), (other, later)) = draw_authors(draw, 2)
     answer = join_facts(since, later)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the wiki article about {{town}} and remember its mayor. Then go to the forum "
-                "and open the page of the author of the thread {{one}}, then that of the author "
-                "of the thread {{other}}. Then go back to the wiki and open the article about "
-                "the mayor. Answer with the two years in which the authors joined the forum.",
-                "Who is the mayor of {{town}} in the wiki? Then look in the forum: in which years "
-                "did the authors of the threads {{one}} and {{other}} join? At the end, open "
-                "the wiki article about the mayor and answer with the two years.",
+        wordings=(
+            draw.rng.choice(
+                (
+                    "Open the wiki article about {{town}} and remember its mayor. Then go to the forum "
+                    "and open the page of the author of the thread {{one}}, then that of the author "
+                    "of the thread {{other}}. Then go back to the wiki and open the article about "
+                    "the mayor. Answer with the two years in which the authors joined the forum.",
+                    "Who is the mayor of {{town}} in the wiki? Then look in the forum: in which years "
+                    "did the authors of the threads {{one}} and {{other}} join? At the end, open "
+                    "the wiki article about the mayor and answer with the two years.",
+                )
             )
-        )
-        + " Put a comma between them.",
+            + " Put a comma between them.",
+        ),
         values={"town": town.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
         check=all_of(reaches(article_url(town.mayor)), says_all(since, later)),
@@ -66,17 +68,19 @@ def product_of_an_order(draw: Draw) -> Draft:
     towns = draw_towns(draw, 4)
     years = [town.founded for town in towns]
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open my order {{order}} in the shop and remember the first product in it. Then "
-                "look up in the wiki in which years {{a}}, {{b}}, {{c}} and {{d}} were founded. "
-                "Then go back to the shop, search for the product and open its page. ",
-                "What is the first product in my shop order {{order}}? Remember it. Look up the "
-                "row Founded of {{a}}, {{b}}, {{c}} and {{d}} in the wiki. At the end, find the "
-                "product in the shop and open its page. ",
+        wordings=(
+            draw.rng.choice(
+                (
+                    "Open my order {{order}} in the shop and remember the first product in it. Then "
+                    "look up in the wiki in which years {{a}}, {{b}}, {{c}} and {{d}} were founded. "
+                    "Then go back to the shop, search for the product and open its page. ",
+                    "What is the first product in my shop order {{order}}? Remember it. Look up the "
+                    "row Founded of {{a}}, {{b}}, {{c}} and {{d}} in the wiki. At the end, find the "
+                    "product in the shop and open its page. ",
+                )
             )
-        )
-        + "Answer with the four years, joined by commas.",
+            + "Answer with the four years, joined by commas.",
+        ),
         values={"order": order.number}
         | {letter: town.name for letter, town in zip("abcd", towns, strict=True)},
         start="__SHOPPING__",
@@ -101,17 +105,15 @@ def founder_after_two_labels(draw: Draw) -> Draft:
     maker = draw.rng.choice(draw.world.wiki.makers)
     one, other = _draw_products(draw, 2)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the wiki article about {{maker}} and remember its founder. Then go to the "
-                "shop and read the model number on the label of the {{one}}, then on the label "
-                "of the {{other}}. Then go back to the wiki and open the article about the "
-                "founder. Answer with the two model numbers, joined by a comma.",
-                "Who is the founder of {{maker}} in the wiki? Then read in the shop which model "
-                "numbers are on the labels of the {{one}} and the {{other}}. At the end, open "
-                "the wiki article about the founder and answer with the two model numbers, "
-                "joined by a comma.",
-            )
+        wordings=(
+            "Open the wiki article about {{maker}} and remember its founder. Then go to the "
+            "shop and read the model number on the label of the {{one}}, then on the label "
+            "of the {{other}}. Then go back to the wiki and open the article about the "
+            "founder. Answer with the two model numbers, joined by a comma.",
+            "Who is the founder of {{maker}} in the wiki? Then read in the shop which model "
+            "numbers are on the labels of the {{one}} and the {{other}}. At the end, open "
+            "the wiki article about the founder and answer with the two model numbers, "
+            "joined by a comma.",
         ),
         values={"maker": maker.name, "one": one.name, "other": other.name},
         start="__WIKIPEDIA__",
@@ -139,17 +141,15 @@ def architect_after_two_photos(draw: Draw) -> Draft:
     one, other = draw_listings(draw, "serial", 2)
     serials = (one.photo.fact, other.photo.fact)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the wiki article about the {{landmark}} and remember its architect. Then go "
-                "to the classifieds and read the serial number in the photo of the {{one}}, then "
-                "in the photo of the {{other}}. Then go back to the wiki and open the article "
-                "about the architect. Answer with the two serial numbers, joined by a comma.",
-                "Who is the architect of the {{landmark}} in the wiki? Then read on the "
-                "classifieds which serial numbers are in the photos of the {{one}} and the "
-                "{{other}}. At the end, open the wiki article about the architect and answer "
-                "with the two serial numbers, joined by a comma.",
-            )
+        wordings=(
+            "Open the wiki article about the {{landmark}} and remember its architect. Then go "
+            "to the classifieds and read the serial number in the photo of the {{one}}, then "
+            "in the photo of the {{other}}. Then go back to the wiki and open the article "
+            "about the architect. Answer with the two serial numbers, joined by a comma.",
+            "Who is the architect of the {{landmark}} in the wiki? Then read on the "
+            "classifieds which serial numbers are in the photos of the {{one}} and the "
+            "{{other}}. At the end, open the wiki article about the architect and answer "
+            "with the two serial numbers, joined by a comma.",
         ),
         values={"landmark": landmark.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
@@ -176,17 +176,15 @@ def organiser_after_two_posters(draw: Draw) -> Draft:
     festival = draw.rng.choice(draw.world.wiki.festivals)
     (one, first), (other, second) = draw_posters(draw, 2)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the wiki article about the {{festival}} and remember its organiser. Then go "
-                "to the forum and read the code on the poster in the thread {{one}}, then in "
-                "the thread {{other}}. Then go back to the wiki and open the article about the "
-                "organiser. Answer with the two codes, joined by a comma.",
-                "Who is the organiser of the {{festival}} in the wiki? Then read in the forum "
-                "which codes are on the posters in the threads {{one}} and {{other}}. At the "
-                "end, open the wiki article about the organiser and answer with the two codes, "
-                "joined by a comma.",
-            )
+        wordings=(
+            "Open the wiki article about the {{festival}} and remember its organiser. Then go "
+            "to the forum and read the code on the poster in the thread {{one}}, then in "
+            "the thread {{other}}. Then go back to the wiki and open the article about the "
+            "organiser. Answer with the two codes, joined by a comma.",
+            "Who is the organiser of the {{festival}} in the wiki? Then read in the forum "
+            "which codes are on the posters in the threads {{one}} and {{other}}. At the "
+            "end, open the wiki article about the organiser and answer with the two codes, "
+            "joined by a comma.",
         ),
         values={"festival": festival.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
@@ -215,8 +213,7 @@ def author_with_a_model_number_in_mind(draw: Draw) -> Draft:
     ((thread, _),) = draw_authors(draw, 1)
     born = mayor_birth_year(draw, town)
     return Draft(
-        intent=draw.rng.choice(
-            (
+        wordings=(
                 "First read the model number on the label of the {{product}} in the shop. Then "
                 "look in the wiki, in the second tab, when the mayor of {{town}} was born. Then "
                 "open the page of the author of the thread {{thread}} in the forum, in the third "
@@ -225,8 +222,7 @@ def author_with_a_model_number_in_mind(draw: Draw) -> Draft:
                 "mayor of {{town}} born, according to the wiki in the second tab? At the end, "
                 "open the page of the author of the forum thread {{thread}} in the third tab "
                 "and answer with both, joined by a comma.",
-            )
-        ),
+            ),
         values={"product": product.name, "town": town.name, "thread": thread.title},
         start="__SHOPPING__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
@@ -256,16 +252,14 @@ def mayor_after_a_seller(draw: Draw) -> Draft:
     (other,) = draw_listings(draw, "price", 1)
     names = [draw.world.classifieds.seller(x.seller).name for x in (one, other)]
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the wiki article about {{town}} and remember its mayor. Then go to the "
-                "classifieds and open the page of the seller of the {{one}}, then that of the "
-                "seller of the {{other}}. Then go back to the wiki and open the article about "
-                "the mayor. Answer with the names of the two sellers, joined by a comma.",
-                "Who is the mayor of {{town}} in the wiki? Then look on the classifieds for the "
-                "names of the sellers of the {{one}} and the {{other}}. At the end, open the "
-                "wiki article about the mayor and answer with the two names, joined by a comma.",
-            )
+        wordings=(
+            "Open the wiki article about {{town}} and remember its mayor. Then go to the "
+            "classifieds and open the page of the seller of the {{one}}, then that of the "
+            "seller of the {{other}}. Then go back to the wiki and open the article about "
+            "the mayor. Answer with the names of the two sellers, joined by a comma.",
+            "Who is the mayor of {{town}} in the wiki? Then look on the classifieds for the "
+            "names of the sellers of the {{one}} and the {{other}}. At the end, open the "
+            "wiki article about the mayor and answer with the two names, joined by a comma.",
         ),
         values={"town": town.name, "one": one.title, "other": other.title},
         start="__WIKIPEDIA__",
@@ -294,16 +288,18 @@ def tour_of_four_sites(draw: Draw) -> Draft:
     seller = draw.world.classifieds.seller(listing.seller).name
     facts = (mayor_birth_year(draw, town), since, later, seller)
     return Draft(
-        intent="Look up in the wiki when the mayor of {{town}} was born. Then look up in the forum "
-        "in which year the author of the thread {{one}} joined, then the author of the thread "
-        "{{other}}. Then look up on the classifieds the name of the seller of the {{listing}}. "
-        + draw.rng.choice(
-            (
-                "At the end, open the {{product}} in the shop. Answer with the four facts in this "
-                "order, joined by commas.",
-                "Then go to the shop and open the page of the {{product}}. Answer there with all "
-                "four facts in this order, joined by commas.",
-            )
+        wordings=(
+            "Look up in the wiki when the mayor of {{town}} was born. Then look up in the forum "
+            "in which year the author of the thread {{one}} joined, then the author of the thread "
+            "{{other}}. Then look up on the classifieds the name of the seller of the {{listing}}. "
+            + draw.rng.choice(
+                (
+                    "At the end, open the {{product}} in the shop. Answer with the four facts in this "
+                    "order, joined by commas.",
+                    "Then go to the shop and open the page of the {{product}}. Answer there with all "
+                    "four facts in this order, joined by commas.",
+                )
+            ),
         ),
         values={
             "town": town.name,

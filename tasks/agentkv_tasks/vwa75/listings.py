@@ -48,12 +48,12 @@ def ask_a_seller(draw: Draw) -> Draft:
     listing = draw.rng.choice(others_listings(draw))
     question, phone = draw.rng.choice(_QUESTIONS), f"555 {draw.rng.randint(2222, 7999)}"
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Send the seller of the {{listing}} the message {{question}} with my phone number "
             "{{phone}}.",
             "Contact the seller of the {{listing}} on the classifieds: message {{question}}, your "
             "phone {{phone}}.",
-        )),
+        ),
         values={"listing": listing.title, "question": f'"{question}"', "phone": phone},
         start="__CLASSIFIEDS__",
         check=message_sent(listing, question, phone),
@@ -69,7 +69,7 @@ def change_the_price_of_my_listing(draw: Draw) -> Draft:
     listing = draw.rng.choice(my_listings(draw))
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
-        intent=draw.rng.choice(_OTHER_PRICES),
+        wordings=_OTHER_PRICES,
         values={"listing": listing.title, "price": price},
         start="__CLASSIFIEDS__",
         check=shows(f"__CLASSIFIEDS__/listing/{listing.id}", text(".listing-price"),
@@ -84,7 +84,7 @@ def price_of_a_listing_i_do_not_have(draw: Draw) -> Draft:
     listing = draw.rng.choice(others_listings(draw))
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
-        intent=draw.rng.choice(_OTHER_PRICES),
+        wordings=_OTHER_PRICES,
         values={"listing": listing.title, "price": price},
         start="__CLASSIFIEDS__",
         check=all_of(says(exact_match="N/A"), reaches("__CLASSIFIEDS__/mine")),
@@ -103,10 +103,10 @@ def comment_on_five_listings(draw: Draw) -> Draft:
     values = {f"listing{number}": listing.title for number, listing in enumerate(listings, 1)}
     names = ", ".join(f"{{{{{key}}}}}" for key in values)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             f"Write the comment {{{{question}}}} under each of these listings: {names}.",
             f"Ask {{{{question}}}} in a comment under each of five listings: {names}.",
-        )),
+        ),
         values={"question": f'"{question}"', **values},
         start="__CLASSIFIEDS__",
         check=all_of(

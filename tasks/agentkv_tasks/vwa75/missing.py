@@ -28,13 +28,11 @@ def listing_that_nobody_offers(draw: Draw) -> Draft:
     brand = draw.rng.choice(draw.world.region.brands)
     title = f"Purple {brand} {draw.rng.choice(('canoe', 'piano', 'ladder', 'desk', 'toaster'))}"
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Search the classifieds for the {{listing}} and open its page. "
-                "Answer N/A if nothing is found.",
-                "Find the {{listing}} on the classifieds and open it. Answer N/A if your search "
-                "finds none.",
-            )
+        wordings=(
+            "Search the classifieds for the {{listing}} and open its page. "
+            "Answer N/A if nothing is found.",
+            "Find the {{listing}} on the classifieds and open it. Answer N/A if your search "
+            "finds none.",
         ),
         values={"listing": title},
         start="__CLASSIFIEDS__",
@@ -48,14 +46,12 @@ def article_about_a_seller(draw: Draw) -> Draft:
     (listing,) = draw_listings(draw, "price", 1)
     seller = draw.world.classifieds.seller(listing.seller)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Look on the classifieds for the name of the seller of the {{listing}}. Then go "
-                "to the wiki, search for this name and open the article. Answer N/A if nothing "
-                "is found.",
-                "What is the name of the seller of the {{listing}} on the classifieds? Open the "
-                "article about this person in the wiki. Answer N/A if your search finds none.",
-            )
+        wordings=(
+            "Look on the classifieds for the name of the seller of the {{listing}}. Then go "
+            "to the wiki, search for this name and open the article. Answer N/A if nothing "
+            "is found.",
+            "What is the name of the seller of the {{listing}} on the classifieds? Open the "
+            "article about this person in the wiki. Answer N/A if your search finds none.",
         ),
         values={"listing": listing.title},
         start="__HOMEPAGE__",
@@ -77,11 +73,9 @@ def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
     """Ask for a fact that an existing wiki article lacks."""
     figure = draw.rng.choice(draw.world.wiki.figures)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
-                "Look up the phone number of {{figure}} in the wiki. Answer N/A if there is none.",
-            )
+        wordings=(
+            "What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
+            "Look up the phone number of {{figure}} in the wiki. Answer N/A if there is none.",
         ),
         values={"figure": figure.name},
         start="__WIKIPEDIA__",
@@ -94,12 +88,10 @@ def fact_the_shop_does_not_have(draw: Draw) -> Draft:
     """Ask for a fact that an existing product page lacks."""
     product = draw.rng.choice(draw.world.shop.products)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "In which year was the {{product}} in the shop invented? Answer N/A if its page "
-                "does not say.",
-                "Who invented the {{product}} in the shop? Answer N/A if its page does not say.",
-            )
+        wordings=(
+            "In which year was the {{product}} in the shop invented? Answer N/A if its page "
+            "does not say.",
+            "Who invented the {{product}} in the shop? Answer N/A if its page does not say.",
         ),
         values={"product": product.name},
         start="__SHOPPING__",
@@ -112,13 +104,11 @@ def fact_an_author_does_not_tell(draw: Draw) -> Draft:
     """Ask for a fact that an existing user page lacks."""
     ((thread, _),) = draw_authors(draw, 1)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "What is the email address of the author of the forum thread {{thread}}? "
-                "Answer N/A if the page of the author does not say.",
-                "Open the page of the author of the thread {{thread}} and answer with the phone "
-                "number. Answer N/A if the page does not say.",
-            )
+        wordings=(
+            "What is the email address of the author of the forum thread {{thread}}? "
+            "Answer N/A if the page of the author does not say.",
+            "Open the page of the author of the thread {{thread}} and answer with the phone "
+            "number. Answer N/A if the page does not say.",
         ),
         values={"thread": thread.title},
         start="__REDDIT__",

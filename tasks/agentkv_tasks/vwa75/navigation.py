@@ -11,11 +11,9 @@ def category_of_the_shop(draw: Draw) -> Draft:
     """Start at the home page and open a category of the shop."""
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Go to the shop and open the category {{category}}.",
-                "Take me to the {{category}} section of the shop.",
-            )
+        wordings=(
+            "Go to the shop and open the category {{category}}.",
+            "Take me to the {{category}} section of the shop.",
         ),
         values={"category": category},
         start="__HOMEPAGE__",
@@ -28,12 +26,10 @@ def product_page(draw: Draw) -> Draft:
     """Search for a product and open its page."""
     product = draw.rng.choice(draw.world.shop.products)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the page of the {{product}}.",
-                "Find the {{product}} in the shop and open its page.",
-                "Show me the {{product}}.",
-            )
+        wordings=(
+            "Open the page of the {{product}}.",
+            "Find the {{product}} in the shop and open its page.",
+            "Show me the {{product}}.",
         ),
         values={"product": product.name},
         start="__SHOPPING__",
@@ -46,13 +42,11 @@ def category_of_a_coupon(draw: Draw) -> Draft:
     """Open the category of a coupon whose percentage appears only on poster images."""
     coupon = draw.rng.choice(draw.world.shop.coupons)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Go to the deals page of the shop and open the category with the coupon for "
-                "{{percent}} PERCENT OFF.",
-                "One coupon on the deals page of the shop says {{percent}} PERCENT OFF. Open the "
-                "category of this coupon.",
-            )
+        wordings=(
+            "Go to the deals page of the shop and open the category with the coupon for "
+            "{{percent}} PERCENT OFF.",
+            "One coupon on the deals page of the shop says {{percent}} PERCENT OFF. Open the "
+            "category of this coupon.",
         ),
         values={"percent": coupon.percent},
         start="__SHOPPING__",
@@ -68,13 +62,11 @@ def order_with_a_tracking_code(draw: Draw) -> Draft:
     """Open orders one by one until the image of a parcel label shows the tracking code."""
     wanted = draw.rng.choice(draw.world.shop.orders[:-1])
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open my orders in the shop one after the other, the newest first, and stop at the "
-                "one whose parcel label says {{tracking}}.",
-                "Find the order whose parcel label says {{tracking}} and stay on its page. Look "
-                "at the newest order first.",
-            )
+        wordings=(
+            "Open my orders in the shop one after the other, the newest first, and stop at the "
+            "one whose parcel label says {{tracking}}.",
+            "Find the order whose parcel label says {{tracking}} and stay on its page. Look "
+            "at the newest order first.",
         ),
         values={"tracking": wanted.tracking},
         start="__SHOPPING__",
@@ -90,13 +82,11 @@ def sorted_second_page(draw: Draw) -> Draft:
     """Sort a list, then open its second page."""
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
-        intent=draw.rng.choice(
-            (
+        wordings=(
                 "Show the second page of the category {{category}}, sorted by highest price.",
                 "Open the category {{category}} of the shop, sort it by highest price and go to "
                 "the next page.",
-            )
-        ),
+            ),
         values={"category": category},
         start="__SHOPPING__",
         check=all_of(
@@ -123,12 +113,10 @@ def cheapest_of_a_kind(draw: Draw) -> Draft:
     cheapest = min((one for one in draw.world.shop.products if one.kind == kind),
                    key=lambda one: one.cents)  # fmt: skip
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Search the shop for {{kind}}, sort by lowest price and open the first {{kind}}.",
-                "Search the shop for {{kind}} and open the page of the cheapest {{kind}}. Sort by "
-                "lowest price to find it.",
-            )
+        wordings=(
+            "Search the shop for {{kind}}, sort by lowest price and open the first {{kind}}.",
+            "Search the shop for {{kind}} and open the page of the cheapest {{kind}}. Sort by "
+            "lowest price to find it.",
         ),
         values={"kind": kind},
         start="__SHOPPING__",

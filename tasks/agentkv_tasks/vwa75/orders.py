@@ -26,12 +26,10 @@ def cancel_an_order(draw: Draw) -> Draft:
     """Cancel the newest order, which is still being packed."""
     order = draw.world.shop.orders[-1]
     return Draft(
-        intent=draw.rng.choice(
-            (
+        wordings=(
                 "Cancel my order {{order}} in the shop.",
                 "I do not want order {{order}} any more. Please cancel it.",
-            )
-        ),
+            ),
         values={"order": order.number},
         start="__SHOPPING__",
         check=shows(f"__SHOPPING__/order/{order.number}",
@@ -54,12 +52,12 @@ def coupon_in_the_goal(draw: Draw) -> Draft:
         code = f"{coupon.code[:-2]}{draw.rng.choice((24, 35, 46, 53, 67, 79))}"
     used = shows(CART, "document.querySelector('#coupon').innerText", must_include=[code])
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Put the {{product}} into the cart and use the coupon code {{code}}. "
             "Answer N/A if the shop refuses the code.",
             "Add the {{product}} to the cart. Then type the coupon code {{code}}. "
             "Answer N/A if there is no such coupon.",
-        )),
+        ),
         values={"product": product.name, "code": code},
         start="__SHOPPING__",
         check=all_of(cart_holds(product), used if is_good else says(exact_match="N/A")),
@@ -77,13 +75,13 @@ def coupon_from_the_poster(draw: Draw) -> Draft:
     second = draw_other_product(draw, first)
     third = draw_other_product(draw, first, second)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open Deals and read the coupon code for {{category}} on its poster. Then put the "
             "{{first}}, the {{second}} and the {{third}} into the cart. Then use that coupon code.",
             "The posters on the page Deals show coupon codes. Read the one for {{category}} first. "
             "Put the {{first}}, the {{second}} and the {{third}} into the cart and use the code "
             "there.",
-        )),
+        ),
         values={
             "category": coupon.category, "first": first.name, "second": second.name,
             "third": third.name,
@@ -114,7 +112,7 @@ def coupon_and_model_number(draw: Draw) -> Draft:
     coupon, product = draw_coupon(draw)
     labelled = draw_other_product(draw, product)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open Deals and read the coupon code for {{category}}. Then open the {{labelled}} and "
             "read the model number on its label. Put the {{product}} into the cart, use the coupon "
             "code, and order it by Express, payment Bank transfer, with gift wrap and with the "
@@ -123,7 +121,7 @@ def coupon_and_model_number(draw: Draw) -> Draft:
             "model number on the label of the {{labelled}}. Then order the {{product}} with that "
             "coupon: shipping Express, payment Bank transfer, gift wrap, note for the courier: the "
             "model number.",
-        )),
+        ),
         values={"category": coupon.category, "labelled": labelled.name, "product": product.name},
         start="__SHOPPING__",
         check=all_of(
@@ -162,12 +160,12 @@ def product_of_an_old_order(draw: Draw) -> Draft:
     wanted = shop.products[order.lines[0][0] - 1]
     others = draw.rng.sample([x for x in shop.products if x.kind != wanted.kind], 3)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open my order {{order}} and read the name of its first product. Then put the {{a}}, "
             "the {{b}}, the {{c}} and last that first product into the cart, one of each.",
             "Look at my order {{order}}: what is its first product? Put the {{a}}, the {{b}} and "
             "the {{c}} into the cart, and after them that first product, one of each.",
-        )),
+        ),
         values={"order": order.number, **_product_values("abc", others)},
         start="__SHOPPING__",
         check=cart_holds(*others, wanted),
@@ -191,14 +189,14 @@ def products_of_two_orders(draw: Draw) -> Draft:
     known = (first.kind, second.kind)
     bought = draw.rng.sample([x for x in shop.products if x.kind not in known], 2)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open my orders {{one}} and {{other}} and read the name of the first product of each. "
             "Then put the {{a}} and the {{b}} into the cart, and after them those two products, "
             "one of each.",
             "Read the first product of my order {{one}} and the first product of my order "
             "{{other}}. Then put four things into the cart, one of each: the {{a}}, the {{b}} and "
             "these two products.",
-        )),
+        ),
         values={"one": one.number, "other": other.number, **_product_values("ab", bought)},
         start="__SHOPPING__",
         check=cart_holds(*bought, first, second),
@@ -228,7 +226,7 @@ def whole_order(draw: Draw) -> Draft:
     friend = draw.rng.choice([one for one in sellers if one.handle != draw.world.me.handle])
     house, code = draw_street(draw), draw_postcode(draw)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Read the name and the home town of the seller in the other tab. Then read the coupon "
             "code for {{category}} on the page Deals of the shop. Order one {{first}} and one "
             "{{second}} with that coupon by Express. Send them to a new address: label Gift, the "
@@ -237,7 +235,7 @@ def whole_order(draw: Draw) -> Draft:
             "shop and read the coupon code for {{category}}. Put the {{first}} and the {{second}} "
             "into the cart, use the code, and order them by Express to a new address with the "
             "label Gift, that name, the street {{house}}, that town and the postcode {{code}}.",
-        )),
+        ),
         values={
             "category": coupon.category, "first": first.name, "second": second.name,
             "house": house, "code": code,

@@ -10,11 +10,9 @@ def serial_number_in_a_photo(draw: Draw) -> Draft:
     (listing,) = draw_listings(draw, "serial", 1)
     serial = listing.photo.fact
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "What is the serial number in the photo of the {{listing}} on the classifieds?",
-                "Read the serial number in the photo of the {{listing}}.",
-            )
+        wordings=(
+            "What is the serial number in the photo of the {{listing}} on the classifieds?",
+            "Read the serial number in the photo of the {{listing}}.",
         ),
         values={"listing": listing.title},
         start="__CLASSIFIEDS__",
@@ -33,13 +31,11 @@ def cheapest_in_a_category(draw: Draw) -> Draft:
     inside = [listing for listing in content.listings if listing.category == category.slug]
     cheapest = min(inside, key=lambda listing: listing.price)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "What is the title of the cheapest listing in the category {{category}} on the "
-                "classifieds? Sort by price, low to high, to find it.",
-                "Open the category {{category}} of the classifieds and sort it by price, low to "
-                "high. What is the title of the first listing?",
-            )
+        wordings=(
+            "What is the title of the cheapest listing in the category {{category}} on the "
+            "classifieds? Sort by price, low to high, to find it.",
+            "Open the category {{category}} of the classifieds and sort it by price, low to "
+            "high. What is the title of the first listing?",
         ),
         values={"category": category.name},
         start="__CLASSIFIEDS__",
@@ -64,16 +60,14 @@ def twin_of_the_town_of_a_seller(draw: Draw) -> Draft:
     twin = wiki.town(wiki.town(town).twin)
     facts = (twin.mayor, wiki.figure(twin.mayor).born)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Open the page of the seller of the {{listing}} and read the home town. Then open "
-                "this town in the wiki in the second tab, then its twin town, then the mayor of "
-                "the twin town. Answer with the name of the mayor and the year in which the mayor "
-                "was born, joined by a comma.",
-                "What is the home town of the seller of the {{listing}}? Who is the mayor of its "
-                "twin town, and when was this mayor born? The wiki in the second tab knows. "
-                "Answer with the name and the year, joined by a comma.",
-            )
+        wordings=(
+            "Open the page of the seller of the {{listing}} and read the home town. Then open "
+            "this town in the wiki in the second tab, then its twin town, then the mayor of "
+            "the twin town. Answer with the name of the mayor and the year in which the mayor "
+            "was born, joined by a comma.",
+            "What is the home town of the seller of the {{listing}}? Who is the mayor of its "
+            "twin town, and when was this mayor born? The wiki in the second tab knows. "
+            "Answer with the name and the year, joined by a comma.",
         ),
         values={"listing": listing.title},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",

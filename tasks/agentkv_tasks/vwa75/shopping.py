@@ -22,12 +22,10 @@ def add_to_cart(draw: Draw) -> Draft:
     """Search for a product and add it to the cart."""
     product = draw_product(draw)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Put the {{product}} into the cart.",
-                "Please add one {{product}} to my cart.",
-                "I need the {{product}}: find it in the shop and put it into the cart.",
-            )
+        wordings=(
+            "Put the {{product}} into the cart.",
+            "Please add one {{product}} to my cart.",
+            "I need the {{product}}: find it in the shop and put it into the cart.",
         ),
         values={"product": product.name},
         start="__SHOPPING__",
@@ -40,11 +38,11 @@ def add_to_wishlist(draw: Draw) -> Draft:
     """Search for a product and add it to the wishlist."""
     product = draw_product(draw)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Add the {{product}} to my wishlist.",
             "Find the {{product}} and keep it on the wishlist for later.",
             "Save the {{product}} on my wishlist, please.",
-        )),
+        ),
         values={"product": product.name},
         start="__SHOPPING__",
         check=all_of(
@@ -69,12 +67,12 @@ def thing_the_shop_does_not_sell(draw: Draw) -> Draft:
     ]
     thing = draw.rng.choice(elsewhere)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Search the shop for {{thing}} and put the first one into the cart. "
             "Answer N/A if the shop has none.",
             "I need a {{thing}}. Search for it in the shop and put one into the cart. "
             "Answer N/A if nothing is found.",
-        )),
+        ),
         values={"thing": thing},
         start="__SHOPPING__",
         check=all_of(
@@ -90,10 +88,10 @@ def pieces_in_a_colour(draw: Draw) -> Draft:
     product = draw.rng.choice([one for one in draw.world.shop.products if len(one.colours) > 1])
     colour, pieces = draw.rng.choice(product.colours[1:]), draw.rng.randint(2, 9)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Put the {{product}} into the cart: colour {{colour}}, quantity {{pieces}}.",
             "Add the {{product}} to the cart in {{colour}}. The quantity is {{pieces}}.",
-        )),
+        ),
         values={"product": product.name, "colour": colour, "pieces": pieces},
         start="__SHOPPING__",
         check=all_of(
@@ -117,12 +115,10 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
     assert product.club_cents is not None
     price = money(product.club_cents)
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Put the {{product}} into the cart at the club price on the tag in its photo.",
-                "The tag in the photo of the {{product}} shows a club price. Buy at that price: "
-                "put it into the cart.",
-            )
+        wordings=(
+            "Put the {{product}} into the cart at the club price on the tag in its photo.",
+            "The tag in the photo of the {{product}} shows a club price. Buy at that price: "
+            "put it into the cart.",
         ),
         values={"product": product.name},
         start="__SHOPPING__",
@@ -146,12 +142,12 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
     category = draw.rng.choice(draw.world.shop.categories)
     product = min(draw.world.shop.in_category(category), key=lambda one: one.cents)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Open the category {{category}}, sort by Lowest price, "
             "and put the first product into the cart.",
             "Find the product with the Lowest price in the category {{category}} "
             "and put it into the cart.",
-        )),
+        ),
         values={"category": category},
         start="__SHOPPING__",
         check=cart_holds(product),
@@ -179,13 +175,11 @@ def model_on_the_label(draw: Draw) -> Draft:
             break
         steps.append("go_back")
     return Draft(
-        intent=draw.rng.choice(
-            (
-                "Search the shop for {{kind}}. One of them has the model number {{model}} on its "
-                "label. Put that one into the cart.",
-                "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one "
-                "after the other, and put the right one into the cart.",
-            )
+        wordings=(
+            "Search the shop for {{kind}}. One of them has the model number {{model}} on its "
+            "label. Put that one into the cart.",
+            "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one "
+            "after the other, and put the right one into the cart.",
         ),
         values={"kind": wanted.kind, "model": wanted.model},
         start="__SHOPPING__",
@@ -203,13 +197,13 @@ def product_of_a_founder(draw: Draw) -> Draft:
     product = draw_product(draw)
     maker = next(maker for maker in draw.world.wiki.makers if maker.name == product.brand)
     return Draft(
-        intent=draw.rng.choice((
+        wordings=(
             "Find the article {{founder}} in the wiki. It says which company this person founded. "
             "Then go to the shop in the other tab and put the {{kind}} of that company into the "
             "cart.",
             "Which company did {{founder}} found? The wiki says so. Search the shop in the other "
             "tab for that company and {{kind}}, and put it into the cart.",
-        )),
+        ),
         values={"founder": maker.founder, "kind": product.kind},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
         check=cart_holds(product),

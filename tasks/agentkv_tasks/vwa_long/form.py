@@ -39,11 +39,11 @@ def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
     board = draw.rng.choice(draw.world.forum.boards).name
     page = f"__REDDIT__/thread/{len(draw.world.forum.threads) + 1}"
     return Draft(
-        intent=f"Read in the wiki the month of each of these festivals: {first}. Read the main "
+        wordings=(f"Read in the wiki the month of each of these festivals: {first}. Read the main "
         f"ingredient of each of these dishes: {second}. Read when each of these landmarks was "
         f"built: {third}. Then submit a thread on the forum in the other tab: board {{{{board}}}}, "
         "title Quiz night, and as body these eighteen facts, in this order, with a comma and a "
-        "space between two.",
+        "space between two.",),
         values={**values, **more, **most, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
@@ -77,13 +77,13 @@ def move_house(draw: Draw) -> Draft:
     parts = {"title": "Moving boxes", "category": "Furniture", "price": f"${price}",
              "town": town.name, "condition": "Used", "description": seller.name}  # fmt: skip
     return Draft(
-        intent="Open the page of the seller of the {{listing}} in the classifieds and read Name "
+        wordings=("Open the page of the seller of the {{listing}} in the classifieds and read Name "
         "and Home town. I move to that town: look up its mayor in the wiki. In the shop, add an "
         "address: label Soon, name {{me}}, street and number {{street}}, postcode {{code}}, and "
         "that town. On the forum, change my bio to: My mayor is, the mayor's name, "
         "and a full stop. Last, post a listing on the classifieds: title Moving boxes, category "
         "Furniture, price {{price}} dollars, that town, condition Used, description: the name "
-        "of the seller.",
+        "of the seller.",),
         values={"listing": listing.title, "me": me.name, "street": street, "code": code,
                 "price": price},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__ |AND| __REDDIT__",
@@ -129,9 +129,9 @@ def letters_about_mayors(draw: Draw) -> Draft:
     sent = "__CLASSIFIEDS__/messages"
     newest_first = listings[::-1], [town.mayor for town in towns][::-1]
     return Draft(
-        intent=f"Read in the wiki in the other tab who is the mayor of {towns_named}. Then write "
+        wordings=(f"Read in the wiki in the other tab who is the mayor of {towns_named}. Then write "
         f"to the sellers of these listings in the classifieds, in this order: {names}. Each "
-        "message is only the name of the mayor of the town of that listing.",
+        "message is only the name of the mayor of the town of that listing.",),
         values={**more, **values},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
         check=all_of(
@@ -163,9 +163,9 @@ def prices_for_five_threads(draw: Draw) -> Draft:
         steps += [*find_thread(thread.title), write("Comment", price),
                   "click [button: Post comment]", "goto [__REDDIT__]"]  # fmt: skip
     return Draft(
-        intent=f"Read the prices of these five products in the shop: {names}. Then write one "
+        wordings=(f"Read the prices of these five products in the shop: {names}. Then write one "
         f"comment in each of these forum threads in the other tab: {titles}. The comment in the "
-        "first thread is the price of the first product, and so on.",
+        "first thread is the price of the first product, and so on.",),
         values={**values, **more},
         start="__SHOPPING__ |AND| __REDDIT__",
         check=all_of(

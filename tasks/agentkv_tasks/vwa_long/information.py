@@ -26,9 +26,11 @@ def hobbies_behind_six_festivals(draw: Draw) -> Draft:
                   f"click [link: {birthplace}]", f"click [link: {mayor}]"]  # fmt: skip
         hobbies.append(wiki.figure(mayor).hobby)
     return Draft(
-        intent=f"For each of these festivals in the wiki: {names}: open the organiser, then the "
-        "birthplace of the organiser, then the mayor of that town, and read the hobby. Answer "
-        f"with the six hobbies, {_IN_ORDER}",
+        wordings=(
+            f"For each of these festivals in the wiki: {names}: open the organiser, then the "
+            "birthplace of the organiser, then the mayor of that town, and read the hobby. Answer "
+            f"with the six hobbies, {_IN_ORDER}",
+        ),
         values=values,
         start="__WIKIPEDIA__",
         check=says(exact_match=join_facts(hobbies)),
@@ -57,9 +59,11 @@ def codes_and_phone_numbers(draw: Draw) -> Draft:
     for x in listings:
         steps += find_listing(x.title)
     return Draft(
-        intent=f"Read the code on the poster of each of these forum threads: {threads_named}. "
-        "Then read the phone number in the photo of each of these listings in the classifieds: "
-        f"{listings_named}. Answer with the seven codes and the six phone numbers, {_IN_ORDER}",
+        wordings=(
+            f"Read the code on the poster of each of these forum threads: {threads_named}. "
+            "Then read the phone number in the photo of each of these listings in the classifieds: "
+            f"{listings_named}. Answer with the seven codes and the six phone numbers, {_IN_ORDER}",
+        ),
         values={**values, **more},
         start="__REDDIT__ |AND| __CLASSIFIEDS__",
         check=says(exact_match=join_facts(facts)),
@@ -87,9 +91,11 @@ def market_days_where_things_are_made(draw: Draw) -> Draft:
     steps.append("tab_focus [1]")
     steps += [find_article(town.name) for town in towns]
     return Draft(
-        intent=f"Read in the shop in which town each of these products is made: {names}. Then "
-        "look up the eight towns in the wiki in the other tab and read the market day of each. "
-        f"Answer with the eight market days, {_IN_ORDER}",
+        wordings=(
+            f"Read in the shop in which town each of these products is made: {names}. Then "
+            "look up the eight towns in the wiki in the other tab and read the market day of each. "
+            f"Answer with the eight market days, {_IN_ORDER}",
+        ),
         values=values,
         start="__SHOPPING__ |AND| __WIKIPEDIA__",
         check=says(exact_match=join_facts(days)),
@@ -115,10 +121,12 @@ def sellers_and_their_mayors(draw: Draw) -> Draft:
     steps.append("tab_focus [1]")
     steps += [find_article(town.name) for town in towns]
     return Draft(
-        intent="Open the page of the seller of each of these listings in the classifieds and "
-        f"read Name and Home town: {names}. Then look up these towns in the wiki in the other tab "
-        "and read the mayor of each. Answer with the names of the six sellers, then the names of "
-        f"the six mayors, all {_IN_ORDER}",
+        wordings=(
+            "Open the page of the seller of each of these listings in the classifieds and "
+            f"read Name and Home town: {names}. Then look up these towns in the wiki in the other tab "
+            "and read the mayor of each. Answer with the names of the six sellers, then the names of "
+            f"the six mayors, all {_IN_ORDER}",
+        ),
         values=values,
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
         check=says(exact_match=join_facts(answer)),

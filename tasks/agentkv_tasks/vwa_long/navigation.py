@@ -31,10 +31,12 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
         steps += [find_article(town.name), f"click [link: {town.mayor}]",
                   f"click [link: {birthplace}]"]  # fmt: skip
     return Draft(
-        intent="For each of these towns open in the wiki the town, then its mayor, then the "
-        f"birthplace of the mayor, and read the Elevation there: {names}. Then open the article "
-        "about a mayor with the highest birthplace, stay there, and answer with that elevation "
-        "as a number.",
+        wordings=(
+            "For each of these towns open in the wiki the town, then its mayor, then the "
+            f"birthplace of the mayor, and read the Elevation there: {names}. Then open the article "
+            "about a mayor with the highest birthplace, stay there, and answer with that elevation "
+            "as a number.",
+        ),
         values=values,
         start="__WIKIPEDIA__",
         check=all_of(
@@ -64,9 +66,11 @@ def listing_of_the_busiest_seller(draw: Draw) -> Draft:
     for x in listings:
         steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
     return Draft(
-        intent="Open the page of the seller of each of these listings in the classifieds and "
-        f"read the Sales: {names}. Then open the listing whose seller has the most sales, stay "
-        "there, and answer with that number of sales.",
+        wordings=(
+            "Open the page of the seller of each of these listings in the classifieds and "
+            f"read the Sales: {names}. Then open the listing whose seller has the most sales, stay "
+            "there, and answer with that number of sales.",
+        ),
         values=values,
         start="__CLASSIFIEDS__",
         check=all_of(
@@ -91,9 +95,11 @@ def thread_of_the_oldest_member(draw: Draw) -> Draft:
     for thread in threads:
         steps += [*find_thread(thread.title), f"click [link: {thread.author}]"]
     return Draft(
-        intent="Open the user page of the author of each of these forum threads and read since "
-        f"when they are a member: {names}. Then open the thread of the one who joined first, "
-        "stay there, and answer with the year.",
+        wordings=(
+            "Open the user page of the author of each of these forum threads and read since "
+            f"when they are a member: {names}. Then open the thread of the one who joined first, "
+            "stay there, and answer with the year.",
+        ),
         values=values,
         start="__REDDIT__",
         check=all_of(reaches(f"__REDDIT__/thread/{best.id}"), says(exact_match=str(year))),

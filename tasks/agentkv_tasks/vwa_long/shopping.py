@@ -47,10 +47,10 @@ def longest_warranties(draw: Draw) -> Draft:
     for product in best:
         steps += buy(product)
     return Draft(
-        intent=f"Look at these nine products in the shop, in this order: {names}. There are "
+        wordings=(f"Look at these nine products in the shop, in this order: {names}. There are "
         "three of each kind. Of each kind put the one with the longest warranty into the cart. "
         "Then write a message to the shop that holds only the towns where the nine are made, in "
-        "the order above, with a comma and a space between two.",
+        "the order above, with a comma and a space between two.",),
         values=values,
         start="__SHOPPING__",
         check=all_of(
@@ -110,10 +110,12 @@ def review_what_was_ordered(draw: Draw) -> Draft:
         checks += [shows(page, text(f".review-{part}"), exact_match=value)
                    for part, value in parts.items()]  # fmt: skip
     return Draft(
-        intent="Open my orders with these numbers in the shop and read which products were in "
-        f"them: {numbers}. Then review each of those products, in the order in which you read "
-        "them: {{stars}} stars, as title the word Order and the number of the order, as text the "
-        "material in the product's table.",
+        wordings=(
+            "Open my orders with these numbers in the shop and read which products were in "
+            f"them: {numbers}. Then review each of those products, in the order in which you read "
+            "them: {{stars}} stars, as title the word Order and the number of the order, as text the "
+            "material in the product's table.",
+        ),
         values={**values, "stars": stars},
         start="__SHOPPING__",
         check=all_of(*checks),
@@ -140,12 +142,12 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
     for product in products:
         basket += buy(product)
     return Draft(
-        intent="Open the page of the seller of the {{listing}} in the classifieds and read Name "
+        wordings=("Open the page of the seller of the {{listing}} in the classifieds and read Name "
         "and Home town. Look up the Market day of that town in the wiki. Then put these four "
         f"products into the cart of the shop: {names}. Go to the checkout and add another "
         "address: label Parcel, name and town of the seller, street and number {{street}}, "
         "postcode {{code}}. Send the order there by Express. The note for the courier is the "
-        "market day.",
+        "market day.",),
         values={"listing": listing.title, **values, "street": street, "code": code},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
@@ -184,9 +186,9 @@ def cheapest_of_six_categories(draw: Draw) -> Draft:
         steps += [f"click [link: {shop.name}]", f"click [link: {category}]",
                   choose("Sort by", "Lowest price"), "click [button: Apply]"]  # fmt: skip
     return Draft(
-        intent="Find the price of the cheapest product in each of these categories of the shop, "
+        wordings=("Find the price of the cheapest product in each of these categories of the shop, "
         f"in this order: {names}. Then write a message to the shop that holds only the six "
-        "prices, in this order, with a comma and a space between two.",
+        "prices, in this order, with a comma and a space between two.",),
         values=values,
         start="__SHOPPING__",
         check=shows(_MESSAGES, text(".message-text"), exact_match=join_facts(prices)),
