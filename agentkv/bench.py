@@ -32,8 +32,8 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 CacheDtype = Annotated[
     str,
     typer.Option(
-        help="How agentkv stores entries that are not quantized: auto (as the model computes), "
-        "float32, bfloat16 or float16."
+        help="How agentkv stores entries that are not quantized: model (as it computes), auto (16 "
+        "bits), float32, bfloat16 or float16."
     ),
 ]
 OutFile = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
@@ -108,7 +108,7 @@ def speed(
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of the prompt read at once.")] = 512,
     threads: Threads = None,
     dtype: Dtype = "auto",
-    cache_dtype: CacheDtype = "auto",
+    cache_dtype: CacheDtype = "model",
     device: options.Device = "auto",
     out: OutFile = None,
     fresh: Annotated[
@@ -188,6 +188,7 @@ def memory(
             budget=options.read_budget(budget),
             chunk=chunk,
             dtype=dtype,
+            cache_dtype="model",  # as the caches of other libraries
             device=device,
         )
         run_bench(

@@ -175,8 +175,19 @@ def make_acting(
         observations=settings.observations,
         prefill=settings.prefill,
         chunk=settings.chunk,
-        dtype=None if settings.cache_dtype == "auto" else settings.cache_dtype,
+        cache_dtype=cache_dtype_for(settings, model),
     )
+
+
+def cache_dtype_for(settings: RunSettings, model: "LocalModel") -> str:
+    """Return the name of the dtype in which caches of `model` store dense entries in a run."""
+    match settings.cache_dtype:
+        case "auto":
+            return model.cache_dtype
+        case "model":
+            return str(model.model.dtype).removeprefix("torch.")
+        case dtype:
+            return dtype
 
 
 def make_agent(

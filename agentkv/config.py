@@ -193,8 +193,10 @@ class RunSettings(_Settings):
     """`auto` (CUDA where there is a device), `cpu`, `mps`, `cuda` or `cuda:1`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the dtype of the checkpoint on CUDA, and float32 on a CPU."""
-    cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Dtype in which the cache stores what it does not quantize; `auto` is the model's."""
+    cache_dtype: Literal["auto", "model", "float32", "bfloat16", "float16"] = "auto"
+    """Dtype in which the cache stores what it does not quantize, whatever the model computes in.
+    `auto` is the checkpoint's if that has 16 bits, else bfloat16; `model` is what the model
+    computes in."""
 
     strict: bool = False
     """Parse actions exactly as VisualWebArena does; False avoids its known parsing flaws."""

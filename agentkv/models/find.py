@@ -12,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 NANO = Path(__file__).parent / "nano"
 """Folder of the model that ships with the package."""
 
+_HALF_DTYPES = ("bfloat16", "float16")
+
 _REQUIRED_FILES = {
     "config.json": "config.json",
     "tokenizer.json": "tokenizer.json",
@@ -62,6 +64,29 @@ def weights_digest(name: str | Path) -> str:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def default_cache_dtype(name: str | Path) -> str:
+    """Return the dtype in which caches for a model store dense entries unless a user chooses one.
+
+    It is the dtype of the checkpoint if that has 16 bits, else bfloat16, whatever the model
+    computes in (our choice: nobody who is short of memory stores 32 bits).
+
+    Raises:
+        ModelError: as `find_model`, or config.json cannot be read.
+    """
+    config = _read_json(_model_folder(find_model(name)) / "config.json")
+    text = config.get("text_config")
+    found = [
+        part.get("dtype", part.get("torch_dtype"))
+        for part in (config, text if isinstance(text, dict) else {})
+    ]
+    return half_dtype(*found)
+
+
+def half_dtype(*names: object) -> str:
+    """Return the first of some names that names a dtype of 16 bits, else `bfloat16`."""
+    return next((str(name) for name in names if name in _HALF_DTYPES), _HALF_DTYPES[0])
 
 
 def check_files(source: Path | str) -> tuple[Path, int]:

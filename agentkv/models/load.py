@@ -12,7 +12,7 @@ from agentkv.cache.hf.attach import attach
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
-from agentkv.models.find import ModelError, check_files, find_model
+from agentkv.models.find import ModelError, check_files, default_cache_dtype, find_model, half_dtype
 from agentkv.models.local import LocalModel
 
 _MAX_PARAMETERS_PER_VALUE = 8
@@ -63,7 +63,12 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
         )
         model, info = loaded
         _check_loading(info, folder)
-        return local_model(model.to(device).eval(), tokenizer, name=str(name))
+        return local_model(
+            model.to(device).eval(),
+            tokenizer,
+            name=str(name),
+            cache_dtype=default_cache_dtype(name),
+        )
     except ModelError:
         raise
     except Exception as error:  # libraries raise all kinds of errors for malformed files
@@ -114,10 +119,16 @@ def _check_loading(info: Mapping[str, Any], folder: Path) -> None:
         raise ModelError(f"{folder}: the weights cannot be used: {info['error_msgs'][0][:300]}")
 
 
-def local_model(model: Any, tokenizer: Any, *, name: str) -> LocalModel:
+def local_model(
+    model: Any, tokenizer: Any, *, name: str, cache_dtype: str | None = None
+) -> LocalModel:
     """Wrap a transformers model and its fast tokenizer, both in memory, as a `LocalModel`.
 
     Attaches our attention to `model`.
+
+    Args:
+        cache_dtype: in which caches store dense entries unless an agent chooses another; None: the
+            model's dtype if it has 16 bits, else bfloat16.
 
     Raises:
         ModelError: the tokenizer is not a fast one, has no end token, or belongs to another model.
@@ -139,6 +150,8 @@ def local_model(model: Any, tokenizer: Any, *, name: str) -> LocalModel:
             f"{num_embeddings} embeddings; use the tokenizer that belongs to the model"
         )
     attach(model)
+    if cache_dtype is None:
+        cache_dtype = half_dtype(str(model.dtype).removeprefix("torch."))
     return LocalModel(
         name=name,
         model=model,
@@ -146,6 +159,7 @@ def local_model(model: Any, tokenizer: Any, *, name: str) -> LocalModel:
         template=template,
         grammar=Grammar(backend, end_id=min(template.end_ids)),
         max_positions=getattr(model.config, "max_position_embeddings", None),
+        cache_dtype=cache_dtype,
     )
 
 

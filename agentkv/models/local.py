@@ -43,6 +43,8 @@ class LocalModel:
     """Token masks for constrained decoding."""
     max_positions: int | None
     """Maximum number of tokens in an episode; None if the architecture sets no limit."""
+    cache_dtype: str
+    """Dtype in which caches store dense entries unless `with_cache` is given another."""
 
     def with_cache(
         self,
@@ -54,6 +56,7 @@ class LocalModel:
         max_new_tokens: int = 256,
         observation_tokens: int | None = 3840,
         observations: Observations = "whole",
+        cache_dtype: str | None = None,
         **cache_options: Any,
     ) -> "ActingModel":
         """Return this model with a cache under `policy`, ready for episodes.
@@ -67,6 +70,8 @@ class LocalModel:
             observation_tokens: maximum number of page tokens shown per turn; None shows all.
             observations: `whole` shows every page in full; `changes` shows only the lines that are
                 new or changed since the last visit (`agentkv_env.changes`).
+            cache_dtype: in which the cache stores dense entries, such as "float32"; None: the
+                model's `cache_dtype`, which has 16 bits whatever the model computes in.
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
                 `chunk`.
 
@@ -74,8 +79,12 @@ class LocalModel:
             ValueError: unknown policy or option, or a budget that the policy cannot keep.
         """
 
+        dtype = cache_dtype or self.cache_dtype
+
         def new_cache() -> Cache:
-            return Cache.for_model(self.model, policy=policy, budget=budget, **cache_options)
+            return Cache.for_model(
+                self.model, policy=policy, budget=budget, dtype=dtype, **cache_options
+            )
 
         new_cache()  # report a bad policy or budget now, not in the first episode
         return ActingModel(

@@ -274,6 +274,28 @@ def nf4(*, recent: Recent = 64) -> Policy:
     return _stored("nf4", recent)
 
 
+def streaming_int8(
+    *,
+    sinks: Annotated[
+        int, Help("Entries kept from the start (our choice: 256, which hold an agent's goal).")
+    ] = 256,
+    recent: Recent = 64,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the goal and the newest entries, older ones in 8-bit integers.
+
+    It looks at neither attention nor confidence, so a policy that does should beat it at equal
+    bytes.
+
+    Source: StreamingLLM (arXiv 2309.17453) with the storage of CONF-KV; the union is our choice.
+    """
+    base = streaming(sinks=sinks, slack=slack, schedule=schedule, interval=interval)
+    stored = QuantizeOld(require_count("recent", recent), "int8")
+    return replace(base, name="streaming-int8", precision=stored)
+
+
 def _stored(format: str, recent: int) -> Policy:
     stored = QuantizeOld(require_count("recent", recent), format)
     return Policy(format, Unbounded(), Shared(), Age(), TopK(), stored)

@@ -39,6 +39,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "conf-kv": confident.conf_kv,
         "conf-kv-int8": confident.conf_kv_int8,
         "conf-kv-l": confident.conf_kv_l,
+        "streaming-int8": named.streaming_int8,
         "int8": named.int8,
         "fp8": named.fp8,
         "int4": named.int4,

@@ -23,7 +23,12 @@ FAILURES = ("crash", "env_error", "timeout", "unjudged")
 """Statuses of episodes that the harness ended, not the agent; they count as failures."""
 
 
-UNRECORDED: Mapping[str, Any] = {"observations": "whole", "deterministic": False, "weights": ""}
+UNRECORDED: Mapping[str, Any] = {
+    "observations": "whole",
+    "deterministic": False,
+    "weights": "",
+    "cache_dtype": "model",
+}
 """Settings missing from older rows, with the values in effect at the time."""
 
 DECISIVE = ("agentkv", "torch", "transformers", "tokenizers", "playwright")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from agentkv.build import budget_for, load_run_model, make_policy
+from agentkv.build import cache_dtype_for, load_run_model, make_acting, make_policy
 from agentkv.cache.cache import Cache
 from agentkv.config import read_settings
 from agentkv_tasks.provenance import commit, processor, versions
@@ -113,15 +113,10 @@ def main() -> None:
     rows = rows[:: options.every]
     for chosen in settings.policies:
         policy = make_policy(chosen)
+        acting = make_acting(settings, policy=chosen, model=local)
         began, replies, peak = time.perf_counter(), [], 0
         for row in rows:
-            cache = Cache.for_model(
-                local.model,
-                policy=policy,
-                budget=budget_for(settings, policy),
-                prefill=settings.prefill,
-                chunk=settings.chunk,
-            )
+            cache = acting.new_cache()
             replies += score_replies(local.model, cache, row)
             peak += cache.peak_nbytes
         line = {
@@ -131,6 +126,7 @@ def main() -> None:
             "episodes": len(rows),
             "every": options.every,
             "chunk": settings.chunk,
+            "cache_dtype": cache_dtype_for(settings, local),
             **summarize(replies, far=options.far),
             "peak_bytes": peak,
             "seconds": round(time.perf_counter() - began, 1),

@@ -20,7 +20,7 @@ Entries = list[dict[str, Any]]
 Call = Callable[..., Result]
 
 POSITIONS = 1200
-ROW_BYTES = 2 * 2 * 2 * 8 * 4
+ROW_BYTES = 2 * 2 * 2 * 8 * 2
 """Keys and values of a token in all layers and heads, float32."""
 
 

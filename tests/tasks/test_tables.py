@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from agentkv.config import PolicySettings, RunSettings
-from agentkv_tasks.report.summary import summarize
+from agentkv_tasks.report.summary import baseline_name, summarize
 from agentkv_tasks.report.tables import Cost, distance_bands, markdown, policy_lines, references
 from agentkv_tasks.results import ResultsError, Row
 from agentkv_tasks.run.episode_runner import blank_row
@@ -103,7 +103,7 @@ def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:
     lines = markdown(policy_lines(summarize(rows))).splitlines()
     assert lines[0] == (
         "| policy | solved | form | shopping | 0 pages back | 8 to 15 pages back | against full "
-        "| against window | peak cache | largest peak | mean cache |"
+        "| against window | peak cache (of full) | largest peak (of full) | mean cache (of full) |"
     )
     assert lines[1].count("--:") == 10
     assert lines[2] == (
@@ -112,9 +112,30 @@ def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:
     )
     assert lines[3] == (
         "| window | 2/4, 50.0 % | 0/2 | 2/2 | 2/2 | 0/2 | 1 won, 2 lost, p 1.000 | - "
-        "| 1.0 KiB (8.3 % of full) | 1.0 KiB (6.2 % of full) | 512 B (8.3 % of full) |"
+        "| 1.0 KiB (8.3 %) | 1.0 KiB (6.2 %) | 512 B (8.3 %) |"
     )
     assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        (("bfloat16", "bfloat16"), "full in bfloat16"),
+        (("bfloat16", "float32"), "full"),
+        (("model", "model"), "full"),
+        ((None, None), "full"),
+    ],
+)
+def test_shares_say_in_which_dtype_the_baseline_stores_its_entries(
+    row: MakeRow, dtypes: tuple[str | None, ...], expected: str
+) -> None:
+    rows = [
+        row(task_id=i, settings={} if dtype is None else {"cache_dtype": dtype})
+        for i, dtype in enumerate(dtypes)
+    ]
+    summaries = summarize([*rows, row(policy="window", settings={"cache_dtype": "float16"})])
+    assert baseline_name(summaries) == expected
+    assert f"peak cache (of {expected})" in markdown(policy_lines(summaries))
 
 
 def test_a_label_cannot_break_the_table(row: MakeRow) -> None:

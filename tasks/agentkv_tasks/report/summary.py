@@ -107,6 +107,17 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
     )
 
 
+def baseline_name(summaries: Sequence[Summary]) -> str:
+    """Return the label of the baseline and the dtype of its entries, as `full in bfloat16`.
+
+    The dtype is left out if rows do not record it or if it differs between them.
+    """
+    baseline = next(summary for summary in summaries if summary.against is None)
+    dtypes = {row.settings.get("cache_dtype", "") for row in baseline.rows}
+    dtype = dtypes.pop() if len(dtypes) == 1 else ""
+    return f"{baseline.label} in {dtype}" if dtype not in ("", "model") else baseline.label
+
+
 def outcomes(rows: Sequence[Row]) -> dict[tuple[str, int, int, int], bool]:
     """Return the success of each unit that pairs episodes of different policies."""
     return {row.unit: row.success for row in rows}

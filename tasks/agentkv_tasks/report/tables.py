@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentkv_tasks.report.statistics import Paired, Rate, paired, rate
-from agentkv_tasks.report.summary import Summary, human_bytes, outcomes, percent
+from agentkv_tasks.report.summary import Summary, baseline_name, human_bytes, outcomes, percent
 from agentkv_tasks.results import ResultsError, Row
 
 REFERENCES = ("full", "window")
@@ -91,14 +91,14 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
     """Return the lines as a Markdown table."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distance_bands(lines), references(lines)
-    baseline = next(line.summary.label for line in lines if line.summary.against is None)
+    baseline = baseline_name([line.summary for line in lines])
     head = [
         "policy",
         "solved",
         *categories,
         *(f"{name} pages back" for name in bands),
         *(f"against {name}" for name in others),
-        *("peak cache", "largest peak", "mean cache"),
+        *(f"{name} (of {baseline})" for name in ("peak cache", "largest peak", "mean cache")),
     ]
     rows = [head, ["---", *("--:" for _ in head[1:])]]
     for line in lines:
@@ -109,7 +109,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             *(_counts(summary.by_category.get(name)) for name in categories),
             *(_counts(line.by_distance.get(name)) for name in bands),
             *(_pairs(line.against.get(name)) for name in others),
-            *(_cost(cost, baseline) for cost in (line.peak, line.worst, line.mean)),
+            *(_cost(cost) for cost in (line.peak, line.worst, line.mean)),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
@@ -183,6 +183,6 @@ def _pairs(counts: Paired | None) -> str:
     return f"{counts.only_second} won, {counts.only_first} lost, p {p_value(counts.p_value)}"
 
 
-def _cost(cost: Cost, baseline: str) -> str:
-    share = "" if cost.share is None else f" ({percent(cost.share)} of {baseline})"
+def _cost(cost: Cost) -> str:
+    share = "" if cost.share is None else f" ({percent(cost.share)})"
     return human_bytes(cost.bytes) + share

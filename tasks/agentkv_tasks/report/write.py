@@ -22,7 +22,7 @@ from agentkv_tasks.report.curves import curves, plots
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
-from agentkv_tasks.report.summary import BASELINE, human_bytes, percent, summarize
+from agentkv_tasks.report.summary import BASELINE, baseline_name, human_bytes, percent, summarize
 from agentkv_tasks.report.tables import distance_bands, p_value, policy_lines, references
 from agentkv_tasks.results import FAILURES, Row
 
@@ -141,6 +141,7 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         references=references(lines),
         distances=distance_bands(lines),
         baseline=baseline,
+        stored=baseline_name(summaries),
         most_peak=max(peaks, default=0),
         plots=plots(curves(summaries, run.traces)),
         parts=part_times(rows),

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.report.parts import part_times
-from agentkv_tasks.report.summary import human_bytes, percent, summarize
+from agentkv_tasks.report.summary import baseline_name, human_bytes, percent, summarize
 from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped
@@ -152,7 +152,7 @@ class RunDisplay:
 _LEGEND = (
     "95 %: interval from a bootstrap over tasks. won/lost: episodes that only this policy solved, "
     "and that only {baseline} solved. p: exact McNemar test. cache peak: mean over episodes. "
-    "smaller: cache peak of {baseline} divided by the cache peak of this policy."
+    "smaller: cache peak of {stored} divided by the cache peak of this policy."
 )
 
 
@@ -168,7 +168,7 @@ def result_table(rows: Sequence[Row]) -> Table:
         box=None,
         padding=(0, 1, 0, 0),
         header_style="bold",
-        caption=_LEGEND.format(baseline=baseline),
+        caption=_LEGEND.format(baseline=baseline, stored=baseline_name(summaries)),
         caption_justify="left",
     )
     table.add_column("policy", overflow="fold", max_width=18)

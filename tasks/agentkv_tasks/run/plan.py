@@ -10,7 +10,7 @@ from typing import Any
 from agentkv.build import SCRIPTED, resolved_parameters
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.masking import Secrets
-from agentkv.models.find import weights_digest
+from agentkv.models.find import default_cache_dtype, weights_digest
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite
@@ -45,6 +45,9 @@ class Plan:
     """Threads of torch in the process that holds the model."""
     weights: str = ""
     """Digest of the model's weights (`weights_digest`); empty for scripts."""
+    cache_dtype: str = ""
+    """Dtype in which caches store dense entries; empty for scripts. `auto` is resolved, so that
+    every row says what its bytes hold."""
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -70,6 +73,7 @@ class Plan:
             "prefill": chosen.prefill,
             "chunk": chosen.chunk,
             "dtype": chosen.dtype,
+            "cache_dtype": self.cache_dtype,
             "weights": self.weights,
             "ocr": chosen.ocr,
             "sites": Secrets().mask_within(self.sites),
@@ -102,8 +106,14 @@ def make_plan(
         turns = settings.policies[first:] + settings.policies[:first]
         for seed in settings.seeds:
             jobs += [_job(settings, suite, task, p, parameters[p.row_name], seed) for p in turns]
-    weights = "" if settings.model in SCRIPTED else weights_digest(settings.model)
-    return Plan(settings, suite, tuple(jobs), sites, scoring, step_timeout_s, threads, weights)
+    weights = cache_dtype = ""
+    if settings.model not in SCRIPTED:
+        weights, cache_dtype = weights_digest(settings.model), settings.cache_dtype
+        if cache_dtype == "auto":
+            cache_dtype = default_cache_dtype(settings.model)
+    return Plan(
+        settings, suite, tuple(jobs), sites, scoring, step_timeout_s, threads, weights, cache_dtype
+    )
 
 
 def _job(

@@ -71,7 +71,7 @@ def test_constrained_replies_parse_on_any_page(
 def test_free_greedy_replies_are_the_likeliest_tokens_after_the_whole_stream(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    conversation = begin(tiny_model, decoding="free", max_new_tokens=12)
+    conversation = begin(tiny_model, decoding="free", max_new_tokens=12, cache_dtype="float32")
     template, model = tiny_model.template, tiny_model.model
     stream = template.opening("find the kayak")
     for turn in range(3):

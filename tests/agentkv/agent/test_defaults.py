@@ -1,11 +1,14 @@
 """Caches, agents and browser pages work with their defaults."""
 
+import json
+
 import pytest
 import torch
 
 import agentkv
 from agentkv.cache.budget import Share, parse_budget
 from agentkv.defaults import BUDGET, CHUNK
+from agentkv.models.find import NANO, default_cache_dtype
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +38,38 @@ def test_the_default_budget_keeps_short_prompts_complete_and_survives_a_file(nan
 
 def test_a_policy_that_keeps_everything_gets_no_budget(nano):
     assert agentkv.Cache.for_model(nano.model, policy="full").budget is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "num_bytes"),
+    [({}, 2), ({"cache_dtype": "float32"}, 4), ({"cache_dtype": "float16"}, 2)],
+)
+def test_an_agent_stores_16_bits_unless_another_dtype_is_chosen(nano, chosen, num_bytes):
+    cache = nano.with_cache("full", **chosen).new_cache()
+    assert nano.model.dtype == torch.float32
+    cache.feed(nano.model, torch.arange(5, 905)[None])
+    config = nano.model.config
+    per_token = 2 * config.num_key_value_heads * config.head_dim * num_bytes + 8
+    stored = cache.nbytes / config.num_hidden_layers
+    assert 900 * per_token <= stored <= (900 + 64) * per_token
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"dtype": "float16"}, "float16"),
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"text_config": {"dtype": "float16"}}, "float16"),
+        ({"dtype": "float32"}, "bfloat16"),
+        ({}, "bfloat16"),
+    ],
+)
+def test_the_default_dtype_is_the_checkpoints_if_it_has_16_bits(tmp_path, config, expected):
+    for file in NANO.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert default_cache_dtype(tmp_path) == expected
 
 
 @pytest.mark.browser

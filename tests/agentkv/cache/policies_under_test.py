@@ -113,6 +113,10 @@ CASES = {
     "conf-kv": case("conf-kv", SURE, sure=(12,) * 4, newest=4, **MOVING),
     "conf-kv-int8": case("conf-kv-int8", AGED, format="int8", **INT8),
     "conf-kv-l": case("conf-kv-l", AGED, format="int8", **LINE),
+    "streaming-int8": case(
+        "streaming-int8", {"sinks": 3, "recent": 8}, budget=80, layers=(80,) * 4, heads="shared",
+        sinks=3, newest=77, format="int8",
+    ),
     "int8": case("int8", {"recent": 8}, format="int8", **ALL),
     "fp8": case("fp8", {"recent": 8}, format="fp8", **ALL),
     "int4": case("int4", {"recent": 8}, format="int4", **ALL),

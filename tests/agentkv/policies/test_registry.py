@@ -40,6 +40,7 @@ def parts_of(policy):
         ("conf-kv", "Confident Shared AttentionAndRecency TopK Dense"),
         ("conf-kv-int8", "Confident Shared AttentionAndRecency TopK QuantizeOld"),
         ("conf-kv-l", "Confident Linear AttentionAndRecency TopK QuantizeOld"),
+        ("streaming-int8", "Fixed Shared Age TopK QuantizeOld"),
         ("int8", "Unbounded Shared Age TopK QuantizeOld"),
         ("fp8", "Unbounded Shared Age TopK QuantizeOld"),
         ("int4", "Unbounded Shared Age TopK QuantizeOld"),
@@ -50,7 +51,7 @@ def test_a_published_policy_is_these_five_parts(name, parts):
     made = agentkv.policy(name)
     assert made.name == name
     assert " ".join(type(part).__name__ for part in parts_of(made)) == parts
-    made.fitted(None if parts.startswith("Unbounded") else 128)
+    made.fitted(None if parts.startswith("Unbounded") else 512)
 
 
 def test_no_policy_is_left_out_above():
@@ -124,7 +125,7 @@ def test_every_parameter_is_explained_and_reported(name):
 @pytest.mark.parametrize("name", EVICTING)
 def test_whatever_evicts_can_do_so_after_prompts_alone(name):
     assert agentkv.policy(name).gate.bounded
-    gate = agentkv.policy(name, schedule="prefill").fitted(128).gate
+    gate = agentkv.policy(name, schedule="prefill").fitted(512).gate
     assert not gate.bounded and gate.is_due(2, 0) and not gate.is_due(1, 1)
     assert agentkv.policy(name, slack=5).gate.slack == 5
     if not isinstance(gate, Confident):

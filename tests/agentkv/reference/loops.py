@@ -598,6 +598,18 @@ class ConfKVInt8(ConfKV):
             self.storage.drop(self.layers)
 
 
+class WindowInt8(Window):
+    """`Window` with the newest `recent` tokens as they are and older ones in INT8."""
+
+    def __init__(self, budget: int, sinks: int, recent: int) -> None:
+        super().__init__(budget, sinks)
+        self.storage = Storage(recent, Int8)
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        super().evict(num_new, logits)
+        self.storage.apply_gate(self.layers)
+
+
 class ConfKVL(ConfKVInt8):
     """`ConfKVInt8` with layers on a line from 1.25 to 0.75 of the budget (CONF-KV, "Pyramidal layer
     budgets", whose formula is lost: our choice), which sums to the whole."""

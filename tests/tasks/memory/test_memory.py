@@ -35,7 +35,9 @@ def measure(tmp_path: Path) -> Measure:
     """Policies, and what differs from two lengths -> the file's rows, the output."""
 
     def run(*policies: str, **changes: Any) -> tuple[Entries, str]:
-        settings = read_settings(policies=policies, budget=64, chunk=512, device="cpu")
+        settings = read_settings(
+            policies=policies, budget=64, chunk=512, device="cpu", cache_dtype="model"
+        )
         out = tmp_path / "rows" / "memory.jsonl"
         values = {"shape": "tiny", "lengths": (12_000, 300), "num_decoded": 3, **changes}
         console = Console(width=80, record=True, file=io.StringIO())
@@ -58,7 +60,9 @@ def call() -> Callable[..., Result]:
 
 
 def _episode(label: str, **changes: Any) -> Episode:
-    settings = read_settings(policies=("window",), budget=64, chunk=96, device="cpu")
+    settings = read_settings(
+        policies=("window",), budget=64, chunk=96, device="cpu", cache_dtype="model"
+    )
     values: dict[str, Any] = {
         "settings": settings,
         "shape": "tiny",

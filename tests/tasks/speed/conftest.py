@@ -40,7 +40,7 @@ def measure(tmp_path: Path) -> Measure:
             budget=values.pop("budget", 64),
             chunk=96,
             device="cpu",
-            cache_dtype=values.pop("cache_dtype", "auto"),
+            cache_dtype=values.pop("cache_dtype", "model"),
         )
         out = tmp_path / "rows" / "speed.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())

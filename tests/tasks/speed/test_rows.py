@@ -149,7 +149,7 @@ def test_entries_are_stored_in_the_dtype_that_was_asked_for(measure: Measure) ->
     whole, _ = measure("full", num_split_rounds=0)
     half, _ = measure("full", num_split_rounds=0, cache_dtype="bfloat16", fresh=True)
     assert [row["settings"]["cache_dtype"] for row in (*whole, *half)] == [
-        *("auto", "auto"),
+        *("model", "model"),
         *("bfloat16", "bfloat16"),
     ]
     # positions take as much as before

@@ -186,7 +186,9 @@ def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
     )
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    settings = read_settings(policies=("conf-kv-int8",), budget=128, chunk=64, device="cpu")
+    settings = read_settings(
+        policies=("conf-kv-int8",), budget=128, chunk=64, device="cpu", cache_dtype="model"
+    )
     with torch.inference_mode():
         (ours,) = make_ours(settings, settings.policies, plain)
         found = check_path(ours, plain, random_ids(plain, 1, 208), 64)
@@ -196,7 +198,9 @@ def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
 
 def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:
     model = copy.deepcopy(plain)
-    settings = read_settings(policies=("window",), budget=64, chunk=96, device="cpu")
+    settings = read_settings(
+        policies=("window",), budget=64, chunk=96, device="cpu", cache_dtype="model"
+    )
     gone = weakref.ref(next(model.parameters()))
     with torch.inference_mode():
         contenders, _ = make_contenders(settings, (), model)

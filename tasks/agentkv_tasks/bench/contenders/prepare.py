@@ -10,13 +10,13 @@ from torch import Tensor
 from agentkv.build import SCRIPTED, budget_for, make_policy, resolved_parameters
 from agentkv.cache.hf.attach import attach
 from agentkv.config import PolicySettings, RunSettings
-from agentkv.models.find import find_model
+from agentkv.models.find import find_model, half_dtype
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.models import SHAPES, Loaded, build, load, most_positions, twin
 from agentkv_tasks.bench.contenders.others import AGAINST, others
 from agentkv_tasks.bench.contenders.verify import NUM_STEPS, check_path
 from agentkv_tasks.bench.errors import BenchError
-from agentkv_tasks.bench.host import device_of
+from agentkv_tasks.bench.host import device_of, dtype_name
 
 CHECKED = 1.5
 """Length of the check relative to the budget, so that contenders evict."""
@@ -90,6 +90,11 @@ def make_ours(
     """
     model = twin(plain, plain.config._attn_implementation)
     attach(model)
+    cache_dtype: str | None = settings.cache_dtype
+    if cache_dtype == "auto":
+        cache_dtype = half_dtype(dtype_name(plain))
+    elif cache_dtype == "model":
+        cache_dtype = None
     found: list[Contender] = []
     for chosen in policies:
         policy = make_policy(chosen)
@@ -103,7 +108,7 @@ def make_ours(
                 model,
                 budget,
                 settings.chunk,
-                None if settings.cache_dtype == "auto" else settings.cache_dtype,
+                cache_dtype,
             )
         )
     return found

@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from agentkv.build import (
     SCRIPTED,
+    cache_dtype_for,
     check_model,
     load_run_model,
     make_acting,
@@ -236,6 +237,7 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
             "chunk": settings.chunk,
             "decoding": settings.decoding,
             "dtype": dtype_name(local.model),
+            "cache_dtype": cache_dtype_for(bench.settings, local),
             "max_new_tokens": settings.max_new_tokens,
         },
         **measured_on(local.model),
