@@ -22,7 +22,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _Blocked(torch.autograd.Function):
-    """Blocked attention that stores each block's weights for the backward pass, T * T * H bytes."""
+    """Blocked attention; the backward pass computes each block's weights again.
+
+    Storing them takes T * T * H bytes and as much time.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -32,24 +35,18 @@ class _Blocked(torch.autograd.Function):
         q = (q * size**-0.5).reshape(batched_heads, group, length, size)
         k, v = k.reshape(batched_heads, length, size), v.reshape(batched_heads, length, size)
         mixed = torch.empty_like(q)
-        weights = []
         for start in range(0, length, BLOCK):
             end = min(length, start + BLOCK)
-            scores = torch.bmm(_flatten_block(q, start, end), k[:, :end].transpose(1, 2))
-            later = torch.ones(end - start, end - start, dtype=torch.bool).triu_(1)
-            scores.view(batched_heads, group, end - start, end)[..., start:].masked_fill_(
-                later, float("-inf")
-            )
-            weights.append(torch.softmax(scores, -1))
-            mixed[:, :, start:end] = torch.bmm(weights[-1], v[:, :end]).view(
+            weight = _weights(q, k, start, end)
+            mixed[:, :, start:end] = torch.bmm(weight, v[:, :end]).view(
                 batched_heads, group, end - start, size
             )
-        ctx.save_for_backward(q, k, v, *weights)
+        ctx.save_for_backward(q, k, v)
         return mixed.view(batch, heads, length, size)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v, *weights = ctx.saved_tensors
+        q, k, v = ctx.saved_tensors
         batched_heads, group, length, size = q.shape
         grad = grads[0].reshape(batched_heads, group, length, size)
         grad_q = torch.empty_like(q)
@@ -57,9 +54,10 @@ class _Blocked(torch.autograd.Function):
             torch.zeros_like(k, dtype=torch.float32),
             torch.zeros_like(v, dtype=torch.float32),
         )
-        for index, start in enumerate(range(0, length, BLOCK)):
+        for start in range(0, length, BLOCK):
             end = min(length, start + BLOCK)
-            grad_mixed, weight = _flatten_block(grad, start, end), weights[index]
+            grad_mixed = _flatten_block(grad, start, end)
+            weight = _weights(q, k, start, end)
             grad_v[:, :end] += torch.bmm(weight.transpose(1, 2), grad_mixed)
             grad_scores = torch._softmax_backward_data(
                 torch.bmm(grad_mixed, v[:, :end].transpose(1, 2)), weight, -1, weight.dtype
@@ -75,6 +73,17 @@ class _Blocked(torch.autograd.Function):
             grad_k.to(k.dtype).view(shape),
             grad_v.to(v.dtype).view(shape),
         )
+
+
+def _weights(q: Tensor, k: Tensor, start: int, end: int) -> Tensor:
+    """Compute the attention weights of one block of queries, (B * K, H / K * block, end)."""
+    batched_heads, group = q.shape[:2]
+    scores = torch.bmm(_flatten_block(q, start, end), k[:, :end].transpose(1, 2))
+    later = torch.ones(end - start, end - start, dtype=torch.bool).triu_(1)
+    scores.view(batched_heads, group, end - start, end)[..., start:].masked_fill_(
+        later, float("-inf")
+    )
+    return torch.softmax(scores, -1)
 
 
 def _flatten_block(rows: Tensor, start: int, end: int) -> Tensor:
