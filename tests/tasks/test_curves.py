@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.trace import Step, Trace
-from agentkv_tasks.report.curves import NUM_STYLES, Curve, curves, plots
+from agentkv_tasks.report.curves import NUM_STYLES, Curve, curves, plots, success_plot
 from agentkv_tasks.report.summary import summarize
+from agentkv_tasks.report.tables import policy_lines
 from agentkv_tasks.results import Row
 
 MakeRow = Callable[..., Row]
@@ -70,6 +71,27 @@ def test_curves_flattened_by_a_high_one_get_a_second_plot_without_it() -> None:
     assert [line.style for line in both[1].lines] == [1, 2]  # the styles of the first plot
     assert len(plots([full, low[0]])) == 1
     assert len(plots([full, *low, Curve("int8", (1e6, 4e6), (1, 1))])) == 1
+
+
+def test_success_is_drawn_over_the_bands_of_lengths(row: MakeRow) -> None:
+    lengths = (100, 3000, 3001, 20000)
+    full = [row(task_id=i, kv_seen_tokens=tokens) for i, tokens in enumerate(lengths)]
+    window = [row(task_id=i, policy="window", success=i in (0, 1)) for i in range(4)]
+    plot = success_plot(policy_lines(summarize([*full, *window])))
+    assert plot is not None
+    assert [tick.label for tick in plot.x_ticks] == [
+        "up to 2,047",
+        "2,048 to 4,095",
+        "16,384 or more",
+    ]
+    at = {float(tick.label): tick.at for tick in plot.y_ticks}
+    drawn = [float(point.split(",")[1]) for point in plot.lines[1].points.split()]
+    assert drawn == [at[100], (at[0] + at[100]) / 2, at[0]]
+    assert plot.lines[1].last == "0 of 1 of the longest tasks"
+
+
+def test_one_band_is_no_plot(row: MakeRow) -> None:
+    assert success_plot(policy_lines(summarize([row(kv_seen_tokens=100)]))) is None
 
 
 def test_every_line_style_looks_different() -> None:

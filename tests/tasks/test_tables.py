@@ -1,12 +1,20 @@
 """The table of policies: paired counts per world, task and seed, and shares of the full cache."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from agentkv.config import PolicySettings, RunSettings
 from agentkv_tasks.report.summary import baseline_name, summarize
-from agentkv_tasks.report.tables import Cost, distance_bands, markdown, policy_lines, references
+from agentkv_tasks.report.tables import (
+    Cost,
+    distance_bands,
+    length_bands,
+    markdown,
+    policy_lines,
+    references,
+)
 from agentkv_tasks.results import ResultsError, Row
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.plan import make_plan
@@ -65,6 +73,31 @@ def test_one_band_or_older_rows_are_not_split_by_distance(row: MakeRow) -> None:
     assert distance_bands(policy_lines(summarize([row(memory_distance_pages=3)]))) == []
     old = policy_lines(summarize([row()]))
     assert old[0].by_distance == {} and distance_bands(old) == []
+
+
+def test_success_is_split_by_the_tokens_that_the_baseline_had_seen(rows: list[Row]) -> None:
+    assert length_bands(policy_lines(summarize(rows))) == []  # no row records its tokens
+    # of a window that gives up early, task 1 is as long as the full cache found it
+    seen = {"full": {0: 2047, 1: 9000}, "window": {0: 4000, 1: 300}, "conf-kv": {0: 1, 1: 1}}
+    measured = [replace(row, kv_seen_tokens=seen[row.policy][row.task_id]) for row in rows]
+    lines = policy_lines(summarize(measured))
+    assert length_bands(lines) == ["up to 2,047", "8,192 to 16,383"]
+    rates = lines[1].by_length
+    assert {name: (each.num_successes, each.num_episodes) for name, each in rates.items()} == {
+        "up to 2,047": (2, 2),
+        "8,192 to 16,383": (0, 2),
+    }
+    main, by_length = markdown(lines).split("\n\n")
+    assert "tokens" not in main
+    assert by_length.splitlines()[0] == "| policy | up to 2,047 tokens | 8,192 to 16,383 tokens |"
+    assert by_length.splitlines()[3] == "| window | 2/2 | 0/2 |"
+
+
+def test_episodes_that_the_baseline_did_not_run_have_no_length(row: MakeRow) -> None:
+    full = [row(task_id=i, kv_seen_tokens=tokens) for i, tokens in enumerate((100, 5000))]
+    window = [row(task_id=i, policy="window", kv_seen_tokens=70) for i in range(3)]
+    lines = policy_lines(summarize([*full, *window]))
+    assert sum(each.num_episodes for each in lines[1].by_length.values()) == 2
 
 
 def test_shares_compare_bytes_with_the_full_cache_on_common_episodes(rows: list[Row]) -> None:

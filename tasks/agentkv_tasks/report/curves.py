@@ -1,4 +1,4 @@
-"""Plots of cache bytes over steps: lines and ticks in the units of an SVG."""
+"""Plots of cache bytes over steps and of success over tokens: lines and ticks in an SVG's units."""
 
 import math
 import statistics as figures
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agentkv.trace import Trace
 from agentkv_tasks.report.summary import Summary, human_bytes
+from agentkv_tasks.report.tables import PolicyLine, length_bands
 
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 34, 48
@@ -59,6 +60,7 @@ class Plot:
     lines: tuple[Line, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
+    x_title: str = "step"
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -138,6 +140,43 @@ def _plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
         lines=tuple(lines),
         x_ticks=tuple(Tick(round(x(step), 1), str(step)) for step in steps),
         y_ticks=tuple(Tick(round(y(at), 1), f"{at:,.{_digits(step_size)}f}") for at in levels),
+    )
+
+
+def success_plot(lines: Sequence[PolicyLine]) -> Plot | None:
+    """Plot the success rates over the bands of lengths; None if there are not two bands."""
+    bands = length_bands(lines)
+    if not bands:
+        return None
+
+    def x(band: str) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (bands.index(band) + 0.5) / len(bands)
+
+    def y(share: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+    drawn = []
+    for number, line in enumerate(lines):
+        rates = [(band, line.by_length[band]) for band in bands if band in line.by_length]
+        if not rates:
+            continue
+        points = [(x(band), y(rate.value)) for band, rate in rates]
+        last = rates[-1][1]
+        drawn.append(
+            Line(
+                line.summary.label,
+                number % NUM_STYLES,
+                " ".join(f"{left:.1f},{down:.1f}" for left, down in points),
+                (round(points[-1][0], 1), round(points[-1][1], 1)),
+                f"{last.num_successes} of {last.num_episodes} of the longest tasks",
+            )
+        )
+    return Plot(
+        "solved, %",
+        lines=tuple(drawn),
+        x_ticks=tuple(Tick(round(x(band), 1), band) for band in bands),
+        y_ticks=tuple(Tick(round(y(at / 100), 1), str(at)) for at in range(0, 101, 20)),
+        x_title="tokens",
     )
 
 

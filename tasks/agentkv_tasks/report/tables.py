@@ -15,10 +15,16 @@ from agentkv_tasks.results import ResultsError, Row
 REFERENCES = ("full", "window")
 """Default references of the paired comparison, as far as a run contains them."""
 
-_BANDS = ((16, "16 or more"), (8, "8 to 15"), (1, "1 to 7"), (0, "0"))
-"""Least distance in pages and name of each band (our choice: each band holds a share of the tasks
-of vwa75 or vwa-long)."""
-BANDS = tuple(name for _, name in reversed(_BANDS))
+Bands = Sequence[tuple[int, str]]
+"""Least value and name of each band, from the highest to the lowest."""
+
+_DISTANCES: Bands = ((16, "16 or more"), (8, "8 to 15"), (1, "1 to 7"), (0, "0"))
+"""Distances in pages (our choice: each band holds a share of the tasks of vwa75 or vwa-long)."""
+_LENGTHS: Bands = (
+    (16384, "16,384 or more"), (8192, "8,192 to 16,383"), (4096, "4,096 to 8,191"),
+    (2048, "2,048 to 4,095"), (0, "up to 2,047"),
+)  # fmt: skip
+"""Tokens that the baseline had seen at the end of a task (our choice: each twice the one below)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,9 @@ class PolicyLine:
     summary: Summary
     by_distance: Mapping[str, Rate]
     """Success by the distance in pages of the furthest needed fact; empty if no row records it."""
+    by_length: Mapping[str, Rate]
+    """Success by the tokens that the baseline had seen at the end of the same task; empty if no row
+    of the baseline records them."""
     against: Mapping[str, Paired | None]
     """Counts by reference, where the reference comes first and this policy second. None for the
     reference itself, and for a model without the reference."""
@@ -72,9 +81,18 @@ def policy_lines(
 
 
 def distance_bands(lines: Sequence[PolicyLine]) -> list[str]:
-    """Return the bands that contain tasks, or nothing if there is only one band."""
-    present = [name for name in BANDS if any(name in line.by_distance for line in lines)]
-    return present if len(present) > 1 else []
+    """Return the bands of distances that contain tasks, or nothing if there is only one band."""
+    return _present(_DISTANCES, [line.by_distance for line in lines])
+
+
+def length_bands(lines: Sequence[PolicyLine]) -> list[str]:
+    """Return the bands of lengths that contain tasks, or nothing if there is only one band."""
+    return _present(_LENGTHS, [line.by_length for line in lines])
+
+
+def _present(bands: Bands, rates: Sequence[Mapping[str, Rate]]) -> list[str]:
+    found = [name for _, name in reversed(bands) if any(name in each for each in rates)]
+    return found if len(found) > 1 else []
 
 
 def references(lines: Sequence[PolicyLine]) -> list[str]:
@@ -88,7 +106,7 @@ def p_value(value: float) -> str:
 
 
 def markdown(lines: Sequence[PolicyLine]) -> str:
-    """Return the lines as a Markdown table."""
+    """Return the lines as a Markdown table, and success by length as a second one."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distance_bands(lines), references(lines)
     baseline = baseline_name([line.summary for line in lines])
@@ -100,7 +118,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
         *(f"against {name}" for name in others),
         *(f"{name} (of {baseline})" for name in ("peak cache", "largest peak", "mean cache")),
     ]
-    rows = [head, ["---", *("--:" for _ in head[1:])]]
+    rows = []
     for line in lines:
         summary = line.summary
         rows.append([
@@ -111,7 +129,20 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             *(_pairs(line.against.get(name)) for name in others),
             *(_cost(cost) for cost in (line.peak, line.worst, line.mean)),
         ])  # fmt: skip
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+    table = _markdown(head, rows)
+    if lengths := length_bands(lines):
+        by_length = [
+            [line.summary.label, *(_counts(line.by_length.get(name)) for name in lengths)]
+            for line in lines
+        ]
+        table += "\n\n" + _markdown(["policy", *(f"{name} tokens" for name in lengths)], by_length)
+    return table
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns after the first are aligned to the right."""
+    lines = [head, ["---", *("--:" for _ in head[1:])], *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def _named(name: str, summaries: Sequence[Summary], model: str | None = None) -> Summary | None:
@@ -123,10 +154,6 @@ def _named(name: str, summaries: Sequence[Summary], model: str | None = None) ->
 def _policy_line(
     summary: Summary, summaries: Sequence[Summary], against: Sequence[str]
 ) -> PolicyLine:
-    by_distance: dict[str, list[bool]] = {}
-    for row in summary.rows:
-        if row.memory_distance_pages is not None:
-            by_distance.setdefault(_band(row.memory_distance_pages), []).append(row.success)
     pairs: dict[str, Paired | None] = {}
     for name in against:
         other = _named(name, summaries, summary.model)
@@ -136,9 +163,11 @@ def _policy_line(
     baseline = next(
         other for other in summaries if other.model == summary.model and other.against is None
     )
+    lengths = _measured(baseline, lambda row: row.kv_seen_tokens)
     return PolicyLine(
         summary=summary,
-        by_distance={name: rate(by_distance[name]) for name in BANDS if name in by_distance},
+        by_distance=_rates(_DISTANCES, summary, lambda row: row.memory_distance_pages),
+        by_length=_rates(_LENGTHS, summary, lambda row: lengths.get(row.unit)),
         against=pairs,
         peak=_costs(summary, baseline, lambda row: row.kv_peak_bytes, figures.fmean),
         worst=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
@@ -146,8 +175,14 @@ def _policy_line(
     )
 
 
-def _band(distance: int) -> str:
-    return next(name for least, name in _BANDS if distance >= least)
+def _rates(bands: Bands, summary: Summary, measure: Callable[[Row], int | None]) -> dict[str, Rate]:
+    """Return the success of the measured rows by band, from the lowest band to the highest."""
+    successes: dict[str, list[bool]] = {name: [] for _, name in reversed(bands)}
+    for row in summary.rows:
+        if (value := measure(row)) is not None:
+            band = next(name for least, name in bands if value >= least)
+            successes[band].append(row.success)
+    return {name: rate(found) for name, found in successes.items() if found}
 
 
 def _costs(

@@ -18,12 +18,18 @@ from markupsafe import Markup
 from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_atomic
 from agentkv.trace import Trace, TraceError, read_trace
-from agentkv_tasks.report.curves import curves, plots
+from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.summary import BASELINE, baseline_name, human_bytes, percent, summarize
-from agentkv_tasks.report.tables import distance_bands, p_value, policy_lines, references
+from agentkv_tasks.report.tables import (
+    distance_bands,
+    length_bands,
+    p_value,
+    policy_lines,
+    references,
+)
 from agentkv_tasks.results import FAILURES, Row
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -140,6 +146,8 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         lines=lines,
         references=references(lines),
         distances=distance_bands(lines),
+        lengths=length_bands(lines),
+        success_plot=success_plot(lines),
         baseline=baseline,
         stored=baseline_name(summaries),
         most_peak=max(peaks, default=0),
