@@ -12,8 +12,10 @@ from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from train_nano.annotate import annotate
 from train_nano.augment import vary
-from train_nano.episode import Episode, Row, encode, load
+from train_nano.episode import Episode, Row, encode, load, stretch
 
+_KEPT_PLACES = 0.5
+"""Share of the shortened rows whose pages keep the positions that they had in the whole row."""
 _MIN_ODDS = 0.05
 """Sampling weight of a task without errors. The share of wrong replies is added to it."""
 
@@ -68,12 +70,33 @@ class Recordings:
                 break
             versions.append(shorter)
         row = encode(template, annotate(versions[-1]), known=encoded)
+        if rng.random() < _KEPT_PLACES:
+            row = _keep_places(row, template, episode, versions[-1], encoded)
         return replace(row, task=task_of(drawn))
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
         """Draw a variant of an episode and return its goal and one of its pages."""
         episode = vary(rng.choice(self.tasks or self.random_walks), rng, thinned=0.0)
         return episode.goal, rng.choice(episode.turns).page
+
+
+def _keep_places(
+    row: Row,
+    template: PlainTemplate,
+    whole: Episode,
+    shortened: Episode,
+    encoded: Mapping[tuple[int, str], list[int]],
+) -> Row:
+    """Leave gaps in the positions where `shortened` has lost tokens of the pages of `whole`.
+
+    Args:
+        encoded: the encoded pages of both, as `encode` fills it.
+    """
+    gaps = [0]
+    for before, after in zip(whole.turns, shortened.turns, strict=True):
+        lengths = [len(encoded[id(turn.page), turn.note]) for turn in (before, after)]
+        gaps.append(lengths[0] - lengths[1])
+    return stretch(row, template.turn("")[0], gaps)
 
 
 def task_of(episode: Episode) -> str:

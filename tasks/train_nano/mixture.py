@@ -5,6 +5,7 @@ episode (`lookups.py`), a `stroll` a random walk (`random_walk.py`) and a `task`
 solution.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +41,16 @@ class Stage:
     """Approximate number of tokens in one optimizer step."""
     by_reply: bool = False
     """Whether accuracy counts whole replies instead of tokens."""
+    whole: float = 0.0
+    """Probability that a recorded row keeps all of its pages, up to `LONGEST_ROW` tokens."""
+    longest_needle: int = 8192
+    """Maximum tokens of a needle's page."""
 
 
+_EPISODES = {
+    "task": 0.6, "stroll": 0.01, "quote": 0.03, "errand": 0.07, "gathering": 0.13,
+    "drill": 0.01, "recall": 0.04, "needle": 0.06, "copy": 0.05,
+}  # fmt: skip
 STAGES: dict[str, Stage] = {
     "copy": Stage({"copy": 1.0}, frozenset({"copy"}), (16, 32, 64, 128, 256, 512), 0.9, 3_000_000),
     "pair": Stage(
@@ -63,16 +72,18 @@ STAGES: dict[str, Stage] = {
         step_tokens=6144,
         by_reply=True,
     ),
-    "episodes": Stage(
-        {
-            "task": 0.6, "stroll": 0.01, "quote": 0.03, "errand": 0.07, "gathering": 0.13,
-            "drill": 0.01, "recall": 0.04, "needle": 0.06, "copy": 0.05,
-        },
+    "episodes": Stage(_EPISODES, frozenset(), (0,), 1.0, 110_000_000, step_tokens=8192),
+    # Few rows are whole, because attention makes a token of a row of 16,384 four times as
+    # expensive. A step holds several of them, so that all workers have one.
+    "horizon": Stage(
+        _EPISODES,
         frozenset(),
         (0,),
         1.0,
         1 << 60,
-        step_tokens=8192,
+        step_tokens=32_768,
+        whole=0.08,
+        longest_needle=30_000,
     ),
 }  # fmt: skip
 ORDER = tuple(STAGES)
@@ -81,11 +92,11 @@ SYNTHETIC_FALLBACK = {"task": "errand", "stroll": "drill"}
 STRETCHED = ("task", "errand", "gathering", "needle")
 """Kinds with position gaps between pages in some rows, so that short rows train long distances."""
 MOST_ELEMENTS = 36
-LONGEST_NEEDLE = 8192
-"""Maximum tokens of a needle's page."""
 LONG_ROWS = 0.6
 """Final share of a run with long recorded rows and needles. They come late because attention makes
 them expensive."""
+LONGEST_ROW = 32_768
+"""Maximum tokens of a whole recorded row, and nano's number of positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +142,17 @@ class Source:
             wrong: share of wrong replies by recorded task.
         """
         row = self._base_row(kind, stage, level, rng, left, wrong)
-        if stage == "episodes" and kind in STRETCHED and rng.random() < 0.12:
+        if stage in ("episodes", "horizon") and kind in STRETCHED and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))
             page_id = self.template.turn("")[0]
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
         return replace(row, kind=kind)
+
+    def longest_row(self, stage: str, left: float, rng: random.Random) -> int:
+        """Draw the maximum tokens of a recorded row."""
+        if rng.random() < STAGES[stage].whole:
+            return LONGEST_ROW
+        return self.max_tokens if left < LONG_ROWS else self.max_tokens * 2 // 5
 
     def _base_row(
         self,
@@ -161,7 +178,7 @@ class Source:
             )
         if kind in ("task", "stroll"):
             thinned = max(0.15, min(0.75, 2.0 * left))
-            most = self.max_tokens if left < LONG_ROWS else self.max_tokens * 2 // 5
+            most = self.longest_row(stage, left, rng)
             return self.recordings.row(
                 kind, rng, self.template, max_tokens=most, thinned=thinned, wrong=wrong
             )
@@ -177,8 +194,8 @@ class Source:
         if kind == "recall":
             return recall_row(drills, rng.randint(2, 2 * elements), self.template)
         if kind == "needle":
-            longest = LONGEST_NEEDLE if left < LONG_ROWS else LONGEST_NEEDLE // 8
-            tokens = int(2 ** rng.uniform(6, longest.bit_length() - 1))
+            longest = STAGES[stage].longest_needle // (1 if left < LONG_ROWS else 8)
+            tokens = int(2 ** rng.uniform(6, math.log2(longest)))
             return needle_row(drills, tokens, self.template)
         if rng.random() < 0.3:
             elements = rng.randint(1, elements)

@@ -27,7 +27,8 @@ class Settings:
     """Data type of matrix products. The faster one depends on the processor: bfloat16 takes twice
     the time of float32 on some and half on others."""
     max_tokens: int = 5120
-    """Maximum tokens of a recorded row. Longer episodes lose pages that no later reply needs."""
+    """Maximum tokens of a recorded row that is not kept whole. Longer episodes lose pages that no
+    later reply needs."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from agentkv.dialog.prompt import PlainTemplate
 from train_nano.data import Recordings, task_of
 from train_nano.loss import Accuracy
-from train_nano.mixture import ORDER, STAGES, Source, next_kind
+from train_nano.mixture import LONGEST_ROW, ORDER, STAGES, Source, next_kind
 from train_nano.settings import Progress
 from train_nano.train import MODEL, RECORDINGS
 
@@ -60,6 +60,47 @@ def test_tasks_with_fewer_errors_are_drawn_less_often() -> None:
     assert 4 <= drawn[hard] <= 28 and set(drawn) <= tasks
 
 
+@pytest.fixture(scope="module")
+def one_world(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    folder = tmp_path_factory.mktemp("recordings")
+    path = min(RECORDINGS.glob("world-*.jsonl.xz"))
+    (folder / path.name).symlink_to(path)
+    return Recordings(folder)
+
+
+def test_pages_of_a_shortened_row_keep_their_places_or_move_together(one_world: Recordings) -> None:
+    page_id, ends = TEMPLATE.turn("")[0], Counter[str]()
+    for number in range(12):
+        rows = [
+            one_world.row(
+                "task", random.Random(number), TEMPLATE, max_tokens=most, thinned=0.0, wrong={}
+            )
+            for most in (10**6, 900)
+        ]
+        whole, short = (
+            [at for token, at in zip(row.ids, row.positions, strict=True) if token == page_id]
+            for row in rows
+        )
+        assert len(whole) == len(short) and len(rows[0].ids) > 900
+        assert rows[0].positions == list(range(len(rows[0].ids)))
+        if rows[1].positions == list(range(len(rows[1].ids))):
+            ends["moved"] += len(rows[1].ids) < 0.8 * len(rows[0].ids)
+        else:  # replies have fewer notes where the noted page is empty
+            ends["kept"] += 1
+            assert whole[-1] * 0.9 < short[-1] <= whole[-1]
+    assert ends["moved"] and ends["kept"]
+
+
+def test_only_the_last_stage_has_whole_rows(tmp_path: Path) -> None:
+    source, rng = make_source(tmp_path), random.Random(0)
+    drawn = {
+        stage: Counter(source.longest_row(stage, 0.0, rng) for _ in range(1000)) for stage in ORDER
+    }
+    assert drawn.pop("horizon") == {600: 918, LONGEST_ROW: 82}
+    assert all(found == {600: 1000} for found in drawn.values())
+    assert source.longest_row("episodes", 1.0, rng) == 240
+
+
 def test_the_error_rate_of_a_task_is_a_moving_average() -> None:
     progress, replies = Progress(), Accuracy()
     replies.add([("form/3", False), ("form/3", True), ("form/4", True)])
@@ -77,5 +118,5 @@ def test_the_kind_furthest_below_its_share_comes_next() -> None:
 
 
 def test_the_curriculum_starts_with_copying_and_ends_with_recordings() -> None:
-    assert ORDER[0] == "copy" and ORDER[-1] == "episodes"
+    assert ORDER[0] == "copy" and ORDER[-2:] == ("episodes", "horizon")
     assert all(stage.judged <= set(stage.shares) for stage in STAGES.values())
