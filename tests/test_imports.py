@@ -56,7 +56,7 @@ FLOORS = {
         "__main__",
     ),
     "agentkv_tasks": (
-        "addresses peak_memory provenance results task",
+        "addresses peak_memory provenance results task wording",
         "evaluate report template",
         "vwa75",
         "reach vwa_long",

@@ -28,6 +28,12 @@ def _vwa75(world: World) -> list[Task]:
     return vwa75.tasks(world)
 
 
+def _vwa75_reworded(world: World) -> list[Task]:
+    from agentkv_tasks import vwa75
+
+    return vwa75.tasks(world, wording="unseen")
+
+
 def _vwa_long(world: World) -> list[Task]:
     from agentkv_tasks import vwa_long
 
@@ -38,6 +44,10 @@ SUITES = {
     "vwa75": NamedSuite(
         "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
         _vwa75,
+    ),
+    "vwa75-reworded": NamedSuite(
+        "the tasks of vwa75 with goals of a kind that training never sees (Could you ...?)",
+        _vwa75_reworded,
     ),
     "vwa-long": NamedSuite(
         "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",

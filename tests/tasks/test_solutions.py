@@ -18,6 +18,8 @@ from tests.tasks.text_walk import walk
 
 SEEDS = (31, 134, 217, 4711, 90210)
 
+WALKED = sorted(SUITES.keys() - {"vwa75-reworded"})
+"""The suites with solutions of their own."""
 MAX_UNWALKED = 8
 """Maximum number of tasks per suite that need JavaScript, which only a real browser runs."""
 
@@ -28,7 +30,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("suite", sorted(SUITES))
+@pytest.mark.parametrize("suite", WALKED)
 def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> None:
     failed: dict[str, str] = {}
     unwalked: dict[str, str] = {}
@@ -47,7 +49,7 @@ def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> 
     assert len(unwalked) <= MAX_UNWALKED, unwalked
 
 
-@pytest.mark.parametrize("suite", sorted(SUITES))
+@pytest.mark.parametrize("suite", WALKED)
 def test_stopping_at_once_solves_no_task(suite: str, server: Server) -> None:
     for task in SUITES[suite].tasks(server.world):
         stopped = task.model_copy(update={"solution": ("stop []",)})

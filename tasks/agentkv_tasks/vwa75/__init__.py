@@ -7,7 +7,7 @@ this suite are comparable only with each other.
 from typing import TYPE_CHECKING
 
 from agentkv_tasks.task import Category, Task
-from agentkv_tasks.template import Template, suite
+from agentkv_tasks.template import Template, Wording, suite
 from agentkv_tasks.vwa75.form import TEMPLATES as FORM
 from agentkv_tasks.vwa75.information import TEMPLATES as INFORMATION
 from agentkv_tasks.vwa75.navigation import TEMPLATES as NAVIGATION
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUOTAS = {"shopping": 19, "navigation": 19, "information": 19, "form": 18}
 
-_TEMPLATES: dict[Category, tuple[Template, ...]] = {
+TEMPLATES: dict[Category, tuple[Template, ...]] = {
     "shopping": SHOPPING,
     "navigation": NAVIGATION,
     "information": INFORMATION,
@@ -26,6 +26,6 @@ _TEMPLATES: dict[Category, tuple[Template, ...]] = {
 }
 
 
-def tasks(world: "World") -> list[Task]:
+def tasks(world: "World", *, wording: Wording = "seen") -> list[Task]:
     """Return the suite for `world`: every world has the same templates with its own values."""
-    return suite(world, _TEMPLATES)
+    return suite(world, TEMPLATES, wording=wording)

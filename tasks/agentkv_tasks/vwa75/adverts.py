@@ -25,14 +25,25 @@ def listing_with_my_phone(draw: Draw) -> Draft:
     title = f"{draw.rng.choice(draw.world.region.brands)} {thing}"
     return Draft(
         wordings=(
-            "Read my phone number on the page Account of the shop, and the town of my Home address "
-            "on the page Addresses. Then post a listing on the classifieds in the other tab: title "
-            "{{title}}, category {{category}}, price {{price}} dollars, that town, condition "
-            "{{condition}}. The description is my phone number.",
+            "Read my phone number on the page Account of the shop, and the town of my Home "
+            "address on the page Addresses. Then post a listing on the classifieds in the other "
+            "tab: title {{title}}, category {{category}}, price {{price}} dollars, that town, "
+            "condition {{condition}}. The description is my phone number.",
             "The shop has my phone number under Account and the town of my Home address under "
             "Addresses: read both first. Then post a listing on the classifieds in the other tab "
             "with the title {{title}}, the category {{category}}, the price {{price}} dollars, "
             "that town, the condition {{condition}} and my phone number as the description.",
+            "I want to sell something on the classifieds in the other tab: title {{title}}, "
+            "category {{category}}, price {{price}} dollars, condition {{condition}}. The town is "
+            "the town of my Home address and the description is my phone number. Both are in the "
+            "shop, under Addresses and under Account: look there before the listing is posted.",
+        ),
+        unseen_wording=(
+            "I am clearing out the cellar. Could you look up my phone number under Account in the "
+            "shop and the town of my Home address under Addresses, and then post a listing on the "
+            "classifieds in the other tab? It has the title {{title}}, the category {{category}}, "
+            "the price {{price}} dollars, that town, the condition {{condition}}, and my phone "
+            "number as the description."
         ),
         values={"title": title, "category": category.name, "price": price, "condition": condition},
         start="__SHOPPING__ |AND| __CLASSIFIEDS__",
@@ -63,9 +74,19 @@ def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
             "Read the serial number in the photo of the {{serial}} and the phone number in the "
             "photo of the {{phone}}. Then save the listing {{wanted}} and contact its seller: the "
             "message is that serial number, your phone is that phone number.",
-            "Open the listing {{serial}} and read the serial number in its photo. Open the listing "
-            "{{phone}} and read the phone number in its photo. Then save the listing {{wanted}} "
-            "and write to its seller: message the serial number, phone the phone number.",
+            "Open the listing {{serial}} and read the serial number in its photo. Open the "
+            "listing {{phone}} and read the phone number in its photo. Then save the listing "
+            "{{wanted}} and write to its seller: message the serial number, phone the phone "
+            "number.",
+            "The listing {{wanted}} should be among my saved ones, and its seller should get a "
+            "message from me. The message is the serial number in the photo of the {{serial}}, my "
+            "phone is the phone number in the photo of the {{phone}}. Look at these two photos "
+            "first.",
+        ),
+        unseen_wording=(
+            "I am after the {{wanted}}. Could you save that listing and contact its seller for "
+            "me? The message is the serial number in the photo of the {{serial}}, and my phone is "
+            "the phone number in the photo of the {{phone}}, so look at these two photos first."
         ),
         values={"serial": serial.title, "phone": phone.title, "wanted": wanted.title},
         start="__CLASSIFIEDS__",
@@ -100,13 +121,27 @@ def old_listing_for_a_new_one(draw: Draw) -> Draft:
             "and the code on the poster of the thread {{thread}} on the forum in the third tab. "
             "Then delete my listing {{old}} on the classifieds and post a new one: title "
             "{{title}}, category {{category}}, price {{price}} dollars, town {{town}}, condition "
-            "Used, the organiser's name as the description, I can deliver it. Last, write the code "
-            "as a comment on it.",
+            "Used, the organiser's name as the description, I can deliver it. Last, write the "
+            "code as a comment on it.",
             "Read two things: the organiser of the {{festival}} in the wiki (second tab) and the "
             "code on the poster of the forum thread {{thread}} (third tab). On the classifieds, "
             "delete my listing {{old}}. Then post a listing: title {{title}}, category "
-            "{{category}}, price {{price}} dollars, town {{town}}, condition Used, description the "
-            "organiser's name, I can deliver it. Comment on the new listing with the code.",
+            "{{category}}, price {{price}} dollars, town {{town}}, condition Used, description "
+            "the organiser's name, I can deliver it. Comment on the new listing with the code.",
+            "My listing {{old}} on the classifieds should go, and a new one should take its "
+            "place: title {{title}}, category {{category}}, price {{price}} dollars, town "
+            "{{town}}, condition Used, I can deliver it. Its description is the name of the "
+            "organiser of the {{festival}} (wiki, second tab). Below it, I want a comment with "
+            "the code on the poster of the thread {{thread}} (forum, third tab). Look up the "
+            "organiser and the code before the old listing is deleted.",
+        ),
+        unseen_wording=(
+            "Could you swap one of my listings on the classifieds for another one? First look up "
+            "the organiser of the {{festival}} in the wiki in the second tab, and the code on the "
+            "poster of the forum thread {{thread}} in the third tab. Then delete my listing "
+            "{{old}} and post this one: title {{title}}, category {{category}}, price {{price}} "
+            "dollars, town {{town}}, condition Used, the organiser's name as the description, I "
+            "can deliver it. Please write the code below it as a comment."
         ),
         values={"festival": festival.name, "thread": thread.title, "old": old.title,
                 "title": title, "category": category.name, "price": price, "town": festival.town},

@@ -30,8 +30,16 @@ def motto_as_bio(draw: Draw) -> Draft:
             "Find {{town}} in the wiki and read the motto on its coat of arms. Then go to the "
             "forum in the other tab, subscribe to the board {{board}}, and change my bio in the "
             "settings to that motto.",
-            "The wiki shows the coat of arms of {{town}} with its motto. On the forum in the other "
-            "tab, first subscribe to the board {{board}}, then make the motto my bio.",
+            "The wiki shows the coat of arms of {{town}} with its motto. On the forum in the "
+            "other tab, first subscribe to the board {{board}}, then make the motto my bio.",
+            "What is the motto on the coat of arms of {{town}}? Look it up in the wiki: it should "
+            "become my bio on the forum in the other tab. Before that, I want a subscription to "
+            "the board {{board}} there.",
+        ),
+        unseen_wording=(
+            "I am proud of {{town}} and want its motto as my bio on the forum. Would you read the "
+            "motto on the coat of arms in the wiki, then go to the forum in the other tab, "
+            "subscribe to the board {{board}} for me, and change my bio in the settings?"
         ),
         values={"town": town.name, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
@@ -67,6 +75,16 @@ def address_of_a_seller(draw: Draw) -> Draft:
             "town of {{town}}. Read both. Then add the {{product}} to the comparison in the shop "
             "and add an address to my account with the label {{label}}, that name, the street "
             "{{house}}, that twin town and the postcode {{code}}.",
+            "I want the {{product}} in the comparison of the shop, and after it a new address in "
+            "my account: label {{label}}, the name of the seller in the second tab, {{house}}, "
+            "the twin town of {{town}}, postcode {{code}}. The twin town is in the wiki in the "
+            "third tab. Read the name and the twin town first.",
+        ),
+        unseen_wording=(
+            "My parcels for a seller go to a new place. Could you read the seller's name in the "
+            "second tab and the twin town of {{town}} in the wiki in the third tab? Then please "
+            "add the {{product}} to the comparison in the shop, and an address to my account: "
+            "label {{label}}, that name, {{house}}, that twin town, postcode {{code}}."
         ),
         values={"town": town.name, "product": product.name, "label": label, "house": house,
                 "code": code},
@@ -104,6 +122,17 @@ def thread_from_three_articles(draw: Draw) -> Draft:
             "{{town}} in the wiki. Then, on the forum in the other tab, upvote the thread "
             "{{thread}} and submit a new thread to the board {{board}} with the founder as its "
             "title and the organiser and the mayor as its body.",
+            "Who founded {{maker}}, who is the organiser of {{festival}} and who is the mayor of "
+            "{{town}}? The wiki says so. On the forum in the other tab, the thread {{thread}} "
+            "should get my upvote, and then the board {{board}} a new thread from me: its title "
+            "is the founder, its body the organiser and the mayor.",
+        ),
+        unseen_wording=(
+            "I am writing about well-known people. Could you find the founder of {{maker}}, the "
+            "organiser of {{festival}} and the mayor of {{town}} in the wiki? Then, on the forum "
+            "in the other tab, please upvote the thread {{thread}} and submit a thread to the "
+            "board {{board}} that has the founder as its title and the organiser and the mayor as "
+            "its body."
         ),
         values={"maker": maker.name, "festival": festival.name, "town": town.name,
                 "thread": thread.title, "board": board},
@@ -145,6 +174,15 @@ def prices_in_a_thread(draw: Draw) -> Draft:
             "What do the {{one}} and the {{other}} cost in the shop? On the forum in the other "
             "tab, write the price of the first as a comment in the thread {{thread}}, and the "
             "price of the second as a reply to {{asked}}.",
+            "Two prices are missing in the forum thread {{thread}} in the other tab. As a "
+            "comment, I want the price of the {{one}} there, and as a reply to {{asked}} the "
+            "price of the {{other}}. Look up both prices in the shop first.",
+        ),
+        unseen_wording=(
+            "People on the forum want to know prices. Can you look up what the {{one}} and the "
+            "{{other}} cost in the shop, and then write the first price as a comment in the "
+            "thread {{thread}} on the forum in the other tab, and the second price as a reply to "
+            "{{asked}}?"
         ),
         values={"one": one.name, "other": other.name, "thread": thread.title,
                 "asked": asked.author},
@@ -171,9 +209,17 @@ def codes_of_two_posters(draw: Draw) -> Draft:
             "Open the threads {{one}} and {{other}} on the forum and read the codes on their "
             "posters. Then subscribe to the board {{board}}. Then write both codes in one comment "
             "in the thread {{thread}}.",
-            "Read the code on the poster of the forum thread {{one}} and the code on the poster of "
-            "the thread {{other}}. After that subscribe to the board {{board}}, open the thread "
-            "{{thread}}, and comment with the two codes.",
+            "Read the code on the poster of the forum thread {{one}} and the code on the poster "
+            "of the thread {{other}}. After that subscribe to the board {{board}}, open the "
+            "thread {{thread}}, and comment with the two codes.",
+            "I want one comment in the forum thread {{thread}} with two codes: the code on the "
+            "poster of the thread {{one}} and the code on the poster of the thread {{other}}. "
+            "Read them first, and subscribe to the board {{board}} before the comment.",
+        ),
+        unseen_wording=(
+            "The forum threads {{one}} and {{other}} have posters with codes that my friends "
+            "need. Could you read both codes, subscribe to the board {{board}} for me, and then "
+            "write the codes in one comment in the thread {{thread}}?"
         ),
         values={"one": one.title, "other": other.title, "board": board, "thread": thread.title},
         start="__REDDIT__",
@@ -202,10 +248,20 @@ def tracking_code_for_the_shop(draw: Draw) -> Draft:
             "Open my order {{order}} and read the tracking code on its parcel label. Then add the "
             "{{product}} to my wishlist, and edit my profile: newsletter {{often}}. Then contact "
             "the shop: topic Delivery, the message {{words}} and the tracking code.",
-            "Read the tracking code on the parcel label of my order {{order}}. After that keep the "
-            "{{product}} on my wishlist, set the newsletter in my profile to {{often}}, and write "
-            "to the shop on the page Contact: topic Delivery, message {{words}} and the tracking "
-            "code of the order.",
+            "Read the tracking code on the parcel label of my order {{order}}. After that keep "
+            "the {{product}} on my wishlist, set the newsletter in my profile to {{often}}, and "
+            "write to the shop on the page Contact: topic Delivery, message {{words}} and the "
+            "tracking code of the order.",
+            "Which tracking code is on the parcel label of my order {{order}}? Remember it for a "
+            "message to the shop. Before the message, I want the {{product}} on my wishlist and "
+            "the newsletter in my profile set to {{often}}. The message has the topic Delivery, "
+            "the text {{words}} and the tracking code.",
+        ),
+        unseen_wording=(
+            "Something is wrong with my order {{order}}. Can you read the tracking code on its "
+            "parcel label, put the {{product}} on my wishlist, and set the newsletter in my "
+            "profile to {{often}}? Then please contact the shop: topic Delivery, the message "
+            "{{words}} and the tracking code."
         ),
         values={"order": order.number, "product": product.name, "often": often,
                 "words": f'"{words}"'},

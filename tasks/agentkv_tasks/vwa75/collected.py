@@ -23,10 +23,16 @@ def founded_of_eight_towns(draw: Draw) -> Draft:
     names = ", ".join(f"{{{{{key}}}}}" for key in values)
     return Draft(
         wordings=(
-            f"Look up in the wiki in which years these towns were founded: {names}. Answer "
-            "with the eight years in this order, joined by commas.",
-            f"Read the row Founded of each of these towns in the wiki: {names}. Answer with "
+            f"Look up in the wiki in which years these towns were founded: {names}. Answer with "
             "the eight years in this order, joined by commas.",
+            f"Read the row Founded of each of these towns in the wiki: {names}. Answer with the "
+            "eight years in this order, joined by commas.",
+            "I need eight years, joined by commas. They say when each of these towns was founded, "
+            f"according to the wiki, and stand in the same order: {names}.",
+        ),
+        unseen_wording=(
+            "I am making a quiz about old towns. Could you look up in the wiki when each of these "
+            f"was founded: {names}? I need the eight years in this order, joined by commas."
         ),
         values=values,
         start="__WIKIPEDIA__",
@@ -47,13 +53,24 @@ def three_pictures(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Read three pictures: the code on the poster in the forum thread {{thread}}, the "
-            "serial number in the photo of the {{listing}} on the classifieds in the second "
-            "tab, and the model number on the label of the {{product}} in the shop in the "
-            "third tab. Answer with all three in this order, joined by commas.",
-            "Which code is on the poster in the forum thread {{thread}}? Which serial number "
-            "is in the photo of the {{listing}} on the classifieds in the second tab? Which "
-            "model number is on the label of the {{product}} in the shop in the third tab? "
+            "serial number in the photo of the {{listing}} on the classifieds in the second tab, "
+            "and the model number on the label of the {{product}} in the shop in the third tab. "
             "Answer with all three in this order, joined by commas.",
+            "Which code is on the poster in the forum thread {{thread}}? Which serial number is "
+            "in the photo of the {{listing}} on the classifieds in the second tab? Which model "
+            "number is on the label of the {{product}} in the shop in the third tab? Answer with "
+            "all three in this order, joined by commas.",
+            "I need three texts that only pictures show, joined by commas. First, from the forum "
+            "thread {{thread}}, the code on the poster. Second, from the {{listing}} on the "
+            "classifieds (second tab), the serial number in the photo. Third, from the "
+            "{{product}} in the shop (third tab), the model number on the label.",
+        ),
+        unseen_wording=(
+            "Pictures are hard to read on my screen. Would you tell me the code on the poster in "
+            "the forum thread {{thread}}, the serial number in the photo of the {{listing}} on "
+            "the classifieds in the second tab, and the model number on the label of the "
+            "{{product}} in the shop in the third tab? I need all three in this order, joined by "
+            "commas."
         ),
         values={"thread": thread.title, "listing": listing.title, "product": product.name},
         start="__REDDIT__ |AND| __CLASSIFIEDS__ |AND| __SHOPPING__",
@@ -82,15 +99,25 @@ def serial_then_mayor_then_author(draw: Draw) -> Draft:
     facts = (listing.photo.fact, mayor_birth_year(draw, town), since)
     return Draft(
         wordings=(
-            "Find the {{listing}} on the classifieds and read the serial number in its photo "
-            "and its town. Then look in the wiki, in the second tab, when the mayor of that "
-            "town was born. Then look in the forum, in the third tab, in which year the "
-            "author of the thread {{thread}} joined. Answer with the serial number and the "
-            "two years, joined by commas.",
-            "Which serial number is in the photo of the {{listing}} on the classifieds? When "
-            "was the mayor of the town of this listing born, says the wiki in the second "
-            "tab? In which year did the author of the thread {{thread}} join the forum in "
-            "the third tab? Answer with all three in this order, joined by commas.",
+            "Find the {{listing}} on the classifieds and read the serial number in its photo and "
+            "its town. Then look in the wiki, in the second tab, when the mayor of that town was "
+            "born. Then look in the forum, in the third tab, in which year the author of the "
+            "thread {{thread}} joined. Answer with the serial number and the two years, joined by "
+            "commas.",
+            "Which serial number is in the photo of the {{listing}} on the classifieds? When was "
+            "the mayor of the town of this listing born, says the wiki in the second tab? In "
+            "which year did the author of the thread {{thread}} join the forum in the third tab? "
+            "Answer with all three in this order, joined by commas.",
+            "Three facts are wanted, in this order and joined by commas: the serial number in the "
+            "photo of the {{listing}} on the classifieds, the birth year of the mayor of the town "
+            "of that listing (wiki, second tab), and the year in which the author of the thread "
+            "{{thread}} joined the forum (third tab).",
+        ),
+        unseen_wording=(
+            "I do not trust the {{listing}} on the classifieds. Can you read the serial number in "
+            "its photo, and find out in the wiki in the second tab when the mayor of its town was "
+            "born? I also need the year in which the author of the thread {{thread}} joined the "
+            "forum in the third tab. Please answer with all three in this order, joined by commas."
         ),
         values={"listing": listing.title, "thread": thread.title},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __REDDIT__",
@@ -121,14 +148,25 @@ def author_then_product_then_mayor(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Look in the forum in which year the author of the thread {{thread}} joined. Then "
-            "find the {{product}} in the shop, in the second tab: read its model number on "
-            "the label and the town in which it is made. Then look in the wiki, in the third "
-            "tab, when the mayor of that town was born. Answer with the first year, the "
-            "model number and the second year, joined by commas.",
-            "In which year did the author of the thread {{thread}} join the forum? Which "
-            "model number is on the label of the {{product}} in the shop in the second tab? "
-            "When was the mayor of the town in which it is made born, says the wiki in the "
-            "third tab? Answer with all three in this order, joined by commas.",
+            "find the {{product}} in the shop, in the second tab: read its model number on the "
+            "label and the town in which it is made. Then look in the wiki, in the third tab, "
+            "when the mayor of that town was born. Answer with the first year, the model number "
+            "and the second year, joined by commas.",
+            "In which year did the author of the thread {{thread}} join the forum? Which model "
+            "number is on the label of the {{product}} in the shop in the second tab? When was "
+            "the mayor of the town in which it is made born, says the wiki in the third tab? "
+            "Answer with all three in this order, joined by commas.",
+            "I want three facts, in this order and joined by commas: the year in which the author "
+            "of the forum thread {{thread}} joined, the model number on the label of the "
+            "{{product}} (shop, second tab), and the birth year of the mayor of the town in which "
+            "that product is made (wiki, third tab).",
+        ),
+        unseen_wording=(
+            "Could you collect three facts for me? One is the year in which the author of the "
+            "forum thread {{thread}} joined. Another is the model number on the label of the "
+            "{{product}} in the shop in the second tab. The last is the year in which the mayor "
+            "of the town where this product is made was born, from the wiki in the third tab. I "
+            "need them in this order, joined by commas."
         ),
         values={"thread": thread.title, "product": product.name},
         start="__REDDIT__ |AND| __SHOPPING__ |AND| __WIKIPEDIA__",
@@ -167,17 +205,27 @@ def cook_of_a_dish_and_far_away(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Open the wiki article about {{dish}} and remember who created it. Then open its "
-            "place of origin, the river of that town, the mouth of the river, the mayor of that town, "
-            "the birthplace of the mayor, the twin town of the birthplace and the mayor of the twin "
-            "town. "
-            + draw.rng.choice(
-                (
-                    "Answer with the name from the beginning and the year in which the last mayor was "
-                    "born, joined by a comma.",
-                    "Who created {{dish}}, and when was the last mayor born? Answer with both, joined "
-                    "by a comma.",
-                )
-            ),
+            "place of origin, the river of that town, the mouth of the river, the mayor of that "
+            "town, the birthplace of the mayor, the twin town of the birthplace and the mayor of "
+            "the twin town. Answer with the name from the beginning and the year in which the "
+            "last mayor was born, joined by a comma.",
+            "Who created {{dish}}, and when was the mayor at the end of this path through the "
+            "wiki born? The path: {{dish}}, its place of origin, the river of that town, the "
+            "mouth of the river, the mayor of that town, the birthplace of the mayor, the twin "
+            "town of the birthplace, the mayor of the twin town. Answer with the name and the "
+            "year, joined by a comma.",
+            "I want a name and a year, joined by a comma. The name is in the wiki article about "
+            "{{dish}}: who created it? The year is some links away. Follow the place of origin, "
+            "the river of that town, the mouth of the river, the mayor of that town, the "
+            "birthplace of the mayor and the twin town of the birthplace. When was the mayor of "
+            "this twin town born?",
+        ),
+        unseen_wording=(
+            "I lost my way in the wiki. Could you start at {{dish}}, remember who created it, and "
+            "open the place of origin, the river of that town, the mouth of the river, the mayor "
+            "of that town, the birthplace of the mayor, the twin town of the birthplace and the "
+            "mayor of the twin town? I would like the name from the beginning and the year in "
+            "which this last mayor was born, joined by a comma."
         ),
         values={"dish": dish.name},
         start="__WIKIPEDIA__",
@@ -203,14 +251,20 @@ def parcel_and_five_towns(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Open my order {{order}} in the shop and read the code on the parcel label. Then "
-            + draw.rng.choice(
-                (
-                    f"look up in the wiki in the second tab in which years {names} were founded. "
-                    "Answer with the code and the five years in this order, joined by commas.",
-                    f"read in the wiki in the second tab the row Founded of {names}. Answer with the "
-                    "code from the label and the five years, joined by commas.",
-                )
-            ),
+            f"look up in the wiki in the second tab in which years {names} were founded. Answer "
+            "with the code and the five years in this order, joined by commas.",
+            "Which code is on the parcel label of my order {{order}} in the shop? In which "
+            f"years were {names} founded, according to the wiki in the second tab? Answer with "
+            "the code and the five years in this order, joined by commas.",
+            "I need six things in one line, joined by commas. The first is the code on the parcel "
+            "label of my shop order {{order}}. The others are the row Founded of these towns "
+            f"in the wiki in the second tab, in this order: {names}.",
+        ),
+        unseen_wording=(
+            "Could you look at my order {{order}} in the shop and read the code on the "
+            f"parcel label? I also need the years in which {names} were founded, from the wiki in "
+            "the second tab. Please answer with the code and the five years in this order, joined "
+            "by commas."
         ),
         values={"order": order.number, **values},
         start="__SHOPPING__ |AND| __WIKIPEDIA__",
@@ -239,10 +293,18 @@ def years_of_seven_authors(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             f"In which years did the authors of these seven threads join the forum: {titles}? "
-            "Open the page of each author. Answer with the seven years in this order, joined "
-            "by commas.",
-            f"Open the page of the author of each of these seven threads: {titles}. Answer "
-            "with the years in which they joined the forum, in this order, joined by commas.",
+            "Open the page of each author. Answer with the seven years in this order, joined by "
+            "commas.",
+            f"Open the page of the author of each of these seven threads: {titles}. Answer with "
+            "the years in which they joined the forum, in this order, joined by commas.",
+            "I need seven years, joined by commas. Each is the year in which the author of a "
+            "thread joined the forum, and the page of the author tells it. These are the threads, "
+            f"in the order of the years: {titles}.",
+        ),
+        unseen_wording=(
+            "I wonder who has been on the forum for long. Can you open the page of the author of "
+            f"each of these seven threads: {titles}? I need the years in which they joined, in "
+            "this order, joined by commas."
         ),
         values=values,
         start="__REDDIT__",
@@ -266,14 +328,24 @@ def ticket_organiser_and_seller(draw: Draw) -> Draft:
     facts = (festival.venue, poster.code, seller)
     return Draft(
         wordings=(
-            "Read in the wiki on the poster of the {{festival}} where it opens. Then read in "
-            "the forum, in the second tab, the code on the poster in the thread {{thread}}. "
-            "Then look on the classifieds, in the third tab, for the name of the seller of "
-            "the {{listing}}. Answer with all three in this order, joined by commas.",
-            "Where does the {{festival}} open, according to its poster in the wiki? Which "
-            "code is on the poster in the forum thread {{thread}} in the second tab? What is "
-            "the name of the seller of the {{listing}} on the classifieds in the third tab? "
+            "Read in the wiki on the poster of the {{festival}} where it opens. Then read in the "
+            "forum, in the second tab, the code on the poster in the thread {{thread}}. Then look "
+            "on the classifieds, in the third tab, for the name of the seller of the {{listing}}. "
             "Answer with all three in this order, joined by commas.",
+            "Where does the {{festival}} open, according to its poster in the wiki? Which code is "
+            "on the poster in the forum thread {{thread}} in the second tab? What is the name of "
+            "the seller of the {{listing}} on the classifieds in the third tab? Answer with all "
+            "three in this order, joined by commas.",
+            "Three facts are wanted, in this order and joined by commas: the place on the poster "
+            "of the {{festival}} in the wiki where it opens, the code on the poster in the forum "
+            "thread {{thread}} (second tab), and the name of the seller of the {{listing}} "
+            "(classifieds, third tab).",
+        ),
+        unseen_wording=(
+            "We are planning a trip. Would you look on the poster of the {{festival}} in the wiki "
+            "where it opens, read the code on the poster in the forum thread {{thread}} in the "
+            "second tab, and find the name of the seller of the {{listing}} on the classifieds in "
+            "the third tab? I need all three in this order, joined by commas."
         ),
         values={"festival": festival.name, "thread": thread.title, "listing": listing.title},
         start="__WIKIPEDIA__ |AND| __REDDIT__ |AND| __CLASSIFIEDS__",

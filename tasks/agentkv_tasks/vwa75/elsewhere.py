@@ -12,9 +12,14 @@ def birthplace_of_a_founder(draw: Draw) -> Draft:
     founder = wiki.figure(maker.founder)
     return Draft(
         wordings=(
-            "Open the wiki article about {{maker}}, then that about its founder, then that "
-            "about the birthplace of the founder.",
+            "Open the wiki article about {{maker}}, then the article about its founder, then the "
+            "article about the birthplace of the founder.",
             "Open the wiki article about the town in which the founder of {{maker}} was born.",
+            "Where was the founder of {{maker}} born? I want to read about that town in the wiki.",
+        ),
+        unseen_wording=(
+            "I read about {{maker}} and became curious. Could you show me the wiki article about "
+            "the town in which its founder was born?"
         ),
         values={"maker": maker.name},
         start="__WIKIPEDIA__",
@@ -39,6 +44,12 @@ def top_thread_of_a_board(draw: Draw) -> Draft:
         wordings=(
             "Open the board {{board}} of the forum, sort it by Top and open the first thread.",
             "Which thread is the first under Top on the board {{board}} of the forum? Open it.",
+            "I want to read the thread that is the first on the forum's board {{board}}, sorted "
+            "by Top.",
+        ),
+        unseen_wording=(
+            "I have only a few minutes for the forum. Would you open the first thread of the "
+            "board {{board}} for me, sorted by Top?"
         ),
         values={"board": board},
         start="__REDDIT__",
@@ -62,6 +73,10 @@ def page_of_a_seller(draw: Draw) -> Draft:
         wordings=(
             "Who sells the {{listing}} on the classifieds? Open the page of that seller.",
             "Go to the classifieds, find the {{listing}} and open the page of its seller.",
+            "I want to see the page of the person who sells the {{listing}} on the classifieds.",
+        ),
+        unseen_wording=(
+            "The {{listing}} on the classifieds would suit me. Can you open the page of its seller?"
         ),
         values={"listing": listing.title},
         start="__HOMEPAGE__",

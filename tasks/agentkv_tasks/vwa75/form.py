@@ -40,10 +40,16 @@ def review_a_product(draw: Draw) -> Draft:
     )  # fmt: skip
     return Draft(
         wordings=(
-            "Review the {{product}} in the shop with {{stars}} stars, the title {{title}} "
-            "and the text {{words}}",
+            "Review the {{product}} in the shop with {{stars}} stars, the title {{title}} and the "
+            "text {{words}}",
             "Write a review of the {{product}} in the shop: rating {{stars}} stars, title "
             "{{title}}, review {{words}}",
+            "The {{product}} in the shop should have a review from me. I give {{stars}} stars. "
+            "The title is {{title}} and the review is {{words}}",
+        ),
+        unseen_wording=(
+            "I promised the shop to write about the {{product}}. Could you send the review for "
+            "me? It has {{stars}} stars, the title {{title}} and the text {{words}}"
         ),
         values={"product": product.name, "stars": stars, "title": f'"{title}"',
                 "words": f'"{words}"'},

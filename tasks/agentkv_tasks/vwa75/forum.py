@@ -61,9 +61,14 @@ def subscribe_to_a_board(draw: Draw) -> Draft:
     board = draw_new_board(draw)
     return Draft(
         wordings=(
-                "Subscribe to the board {{board}} on the forum.",
-                "I want to follow the forum board {{board}}: subscribe to it.",
-            ),
+            "Subscribe to the board {{board}} on the forum.",
+            "I want to follow the forum board {{board}}: subscribe to it.",
+            "The board {{board}} of the forum should be among the boards to which I subscribe.",
+        ),
+        unseen_wording=(
+            "I keep missing what is new on the board {{board}}. Could you subscribe to it for me "
+            "on the forum?"
+        ),
         values={"board": board},
         start="__REDDIT__",
         check=board_subscribed(draw, board),
@@ -80,8 +85,16 @@ def vote_for_a_comment(draw: Draw) -> Draft:
     page = f"__REDDIT__/thread/{thread.id}"
     button = f"document.querySelector('#comment-{comment.id} .{name}')"
     return Draft(
-        wordings=(f"{word} the comment by {{{{author}}}} on this page.",
-             f"{word} what {{{{author}}}} wrote in this thread."),
+        wordings=(
+            f"{word} the comment by {{{{author}}}} on this page.",
+            f"{word} what {{{{author}}}} wrote in this thread.",
+            "In this thread there is a comment by {{author}}. It should get my "
+            f"{word.lower()}.",
+        ),
+        unseen_wording=(
+            f"I have read this page to the end. Can you {word.lower()} the comment by "
+            "{{author}} for me?"
+        ),
         values={"author": comment.author},
         start=page,
         check=all_of(
@@ -98,9 +111,15 @@ def comment_on_a_thread(draw: Draw) -> Draft:
     remark = draw.rng.choice(_REMARKS)
     return Draft(
         wordings=(
-                "Write the comment {{remark}} in the forum thread {{thread}}.",
-                "Comment {{remark}} on the thread {{thread}}.",
-            ),
+            "Write the comment {{remark}} in the forum thread {{thread}}.",
+            "Comment {{remark}} on the thread {{thread}}.",
+            "In the forum there is a thread {{thread}}. I want to say this in a comment: "
+            "{{remark}}",
+        ),
+        unseen_wording=(
+            "The people in the forum thread {{thread}} are waiting for me. Would you post the "
+            "comment {{remark}} there?"
+        ),
         values={"remark": f'"{remark}"', "thread": thread.title},
         start="__REDDIT__",
         check=comment_posted(thread.id, remark),
@@ -115,9 +134,14 @@ def change_the_bio(draw: Draw) -> Draft:
     bio = f"I live in {place} and often go to {other}."
     return Draft(
         wordings=(
-                "Change my bio on the forum to: {{bio}}",
-                "On the forum, my bio should read: {{bio}}",
-            ),
+            "Change my bio on the forum to: {{bio}}",
+            "On the forum, my bio should read: {{bio}}",
+            "I want a new bio in my settings on the forum. This is the text: {{bio}}",
+        ),
+        unseen_wording=(
+            "My bio on the forum is out of date. Could you change it in the settings to this "
+            "text? {{bio}}"
+        ),
         values={"bio": bio},
         start="__REDDIT__",
         check=shows(f"__REDDIT__/user/{draw.world.me.handle}", text(".bio"), exact_match=bio),

@@ -30,6 +30,14 @@ def phone_for_the_courier(draw: Draw) -> Draft:
             "The classifieds in the other tab have the listing {{listing}}. Its photo shows a "
             "phone number. Order the {{product}} in the shop with shipping Express and type the "
             "phone number as the note for the courier.",
+            "I want one {{product}} from the shop by Express. The note for the courier is a phone "
+            "number: the one in the photo of the listing {{listing}} on the classifieds in the "
+            "other tab. Look it up before the order.",
+        ),
+        unseen_wording=(
+            "The courier should be able to call somebody. Could you read the phone number in the "
+            "photo of the listing {{listing}} on the classifieds in the other tab, and then order "
+            "one {{product}} in the shop by Express, with that number as the note for the courier?"
         ),
         values={"listing": listing.title, "product": product.name},
         start="__SHOPPING__ |AND| __CLASSIFIEDS__",
@@ -68,6 +76,15 @@ def motto_for_the_courier(draw: Draw) -> Draft:
             "The wiki shows the coat of arms of {{town}} with its motto. Order the {{product}} in "
             "the shop in the other tab with gift wrap, pay by Bank transfer, and type that motto "
             "as the note for the courier.",
+            "One {{product}} should come from the shop in the other tab, with gift wrap and paid "
+            "by Bank transfer. What is the note for the courier? The motto on the coat of arms of "
+            "{{town}}, which the wiki shows: read it before the order.",
+        ),
+        unseen_wording=(
+            "I need a present for somebody from {{town}}. Would you read the motto on the coat of "
+            "arms of this town in the wiki, and then order one {{product}} in the shop in the "
+            "other tab? It should have gift wrap, the payment is Bank transfer, and the motto is "
+            "the note for the courier."
         ),
         values={"town": town.name, "product": product.name},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",
@@ -106,12 +123,22 @@ def gift_to_a_mayor(draw: Draw) -> Draft:
         wordings=(
             "Find {{town}} in the wiki, read the name of its mayor, and open the mayor's article "
             "to read the birthplace. Then order one {{product}} in the shop in the other tab and "
-            "send it to a new address: label Mayor, the mayor's name, {{house}}, the birthplace as "
-            "the town, postcode {{code}}.",
+            "send it to a new address: label Mayor, the mayor's name, {{house}}, the birthplace "
+            "as the town, postcode {{code}}.",
             "Who is the mayor of {{town}}, and what is the mayor's birthplace? The wiki has both. "
             "Order the {{product}} in the shop in the other tab for the mayor: a new address with "
             "the label Mayor, the mayor's name, {{house}}, the birthplace as the town and the "
             "postcode {{code}}.",
+            "The mayor of {{town}} should get one {{product}} from the shop in the other tab. The "
+            "address is a new one: label Mayor, the mayor's name, {{house}}, as the town the "
+            "mayor's birthplace, postcode {{code}}. Look up the name and the birthplace in the "
+            "wiki before the order.",
+        ),
+        unseen_wording=(
+            "I would like to surprise the mayor of {{town}}. Could you look up the mayor's name "
+            "and birthplace in the wiki, and then order one {{product}} in the shop in the other "
+            "tab? It goes to a new address: label Mayor, the mayor's name, {{house}}, the "
+            "birthplace as the town, postcode {{code}}."
         ),
         values={"town": town.name, "product": product.name, "house": house, "code": code},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",

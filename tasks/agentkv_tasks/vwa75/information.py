@@ -9,15 +9,22 @@ from agentkv_tasks.vwa75.steps import done, find_article, find_product
 def fact_of_a_town(draw: Draw) -> Draft:
     """Answer with one line of an article's infobox."""
     town = draw.rng.choice(draw.world.wiki.towns)
-    question, answer = draw.rng.choice(
+    fact, answer = draw.rng.choice(
         (
-            ("What is the population of {{town}}", f"{town.population:,}"),
-            ("In which year was {{town}} founded", str(town.founded)),
+            ("population", f"{town.population:,}"),
+            ("year of foundation", str(town.founded)),
         )
     )
     return Draft(
-        wordings=(f"{question}, according to the wiki?",),
-        values={"town": town.name},
+        wordings=(
+            "What is the {{fact}} of {{town}}, according to the wiki?",
+            "Look up {{town}} in the wiki and answer with its {{fact}}.",
+            "I want to know one thing about {{town}}, the {{fact}}. The wiki has an article.",
+        ),
+        unseen_wording=(
+            "I am preparing a talk about {{town}}. Could you look up its {{fact}} in the wiki?"
+        ),
+        values={"fact": fact, "town": town.name},
         start="__WIKIPEDIA__",
         check=says(must_include=[answer]),
         solution=[find_article(town.name), done(answer)],
@@ -33,10 +40,16 @@ def mayor_of_a_twin_town(draw: Draw) -> Draft:
     hobby = wiki.figure(twin.mayor).hobby
     return Draft(
         wordings=(
-            "Who is the mayor of the twin town of {{town}}, and what is the hobby of this "
-            "mayor? Answer with the name and the hobby, joined by a comma.",
+            "Who is the mayor of the twin town of {{town}}, and what is the hobby of this mayor? "
+            "Answer with the name and the hobby, joined by a comma.",
             "{{town}} has a twin town. Open the article about the mayor of the twin town and "
             "answer with the name and the hobby of the mayor, joined by a comma.",
+            "I want to know the name and the hobby of a mayor, joined by a comma: the mayor of "
+            "the twin town of {{town}}.",
+        ),
+        unseen_wording=(
+            "I am going to meet the mayor of the twin town of {{town}}. Can you find this mayor's "
+            "name and hobby in the wiki, and give me both, joined by a comma?"
         ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
@@ -59,6 +72,11 @@ def motto_of_a_town(draw: Draw) -> Draft:
         wordings=(
             "What is the motto on the coat of arms of {{town}}?",
             "Which words are the motto of {{town}}? Look at its coat of arms.",
+            "Find the wiki article about {{town}} and answer with the motto on the coat of arms.",
+        ),
+        unseen_wording=(
+            "The letters on the coat of arms of {{town}} are too small for me. Would you read the "
+            "motto and tell me what it is?"
         ),
         values={"town": town.name},
         start="__WIKIPEDIA__",
@@ -79,8 +97,14 @@ def slogan_of_a_company_by_its_founder(draw: Draw) -> Draft:
             "with the year in which it was founded and the slogan on its old advertisement, "
             "joined by a comma.",
             "When was the company of {{founder}} founded, and which slogan is on its old "
-            "advertisement in the wiki? Answer with the year and the slogan, joined by a "
-            "comma.",
+            "advertisement in the wiki? Answer with the year and the slogan, joined by a comma.",
+            "I want two facts about the company that {{founder}} founded, joined by a comma: the "
+            "year in which it was founded, and the slogan on its old advertisement in the wiki.",
+        ),
+        unseen_wording=(
+            "I collect slogans of old companies. Could you find the company that {{founder}} "
+            "founded in the wiki, and tell me the year in which it was founded and the slogan on "
+            "its old advertisement, joined by a comma?"
         ),
         values={"founder": maker.founder},
         start="__WIKIPEDIA__",
@@ -104,15 +128,20 @@ def mayor_of_where_a_product_is_made(draw: Draw) -> Draft:
     facts = (town.mayor, draw.world.wiki.figure(town.mayor).born)
     return Draft(
         wordings=(
-            draw.rng.choice(
-                (
-                    "In which town is the {{product}} in the shop made? Look up in the wiki who is the "
-                    "mayor of this town and when the mayor was born. ",
-                    "Find the {{product}} in the shop and read where it is made. Then go to the wiki: "
-                    "who is the mayor of that town, and when was the mayor born? ",
-                )
-            )
-            + "Answer with the name and the year, joined by a comma.",
+            "In which town is the {{product}} in the shop made? Look up in the wiki who is the "
+            "mayor of this town and when the mayor was born. Answer with the name and the year, "
+            "joined by a comma.",
+            "Find the {{product}} in the shop and read where it is made. Then go to the wiki: who "
+            "is the mayor of that town, and when was the mayor born? Answer with the name and the "
+            "year, joined by a comma.",
+            "I want the name and the birth year of a mayor, joined by a comma. It is the mayor of "
+            "the town in which the {{product}} in the shop is made; the wiki has an article about "
+            "the town and one about the mayor.",
+        ),
+        unseen_wording=(
+            "The {{product}} in the shop comes from some town. Could you see which one it is, and "
+            "then find out in the wiki who is the mayor there and when this mayor was born? I "
+            "need the name and the year, joined by a comma."
         ),
         values={"product": product.name},
         start="__HOMEPAGE__",

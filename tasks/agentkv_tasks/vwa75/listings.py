@@ -12,12 +12,18 @@ _QUESTIONS = (
     "How old is it exactly?",
     "Do you have the manual?",
 )
-# The wording is the same for the user's own listing and somebody else's: only the page tells which.
+# Equal for a listing of the user and one of somebody else: only the page tells which it is.
 _OTHER_PRICES = (
     "Open My listings and change the price of my {{listing}} to {{price}} dollars. "
     "Answer N/A if I have no such listing.",
     "My listing {{listing}} should cost {{price}} dollars: look for it under My listings and edit "
     "it. Answer N/A if it is not there.",
+    "I want {{price}} dollars for the {{listing}}, one of My listings. Answer N/A if I have no "
+    "listing of this name.",
+)
+_OTHER_PRICES_UNSEEN = (
+    "I have thought about the price of my {{listing}} again. Could you open My listings and change "
+    "it to {{price}} dollars? Please answer N/A if I have no such listing."
 )
 
 
@@ -53,6 +59,12 @@ def ask_a_seller(draw: Draw) -> Draft:
             "{{phone}}.",
             "Contact the seller of the {{listing}} on the classifieds: message {{question}}, your "
             "phone {{phone}}.",
+            "I want to ask something about the {{listing}} on the classifieds. The message to the "
+            "seller is {{question}} and my phone is {{phone}}.",
+        ),
+        unseen_wording=(
+            "I might buy the {{listing}} on the classifieds. Would you send its seller the "
+            "message {{question}} and give {{phone}} as my phone?"
         ),
         values={"listing": listing.title, "question": f'"{question}"', "phone": phone},
         start="__CLASSIFIEDS__",
@@ -70,6 +82,7 @@ def change_the_price_of_my_listing(draw: Draw) -> Draft:
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
         wordings=_OTHER_PRICES,
+        unseen_wording=_OTHER_PRICES_UNSEEN,
         values={"listing": listing.title, "price": price},
         start="__CLASSIFIEDS__",
         check=shows(f"__CLASSIFIEDS__/listing/{listing.id}", text(".listing-price"),
@@ -85,6 +98,7 @@ def price_of_a_listing_i_do_not_have(draw: Draw) -> Draft:
     price = listing.price + draw.rng.choice((-9, 11, 20, 35))
     return Draft(
         wordings=_OTHER_PRICES,
+        unseen_wording=_OTHER_PRICES_UNSEEN,
         values={"listing": listing.title, "price": price},
         start="__CLASSIFIEDS__",
         check=all_of(says(exact_match="N/A"), reaches("__CLASSIFIEDS__/mine")),
@@ -106,6 +120,12 @@ def comment_on_five_listings(draw: Draw) -> Draft:
         wordings=(
             f"Write the comment {{{{question}}}} under each of these listings: {names}.",
             f"Ask {{{{question}}}} in a comment under each of five listings: {names}.",
+            f"These five listings should each have a comment from me: {names}. The comment is "
+            "{{question}}",
+        ),
+        unseen_wording=(
+            "I am looking for a bargain. Could you write the comment {{question}} under each "
+            f"of these listings for me: {names}?"
         ),
         values={"question": f'"{question}"', **values},
         start="__CLASSIFIEDS__",

@@ -29,10 +29,16 @@ def listing_that_nobody_offers(draw: Draw) -> Draft:
     title = f"Purple {brand} {draw.rng.choice(('canoe', 'piano', 'ladder', 'desk', 'toaster'))}"
     return Draft(
         wordings=(
-            "Search the classifieds for the {{listing}} and open its page. "
-            "Answer N/A if nothing is found.",
-            "Find the {{listing}} on the classifieds and open it. Answer N/A if your search "
-            "finds none.",
+            "Search the classifieds for the {{listing}} and open its page. Answer N/A if nothing "
+            "is found.",
+            "Find the {{listing}} on the classifieds and open it. Answer N/A if your search finds "
+            "none.",
+            "I want to see the page of the {{listing}} on the classifieds. Search for it, and "
+            "answer N/A if there is none.",
+        ),
+        unseen_wording=(
+            "A friend told me about a {{listing}} on the classifieds. Could you search for it and "
+            "open its page? Please answer N/A if nothing is found."
         ),
         values={"listing": title},
         start="__CLASSIFIEDS__",
@@ -47,11 +53,18 @@ def article_about_a_seller(draw: Draw) -> Draft:
     seller = draw.world.classifieds.seller(listing.seller)
     return Draft(
         wordings=(
-            "Look on the classifieds for the name of the seller of the {{listing}}. Then go "
-            "to the wiki, search for this name and open the article. Answer N/A if nothing "
-            "is found.",
+            "Look on the classifieds for the name of the seller of the {{listing}}. Then go to "
+            "the wiki, search for this name and open the article. Answer N/A if nothing is found.",
             "What is the name of the seller of the {{listing}} on the classifieds? Open the "
             "article about this person in the wiki. Answer N/A if your search finds none.",
+            "I want to read the wiki article about the person who sells the {{listing}} on the "
+            "classifieds. The page of the seller has the name to search for. Answer N/A if the "
+            "wiki has no such article.",
+        ),
+        unseen_wording=(
+            "The seller of the {{listing}} on the classifieds may be famous. Can you look up the "
+            "seller's name there, search the wiki for it and open the article? Please answer N/A "
+            "if nothing is found."
         ),
         values={"listing": listing.title},
         start="__HOMEPAGE__",
@@ -72,12 +85,19 @@ def article_about_a_seller(draw: Draw) -> Draft:
 def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
     """Ask for a fact that an existing wiki article lacks."""
     figure = draw.rng.choice(draw.world.wiki.figures)
+    fact = draw.rng.choice(("shoe size", "phone number"))
     return Draft(
         wordings=(
-            "What is the shoe size of {{figure}}? Answer N/A if the wiki does not say.",
-            "Look up the phone number of {{figure}} in the wiki. Answer N/A if there is none.",
+            "What is the {{fact}} of {{figure}}? Answer N/A if the wiki does not say.",
+            "Look up the {{fact}} of {{figure}} in the wiki. Answer N/A if there is none.",
+            "The wiki has an article about {{figure}}. I want to know one thing, the {{fact}}. "
+            "Answer N/A if it is not there.",
         ),
-        values={"figure": figure.name},
+        unseen_wording=(
+            "I am curious about {{figure}}. Could you look up the {{fact}} in the wiki? Please "
+            "answer N/A if the article does not say."
+        ),
+        values={"fact": fact, "figure": figure.name},
         start="__WIKIPEDIA__",
         check=all_of(_NOTHING, reaches(article_url(figure.name))),
         solution=[find_article(figure.name), done("N/A")],
@@ -87,13 +107,21 @@ def fact_the_wiki_does_not_have(draw: Draw) -> Draft:
 def fact_the_shop_does_not_have(draw: Draw) -> Draft:
     """Ask for a fact that an existing product page lacks."""
     product = draw.rng.choice(draw.world.shop.products)
+    fact = draw.rng.choice(("inventor", "year of the invention"))
     return Draft(
         wordings=(
-            "In which year was the {{product}} in the shop invented? Answer N/A if its page "
-            "does not say.",
-            "Who invented the {{product}} in the shop? Answer N/A if its page does not say.",
+            "What is the {{fact}} of the {{product}} in the shop? Answer N/A if its page does not "
+            "say.",
+            "Open the page of the {{product}} in the shop and answer with the {{fact}}. Answer "
+            "N/A if there is none.",
+            "I want to know the {{fact}} of a product in the shop, the {{product}}. Answer N/A if "
+            "its page does not say.",
         ),
-        values={"product": product.name},
+        unseen_wording=(
+            "I have a question about the {{product}} in the shop. Would you look for the {{fact}} "
+            "on its page? Please answer N/A if the page does not say."
+        ),
+        values={"fact": fact, "product": product.name},
         start="__SHOPPING__",
         check=all_of(_NOTHING, reaches(f"__SHOPPING__/product/{product.number}")),
         solution=[*find_product(product.name), done("N/A")],
@@ -103,14 +131,21 @@ def fact_the_shop_does_not_have(draw: Draw) -> Draft:
 def fact_an_author_does_not_tell(draw: Draw) -> Draft:
     """Ask for a fact that an existing user page lacks."""
     ((thread, _),) = draw_authors(draw, 1)
+    fact = draw.rng.choice(("email address", "phone number"))
     return Draft(
         wordings=(
-            "What is the email address of the author of the forum thread {{thread}}? "
-            "Answer N/A if the page of the author does not say.",
-            "Open the page of the author of the thread {{thread}} and answer with the phone "
-            "number. Answer N/A if the page does not say.",
+            "What is the {{fact}} of the author of the forum thread {{thread}}? Answer N/A if the "
+            "page of the author does not say.",
+            "Open the page of the author of the thread {{thread}} and answer with the {{fact}}. "
+            "Answer N/A if the page does not say.",
+            "I want to know the {{fact}} of the person who wrote the forum thread {{thread}}. The "
+            "page of the author may have it. Answer N/A if it does not.",
         ),
-        values={"thread": thread.title},
+        unseen_wording=(
+            "I have to reach the author of the forum thread {{thread}}. Can you find the {{fact}} "
+            "on the page of the author? Please answer N/A if the page does not say."
+        ),
+        values={"fact": fact, "thread": thread.title},
         start="__REDDIT__",
         check=all_of(_NOTHING, reaches(f"__REDDIT__/user/{thread.author}")),
         solution=[*find_author(thread), done("N/A")],

@@ -14,6 +14,10 @@ def category_of_the_shop(draw: Draw) -> Draft:
         wordings=(
             "Go to the shop and open the category {{category}}.",
             "Take me to the {{category}} section of the shop.",
+            "I want to see what the shop has in the category {{category}}.",
+        ),
+        unseen_wording=(
+            "I am looking for ideas. Could you go to the shop and open the category {{category}}?"
         ),
         values={"category": category},
         start="__HOMEPAGE__",
@@ -30,6 +34,10 @@ def product_page(draw: Draw) -> Draft:
             "Open the page of the {{product}}.",
             "Find the {{product}} in the shop and open its page.",
             "Show me the {{product}}.",
+            "I want to see the page of the {{product}} in the shop.",
+        ),
+        unseen_wording=(
+            "My sister told me about the {{product}}. Can you open its page in the shop?"
         ),
         values={"product": product.name},
         start="__SHOPPING__",
@@ -47,6 +55,12 @@ def category_of_a_coupon(draw: Draw) -> Draft:
             "{{percent}} PERCENT OFF.",
             "One coupon on the deals page of the shop says {{percent}} PERCENT OFF. Open the "
             "category of this coupon.",
+            "For which category of the shop is the coupon with {{percent}} PERCENT OFF? Look at "
+            "the posters under Deals and open that category.",
+        ),
+        unseen_wording=(
+            "I heard of a coupon with {{percent}} PERCENT OFF. Would you look at the deals page "
+            "of the shop and open the category of this coupon?"
         ),
         values={"percent": coupon.percent},
         start="__SHOPPING__",
@@ -65,8 +79,15 @@ def order_with_a_tracking_code(draw: Draw) -> Draft:
         wordings=(
             "Open my orders in the shop one after the other, the newest first, and stop at the "
             "one whose parcel label says {{tracking}}.",
-            "Find the order whose parcel label says {{tracking}} and stay on its page. Look "
-            "at the newest order first.",
+            "Find the order whose parcel label says {{tracking}} and stay on its page. Look at "
+            "the newest order first.",
+            "Which of my orders in the shop has {{tracking}} on its parcel label? Open one after "
+            "the other, from the newest to the oldest, and stop at the right one.",
+        ),
+        unseen_wording=(
+            "I got a parcel with the code {{tracking}}. Could you open my orders in the shop one "
+            "after the other, the newest first, and stop at the one whose parcel label says this "
+            "code?"
         ),
         values={"tracking": wanted.tracking},
         start="__SHOPPING__",
@@ -83,10 +104,16 @@ def sorted_second_page(draw: Draw) -> Draft:
     category = draw.rng.choice(draw.world.shop.categories)
     return Draft(
         wordings=(
-                "Show the second page of the category {{category}}, sorted by highest price.",
-                "Open the category {{category}} of the shop, sort it by highest price and go to "
-                "the next page.",
-            ),
+            "Show the second page of the category {{category}}, sorted by highest price.",
+            "Open the category {{category}} of the shop, sort it by highest price and go to the "
+            "next page.",
+            "I want to see the products of the category {{category}} with the highest price "
+            "first, and of this list the second page.",
+        ),
+        unseen_wording=(
+            "I am looking for something good from the category {{category}} of the shop. Can you "
+            "sort it by highest price and show me the second page?"
+        ),
         values={"category": category},
         start="__SHOPPING__",
         check=all_of(
@@ -117,6 +144,12 @@ def cheapest_of_a_kind(draw: Draw) -> Draft:
             "Search the shop for {{kind}}, sort by lowest price and open the first {{kind}}.",
             "Search the shop for {{kind}} and open the page of the cheapest {{kind}}. Sort by "
             "lowest price to find it.",
+            "Which {{kind}} has the lowest price? I want to see its page: search the shop for "
+            "{{kind}} and sort the results.",
+        ),
+        unseen_wording=(
+            "I cannot spend much. Would you search the shop for {{kind}}, sort by lowest price "
+            "and open the page of the first {{kind}}?"
         ),
         values={"kind": kind},
         start="__SHOPPING__",

@@ -27,9 +27,13 @@ def cancel_an_order(draw: Draw) -> Draft:
     order = draw.world.shop.orders[-1]
     return Draft(
         wordings=(
-                "Cancel my order {{order}} in the shop.",
-                "I do not want order {{order}} any more. Please cancel it.",
-            ),
+            "Cancel my order {{order}} in the shop.",
+            "I do not want order {{order}} any more. Please cancel it.",
+            "My order {{order}} was a mistake: open it in the shop and press Cancel order.",
+        ),
+        unseen_wording=(
+            "I ordered the wrong things. Could you cancel my order {{order}} in the shop?"
+        ),
         values={"order": order.number},
         start="__SHOPPING__",
         check=shows(f"__SHOPPING__/order/{order.number}",
@@ -53,10 +57,16 @@ def coupon_in_the_goal(draw: Draw) -> Draft:
     used = shows(CART, "document.querySelector('#coupon').innerText", must_include=[code])
     return Draft(
         wordings=(
-            "Put the {{product}} into the cart and use the coupon code {{code}}. "
-            "Answer N/A if the shop refuses the code.",
-            "Add the {{product}} to the cart. Then type the coupon code {{code}}. "
-            "Answer N/A if there is no such coupon.",
+            "Put the {{product}} into the cart and use the coupon code {{code}}. Answer N/A if "
+            "the shop refuses the code.",
+            "Add the {{product}} to the cart. Then type the coupon code {{code}}. Answer N/A if "
+            "there is no such coupon.",
+            "I want the {{product}} in my cart and a discount for the coupon code {{code}}. "
+            "Answer N/A if the cart does not accept the code.",
+        ),
+        unseen_wording=(
+            "I found a coupon code, {{code}}. Can you put the {{product}} into my cart and use "
+            "the code there? Please answer N/A if the shop refuses it."
         ),
         values={"product": product.name, "code": code},
         start="__SHOPPING__",
@@ -78,9 +88,17 @@ def coupon_from_the_poster(draw: Draw) -> Draft:
         wordings=(
             "Open Deals and read the coupon code for {{category}} on its poster. Then put the "
             "{{first}}, the {{second}} and the {{third}} into the cart. Then use that coupon code.",
-            "The posters on the page Deals show coupon codes. Read the one for {{category}} first. "
-            "Put the {{first}}, the {{second}} and the {{third}} into the cart and use the code "
-            "there.",
+            "The posters on the page Deals show coupon codes. Read the one for {{category}} "
+            "first. Put the {{first}}, the {{second}} and the {{third}} into the cart and use the "
+            "code there.",
+            "I want the {{first}}, the {{second}} and the {{third}} in my cart, and the coupon "
+            "for {{category}} used there. Its code is on a poster: read it on the page Deals "
+            "before anything goes into the cart.",
+        ),
+        unseen_wording=(
+            "There is a coupon for {{category}} on a poster. Could you open Deals and read its "
+            "code, put the {{first}}, the {{second}} and the {{third}} into my cart, and use the "
+            "code there?"
         ),
         values={
             "category": coupon.category, "first": first.name, "second": second.name,
@@ -114,13 +132,23 @@ def coupon_and_model_number(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Open Deals and read the coupon code for {{category}}. Then open the {{labelled}} and "
-            "read the model number on its label. Put the {{product}} into the cart, use the coupon "
-            "code, and order it by Express, payment Bank transfer, with gift wrap and with the "
-            "model number as the note for the courier.",
+            "read the model number on its label. Put the {{product}} into the cart, use the "
+            "coupon code, and order it by Express, payment Bank transfer, with gift wrap and with "
+            "the model number as the note for the courier.",
             "First read two things: the coupon code for {{category}} on the page Deals, and the "
             "model number on the label of the {{labelled}}. Then order the {{product}} with that "
-            "coupon: shipping Express, payment Bank transfer, gift wrap, note for the courier: the "
-            "model number.",
+            "coupon: shipping Express, payment Bank transfer, gift wrap, note for the courier: "
+            "the model number.",
+            "I want to order the {{product}} with the coupon for {{category}}: shipping Express, "
+            "payment Bank transfer, with gift wrap, and as the note for the courier the model "
+            "number on the label of the {{labelled}}. Before the order, read the coupon code on "
+            "the page Deals and then the label.",
+        ),
+        unseen_wording=(
+            "Could you order the {{product}} for me? First open Deals and read the coupon code "
+            "for {{category}}, then the model number on the label of the {{labelled}}. Please use "
+            "the coupon, send it by Express with the payment Bank transfer and gift wrap, and "
+            "type the model number as the note for the courier."
         ),
         values={"category": coupon.category, "labelled": labelled.name, "product": product.name},
         start="__SHOPPING__",
@@ -165,6 +193,14 @@ def product_of_an_old_order(draw: Draw) -> Draft:
             "the {{b}}, the {{c}} and last that first product into the cart, one of each.",
             "Look at my order {{order}}: what is its first product? Put the {{a}}, the {{b}} and "
             "the {{c}} into the cart, and after them that first product, one of each.",
+            "I want four things in my cart, one of each: the {{a}}, the {{b}}, the {{c}} and, "
+            "after them, the first product of my order {{order}}. Read its name in the order "
+            "first.",
+        ),
+        unseen_wording=(
+            "I liked the first product of my order {{order}}. Could you read its name there, and "
+            "then put the {{a}}, the {{b}}, the {{c}} and last that product into my cart, one of "
+            "each?"
         ),
         values={"order": order.number, **_product_values("abc", others)},
         start="__SHOPPING__",
@@ -196,6 +232,14 @@ def products_of_two_orders(draw: Draw) -> Draft:
             "Read the first product of my order {{one}} and the first product of my order "
             "{{other}}. Then put four things into the cart, one of each: the {{a}}, the {{b}} and "
             "these two products.",
+            "Which products are the first in my order {{one}} and in my order {{other}}? I want "
+            "both again, one of each. Before them, the {{a}} and the {{b}} should go into the "
+            "cart.",
+        ),
+        unseen_wording=(
+            "My friends want what I have. Would you read the first product of my order {{one}} "
+            "and the first product of my order {{other}}, and then put the {{a}}, the {{b}} and "
+            "those two products into my cart, one of each?"
         ),
         values={"one": one.number, "other": other.number, **_product_values("ab", bought)},
         start="__SHOPPING__",
@@ -231,10 +275,23 @@ def whole_order(draw: Draw) -> Draft:
             "code for {{category}} on the page Deals of the shop. Order one {{first}} and one "
             "{{second}} with that coupon by Express. Send them to a new address: label Gift, the "
             "seller's name, {{house}}, the seller's home town, postcode {{code}}.",
-            "The other tab shows a seller: read the name and the home town. Then open Deals in the "
-            "shop and read the coupon code for {{category}}. Put the {{first}} and the {{second}} "
-            "into the cart, use the code, and order them by Express to a new address with the "
-            "label Gift, that name, the street {{house}}, that town and the postcode {{code}}.",
+            "The other tab shows a seller: read the name and the home town. Then open Deals in "
+            "the shop and read the coupon code for {{category}}. Put the {{first}} and the "
+            "{{second}} into the cart, use the code, and order them by Express to a new address "
+            "with the label Gift, that name, the street {{house}}, that town and the postcode "
+            "{{code}}.",
+            "The seller in the other tab should get two presents from the shop by Express, one "
+            "{{first}} and one {{second}}, bought with the coupon for {{category}}. The address "
+            "is a new one: label Gift, the seller's name, {{house}}, the seller's home town, "
+            "postcode {{code}}. Read the name and the home town first, and then the coupon code "
+            "on the page Deals.",
+        ),
+        unseen_wording=(
+            "I owe the seller in the other tab a favour. Could you read the seller's name and "
+            "home town there, and then the coupon code for {{category}} on the page Deals of the "
+            "shop? Then please order one {{first}} and one {{second}} with that coupon by "
+            "Express, to a new address: label Gift, the seller's name, {{house}}, that home town, "
+            "postcode {{code}}."
         ),
         values={
             "category": coupon.category, "first": first.name, "second": second.name,

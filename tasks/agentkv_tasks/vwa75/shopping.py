@@ -27,6 +27,7 @@ def add_to_cart(draw: Draw) -> Draft:
             "Please add one {{product}} to my cart.",
             "I need the {{product}}: find it in the shop and put it into the cart.",
         ),
+        unseen_wording="I have broken my {{product}}. Could you put a new one into my cart?",
         values={"product": product.name},
         start="__SHOPPING__",
         check=cart_holds(product),
@@ -42,7 +43,9 @@ def add_to_wishlist(draw: Draw) -> Draft:
             "Add the {{product}} to my wishlist.",
             "Find the {{product}} and keep it on the wishlist for later.",
             "Save the {{product}} on my wishlist, please.",
+            "I want the {{product}}, but not today. It should be on my wishlist.",
         ),
+        unseen_wording="My birthday is soon. Would you add the {{product}} to my wishlist?",
         values={"product": product.name},
         start="__SHOPPING__",
         check=all_of(
@@ -68,10 +71,16 @@ def thing_the_shop_does_not_sell(draw: Draw) -> Draft:
     thing = draw.rng.choice(elsewhere)
     return Draft(
         wordings=(
-            "Search the shop for {{thing}} and put the first one into the cart. "
-            "Answer N/A if the shop has none.",
-            "I need a {{thing}}. Search for it in the shop and put one into the cart. "
-            "Answer N/A if nothing is found.",
+            "Search the shop for {{thing}} and put the first one into the cart. Answer N/A if the "
+            "shop has none.",
+            "I need a {{thing}}. Search for it in the shop and put one into the cart. Answer N/A "
+            "if nothing is found.",
+            "Does the shop sell a {{thing}}? Then the first one should be in my cart. Answer N/A "
+            "if the search finds none.",
+        ),
+        unseen_wording=(
+            "We have no {{thing}} at home. Can you search the shop for one and put it into my "
+            "cart? Please answer N/A if nothing is found."
         ),
         values={"thing": thing},
         start="__SHOPPING__",
@@ -91,6 +100,12 @@ def pieces_in_a_colour(draw: Draw) -> Draft:
         wordings=(
             "Put the {{product}} into the cart: colour {{colour}}, quantity {{pieces}}.",
             "Add the {{product}} to the cart in {{colour}}. The quantity is {{pieces}}.",
+            "I need {{pieces}} pieces of the {{product}} in my cart, all of them in the colour "
+            "{{colour}}.",
+        ),
+        unseen_wording=(
+            "Our club needs something new. Could you put {{pieces}} pieces of the {{product}} "
+            "into my cart, in the colour {{colour}}?"
         ),
         values={"product": product.name, "colour": colour, "pieces": pieces},
         start="__SHOPPING__",
@@ -117,8 +132,14 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Put the {{product}} into the cart at the club price on the tag in its photo.",
-            "The tag in the photo of the {{product}} shows a club price. Buy at that price: "
-            "put it into the cart.",
+            "The tag in the photo of the {{product}} shows a club price. Buy at that price: put "
+            "it into the cart.",
+            "I want to pay the club price for the {{product}}. It is on the tag in the photo, and "
+            "the product should be in my cart at that price.",
+        ),
+        unseen_wording=(
+            "The photo of the {{product}} shows a tag with a club price. Can you put the product "
+            "into my cart at that price?"
         ),
         values={"product": product.name},
         start="__SHOPPING__",
@@ -143,10 +164,16 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
     product = min(draw.world.shop.in_category(category), key=lambda one: one.cents)
     return Draft(
         wordings=(
-            "Open the category {{category}}, sort by Lowest price, "
-            "and put the first product into the cart.",
-            "Find the product with the Lowest price in the category {{category}} "
-            "and put it into the cart.",
+            "Open the category {{category}}, sort by Lowest price, and put the first product into "
+            "the cart.",
+            "Find the product with the Lowest price in the category {{category}} and put it into "
+            "the cart.",
+            "I want the first product of the category {{category}} in my cart, with the list "
+            "sorted by Lowest price.",
+        ),
+        unseen_wording=(
+            "Anything from the category {{category}} will do. Would you sort it by Lowest price "
+            "and put the first product into my cart?"
         ),
         values={"category": category},
         start="__SHOPPING__",
@@ -178,8 +205,14 @@ def model_on_the_label(draw: Draw) -> Draft:
         wordings=(
             "Search the shop for {{kind}}. One of them has the model number {{model}} on its "
             "label. Put that one into the cart.",
-            "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one "
-            "after the other, and put the right one into the cart.",
+            "I need the {{kind}} with {{model}} on its label. Search for {{kind}}, open one after "
+            "the other, and put the right one into the cart.",
+            "Which {{kind}} in the shop has the model number {{model}} on its label? Search for "
+            "{{kind}}, look at the labels, and put the right one into the cart.",
+        ),
+        unseen_wording=(
+            "My old {{kind}} had the model number {{model}}. Could you search the shop for "
+            "{{kind}}, find the one with this number on its label, and put it into my cart?"
         ),
         values={"kind": wanted.kind, "model": wanted.model},
         start="__SHOPPING__",
@@ -203,6 +236,13 @@ def product_of_a_founder(draw: Draw) -> Draft:
             "cart.",
             "Which company did {{founder}} found? The wiki says so. Search the shop in the other "
             "tab for that company and {{kind}}, and put it into the cart.",
+            "I want a {{kind}} from the shop in the other tab in my cart, made by the company "
+            "that {{founder}} founded. Look up the company in the wiki first.",
+        ),
+        unseen_wording=(
+            "I have read about {{founder}}. Could you look up in the wiki which company this "
+            "person founded, and then put the {{kind}} of that company into my cart in the shop "
+            "in the other tab?"
         ),
         values={"founder": maker.founder, "kind": product.kind},
         start="__WIKIPEDIA__ |AND| __SHOPPING__",

@@ -1,0 +1,63 @@
+"""Tests for wordings of goals: several that training sees, one of a kind that it never sees."""
+
+import random
+import re
+
+import pytest
+
+from agentkv_env.sites.world import DEFAULT_SEED, World
+from agentkv_tasks import vwa75
+from agentkv_tasks.suites import load_suite
+from agentkv_tasks.template import Draft, Draw, Template
+from agentkv_tasks.wording import is_polite_request
+
+WORLD = World(DEFAULT_SEED)
+TEMPLATES = [template for group in vwa75.TEMPLATES.values() for template in group]
+
+
+def names_in(wording: str) -> set[str]:
+    return set(re.findall(r"\{\{(\w+)\}\}", wording))
+
+
+@pytest.fixture(params=TEMPLATES, ids=lambda template: template.make.__name__)
+def draft(request: pytest.FixtureRequest) -> Draft:
+    template: Template = request.param
+    return template.make(Draw(WORLD, random.Random(0)))
+
+
+def test_a_template_has_three_wordings_and_an_unseen_one(draft: Draft) -> None:
+    assert len(set(draft.wordings)) >= 3
+    assert draft.unseen_wording
+
+
+def test_all_wordings_name_all_values(draft: Draft) -> None:
+    for wording in (*draft.wordings, draft.unseen_wording):
+        assert names_in(wording) == set(draft.values), wording
+
+
+def test_only_the_unseen_wording_is_a_polite_request(draft: Draft) -> None:
+    assert is_polite_request(draft.unseen_wording)
+    assert [wording for wording in draft.wordings if is_polite_request(wording)] == []
+
+
+@pytest.mark.parametrize(
+    ("goal", "is_request"),
+    [
+        ("I am out of tea. Could you put some into my cart?", True),
+        ("Would you, please, cancel it?", True),
+        ("Please add one kettle to my cart.", False),
+        ("Ask the seller: can I see it on Friday?", False),
+        ("Do you have the manual?", False),
+    ],
+)
+def test_a_polite_request_addresses_a_helper(goal: str, is_request: bool) -> None:
+    assert is_polite_request(goal) is is_request
+
+
+def test_the_reworded_tasks_differ_in_nothing_but_the_goal() -> None:
+    tasks = load_suite("vwa75", world_seed=DEFAULT_SEED).tasks
+    reworded = load_suite("vwa75-reworded", world_seed=DEFAULT_SEED).tasks
+    for task, other in zip(tasks, reworded, strict=True):
+        assert is_polite_request(other.intent) and other.paraphrases == ()
+        goal = {"intent", "intent_template", "paraphrases"}
+        assert other.model_dump(exclude=goal) == task.model_dump(exclude=goal)
