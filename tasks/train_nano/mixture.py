@@ -41,16 +41,8 @@ class Stage:
     """Approximate number of tokens in one optimizer step."""
     by_reply: bool = False
     """Whether accuracy counts whole replies instead of tokens."""
-    whole: float = 0.0
-    """Probability that a recorded row keeps all of its pages, up to `LONGEST_ROW` tokens."""
-    longest_needle: int = 8192
-    """Maximum tokens of a needle's page."""
 
 
-_EPISODES = {
-    "task": 0.6, "stroll": 0.01, "quote": 0.03, "errand": 0.07, "gathering": 0.13,
-    "drill": 0.01, "recall": 0.04, "needle": 0.06, "copy": 0.05,
-}  # fmt: skip
 STAGES: dict[str, Stage] = {
     "copy": Stage({"copy": 1.0}, frozenset({"copy"}), (16, 32, 64, 128, 256, 512), 0.9, 3_000_000),
     "pair": Stage(
@@ -72,18 +64,16 @@ STAGES: dict[str, Stage] = {
         step_tokens=6144,
         by_reply=True,
     ),
-    "episodes": Stage(_EPISODES, frozenset(), (0,), 1.0, 110_000_000, step_tokens=8192),
-    # Few rows are whole, because attention makes a token of a row of 16,384 four times as
-    # expensive. A step holds several of them, so that all workers have one.
-    "horizon": Stage(
-        _EPISODES,
+    "episodes": Stage(
+        {
+            "task": 0.6, "stroll": 0.01, "quote": 0.03, "errand": 0.07, "gathering": 0.13,
+            "drill": 0.01, "recall": 0.04, "needle": 0.06, "copy": 0.05,
+        },
         frozenset(),
         (0,),
         1.0,
         1 << 60,
-        step_tokens=32_768,
-        whole=0.08,
-        longest_needle=30_000,
+        step_tokens=8192,
     ),
 }  # fmt: skip
 ORDER = tuple(STAGES)
@@ -95,8 +85,15 @@ MOST_ELEMENTS = 36
 LONG_ROWS = 0.6
 """Final share of a run with long recorded rows and needles. They come late because attention makes
 them expensive."""
+HORIZON = 0.2
+"""Final share of a run in which some recorded rows keep all of their pages, and needles are as far
+away as nano has positions. A token of a row of 16,384 takes four times as long as one of 4,096."""
+WHOLE = 0.08
+"""Share of the recorded rows of that part that keep all of their pages."""
 LONGEST_ROW = 32_768
-"""Maximum tokens of a whole recorded row, and nano's number of positions."""
+"""Maximum tokens of such a row, and nano's number of positions."""
+LONGEST_NEEDLE = 30_000
+"""Maximum tokens of a needle's page in that part; 8,192 and 1,024 before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +139,20 @@ class Source:
             wrong: share of wrong replies by recorded task.
         """
         row = self._base_row(kind, stage, level, rng, left, wrong)
-        if stage in ("episodes", "horizon") and kind in STRETCHED and rng.random() < 0.12:
+        if stage == "episodes" and kind in STRETCHED and rng.random() < 0.12:
             most = rng.choice((64, 512, 2000))
             page_id = self.template.turn("")[0]
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
         return replace(row, kind=kind)
 
-    def longest_row(self, stage: str, left: float, rng: random.Random) -> int:
+    def step_tokens(self, stage: str, left: float) -> int:
+        """Return about how many tokens a step has; with whole rows four times as many, so that
+        every worker has one."""
+        return STAGES[stage].step_tokens * (4 if left < HORIZON else 1)
+
+    def longest_row(self, left: float, rng: random.Random) -> int:
         """Draw the maximum tokens of a recorded row."""
-        if rng.random() < STAGES[stage].whole:
+        if left < HORIZON and rng.random() < WHOLE:
             return LONGEST_ROW
         return self.max_tokens if left < LONG_ROWS else self.max_tokens * 2 // 5
 
@@ -178,7 +180,7 @@ class Source:
             )
         if kind in ("task", "stroll"):
             thinned = max(0.15, min(0.75, 2.0 * left))
-            most = self.longest_row(stage, left, rng)
+            most = self.longest_row(left, rng)
             return self.recordings.row(
                 kind, rng, self.template, max_tokens=most, thinned=thinned, wrong=wrong
             )
@@ -194,7 +196,7 @@ class Source:
         if kind == "recall":
             return recall_row(drills, rng.randint(2, 2 * elements), self.template)
         if kind == "needle":
-            longest = STAGES[stage].longest_needle // (1 if left < LONG_ROWS else 8)
+            longest = 1024 if left >= LONG_ROWS else 8192 if left >= HORIZON else LONGEST_NEEDLE
             tokens = int(2 ** rng.uniform(6, math.log2(longest)))
             return needle_row(drills, tokens, self.template)
         if rng.random() < 0.3:

@@ -134,7 +134,7 @@ class Trainer:
         shares = self.source.shares(progress.stage)
         spent = Counter(progress.spent)
         total = 0
-        while total < stage.step_tokens:
+        while total < self.source.step_tokens(progress.stage, left):
             kind = next_kind(shares, spent)
             level = stage.levels[progress.level]
             row = self.source.row(kind, progress.stage, level, rng, left=left, wrong=progress.wrong)

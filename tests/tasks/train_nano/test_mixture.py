@@ -91,14 +91,14 @@ def test_pages_of_a_shortened_row_keep_their_places_or_move_together(one_world: 
     assert ends["moved"] and ends["kept"]
 
 
-def test_only_the_last_stage_has_whole_rows(tmp_path: Path) -> None:
+def test_rows_grow_towards_the_end_of_a_run(tmp_path: Path) -> None:
     source, rng = make_source(tmp_path), random.Random(0)
     drawn = {
-        stage: Counter(source.longest_row(stage, 0.0, rng) for _ in range(1000)) for stage in ORDER
+        left: Counter(source.longest_row(left, rng) for _ in range(1000))
+        for left in (1.0, 0.5, 0.1)
     }
-    assert drawn.pop("horizon") == {600: 918, LONGEST_ROW: 82}
-    assert all(found == {600: 1000} for found in drawn.values())
-    assert source.longest_row("episodes", 1.0, rng) == 240
+    assert drawn == {1.0: {240: 1000}, 0.5: {600: 1000}, 0.1: {600: 903, LONGEST_ROW: 97}}
+    assert source.step_tokens("episodes", 0.5) == 8192 < source.step_tokens("episodes", 0.1)
 
 
 def test_the_error_rate_of_a_task_is_a_moving_average() -> None:
@@ -118,5 +118,5 @@ def test_the_kind_furthest_below_its_share_comes_next() -> None:
 
 
 def test_the_curriculum_starts_with_copying_and_ends_with_recordings() -> None:
-    assert ORDER[0] == "copy" and ORDER[-2:] == ("episodes", "horizon")
+    assert ORDER[0] == "copy" and ORDER[-1] == "episodes"
     assert all(stage.judged <= set(stage.shares) for stage in STAGES.values())

@@ -102,7 +102,7 @@ def test_a_run_can_start_from_the_weights_of_a_model(
     export(first.model, tmp_path / "model")
     second = Trainer(TINY, tokenizer, tmp_path / "second", recordings)
     second.start_from(tmp_path / "model")
-    assert second.progress.stage == "horizon" and second.progress.step == 0
+    assert second.progress.stage == "episodes" and second.progress.step == 0
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         torch.testing.assert_close(other, one, rtol=0.01, atol=1e-3)  # stored in bfloat16
     assert second.step()["loss"] > 0
