@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -218,6 +218,10 @@ def needle(
     depths: Annotated[
         str, typer.Option(help="Positions of the line in % of the page, separated by commas.")
     ] = "0,25,50,75,100",
+    question: Annotated[
+        Literal["before", "after"],
+        typer.Option(help="before: in the goal; after: on the last line of the page."),
+    ] = "before",
     needles: Annotated[int, typer.Option(min=1, help="Needles of each length and depth.")] = 20,
     budget: options.Budget = options.BENCH_BUDGET,
     seed: Annotated[int, typer.Option(help="Seed of the pages, 0 to 999999.")] = 0,
@@ -238,8 +242,8 @@ def needle(
     """Count how often a model finds one fact in a long page, by length and depth.
 
     The page consists of names and facts like those of the sites. One line holds the code of a name,
-    and a few lines hold codes of other names. The goal asks for the code, and the answer must be
-    exactly that code.
+    and a few lines hold codes of other names. The goal, or the page's last line, asks for the code,
+    and the answer must be exactly that code.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -261,6 +265,7 @@ def needle(
                 settings=settings,
                 lengths=options.read_numbers("--lengths", lengths),
                 depths=options.read_numbers("--depths", depths),
+                question=question,
                 num_needles=needles,
                 seed=seed,
                 against=against or settings.policies[0].row_name,

@@ -10,6 +10,11 @@ from train_nano.episode import Episode, Row, Turn, encode
 
 _NOWHERE = Box(0, 0, 0, 0)
 _ASKED = ("What is the {0} of {1}?", "Tell me the {0} of {1}.", "Which {0} has {1}?", "{0} of {1}?")
+_ASKED_BELOW = (
+    "Answer the question at the end of the page.",
+    "The last line of the page is a question. Answer it.",
+    "Read the page and answer its last line.",
+)
 _KEYS = ("code", "number", "price", "year", "room", "phone", "weight", "key", "answer", "password")
 
 
@@ -19,6 +24,8 @@ Fact = tuple[str, str, str]
 
 def needle_row(drills: Drills, num_tokens: int, template: PlainTemplate) -> Row:
     """Build a needle-in-a-haystack row: a question, a page of about `num_tokens` tokens, an answer.
+
+    In a third of the rows the question is the last line of the page instead of the goal.
 
     Most pages hold up to a dozen more facts, so the answer depends on the subject and not only on
     the key. A question about each of them follows, because a single answer is a weak training
@@ -33,10 +40,12 @@ def needle_row(drills: Drills, num_tokens: int, template: PlainTemplate) -> Row:
     for key, name, value in facts:
         lines.insert(rng.randint(0, len(lines)), f"{key} of {name} | {value}")
     question, *more = ((_draw_question(rng, fact), _answer(fact)) for fact in facts)
+    goal = question[0]
+    if rng.random() < 1 / 3:
+        lines.append(goal)
+        goal = rng.choice(_ASKED_BELOW)
     turn = Turn(facts_page(lines, drills), question[1])
-    return _append_questions(
-        encode(template, Episode(question[0], (turn,), "needle")), more, template
-    )
+    return _append_questions(encode(template, Episode(goal, (turn,), "needle")), more, template)
 
 
 def recall_row(drills: Drills, num_facts: int, template: PlainTemplate) -> Row:

@@ -21,7 +21,7 @@ Call = Callable[..., Result]
 
 POSITIONS = 1200
 ROW_BYTES = 2 * 2 * 2 * 8 * 2
-"""Keys and values of a token in all layers and heads, float32."""
+"""Keys and values of a token in all layers and heads, 16 bits."""
 
 
 def _save_model(folder: Path, *, seed: int) -> Path:
@@ -113,6 +113,17 @@ def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out
     assert short["bench"] == "needle" and len(short["rows"]) == 8
 
 
+def test_a_question_after_the_page_is_recorded_and_its_rows_stand_in_a_file_of_their_own(
+    call: Call, out: Path
+) -> None:
+    first = call("--fresh", question="after", lengths="300")
+    assert first.exit_code == 0, first.output
+    assert {row["settings"]["question"] for row in _rows(out)} == {"after"}
+    assert "question after the page" in " ".join(first.output.split())
+    before = call(lengths="300")
+    assert before.exit_code == 2 and "question" in before.output
+
+
 def test_what_is_there_is_not_measured_again(call: Call, out: Path) -> None:
     assert call(depths="50").exit_code == 0
     before = _rows(out)
@@ -185,6 +196,7 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
         ({"model": "nowhere"}, "unknown model 'nowhere'"),
         ({"policies": "full,gatd"}, "unknown policy 'gatd'; known: "),
         ({"policies": "full,snapkv", "budget": 16}, "16"),
+        ({"question": "within"}, "'within' is not one of 'before', 'after'"),
         ({"against": "int8"}, "--against int8 is not among --policies full,window"),
         ({"lengths": "300,1100"}, "give at most 1088"),
         ({"lengths": "0"}, "--lengths must be 1 or more; found 0"),

@@ -49,6 +49,20 @@ def test_a_page_is_as_long_as_asked_for_and_answers_once_at_its_depth(
         assert place == (0 if depth == 0 else len(texts) - 1)
 
 
+def test_a_question_after_the_page_is_its_last_line_and_in_no_other_place(
+    template: Template,
+) -> None:
+    before, after = (
+        make_needle(template, seed=3, number=1, length=1500, depth=100, question=question)
+        for question in ("before", "after")
+    )
+    *lines, last = [node.name for node in after.page.nodes]
+    assert last == before.goal and lines[-1] == after.line == before.line
+    assert before.goal not in [node.name for node in before.page.nodes]
+    assert after.goal == "Answer the question at the end of the page."
+    assert 1500 - LONGEST_LINE < after.num_tokens <= 1500
+
+
 def test_other_lines_say_codes_of_other_names_of_evaluation_worlds(template: Template) -> None:
     numbers = set()
     for number in range(12):

@@ -31,7 +31,7 @@ from agentkv_tasks.bench.needle.attempt import (
     pages_digest,
     weights_digest,
 )
-from agentkv_tasks.bench.needle.page import make_needle
+from agentkv_tasks.bench.needle.page import Question, make_needle
 from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
 from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.row_file import RowFile
@@ -58,6 +58,8 @@ class Bench:
     """Tokens of goal and page."""
     depths: tuple[int, ...]
     """Depths in percent."""
+    question: Question = "before"
+    """Where the question stands, before the page or after it."""
     num_needles: int
     """Needles of each length and depth."""
     seed: int = 0
@@ -158,7 +160,12 @@ def _check_lengths(bench: Bench, local: "LocalModel") -> None:
     for depth in bench.depths:
         for number in range(bench.num_needles):
             make_needle(
-                local.template, seed=bench.seed, number=number, length=shortest, depth=depth
+                local.template,
+                seed=bench.seed,
+                number=number,
+                length=shortest,
+                depth=depth,
+                question=bench.question,
             )
 
 
@@ -177,7 +184,14 @@ def _measure(
     bar = progress.add_task("", total=bench.num_needles * sum(map(len, left.values())))
     for (length, depth), labels in left.items():
         needles = [
-            make_needle(local.template, seed=bench.seed, number=number, length=length, depth=depth)
+            make_needle(
+                local.template,
+                seed=bench.seed,
+                number=number,
+                length=length,
+                depth=depth,
+                question=bench.question,
+            )
             for number in range(bench.num_needles)
         ]
         digest = pages_digest(needles)
@@ -233,6 +247,7 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
         "seed": bench.seed,
         "num_needles": bench.num_needles,
         "settings": {
+            "question": bench.question,
             "prefill": settings.prefill,
             "chunk": settings.chunk,
             "decoding": settings.decoding,

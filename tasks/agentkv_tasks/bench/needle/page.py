@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 from agentkv.dialog.prompt import Template
 from agentkv_env.page import Box, Node, Page
@@ -18,6 +19,9 @@ from agentkv_tasks.bench.errors import BenchError
 
 FEWEST_OTHERS, MOST_OTHERS = 3, 6
 """Range of the number of lines with codes of other names, which make the name matter."""
+
+Question = Literal["before", "after"]
+"""Where the question stands: in the goal before the page, or on the last line of the page."""
 
 _NOWHERE = Box(0, 0, 0, 0)
 _NONCE = "0a1b2c3d"
@@ -31,6 +35,7 @@ class Needle:
     """A question, and the page that answers it in one line."""
 
     goal: str
+    """The question, or the request to answer the one at the end of the page."""
     page: Page
     line: str
     """Line with the answer."""
@@ -40,11 +45,21 @@ class Needle:
     """Tokens of goal and page, as the model reads them."""
 
 
-def make_needle(template: Template, *, seed: int, number: int, length: int, depth: int) -> Needle:
+def make_needle(
+    template: Template,
+    *,
+    seed: int,
+    number: int,
+    length: int,
+    depth: int,
+    question: Question = "before",
+) -> Needle:
     """Make the `number`-th needle of `length` tokens, `depth` percent down its page.
 
     Goal and page take at most `length` tokens and fall short by less than a line. The line stands
-    where the share of tokens above it comes nearest to `depth`: first at 0, last at 100.
+    where the share of tokens above it comes nearest to `depth`: first at 0, last at 100. A question
+    `after` the page stands below all lines, so a cache has to keep the line before it can know that
+    it is asked for.
 
     Raises:
         BenchError: the codes alone are longer than `length`.
@@ -54,7 +69,8 @@ def make_needle(template: Template, *, seed: int, number: int, length: int, dept
     num_facts = 1 + rng.randint(FEWEST_OTHERS, MOST_OTHERS)
     facts = [(_bearer(names), names.code(2, 4)) for _ in range(num_facts)]
     asked, value = facts[0]
-    goal = f"What is the code of {asked}?"
+    asks = f"What is the code of {asked}?"
+    goal = asks if question == "before" else "Answer the question at the end of the page."
     sought, *others = (_sized(template, f"code of {name} | {code}") for name, code in facts)
     shares = [rng.random() for _ in others]
     filler = _filler(names, frozenset(names.taken))
@@ -69,7 +85,8 @@ def make_needle(template: Template, *, seed: int, number: int, length: int, dept
         for line, share in zip(others, shares, strict=True):
             chosen.insert(_place(chosen, share), line)
         chosen.insert(_place(chosen, depth / 100), sought)
-        nodes = tuple(Node("text", "text", line.text, _NOWHERE) for line in chosen)
+        texts = [line.text for line in chosen] + [asks] * (question == "after")
+        nodes = tuple(Node("text", "text", text, _NOWHERE) for text in texts)
         return Page("http://wiki.localhost/facts", "Facts", nodes)
 
     def num_tokens(num_lines: int) -> int:

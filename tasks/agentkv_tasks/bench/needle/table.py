@@ -12,7 +12,7 @@ from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interva
 from agentkv_tasks.report.summary import human_bytes
 
 _FOUND = (
-    "{model}, {decoding}, {device}, {threads}. Percentage of {needles} needles found by length in "
+    "{model}, {decoding}, {device}, {threads}, question {question} the page. Percentage of {needles} needles found by length in "
     "tokens and depth (0: first line of the page, 100: last line). found: all depths together, "
     "with Wilson's 95 % interval."
 )
@@ -40,6 +40,7 @@ def _found(groups: Sequence[Sequence[NeedleRow]]) -> Table:
     caption = _FOUND.format(
         model=first.model,
         decoding=first.settings["decoding"],
+        question=first.settings["question"],
         device=first.device,
         threads=threads_text(first.threads),
         needles=first.num_needles,
