@@ -34,6 +34,12 @@ def _vwa75_reworded(world: World) -> list[Task]:
     return vwa75.tasks(world, wording="unseen")
 
 
+def _vwa_unseen(world: World) -> list[Task]:
+    from agentkv_tasks import vwa_unseen
+
+    return vwa_unseen.tasks(world)
+
+
 def _vwa_long(world: World) -> list[Task]:
     from agentkv_tasks import vwa_long
 
@@ -48,6 +54,10 @@ SUITES = {
     "vwa75-reworded": NamedSuite(
         "the tasks of vwa75 with goals of a kind that training never sees (Could you ...?)",
         _vwa75_reworded,
+    ),
+    "vwa-unseen": NamedSuite(
+        "25 tasks of 3 to 9 steps on the embedded world: flows that no other suite has",
+        _vwa_unseen,
     ),
     "vwa-long": NamedSuite(
         "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",
