@@ -1,4 +1,4 @@
-"""Rows from recorded episodes: sampling, augmentation and shortening."""
+"""Rows from recorded episodes: sampling, drawing a goal, augmentation and shortening."""
 
 import hashlib
 import random
@@ -12,14 +12,18 @@ from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from train_nano.annotate import annotate
 from train_nano.augment import vary
-from train_nano.episode import Episode, Row, encode, load
+from train_nano.episode import Episode, Row, encode, load, refuse_unseen_goals
 
 _MIN_ODDS = 0.05
 """Sampling weight of a task without errors. The share of wrong replies is added to it."""
 
 
 class Recordings:
-    """All episodes of a folder's `*.jsonl.xz` files, in order of file name; false if empty."""
+    """All episodes of a folder's `*.jsonl.xz` files, in order of file name; false if empty.
+
+    Raises:
+        ValueError: a goal is of the kind that training must not see.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.tasks: list[Episode] = []
@@ -28,7 +32,9 @@ class Recordings:
         for path in sorted(folder.glob("*.jsonl.xz")):
             digest.update(path.read_bytes())
             episodes = self.random_walks if path.name.startswith("stroll") else self.tasks
-            episodes += filter(is_grounded, load(path))
+            for episode in filter(is_grounded, load(path)):
+                refuse_unseen_goals(episode)
+                episodes.append(episode)
         self.digest = digest.hexdigest()
         """SHA-256 of the content of all files."""
 
@@ -58,7 +64,7 @@ class Recordings:
         episodes = self.tasks if kind == "task" else self.random_walks
         odds = [_MIN_ODDS + wrong.get(task_of(episode), 1.0) for episode in episodes]
         [drawn] = rng.choices(episodes, odds)
-        episode = vary(drawn, rng, thinned=thinned)
+        episode = vary(draw_goal(drawn, rng), rng, thinned=thinned)
         encoded: dict[tuple[int, str], list[int]] = {}
         # `encoded` is keyed by the identity of pages, so all versions must stay alive.
         versions = [episode]
@@ -72,12 +78,18 @@ class Recordings:
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
         """Draw a variant of an episode and return its goal and one of its pages."""
-        episode = vary(rng.choice(self.tasks or self.random_walks), rng, thinned=0.0)
+        drawn = draw_goal(rng.choice(self.tasks or self.random_walks), rng)
+        episode = vary(drawn, rng, thinned=0.0)
         return episode.goal, rng.choice(episode.turns).page
 
 
+def draw_goal(episode: Episode, rng: random.Random) -> Episode:
+    """Return `episode` with one of its goals and without paraphrases."""
+    return replace(episode, goal=rng.choice(episode.goals), paraphrases=())
+
+
 def task_of(episode: Episode) -> str:
-    """Return the category and number of the task that `episode` solves, without the world."""
+    """Return the suite, category and number of the task that `episode` solves."""
     return episode.name.partition("/")[2]
 
 
