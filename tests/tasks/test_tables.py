@@ -1,6 +1,7 @@
 """The table of policies: paired counts per world, task and seed, and shares of the full cache."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -97,6 +98,32 @@ def test_policies_are_compared_on_the_same_model(rows: list[Row], row: MakeRow) 
     other = next(line for line in lines if line.summary.model == "other")
     assert other.against == {"full": None, "window": None}
     assert other.peak.share is None
+
+
+def test_no_figure_mixes_suites(rows: list[Row]) -> None:
+    reworded = [replace(row, suite="reworded", success=not row.success) for row in rows]
+    lines = policy_lines(summarize([*rows, *reworded]))
+    assert [line.summary.label for line in lines] == [
+        *("full (small)", "window (small)", "conf-kv (small)"),
+        *("full (reworded)", "window (reworded)", "conf-kv (reworded)"),
+    ]
+    alone = policy_lines(summarize(rows))
+    for line, same in zip(lines[:3], alone, strict=True):
+        assert replace(line, summary=replace(line.summary, label=same.summary.label)) == same
+    window = lines[4].summary
+    assert (window.success.num_successes, window.success.num_episodes) == (2, 4)
+    assert lines[3].summary.success.num_successes == 1
+    assert [line.against["full"] is None for line in lines] == [True, False, False] * 2
+    table = markdown(lines)
+    assert table.count("| full (small) |") == 1 and table.count("| full (reworded) |") == 1
+    assert "(8.3 % of full)" in table
+
+
+def test_a_reference_of_one_suite_is_not_compared_with_another_suite(rows: list[Row]) -> None:
+    reworded = [replace(row, suite="reworded") for row in rows]
+    lines = policy_lines(summarize([*rows, *reworded]), ["window (small)"])
+    compared = [line.summary.label for line in lines if line.against["window (small)"]]
+    assert compared == ["full (small)", "conf-kv (small)"]
 
 
 def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:

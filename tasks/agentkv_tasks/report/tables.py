@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentkv_tasks.report.statistics import Paired, Rate, paired, rate
-from agentkv_tasks.report.summary import Summary, human_bytes, outcomes, percent
+from agentkv_tasks.report.summary import Summary, baseline_name, human_bytes, outcomes, percent
 from agentkv_tasks.results import ResultsError, Row
 
 REFERENCES = ("full", "window")
@@ -39,7 +39,7 @@ class PolicyLine:
     """Success by the distance in pages of the furthest needed fact; empty if no row records it."""
     against: Mapping[str, Paired | None]
     """Counts by reference, where the reference comes first and this policy second. None for the
-    reference itself, and for a model without the reference."""
+    reference itself, and for a suite or a model without the reference."""
     peak: Cost
     """Mean over episodes of the peak bytes."""
     worst: Cost
@@ -55,15 +55,18 @@ def policy_lines(
 
     Args:
         summaries: result of `summarize`.
-        against: labels or names of the reference policies; the first policy of a model with that
-            name counts. None takes the policies of `REFERENCES` that exist, or else the baseline.
+        against: labels or names of the reference policies; the first policy of a suite and model
+            with that name counts. None takes the policies of `REFERENCES` that exist, or else the
+            baseline.
 
     Raises:
         ResultsError: no policy has that name; the message names the existing ones.
     """
     if against is None:
         against = [name for name in REFERENCES if _named(name, summaries)]
-        against = against or [summary.policy for summary in summaries if summary.against is None]
+        against = against or list(
+            dict.fromkeys(summary.policy for summary in summaries if summary.against is None)
+        )
     for name in against:
         if not _named(name, summaries):
             known = ", ".join(summary.label for summary in summaries)
@@ -91,7 +94,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
     """Return the lines as a Markdown table."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distance_bands(lines), references(lines)
-    baseline = next(line.summary.label for line in lines if line.summary.against is None)
+    baseline = baseline_name([line.summary for line in lines])
     head = [
         "policy",
         "solved",
@@ -114,10 +117,9 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
-def _named(name: str, summaries: Sequence[Summary], model: str | None = None) -> Summary | None:
-    of_model = [summary for summary in summaries if model in (None, summary.model)]
-    exact = [summary for summary in of_model if summary.label == name]
-    return next(iter(exact + [summary for summary in of_model if summary.policy == name]), None)
+def _named(name: str, summaries: Sequence[Summary]) -> Summary | None:
+    exact = [summary for summary in summaries if summary.label == name]
+    return next(iter(exact + [summary for summary in summaries if summary.policy == name]), None)
 
 
 def _policy_line(
@@ -127,15 +129,16 @@ def _policy_line(
     for row in summary.rows:
         if row.memory_distance_pages is not None:
             by_distance.setdefault(_band(row.memory_distance_pages), []).append(row.success)
+    peers = [
+        other for other in summaries if (other.suite, other.model) == (summary.suite, summary.model)
+    ]
     pairs: dict[str, Paired | None] = {}
     for name in against:
-        other = _named(name, summaries, summary.model)
+        other = _named(name, peers)
         pairs[name] = None
         if other is not None and other is not summary:
             pairs[name] = paired(outcomes(other.rows), outcomes(summary.rows))
-    baseline = next(
-        other for other in summaries if other.model == summary.model and other.against is None
-    )
+    baseline = next(other for other in peers if other.against is None)
     return PolicyLine(
         summary=summary,
         by_distance={name: rate(by_distance[name]) for name in BANDS if name in by_distance},
