@@ -20,6 +20,8 @@ class NamedSuite:
 
     about: str
     tasks: Callable[[World], list[Task]]
+    is_held_out: bool = False
+    """Whether it measures what training has not seen; nano's recorder refuses such a suite."""
 
 
 def _vwa75(world: World) -> list[Task]:
@@ -32,6 +34,12 @@ def _vwa75_reworded(world: World) -> list[Task]:
     from agentkv_tasks import vwa75
 
     return vwa75.tasks(world, wording="unseen")
+
+
+def _vwa_unseen(world: World) -> list[Task]:
+    from agentkv_tasks import vwa_unseen
+
+    return vwa_unseen.tasks(world)
 
 
 def _vwa_long(world: World) -> list[Task]:
@@ -48,6 +56,12 @@ SUITES = {
     "vwa75-reworded": NamedSuite(
         "the tasks of vwa75 with goals of a kind that training never sees (Could you ...?)",
         _vwa75_reworded,
+        is_held_out=True,
+    ),
+    "vwa-unseen": NamedSuite(
+        "25 tasks of 3 to 9 steps on the embedded world: flows that no other suite has",
+        _vwa_unseen,
+        is_held_out=True,
     ),
     "vwa-long": NamedSuite(
         "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",

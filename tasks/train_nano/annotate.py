@@ -18,13 +18,13 @@ the goal and a fact by continuing a note. Both are copying, which a small model 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agentkv.dialog.quotes import ITEM_WORDS, MAX_NOTES, WORDS_AHEAD
 from agentkv.dialog.reply import label, write_reply
 from agentkv_env.actions import Action, extract, parse
-from agentkv_env.page import Page
+from agentkv_env.page import Node, Page
 from agentkv_env.serialize import neutralize
 from train_nano.episode import Episode
 from train_nano.passages import Passage, find_passages
@@ -36,6 +36,7 @@ _CLOSE = 100
 _LONG = 60
 """Length in characters above which only the first words of an item are quoted."""
 _LEAVING_ACTIONS = ("go_back", "tab_focus")
+_PUNCTUATION = ":,.;!? "
 
 Span = tuple[int, int]
 """Start and end of an item in the goal, in characters."""
@@ -137,15 +138,28 @@ def _find_target(goal: str, action: Action, page: Page, after: int) -> Span | No
     node = None if action.element_id is None else page.element(action.element_id)
     if node is None:
         return None
-    words = label(node).split()
-    for count in range(len(words), 0, -1):
-        phrase = " ".join(words[:count]).strip(":,.;!? ")
-        is_label = count == len(words) and count > 1
-        if len(phrase) >= 4 and phrase != "Search":
-            span = _find(goal, phrase, after, anywhere=is_label)
+    for part, anywhere in _label_parts(node, page):
+        if len(part) >= 4 and part != "Search":
+            span = _find(goal, part, after, anywhere=anywhere)
             if span is not None:
                 return span
     return None
+
+
+def _label_parts(node: Node, page: Page) -> Iterator[tuple[str, bool]]:
+    """Yield parts of the label of `node`, the best first, and whether each may be anywhere.
+
+    `Edit Red Kayak` and `Order 3315` stand for a kayak and a number more than for their first word,
+    which goals often replace by another.
+    """
+    words = label(node).split()
+    yield " ".join(words).strip(_PUNCTUATION), len(words) > 1
+    others = {label(other) for other in page.nodes if other.id is not None}
+    for rest in (" ".join(words[count:]) for count in range(1, len(words))):
+        if rest in others or rest.isdecimal():
+            yield rest, True
+    for count in range(len(words) - 1, 0, -1):
+        yield " ".join(words[:count]).strip(_PUNCTUATION), False
 
 
 def _find(goal: str, text: str, after: int, *, anywhere: bool) -> Span | None:

@@ -1,6 +1,6 @@
 """Augmentation of recorded episodes: other names, values, codes and element ids, fewer elements.
 
-Every change applies consistently to goal, pages and replies, so each reply still fits its page.
+Every change applies consistently to goals, pages and replies, so each reply still fits its page.
 """
 
 import random
@@ -127,7 +127,7 @@ def replace_numbers(episode: Episode, rng: random.Random) -> Episode:
     """
     typed = " ".join(found[1] for turn in episode.turns for found in _TEXT.finditer(turn.reply))
     table: dict[str, str] = {}
-    for number in dict.fromkeys(_NUMBER.findall(f"{episode.goal} {typed}")):
+    for number in dict.fromkeys(_NUMBER.findall(" ".join((*episode.goals, typed)))):
         new = "".join(
             rng.choice("123456789" if index == 0 else "0123456789") if digit.isdigit() else digit
             for index, digit in enumerate(number)
@@ -182,7 +182,7 @@ def drop_elements(episode: Episode, rng: random.Random, *, share: float) -> Epis
 
     The neighbors of the other nodes stay, because they may hold a label or a value.
     """
-    text = "\n".join([episode.goal, *(turn.reply for turn in episode.turns)])
+    text = "\n".join([*episode.goals, *(turn.reply for turn in episode.turns)])
     words = {word for word in re.findall(r"\w{3,}|\d+", text.lower())} - _COMMON
 
     def turn(old: Turn) -> Turn:

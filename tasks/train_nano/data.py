@@ -1,4 +1,4 @@
-"""Rows from recorded episodes: sampling, augmentation and shortening."""
+"""Rows from recorded episodes: sampling, drawing a goal, augmentation and shortening."""
 
 import hashlib
 import random
@@ -12,7 +12,7 @@ from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from train_nano.annotate import annotate
 from train_nano.augment import vary
-from train_nano.episode import Episode, Row, encode, load, stretch
+from train_nano.episode import Episode, Row, encode, load, refuse_unseen_goals, stretch
 
 _KEPT_PLACES = 0.5
 """Share of the shortened rows whose pages keep the positions that they had in the whole row."""
@@ -21,7 +21,11 @@ _MIN_ODDS = 0.05
 
 
 class Recordings:
-    """All episodes of a folder's `*.jsonl.xz` files, in order of file name; false if empty."""
+    """All episodes of a folder's `*.jsonl.xz` files, in order of file name; false if empty.
+
+    Raises:
+        ValueError: a goal is of the kind that training must not see.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.tasks: list[Episode] = []
@@ -30,7 +34,9 @@ class Recordings:
         for path in sorted(folder.glob("*.jsonl.xz")):
             digest.update(path.read_bytes())
             episodes = self.random_walks if path.name.startswith("stroll") else self.tasks
-            episodes += filter(is_grounded, load(path))
+            for episode in filter(is_grounded, load(path)):
+                refuse_unseen_goals(episode)
+                episodes.append(episode)
         self.digest = digest.hexdigest()
         """SHA-256 of the content of all files."""
 
@@ -60,7 +66,7 @@ class Recordings:
         episodes = self.tasks if kind == "task" else self.random_walks
         odds = [_MIN_ODDS + wrong.get(task_of(episode), 1.0) for episode in episodes]
         [drawn] = rng.choices(episodes, odds)
-        episode = vary(drawn, rng, thinned=thinned)
+        episode = vary(draw_goal(drawn, rng), rng, thinned=thinned)
         encoded: dict[tuple[int, str], list[int]] = {}
         # `encoded` is keyed by the identity of pages, so all versions must stay alive.
         versions = [episode]
@@ -76,7 +82,8 @@ class Recordings:
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
         """Draw a variant of an episode and return its goal and one of its pages."""
-        episode = vary(rng.choice(self.tasks or self.random_walks), rng, thinned=0.0)
+        drawn = draw_goal(rng.choice(self.tasks or self.random_walks), rng)
+        episode = vary(drawn, rng, thinned=0.0)
         return episode.goal, rng.choice(episode.turns).page
 
 
@@ -99,8 +106,13 @@ def _keep_places(
     return stretch(row, template.turn("")[0], gaps)
 
 
+def draw_goal(episode: Episode, rng: random.Random) -> Episode:
+    """Return `episode` with one of its goals and without paraphrases."""
+    return replace(episode, goal=rng.choice(episode.goals), paraphrases=())
+
+
 def task_of(episode: Episode) -> str:
-    """Return the category and number of the task that `episode` solves, without the world."""
+    """Return the suite, category and number of the task that `episode` solves."""
     return episode.name.partition("/")[2]
 
 

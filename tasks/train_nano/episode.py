@@ -11,6 +11,7 @@ from typing import Any
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import serialize
+from agentkv_tasks.wording import is_polite_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,14 @@ class Episode:
     goal: str
     turns: tuple[Turn, ...]
     name: str = ""
-    """World, category and number of the template."""
+    """World, suite, category and number of the template."""
+    paraphrases: tuple[str, ...] = ()
+    """Other goals that ask for the same; training draws one of them or `goal`."""
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The goal and its paraphrases."""
+        return self.goal, *self.paraphrases
 
 
 @dataclass(slots=True)
@@ -47,7 +55,7 @@ class Row:
     kind: str = ""
     """Kind of data, a key of `mixture.Stage.shares`."""
     task: str = ""
-    """Category and number of the task that a recorded episode solves, without the world."""
+    """Suite, category and number of the task that a recorded episode solves, without the world."""
 
 
 def encode(
@@ -143,14 +151,35 @@ def map_texts(episode: Episode, change: Callable[[str], str]) -> Episode:
         replace(turn, page=page(turn.page), reply=change(turn.reply), note=change(turn.note))
         for turn in episode.turns
     )
-    return replace(episode, goal=change(episode.goal), turns=turns)
+    goal, *paraphrases = map(change, episode.goals)
+    return replace(episode, goal=goal, paraphrases=tuple(paraphrases), turns=turns)
 
 
 # ---- files: one JSON object per line, compressed because the pages of a world are similar ------
 
 
+def refuse_unseen_goals(episode: Episode) -> None:
+    """Raise an error if a goal is of the kind that only measures.
+
+    Raises:
+        ValueError: a goal is a polite request; the message quotes it.
+    """
+    for goal in filter(is_polite_request, episode.goals):
+        raise ValueError(
+            f"episode {episode.name!r} has the goal {goal!r}, a polite request; training must not "
+            "see goals of this kind, so leave the episode out or reword its goal"
+        )
+
+
 def save(episodes: Iterable[Episode], path: Path) -> None:
-    """Write `episodes` to `path` (`.jsonl.xz`), replacing an existing file."""
+    """Write `episodes` to `path` (`.jsonl.xz`), replacing an existing file.
+
+    Raises:
+        ValueError: a goal is of the kind that training must not see.
+    """
+    episodes = list(episodes)
+    for episode in episodes:
+        refuse_unseen_goals(episode)
     with lzma.open(path, "wt", encoding="utf-8", preset=9 | lzma.PRESET_EXTREME) as file:
         for episode in episodes:
             file.write(json.dumps(to_json(episode), ensure_ascii=False) + "\n")
@@ -167,6 +196,7 @@ def to_json(episode: Episode) -> dict[str, Any]:
     """Convert `episode` to JSON values. Nodes omit fields with default values."""
     return {
         "goal": episode.goal,
+        "paraphrases": episode.paraphrases,
         "name": episode.name,
         "turns": [
             {
@@ -186,7 +216,8 @@ def from_json(values: dict[str, Any]) -> Episode:
         Turn(_page_from_json(turn["page"]), turn["reply"], turn["note"], turn["counts"])
         for turn in values["turns"]
     )
-    return Episode(values["goal"], turns, values["name"])
+    paraphrases = tuple(values.get("paraphrases", ()))  # absent in older files
+    return Episode(values["goal"], turns, values["name"], paraphrases)
 
 
 def _page_to_json(page: Page) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Record the solutions of the tasks, played in a browser in training worlds.
+"""Record the solutions of suites, played in a browser in training worlds.
 
     PYTHONPATH=tasks python -m train_nano.record --first 1000000 --worlds 40
+    PYTHONPATH=tasks python -m train_nano.record --tasks vwa75 vwa-long
 
 Each world has one file, and existing files are kept. Some episodes contain a detour: a wrong link
 and the step back. Only the step back is trained on, and an episode with a detour is dropped unless
@@ -27,9 +28,9 @@ from agentkv_env.page import Node, Page
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
-from agentkv_tasks import vwa75
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, evaluate
+from agentkv_tasks.suites import SUITES
 from agentkv_tasks.task import Task
 from train_nano.episode import Episode, Turn, save
 
@@ -84,12 +85,22 @@ class Recorder:
         return self._rng.choice(links)
 
 
-def record(seed: int, browsers: "Browsers", ocr: Ocr | None) -> tuple[list[Episode], list[str]]:
-    """Record the training world `seed`; return the episodes and why the others were dropped.
+def record(
+    seed: int, suites: Sequence[str], browsers: "Browsers", ocr: Ocr | None
+) -> tuple[list[Episode], list[str]]:
+    """Record `suites` in the training world `seed`.
+
+    Returns:
+        The episodes, and why others were dropped.
 
     Raises:
-        ValueError: `seed` belongs to an evaluation world.
+        ValueError: a suite is unknown or held out, or `seed` belongs to an evaluation world.
     """
+    known = [name for name, suite in SUITES.items() if not suite.is_held_out]
+    for name in suites:
+        if name not in known:
+            why = "measures what training has not seen" if name in SUITES else "is unknown"
+            raise ValueError(f"suite {name!r} {why}; suites to record: {', '.join(known)}")
     if seed < FIRST_TRAINING_SEED:
         raise ValueError(
             f"seed {seed} belongs to an evaluation world; use {FIRST_TRAINING_SEED} or higher"
@@ -99,9 +110,9 @@ def record(seed: int, browsers: "Browsers", ocr: Ocr | None) -> tuple[list[Episo
     episodes, dropped = [], []
     with Server(world) as server:
         addresses = Addresses(server.placeholders, server.addresses)
-        for task in vwa75.tasks(world):
+        for suite, task in ((name, task) for name in suites for task in SUITES[name].tasks(world)):
             server.reset()
-            name = f"{seed}/{task.category}/{task.intent_template_id}"
+            name = f"{seed}/{suite}/{task.category}/{task.intent_template_id}"
             has_detour = rng.random() < 0.2
             try:
                 browser = browsers.running()
@@ -136,7 +147,7 @@ def _play(
         if has_detour and score:
             final = Final.of(session.page, done.answer, addresses)
             score = evaluate(task, final, page=session.page, addresses=addresses).value
-    return Episode(task.intent, tuple(recorder.turns), name), score
+    return Episode(task.intent, tuple(recorder.turns), name, task.paraphrases), score
 
 
 class Browsers:
@@ -161,6 +172,7 @@ class Browsers:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record solutions in training worlds.")
+    parser.add_argument("--tasks", nargs="+", metavar="SUITE", default=["vwa75"])
     parser.add_argument("--first", type=int, default=FIRST_TRAINING_SEED)
     parser.add_argument("--worlds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=RECORDINGS)
@@ -173,7 +185,7 @@ def main() -> None:
             if path.exists():
                 continue
             started = time.perf_counter()
-            episodes, dropped = record(seed, browsers, ocr)
+            episodes, dropped = record(seed, options.tasks, browsers, ocr)
             partial = path.with_suffix(".partial")
             save(episodes, partial)
             partial.replace(path)

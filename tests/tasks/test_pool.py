@@ -71,4 +71,18 @@ def test_pooled_runs_get_a_common_report_and_one_each(
     assert path == tmp_path / "report.html"
     assert "2 episodes of 2 tasks" in path.read_text() and "run-75, run-76" in path.read_text()
     assert "1 episode of 1 task." in (folders[0] / "report.html").read_text()
+    assert "By task of" not in path.read_text()
     assert write_report(*folders, out=tmp_path / "other") == tmp_path / "other" / "report.html"
+
+
+def test_the_report_of_several_suites_names_the_suite_in_every_table(
+    write: Callable[..., Path], row: MakeRow
+) -> None:
+    reworded = row(suite="small-reworded", success=False, status="crash", error="gone")
+    path = write_report(write("a", row()), write("b", reworded))
+    page = path.read_text()
+    assert "<dd>small, small-reworded</dd>" in page
+    assert "<th>full (small)</th><td>1/1</td>" in page
+    assert "<th>full (small-reworded)</th><td>0/1</td>" in page
+    assert "By task of small<" in page and "By task of small-reworded<" in page
+    assert "<td>small-reworded 0</td>" in page

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agentkv.config import PolicySettings, RunSettings
-from agentkv_tasks.report.summary import baseline_name, summarize
+from agentkv_tasks.report.summary import stored_baseline, summarize
 from agentkv_tasks.report.tables import (
     Cost,
     distance_bands,
@@ -132,6 +132,32 @@ def test_policies_are_compared_on_the_same_model(rows: list[Row], row: MakeRow) 
     assert other.peak.share is None
 
 
+def test_no_figure_mixes_suites(rows: list[Row]) -> None:
+    reworded = [replace(row, suite="reworded", success=not row.success) for row in rows]
+    lines = policy_lines(summarize([*rows, *reworded]))
+    assert [line.summary.label for line in lines] == [
+        *("full (small)", "window (small)", "conf-kv (small)"),
+        *("full (reworded)", "window (reworded)", "conf-kv (reworded)"),
+    ]
+    alone = policy_lines(summarize(rows))
+    for line, same in zip(lines[:3], alone, strict=True):
+        assert replace(line, summary=replace(line.summary, label=same.summary.label)) == same
+    window = lines[4].summary
+    assert (window.success.num_successes, window.success.num_episodes) == (2, 4)
+    assert lines[3].summary.success.num_successes == 1
+    assert [line.against["full"] is None for line in lines] == [True, False, False] * 2
+    table = markdown(lines)
+    assert table.count("| full (small) |") == 1 and table.count("| full (reworded) |") == 1
+    assert "(8.3 % of full)" in table
+
+
+def test_a_reference_of_one_suite_is_not_compared_with_another_suite(rows: list[Row]) -> None:
+    reworded = [replace(row, suite="reworded") for row in rows]
+    lines = policy_lines(summarize([*rows, *reworded]), ["window (small)"])
+    compared = [line.summary.label for line in lines if line.against["window (small)"]]
+    assert compared == ["full (small)", "conf-kv (small)"]
+
+
 def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:
     lines = markdown(policy_lines(summarize(rows))).splitlines()
     assert lines[0] == (
@@ -167,7 +193,7 @@ def test_shares_say_in_which_dtype_the_baseline_stores_its_entries(
         for i, dtype in enumerate(dtypes)
     ]
     summaries = summarize([*rows, row(policy="window", settings={"cache_dtype": "float16"})])
-    assert baseline_name(summaries) == expected
+    assert stored_baseline(summaries) == expected
     assert f"peak cache (of {expected})" in markdown(policy_lines(summaries))
 
 

@@ -35,30 +35,30 @@ class Line:
 def grid(
     summaries: Sequence[Summary], traces: Mapping[str, Trace], hrefs: Mapping[str, str]
 ) -> list[Line]:
-    """Return a line for each task of each world.
+    """Return a line for each task of each world of one suite.
 
     Args:
-        summaries: policies in the order of the columns.
+        summaries: policies of one suite, in the order of the columns.
         traces: trace by the key of its row.
         hrefs: link to the page of an episode, by the key of its row.
     """
     rows = [row for summary in summaries for row in summary.rows]
-    several = len({(row.suite, row.world_seed) for row in rows}) > 1
-    firsts: dict[tuple[str, int, int], Row] = {}
+    several = len({row.world_seed for row in rows}) > 1
+    firsts: dict[tuple[int, int], Row] = {}
     for row in rows:
-        place = row.suite, row.world_seed, row.task_id
+        place = row.world_seed, row.task_id
         if place not in firsts or firsts[place].key not in traces:
             firsts[place] = row
-    cells: dict[tuple[str, int, int], list[list[Cell]]] = {
+    cells: dict[tuple[int, int], list[list[Cell]]] = {
         place: [[] for _ in summaries] for place in firsts
     }
     for column, summary in enumerate(summaries):
         for row in sorted(summary.rows, key=lambda row: row.seed):
             cell = Cell(row, outcome_of(row), _SIGNS[outcome_of(row)], hrefs.get(row.key, ""))
-            cells[row.suite, row.world_seed, row.task_id][column].append(cell)
+            cells[row.world_seed, row.task_id][column].append(cell)
     return [
         Line(
-            f"{place[1]}: {place[2]}" if several else str(place[2]),
+            f"{place[0]}: {place[1]}" if several else str(place[1]),
             goal_of(firsts[place], traces.get(firsts[place].key)),
             firsts[place].category,
             tuple(map(tuple, cells[place])),

@@ -4,6 +4,7 @@ import json
 import statistics as figures
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentkv_tasks.report.statistics import (
     Paired,
@@ -18,12 +19,23 @@ from agentkv_tasks.results import FAILURES, Row
 BASELINE = "full"
 
 
+class _Group(NamedTuple):
+    """What the rows of a summary share."""
+
+    suite: str
+    model: str
+    policy: str
+    parameters: str
+    """JSON."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Success and cost of one policy on one model."""
+    """Success and cost of one policy on one model and one suite."""
 
     label: str
-    """Name of the policy, with its model and parameters if they distinguish policies of one run."""
+    """Name of the policy, with what distinguishes it from the others: parameters, model, suite."""
+    suite: str
     policy: str
     model: str
     rows: tuple[Row, ...]
@@ -53,30 +65,40 @@ class Summary:
 
 
 def summarize(rows: Sequence[Row]) -> list[Summary]:
-    """Return a summary for each policy, parameters and model; the baseline `full` comes first.
+    """Return a summary for each suite, model, policy and parameters.
 
-    Policies are compared with `full` on the same model, or with the first policy if there is none.
+    Figures never mix suites: tasks of different suites have nothing in common. Policies are
+    compared with `full` on the same suite and model, or with the first policy if there is none. The
+    suites keep their order, and the baseline `full` comes first in each.
     """
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[_Group, list[Row]] = {}
     for row in rows:
         parameters = json.dumps(row.policy_parameters, sort_keys=True)
-        groups.setdefault((row.model, row.policy, parameters), []).append(row)
+        groups.setdefault(_Group(row.suite, row.model, row.policy, parameters), []).append(row)
     labels = _labels(list(groups))
-    baselines: dict[str, list[Row]] = {}
-    for (model, policy, _), group in groups.items():
-        if model not in baselines or policy == BASELINE:
-            baselines[model] = group
-    return [
-        _summary(labels[key], group, baselines[key[0]])
-        for key, group in sorted(groups.items(), key=lambda item: item[0][1] != BASELINE)
-    ]
+    baselines: dict[tuple[str, str], list[Row]] = {}
+    for key, group in groups.items():
+        place = key.suite, key.model
+        if place not in baselines or key.policy == BASELINE:
+            baselines[place] = group
+    suites = list(dict.fromkeys(key.suite for key in groups))
+    ordered = sorted(groups, key=lambda key: (suites.index(key.suite), key.policy != BASELINE))
+    return [_summary(labels[key], groups[key], baselines[key.suite, key.model]) for key in ordered]
+
+
+def baseline_name(summaries: Sequence[Summary]) -> str:
+    """Return the label of the baseline, or the names of its policies if there are several."""
+    baselines = [summary for summary in summaries if summary.against is None]
+    if len(baselines) == 1:
+        return baselines[0].label
+    return " or ".join(dict.fromkeys(summary.policy for summary in baselines))
 
 
 def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
-    by_task: dict[tuple[str, int], list[bool]] = {}  # worlds share their templates, as seeds do
+    by_task: dict[int, list[bool]] = {}  # worlds share their templates, as seeds do
     by_category: dict[str, list[bool]] = {}
     for row in rows:
-        by_task.setdefault((row.suite, row.task_id), []).append(row.success)
+        by_task.setdefault(row.task_id, []).append(row.success)
         by_category.setdefault(row.category or "other", []).append(row.success)
     category_rates = {name: rate(successes) for name, successes in sorted(by_category.items())}
     is_baseline = rows is baseline
@@ -85,6 +107,7 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
     failures = [row.status for row in rows if row.status in FAILURES]
     return Summary(
         label=label,
+        suite=rows[0].suite,
         policy=rows[0].policy,
         model=rows[0].model,
         rows=tuple(rows),
@@ -107,15 +130,16 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
     )
 
 
-def baseline_name(summaries: Sequence[Summary]) -> str:
-    """Return the label of the baseline and the dtype of its entries, as `full in bfloat16`.
+def stored_baseline(summaries: Sequence[Summary]) -> str:
+    """Return the name of the baseline and the dtype of its entries, as `full in bfloat16`.
 
     The dtype is left out if rows do not record it or if it differs between them.
     """
-    baseline = next(summary for summary in summaries if summary.against is None)
-    dtypes = {row.settings.get("cache_dtype", "") for row in baseline.rows}
+    baselines = [summary for summary in summaries if summary.against is None]
+    dtypes = {row.settings.get("cache_dtype", "") for each in baselines for row in each.rows}
     dtype = dtypes.pop() if len(dtypes) == 1 else ""
-    return f"{baseline.label} in {dtype}" if dtype not in ("", "model") else baseline.label
+    name = baseline_name(summaries)
+    return name if dtype in ("", "model") else f"{name} in {dtype}"
 
 
 def outcomes(rows: Sequence[Row]) -> dict[tuple[str, int, int, int], bool]:
@@ -136,21 +160,21 @@ def _max_or_none(values: Sequence[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _labels(keys: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+def _labels(groups: Sequence[_Group]) -> dict[_Group, str]:
     """Return a name for each group: the policy and what distinguishes it from its namesakes."""
-    several_models = len({model for model, _, _ in keys}) > 1
-    labels: dict[tuple[str, str, str], str] = {}
-    for key in keys:
-        model, policy, parameters = key
-        same = [json.loads(other) for m, p, other in keys if (m, p) == (model, policy)]
-        own = json.loads(parameters)
-        differing = [
+    several_models = len({group.model for group in groups}) > 1
+    several_suites = len({group.suite for group in groups}) > 1
+    labels: dict[_Group, str] = {}
+    for group in groups:
+        same = [json.loads(other.parameters) for other in groups if other[:3] == group[:3]]
+        own = json.loads(group.parameters)
+        extra = [
             f"{name}={own.get(name)}"
             for name in own
             if any(other.get(name) != own.get(name) for other in same)
         ]
-        extra = [*differing, *([model] if several_models else [])]
-        labels[key] = policy + (f" ({', '.join(extra)})" if extra else "")
+        extra += [group.model] * several_models + [group.suite] * several_suites
+        labels[group] = group.policy + (f" ({', '.join(extra)})" if extra else "")
     return labels
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentkv_tasks.report.statistics import Paired, Rate, paired, rate
-from agentkv_tasks.report.summary import Summary, baseline_name, human_bytes, outcomes, percent
+from agentkv_tasks.report.summary import Summary, human_bytes, outcomes, percent, stored_baseline
 from agentkv_tasks.results import ResultsError, Row
 
 REFERENCES = ("full", "window")
@@ -48,7 +48,7 @@ class PolicyLine:
     of the baseline records them."""
     against: Mapping[str, Paired | None]
     """Counts by reference, where the reference comes first and this policy second. None for the
-    reference itself, and for a model without the reference."""
+    reference itself, and for a suite or a model without the reference."""
     peak: Cost
     """Mean over episodes of the peak bytes."""
     worst: Cost
@@ -64,15 +64,18 @@ def policy_lines(
 
     Args:
         summaries: result of `summarize`.
-        against: labels or names of the reference policies; the first policy of a model with that
-            name counts. None takes the policies of `REFERENCES` that exist, or else the baseline.
+        against: labels or names of the reference policies; the first policy of a suite and model
+            with that name counts. None takes the policies of `REFERENCES` that exist, or else the
+            baseline.
 
     Raises:
         ResultsError: no policy has that name; the message names the existing ones.
     """
     if against is None:
         against = [name for name in REFERENCES if _named(name, summaries)]
-        against = against or [summary.policy for summary in summaries if summary.against is None]
+        against = against or list(
+            dict.fromkeys(summary.policy for summary in summaries if summary.against is None)
+        )
     for name in against:
         if not _named(name, summaries):
             known = ", ".join(summary.label for summary in summaries)
@@ -109,7 +112,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
     """Return the lines as a Markdown table, and success by length as a second one."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distance_bands(lines), references(lines)
-    baseline = baseline_name([line.summary for line in lines])
+    baseline = stored_baseline([line.summary for line in lines])
     head = [
         "policy",
         "solved",
@@ -145,24 +148,24 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def _named(name: str, summaries: Sequence[Summary], model: str | None = None) -> Summary | None:
-    of_model = [summary for summary in summaries if model in (None, summary.model)]
-    exact = [summary for summary in of_model if summary.label == name]
-    return next(iter(exact + [summary for summary in of_model if summary.policy == name]), None)
+def _named(name: str, summaries: Sequence[Summary]) -> Summary | None:
+    exact = [summary for summary in summaries if summary.label == name]
+    return next(iter(exact + [summary for summary in summaries if summary.policy == name]), None)
 
 
 def _policy_line(
     summary: Summary, summaries: Sequence[Summary], against: Sequence[str]
 ) -> PolicyLine:
+    peers = [
+        other for other in summaries if (other.suite, other.model) == (summary.suite, summary.model)
+    ]
     pairs: dict[str, Paired | None] = {}
     for name in against:
-        other = _named(name, summaries, summary.model)
+        other = _named(name, peers)
         pairs[name] = None
         if other is not None and other is not summary:
             pairs[name] = paired(outcomes(other.rows), outcomes(summary.rows))
-    baseline = next(
-        other for other in summaries if other.model == summary.model and other.against is None
-    )
+    baseline = next(other for other in peers if other.against is None)
     lengths = _measured(baseline, lambda row: row.kv_seen_tokens)
     return PolicyLine(
         summary=summary,

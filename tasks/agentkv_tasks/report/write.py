@@ -22,7 +22,13 @@ from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
-from agentkv_tasks.report.summary import BASELINE, baseline_name, human_bytes, percent, summarize
+from agentkv_tasks.report.summary import (
+    baseline_name,
+    human_bytes,
+    percent,
+    stored_baseline,
+    summarize,
+)
 from agentkv_tasks.report.tables import (
     distance_bands,
     length_bands,
@@ -131,7 +137,6 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
     suites = sorted({row.suite for row in rows})
     models = sorted({row.model for row in rows})
     peaks = [summary.kv_peak_bytes for summary in summaries if summary.kv_peak_bytes]
-    baseline = next((s.label for s in summaries if s.against is None), BASELINE)
     return environment.get_template("report.html").render(
         title=f"agentkv: {', '.join(suites)}",
         rows=rows,
@@ -148,8 +153,9 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         distances=distance_bands(lines),
         lengths=length_bands(lines),
         success_plot=success_plot(lines),
-        baseline=baseline,
-        stored=baseline_name(summaries),
+        baseline=baseline_name(summaries),
+        stored=stored_baseline(summaries),
+        several_suites=len(suites) > 1,
         most_peak=max(peaks, default=0),
         plots=plots(curves(summaries, run.traces)),
         parts=part_times(rows),
@@ -159,13 +165,18 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         },
         categories=sorted({name for summary in summaries for name in summary.by_category}),
         failures=[row for row in rows if row.status in FAILURES],
-        grid=grid(summaries, run.traces, run.hrefs),
+        tasks=[
+            (suite, of_suite, grid(of_suite, run.traces, run.hrefs))
+            for suite in suites
+            for of_suite in [[summary for summary in summaries if summary.suite == suite]]
+        ],
     )
 
 
 def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
     """Return the facts in the header that the figures depend on."""
     facts = [
+        ("suite", _distinct(row.suite for row in rows)),
         ("model", ", ".join(models)),
         ("world seed", _distinct(str(row.world_seed) for row in rows)),
         ("seeds", _distinct(str(row.seed) for row in rows)),

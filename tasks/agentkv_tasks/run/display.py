@@ -13,7 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.report.parts import part_times
-from agentkv_tasks.report.summary import baseline_name, human_bytes, percent, summarize
+from agentkv_tasks.report.summary import (
+    baseline_name,
+    human_bytes,
+    percent,
+    stored_baseline,
+    summarize,
+)
 from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped
@@ -163,12 +169,13 @@ def _p_value(value: float) -> str:
 def result_table(rows: Sequence[Row]) -> Table:
     """Return success and cache bytes by policy, paired with the baseline; fits 80 columns."""
     summaries = summarize(rows)
-    baseline = next((summary.label for summary in summaries if summary.against is None), "")
     table = Table(
         box=None,
         padding=(0, 1, 0, 0),
         header_style="bold",
-        caption=_LEGEND.format(baseline=baseline, stored=baseline_name(summaries)),
+        caption=_LEGEND.format(
+            baseline=baseline_name(summaries), stored=stored_baseline(summaries)
+        ),
         caption_justify="left",
     )
     table.add_column("policy", overflow="fold", max_width=18)

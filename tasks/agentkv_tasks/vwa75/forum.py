@@ -61,9 +61,9 @@ def subscribe_to_a_board(draw: Draw) -> Draft:
     board = draw_new_board(draw)
     return Draft(
         wordings=(
-            "Subscribe to the board {{board}} on the forum.",
+            "Go to the board {{board}} on the forum and subscribe to it.",
             "I want to follow the forum board {{board}}: subscribe to it.",
-            "The board {{board}} of the forum should be among the boards to which I subscribe.",
+            "Among the boards of the forum I also want to follow {{board}}: press Subscribe there.",
         ),
         unseen_wording=(
             "I keep missing what is new on the board {{board}}. Could you subscribe to it for me "

@@ -13,7 +13,7 @@ def category_of_the_shop(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "Go to the shop and open the category {{category}}.",
-            "Take me to the {{category}} section of the shop.",
+            "In the shop, take me to the section {{category}}.",
             "I want to see what the shop has in the category {{category}}.",
         ),
         unseen_wording=(

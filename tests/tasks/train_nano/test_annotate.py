@@ -11,6 +11,13 @@ from agentkv.dialog.quotes import MAX_NOTES
 from agentkv.models.scripted import resolve
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
+from agentkv_env.sites.names import FIRST_TRAINING_SEED
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
+from agentkv_tasks import vwa75
+from agentkv_tasks.task import Task
+from agentkv_tasks.template import says
+from tests.tasks.text_walk import Walk, walk
 from train_nano.annotate import annotate
 from train_nano.data import Recordings
 from train_nano.drills import Drills
@@ -132,6 +139,44 @@ def test_a_typed_text_may_combine_a_fact_of_a_page_with_words_of_the_goal() -> N
     )
     assert replies(episode)[0].startswith("read Who founded what? Search: She founded Elrilum\n")
     assert "from Who founded what? Search: She founded Elrilum; Pen Set\n" in replies(episode)[1]
+
+
+def test_a_label_that_ends_with_another_name_stands_for_that_name() -> None:
+    page = make_page("Thread", links=("onafen", "Reply to onafen"))
+    episode = make_episode(
+        "Reply to nobody but onafen.", (page, "click [link: Reply to onafen]"), (page, "stop []")
+    )
+    assert replies(episode)[0] == "for to nobody but onafen | .\nat Reply to onafen\n"
+
+
+def has_goal_part(reply: str) -> bool:
+    return any(line.startswith("for ") for line in reply.splitlines())
+
+
+@pytest.fixture(scope="module", params=[FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 5])
+def solved(request: pytest.FixtureRequest) -> list[tuple[Task, Walk]]:
+    """The tasks of vwa75 in a training world with walks through their solutions."""
+    unscored = says(must_include=["."])  # some checks need a real browser
+    with Server(World(request.param)) as server:
+        return [
+            (task, walk(task.model_copy(update={"eval": unscored}), server))
+            for task in vwa75.tasks(server.world)
+        ]
+
+
+def test_every_wording_of_a_goal_has_parts_that_the_steps_work_on(
+    solved: list[tuple[Task, Walk]],
+) -> None:
+    """A wording has a part for at least half as many replies as the best wording of its task."""
+    poor = []
+    for task, walked in solved:
+        turns = tuple(Turn(*pair) for pair in zip(walked.pages, walked.replies, strict=True))
+        counts = {
+            goal: sum(has_goal_part(reply) for reply in replies(Episode(goal, turns)))
+            for goal in (task.intent, *task.paraphrases)
+        }
+        poor += [goal for goal, count in counts.items() if count < max(counts.values()) / 2]
+    assert poor == []
 
 
 EPISODES = [
