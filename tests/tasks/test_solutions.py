@@ -18,6 +18,9 @@ from tests.tasks.text_walk import walk
 
 SEEDS = (31, 134, 217, 4711, 90210)
 
+TEXT_SUITES = ("vwa-long", "vwa75")
+"""The suites on the embedded sites; the pages of MiniWoB++ are scripts."""
+
 MAX_UNWALKED = 8
 """Maximum number of tasks per suite that need JavaScript, which only a real browser runs."""
 
@@ -28,7 +31,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("suite", sorted(SUITES))
+@pytest.mark.parametrize("suite", TEXT_SUITES)
 def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> None:
     failed: dict[str, str] = {}
     unwalked: dict[str, str] = {}
@@ -47,7 +50,7 @@ def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> 
     assert len(unwalked) <= MAX_UNWALKED, unwalked
 
 
-@pytest.mark.parametrize("suite", sorted(SUITES))
+@pytest.mark.parametrize("suite", TEXT_SUITES)
 def test_stopping_at_once_solves_no_task(suite: str, server: Server) -> None:
     for task in SUITES[suite].tasks(server.world):
         stopped = task.model_copy(update={"solution": ("stop []",)})
