@@ -216,6 +216,19 @@ def test_an_agent_has_one_attempt(player: Player) -> None:
 
 @installed
 @pytest.mark.browser
+@pytest.mark.parametrize("more", ["", "&again=1"])
+def test_another_tab_is_no_second_attempt(player: Player, more: str) -> None:
+    lost = task("click-test-2")
+    address = player.addresses.fill(lost.start_url)
+    steps = (
+        *("new_tab", f"goto [{address}{more}]", "tab_focus [0]", "click [button: TWO]"),
+        *("tab_focus [1]", "click [button: ONE]", f"goto [{address}]", "stop []"),
+    )
+    assert player.score(lost, Solution(steps)) == 0.0
+
+
+@installed
+@pytest.mark.browser
 def test_a_reload_of_a_solved_page_keeps_its_score(player: Player) -> None:
     won = task("click-test-2")
     steps = ("click [button: ONE]", f"goto [{player.addresses.fill(won.start_url)}]", "stop []")
