@@ -50,7 +50,7 @@ SUITES = {
         _vwa_long,
     ),
     "miniwob": NamedSuite(
-        "71 pages of MiniWoB++ with two seeds each; needs the package miniwob",
+        "70 pages of MiniWoB++ with two seeds each; needs the package miniwob",
         _miniwob,
     ),
 }

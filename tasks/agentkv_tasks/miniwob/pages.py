@@ -19,7 +19,7 @@ SCORED = tuple(
     choose-date-nodelay choose-list click-button click-button-sequence click-checkboxes
     click-checkboxes-large click-checkboxes-soft click-checkboxes-transfer click-collapsible
     click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay click-dialog
-    click-dialog-2 click-link click-menu click-option click-pie-nodelay click-scroll-list click-tab
+    click-dialog-2 click-link click-menu click-option click-scroll-list click-tab
     click-tab-2 click-tab-2-easy click-tab-2-hard click-tab-2-medium click-test click-test-2
     click-test-transfer copy-paste copy-paste-2 email-inbox-delete email-inbox-important enter-date
     enter-password enter-text enter-text-2 enter-text-dynamic enter-time find-greatest find-word
@@ -40,6 +40,7 @@ LEFT_OUT: dict[str, Reason] = {
     "click-color": "visual",
     "click-menu-2": "visual",
     "click-pie": "timing",
+    "click-pie-nodelay": "unmarked",
     "click-shades": "visual",
     "click-shape": "visual",
     "click-widget": "unreadable",

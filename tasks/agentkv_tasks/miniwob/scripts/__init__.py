@@ -37,7 +37,6 @@ SCRIPTS: dict[str, Play] = {
     "click-link": buttons.click_quoted,
     "click-menu": menus.choose_in_menu,
     "click-option": choices.choose_radio,
-    "click-pie-nodelay": menus.choose_in_pie,
     "click-scroll-list": choices.choose_options,
     "click-tab": menus.open_tab,
     "click-tab-2": menus.find_in_tabs,

@@ -48,9 +48,3 @@ def choose_in_menu(goal: str, page: Page) -> Steps:
     for menu in menus:
         page = yield hover(element(page, "menuitem", menu))
     yield click(element(page, "menuitem", item))
-
-
-def choose_in_pie(goal: str, page: Page) -> Steps:
-    """`Expand the pie menu below and click on the item labeled "J".`"""
-    page = yield click(element(page, "button", "+"))
-    yield click(element(page, "button", quoted(goal)[0]))
