@@ -51,10 +51,11 @@ system:
 	  || { echo "pip could not install agentkv: its reason stands above; mend it and run make setup again" >&2; exit 1; }
 	@touch $@
 
-# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs.
+# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (about half a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
+	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
 

@@ -161,6 +161,10 @@ class TraceWriter:
         self._file = AppendedFile(path, must_be_new=True)
         self._write("head", head)
 
+    def goal(self, goal: str) -> None:
+        """Append a goal that was read on the start page; it takes the place of the head's."""
+        self._write("goal", {"goal": goal})
+
     def step(self, step: Step) -> None:
         """Append a step."""
         self._write("step", asdict(step))
@@ -257,8 +261,12 @@ def read_trace(path: Path) -> Trace:
     if not rows or rows[0].get("kind") != "head":
         raise TraceError(f"{path} does not begin with the head of a trace")
     steps = tuple(_step(row, path) for row in rows if row.get("kind") == "step")
+    head = _without_tags(rows[0])
+    for row in rows:
+        if row.get("kind") == "goal":
+            head["goal"] = row.get("goal", "")
     return Trace(
-        head=_without_tags(rows[0]),
+        head=head,
         steps=steps,
         end=next((_without_tags(row) for row in rows if row.get("kind") == "end"), None),
     )

@@ -57,8 +57,8 @@ FLOORS = {
     ),
     "agentkv_tasks": (
         "addresses peak_memory provenance results task wording",
-        "evaluate report template",
-        "vwa75",
+        "evaluate goal report sites template",
+        "miniwob vwa75",
         "reach vwa_long vwa_unseen",
         "suites",
         "run",

@@ -48,6 +48,12 @@ def _vwa_long(world: World) -> list[Task]:
     return vwa_long.tasks(world)
 
 
+def _miniwob(world: World) -> list[Task]:
+    from agentkv_tasks import miniwob
+
+    return miniwob.tasks(world.seed)
+
+
 SUITES = {
     "vwa75": NamedSuite(
         "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
@@ -66,6 +72,10 @@ SUITES = {
     "vwa-long": NamedSuite(
         "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",
         _vwa_long,
+    ),
+    "miniwob": NamedSuite(
+        "70 pages of MiniWoB++ with two seeds each; needs the package miniwob",
+        _miniwob,
     ),
 }
 

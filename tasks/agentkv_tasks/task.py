@@ -185,6 +185,9 @@ class Task(_Schema):
 
     category: Category | None = None
     """Ours. Kind of work."""
+    intent_element: str = ""
+    """Ours. CSS selector of the element of the start page whose text is the goal; `intent` then
+    only names the task."""
     paraphrases: tuple[str, ...] = ()
     """Ours. Other goals that ask for the same; nano's training uses them."""
     max_steps: int = Field(default=30, ge=1)

@@ -50,6 +50,15 @@ def test_an_element_below_the_window_is_scrolled_to(visit: "Visit") -> None:
     assert visit.session.observe().title == "hit"
 
 
+def test_an_element_that_a_scroller_cuts_off_above_its_middle_is_scrolled_to(
+    visit: "Visit",
+) -> None:
+    visit.show("""<div style="overflow:auto;height:100px"><div style="height:95px"></div>
+        <button onclick="document.title='hit'" style="height:40px">Low</button>
+        <div style="height:500px"></div></div>""")
+    assert visit.act("click [1]").title == "hit"
+
+
 def test_typing_replaces_and_strict_typing_appends(visit: "Visit", browser: Browser) -> None:
     visit.show(FORM)
     assert values(visit.act("type [{f}] [new words] [0]", f="Name"))["Name"] == "new words"

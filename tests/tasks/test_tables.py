@@ -148,7 +148,7 @@ def test_no_figure_mixes_suites(rows: list[Row]) -> None:
     assert [line.against["full"] is None for line in lines] == [True, False, False] * 2
     table = markdown(lines)
     assert table.count("| full (small) |") == 1 and table.count("| full (reworded) |") == 1
-    assert "(8.3 % of full)" in table
+    assert "(8.3 %)" in table
 
 
 def test_a_reference_of_one_suite_is_not_compared_with_another_suite(rows: list[Row]) -> None:

@@ -17,7 +17,8 @@ function locate(id) {
   const inView = ([x, y]) => x >= 0 && y >= 0 && x < view.innerWidth && y < view.innerHeight;
   let points = middles();
   if (!points.length) return { error: "invisible" };
-  if (!points.some((point) => inView(point) && reaches(target, ...point))) {
+  const isShown = (point) => inView(point) && !isScrolledAway(target, ...point);
+  if (!points.some((point) => isShown(point) && reaches(target, ...point))) {
     scrollIntoView(target, { block: "center", inline: "nearest", behavior: "instant" });
     points = middles();
   }

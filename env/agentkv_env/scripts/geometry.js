@@ -83,6 +83,17 @@ function reaches(el, x, y) {
   return [...(labelsOf(el) || [])].some((label) => isInside(hit, label));
 }
 
+// Returns whether the point is outside a scrolling ancestor, which shows no part of the element there.
+function isScrolledAway(el, x, y) {
+  for (let node = parentOf(el); node; node = parentOf(node)) {
+    if (nodeTypeOf(node) !== 1 || !/auto|scroll|overlay/.test(styleOf(node).overflowY)) continue;
+    if (node === scrollingElementOf(documentOf(el)) || node === bodyOf(documentOf(el))) continue;
+    const box = boxOf(node);
+    if (x < box.x || y < box.y || x > box.x + box.width || y > box.y + box.height) return true;
+  }
+  return false;
+}
+
 function findScroller() {
   const root = scrollingElementOf(document) || rootElementOf(document), body = bodyOf(document);
   if (!root || !body || scrollHeightOf(root) > innerHeight + 1) return root;

@@ -35,6 +35,7 @@ class PortBusy(ValueError):
 def template_bytes(world: World) -> bytes:
     """Return the database of a fresh `world` in SQLite's serialization."""
     with contextlib.closing(_connect()) as connection:
+        connection.execute("PRAGMA user_version = 1")  # SQLite cannot serialize an empty file
         for site, content in zip(world.sites, world.contents, strict=True):
             connection.executescript(site.schema)
             connection.execute("BEGIN")

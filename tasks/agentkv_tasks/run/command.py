@@ -14,9 +14,9 @@ from agentkv.build import SCRIPTED, check_model
 from agentkv.config import RunSettings
 from agentkv.files import WriteError, require_folder
 from agentkv_env.hosts import is_web_address
-from agentkv_env.sites.registry import SITES
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Scoring
+from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import (
@@ -30,7 +30,8 @@ from agentkv_tasks.run.display import RunDisplay, failure_lines, parts_table, re
 from agentkv_tasks.run.plan import Plan, default_threads, make_plan, total
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.run.scheduler import run_jobs
-from agentkv_tasks.suites import load_suite
+from agentkv_tasks.sites import sites_for
+from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import TaskError
 
 _OUTPUTS = ("report.html", "traces", "logs")
@@ -67,7 +68,11 @@ def prepare(
         BrowserMissing: no browser was found.
     """
     suite = load_suite(settings.tasks, world_seed=settings.world_seed)
-    known = {site.placeholder: f"http://{site.name}.localhost" for site in SITES}
+    if settings.model == "solution":
+        suite, notices = _with_solutions(suite)
+    else:
+        notices = []
+    known = {site.placeholder: f"http://{site.name}.localhost" for site in sites_for(suite.tasks)}
     addresses = Addresses({**known, **sites}, {})
     for task in suite.tasks[: settings.limit]:
         missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
@@ -76,15 +81,12 @@ def prepare(
                 f"{suite.name}: task {task.task_id} needs {', '.join(missing)}, and no "
                 f"site is known for it; known: {', '.join(sorted(addresses.placeholders))}"
             )
-        if settings.model == "solution" and not task.solution:
-            raise OptionError(f"task {task.task_id} has no solution for the model 'solution'")
         for url in task.start_urls:
             if not is_web_address(addresses.fill(url)):
                 raise TaskError(
                     f"{suite.name}: task {task.task_id}: start_url: '{url}' is not a URL"
                 )
     check_model(settings)
-    notices = []
     if settings.ocr and tesseract_version() is None:
         notices.append("Tesseract is missing: text in images is not read (install tesseract-ocr)")
         settings = settings.model_copy(update={"ocr": False})
@@ -99,6 +101,21 @@ def prepare(
     )
     find_browser(settings.browser_path)
     return Run(plan, tuple(notices), fresh, retry_failures)
+
+
+def _with_solutions(suite: Suite) -> tuple[Suite, list[str]]:
+    """Return `suite` without the tasks that the model `solution` cannot play, and a notice of them.
+
+    Raises:
+        OptionError: no task is left.
+    """
+    kept = tuple(task for task in suite.tasks if task.solution or script_for(task))
+    if not kept:
+        raise OptionError(f"{suite.name}: no task has a solution for the model 'solution'")
+    if len(kept) == len(suite.tasks):
+        return suite, []
+    notice = f"{len(suite.tasks) - len(kept)} tasks without a solution are left out"
+    return replace(suite, tasks=kept), [notice]
 
 
 def run(prepared: Run, console: Console) -> Path:

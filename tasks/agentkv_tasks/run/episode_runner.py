@@ -27,11 +27,15 @@ from agentkv_env.sites.world import World
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, evaluate
+from agentkv_tasks.goal import goal_of
+from agentkv_tasks.miniwob import script_for
+from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
+from agentkv_tasks.sites import sites_for
 
 _OUTSIDE_SETTLE_S = 3.0  # VisualWebArena waits as long before it reads a page that a check opened
 
@@ -66,7 +70,9 @@ class EpisodeRunner:
 
     def __enter__(self) -> "EpisodeRunner":
         try:
-            self._server = self._stack.enter_context(Server(World(self._plan.suite.world_seed)))
+            suite = self._plan.suite
+            world = World(suite.world_seed, sites_for(suite.tasks))
+            self._server = self._stack.enter_context(Server(world))
             self.addresses = _addresses(self._server, self._plan)
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
@@ -195,11 +201,15 @@ class EpisodeRunner:
             self._launch()
         with self._session(task.start_urls, task) as session:
             session.open(*(self.addresses.fill(url) for url in task.start_urls))
+            with self._browser.watchdog.limit(_EVALUATION_S):
+                goal = goal_of(task, session.page)
+            if goal != task.intent:
+                trace.goal(goal)
             solution = [self.addresses.fill(line) for line in task.solution]
             agent = make_agent(self._settings, model=self._model_for(job), solution=solution)
             episode = agent.run(
                 session,
-                task.intent,
+                goal,
                 max_steps=min(task.max_steps, self._settings.max_steps or task.max_steps),
                 timeout_s=self._settings.timeout_s,
                 seed=job.seed,
@@ -213,7 +223,10 @@ class EpisodeRunner:
                 return row
             return self._score(task, row, episode, session)
 
-    def _model_for(self, job: Job) -> RemoteActing | None:
+    def _model_for(self, job: Job) -> RemoteActing | Script | None:
+        """Return the acting model or the task's script; None for the scripts of all tasks."""
+        if self._settings.model == "solution" and (play := script_for(job.task)):
+            return Script(play)
         if self._model is None:
             return None
         # The resolved budget is None for a policy that keeps everything.

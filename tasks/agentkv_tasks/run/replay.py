@@ -17,6 +17,8 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, Score, evaluate
+from agentkv_tasks.goal import goal_of
+from agentkv_tasks.sites import sites_for
 from agentkv_tasks.task import parse_tasks
 
 
@@ -97,7 +99,7 @@ def replay(
     recorded = dict(enumerate(trace.steps))
     limits = RunSettings()
     with (
-        Server(World(world_seed)) as server,
+        Server(World(world_seed, sites_for([task]))) as server,
         Browser.launch() as browser,
     ):
         addresses = Addresses(server.placeholders, server.addresses)
@@ -114,7 +116,7 @@ def replay(
             session.open(*(addresses.fill(url) for url in task.start_urls))
             episode = Agent(Recorded(trace.steps), max_repeats=limits.max_repeats).run(
                 session,
-                task.intent,
+                goal_of(task, session.page),
                 max_steps=len(trace.steps),
                 on_step=lambda step: on_step(recorded[step.index], step),
             )

@@ -12,9 +12,9 @@ from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interva
 from agentkv_tasks.report.summary import human_bytes
 
 _FOUND = (
-    "{model}, {decoding}, {device}, {threads}, question {question} the page. Percentage of {needles} needles found by length in "
-    "tokens and depth (0: first line of the page, 100: last line). found: all depths together, "
-    "with Wilson's 95 % interval."
+    "{model}, {decoding}, {device}, {threads}, question {question} the page. Percentage of "
+    "{needles} needles found by length in tokens and depth (0: first line of the page, 100: last "
+    "line). found: all depths together, with Wilson's 95 % interval."
 )
 _TAKEN = (
     "peak: storage of the cache, maximum over needles. tokens: kept at the end, mean over layers "

@@ -133,3 +133,9 @@ def test_a_failing_page_is_in_the_site_s_own_style(served: Server, visitor) -> N
     answer = visitor.get("http://shop.localhost/cart")
     assert answer.status == 500
     assert "Something went wrong" in answer.text and served.world.shop.name in answer.text
+
+
+def test_a_world_whose_sites_have_no_tables_can_be_served_and_reset() -> None:
+    with Server(World(75, sites=())) as server:
+        server.reset()
+        assert server.hosts == ()
