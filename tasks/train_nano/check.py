@@ -1,6 +1,6 @@
 """Score a checkpoint on recorded episodes with teacher forcing.
 
-PYTHONPATH=tasks python -m train_nano.check tasks/train_nano/recordings/world-1000002.jsonl.xz
+PYTHONPATH=tasks python -m train_nano.check tasks/train_nano/recordings/vwa75-1000002.jsonl.xz
 """
 
 import argparse

@@ -3,12 +3,14 @@
     PYTHONPATH=tasks python -m train_nano.record --first 1000000 --worlds 40
     PYTHONPATH=tasks python -m train_nano.record --tasks vwa75 vwa-long
 
-Each world has one file, and existing files are kept. Some episodes contain a detour: a wrong link
-and the step back. Only the step back is trained on, and an episode with a detour is dropped unless
-it scores 1.0. Episodes without a detour are the suite's own solutions, which its tests score.
+Each suite and world has one file, and existing files are kept. Some episodes contain a detour: a
+wrong link and the step back. Only the step back is trained on, and an episode with a detour is
+dropped unless it scores 1.0. Episodes without a detour are the suite's own solutions, which its
+tests score.
 """
 
 import argparse
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -86,21 +88,20 @@ class Recorder:
 
 
 def record(
-    seed: int, suites: Sequence[str], browsers: "Browsers", ocr: Ocr | None
+    seed: int, suite: str, browsers: "Browsers", ocr: Ocr | None
 ) -> tuple[list[Episode], list[str]]:
-    """Record `suites` in the training world `seed`.
+    """Record a suite in the training world `seed`.
 
     Returns:
         The episodes, and why others were dropped.
 
     Raises:
-        ValueError: a suite is unknown or held out, or `seed` belongs to an evaluation world.
+        ValueError: the suite is unknown or held out, or `seed` belongs to an evaluation world.
     """
     known = [name for name, suite in SUITES.items() if not suite.is_held_out]
-    for name in suites:
-        if name not in known:
-            why = "measures what training has not seen" if name in SUITES else "is unknown"
-            raise ValueError(f"suite {name!r} {why}; suites to record: {', '.join(known)}")
+    if suite not in known:
+        why = "measures what training has not seen" if suite in SUITES else "is unknown"
+        raise ValueError(f"suite {suite!r} {why}; suites to record: {', '.join(known)}")
     if seed < FIRST_TRAINING_SEED:
         raise ValueError(
             f"seed {seed} belongs to an evaluation world; use {FIRST_TRAINING_SEED} or higher"
@@ -110,9 +111,9 @@ def record(
     episodes, dropped = [], []
     with Server(world) as server:
         addresses = Addresses(server.placeholders, server.addresses)
-        for suite, task in ((name, task) for name in suites for task in SUITES[name].tasks(world)):
+        for task in SUITES[suite].tasks(world):
             server.reset()
-            name = f"{seed}/{suite}/{task.category}/{task.intent_template_id}"
+            name = episode_name(seed, suite, task)
             has_detour = rng.random() < 0.2
             try:
                 browser = browsers.running()
@@ -150,6 +151,11 @@ def _play(
     return Episode(task.intent, tuple(recorder.turns), name, task.paraphrases), score
 
 
+def episode_name(seed: int, suite: str, task: Task) -> str:
+    """Return the name of an episode: world, suite, category and number of the template."""
+    return f"{seed}/{suite}/{task.category}/{task.intent_template_id}"
+
+
 class Browsers:
     """Context manager for one browser that is relaunched after a crash."""
 
@@ -180,17 +186,18 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     ocr = Ocr.find(default_cache())
     with Browsers() as browsers:
-        for seed in range(options.first, options.first + options.worlds):
-            path = options.out / f"world-{seed}.jsonl.xz"
+        seeds = range(options.first, options.first + options.worlds)
+        for suite, seed in itertools.product(options.tasks, seeds):
+            path = options.out / f"{suite}-{seed}.jsonl.xz"
             if path.exists():
                 continue
             started = time.perf_counter()
-            episodes, dropped = record(seed, options.tasks, browsers, ocr)
+            episodes, dropped = record(seed, suite, browsers, ocr)
             partial = path.with_suffix(".partial")
             save(episodes, partial)
             partial.replace(path)
             print(
-                f"{seed}: {len(episodes)} episodes, {time.perf_counter() - started:.0f} s",
+                f"{suite} {seed}: {len(episodes)} episodes, {time.perf_counter() - started:.0f} s",
                 flush=True,
             )
             for line in dropped:

@@ -2,7 +2,7 @@
 
 PYTHONPATH=tasks python -m train_nano.teacher_forcing RECORDING --config candidates.toml
 
-RECORDING is a file such as `world-1000040.jsonl.xz`, and the configuration file is one for
+RECORDING is a file such as `vwa75-1000040.jsonl.xz`, and the configuration file is one for
 `agentkv run`. Acted episodes diverge after a wrong reply and yield one bit per task. With teacher
 forcing all policies read the same tokens, and every reply shows the cost of eviction, so a tenth of
 the episodes is enough to choose parameters.

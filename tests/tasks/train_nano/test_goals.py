@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
+from agentkv_env.sites.world import World
 from agentkv_tasks.suites import SUITES
 from agentkv_tasks.wording import is_polite_request
 from train_nano import drills
@@ -23,7 +24,8 @@ from train_nano.episode import Episode, Turn, load, save, to_json
 from train_nano.lookups import gathering_episode, lookup_episode
 from train_nano.page_recall import needle_row, recall_row
 from train_nano.quoting import quote_row
-from train_nano.record import RECORDINGS, Browsers, record
+from train_nano.record import RECORDINGS, Browsers, episode_name, record
+from train_nano.rephrase import rephrase, tasks_by_name
 from train_nano.train import MODEL
 
 TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
@@ -93,7 +95,7 @@ def test_no_goal_of_a_recording_is_a_polite_request() -> None:
 def test_a_recording_with_such_a_goal_is_neither_written_nor_trained_on(
     episode: Episode, tmp_path: Path
 ) -> None:
-    path = tmp_path / "world-1.jsonl.xz"
+    path = tmp_path / "vwa75-1.jsonl.xz"
     with pytest.raises(ValueError, match="a polite request; training must not see"):
         save([episode], path)
     assert not path.exists()
@@ -106,7 +108,7 @@ def test_a_recording_with_such_a_goal_is_neither_written_nor_trained_on(
 @pytest.mark.parametrize("suite", [name for name, suite in SUITES.items() if suite.is_held_out])
 def test_the_recorder_refuses_a_suite_that_measures_what_training_has_not_seen(suite: str) -> None:
     with pytest.raises(ValueError, match=f"'{suite}' measures what training has not seen"):
-        record(FIRST_TRAINING_SEED, [suite], Browsers(), None)
+        record(FIRST_TRAINING_SEED, suite, Browsers(), None)
 
 
 def test_both_suites_of_unseen_goals_and_flows_are_held_out() -> None:
@@ -116,7 +118,7 @@ def test_both_suites_of_unseen_goals_and_flows_are_held_out() -> None:
 
 def test_the_recorder_names_the_suites_that_it_records() -> None:
     with pytest.raises(ValueError, match="'vwa76' is unknown; suites to record: .*vwa75"):
-        record(FIRST_TRAINING_SEED, ["vwa76"], Browsers(), None)
+        record(FIRST_TRAINING_SEED, "vwa76", Browsers(), None)
 
 
 # ---- paraphrases ------------------------------------------------------------------------------
@@ -140,8 +142,21 @@ def test_a_variant_has_the_same_new_values_in_all_goals(seed: int) -> None:
     assert varied.turns[0].page.nodes[0].name == name
 
 
+def test_a_recording_gets_the_goals_of_todays_templates() -> None:
+    task = next(task for task in SUITES["vwa75"].tasks(World(FIRST_TRAINING_SEED)) if task.needs)
+    name = episode_name(FIRST_TRAINING_SEED, "vwa75", task)
+    values = " / ".join(map(str, task.instantiation_dict.values()))
+    old = Episode(f"An older wording: {values}.", EPISODE.turns, name)
+    tasks = tasks_by_name([old])
+    rephrased = rephrase(old, tasks)
+    assert set(rephrased.goals) == {task.intent, *task.paraphrases} and len(rephrased.goals) >= 3
+    assert rephrased.turns == old.turns
+    others = replace(old, goal="An older wording: other values.")
+    assert rephrase(others, tasks) == others
+
+
 def test_paraphrases_are_saved_and_absent_in_older_files(tmp_path: Path) -> None:
-    path = tmp_path / "world-1.jsonl.xz"
+    path = tmp_path / "vwa75-1.jsonl.xz"
     save([EPISODE], path)
     assert list(load(path)) == [EPISODE]
     older = {key: value for key, value in to_json(EPISODE).items() if key != "paraphrases"}

@@ -63,7 +63,7 @@ def test_tasks_with_fewer_errors_are_drawn_less_often() -> None:
 @pytest.fixture(scope="module")
 def one_world(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     folder = tmp_path_factory.mktemp("recordings")
-    path = min(RECORDINGS.glob("world-*.jsonl.xz"))
+    path = min(RECORDINGS.glob("vwa75-*.jsonl.xz"))
     (folder / path.name).symlink_to(path)
     return Recordings(folder)
 

@@ -47,7 +47,7 @@ def recordings(tmp_path: Path) -> Recordings:
     folder = tmp_path / "recordings"
     folder.mkdir()
     drills = Drills(7)
-    save([drills.walk(8) for _ in range(5)], folder / "world-1000000.jsonl.xz")
+    save([drills.walk(8) for _ in range(5)], folder / "vwa75-1000000.jsonl.xz")
     return Recordings(folder)
 
 
