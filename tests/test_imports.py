@@ -69,7 +69,7 @@ FLOORS = {
         "annotate associative_recall copying drills model quoting record reword workers",
         "augment lookups loss page_recall random_walk teacher_forcing",
         "corpus data",
-        "mixture",
+        "mixture record_miniwob",
         "settings",
         "train",
         "check",

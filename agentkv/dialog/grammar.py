@@ -36,8 +36,10 @@ MAX_ELEMENT_CHARS = 400_000
 """Characters of the patterns that pair elements with their names, enough for some two thousand
 elements. Later elements, in reading order, are identified by number alone."""
 
-TYPEABLE = frozenset({"textbox", "searchbox", "combobox", "textarea", "spinbutton", "slider"})
-"""Roles that accept typed text."""
+TYPEABLE = frozenset(
+    {"textbox", "searchbox", "combobox", "listbox", "textarea", "spinbutton", "slider"}
+)
+"""Roles that accept typed text or the name of an option."""
 
 _UNREACHABLE = frozenset({"disabled", "covered"})
 _KEYS = (

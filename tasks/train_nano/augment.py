@@ -34,6 +34,7 @@ _ID_OR_NUMBER = re.compile(rf"{_ID.pattern}|{_NUMBER.pattern}")
 """Numbers and ids of elements in actions. The ids match first, so they are not replaced."""
 _CODE = re.compile(r"\b[A-Z]{1,3}-\d{2,6}\b|\b[A-Z]{4,8}\d{2}\b")
 """Model numbers, serial numbers and coupon codes."""
+_SEED = re.compile(r"\bseed=\d+-\d+")
 _LETTERS = "ABCDEFGHKLMNPRSTUVWXYZ"
 _TRIES = 400
 
@@ -45,13 +46,17 @@ def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episo
         thinned: probability that the pages lose elements. Short pages teach the actions sooner, so
             training begins with many of them.
     """
+    # On MiniWoB++ pages an agent counts elements and reckons with numbers, so both stay.
+    is_miniwob = episode.name.split("/")[1:2] == ["miniwob"]
     if rng.random() < 0.7:
         episode = reword(episode, rng)
     if rng.random() < 0.8:
         episode = replace_names(episode, rng)
-    if rng.random() < 0.8:
+    if is_miniwob:
+        episode = replace_seed(episode, rng)
+    elif rng.random() < 0.8:
         episode = replace_numbers(replace_codes(episode, rng), rng)
-    if rng.random() < thinned:
+    if rng.random() < thinned and not is_miniwob:
         episode = drop_elements(episode, rng, share=rng.uniform(0.5, 1.0))
     if rng.random() < 0.2:
         episode = renumber_elements(episode, rng)
@@ -153,6 +158,12 @@ def replace_codes(episode: Episode, rng: random.Random) -> Episode:
             )  # fmt: skip
         table[code] = new
     return map_texts(episode, lambda text: _CODE.sub(lambda match: table[match[0]], text))
+
+
+def replace_seed(episode: Episode, rng: random.Random) -> Episode:
+    """Replace the seed in the addresses of MiniWoB++ pages, by which an episode could be told."""
+    seed = f"seed={rng.randrange(10 ** rng.randint(1, 7))}-{rng.randrange(2)}"
+    return map_texts(episode, lambda text: _SEED.sub(seed, text))
 
 
 def renumber_elements(episode: Episode, rng: random.Random) -> Episode:

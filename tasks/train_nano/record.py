@@ -13,14 +13,13 @@ import argparse
 import itertools
 import random
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from playwright.sync_api import Error as PlaywrightError
 
 from agentkv.agent import Agent
 from agentkv.dialog.reply import write_reply
-from agentkv.models.model import Reply
+from agentkv.models.model import Conversation, Model, Reply
 from agentkv.models.scripted import Solution, SolutionStuck
 from agentkv_env.actions import Action
 from agentkv_env.browser import Browser
@@ -41,14 +40,13 @@ BACK = "go_back\n```go_back```"
 
 
 class Recorder:
-    """A `Solution` for one episode that records pages and replies and may take a detour."""
+    """A scripted model for one episode that records pages and replies and may take a detour."""
 
     name = "recorder"
 
-    def __init__(
-        self, steps: Sequence[str], goal: str, rng: random.Random, *, has_detour: bool
-    ) -> None:
-        self._conversation = Solution(steps).begin(goal)
+    def __init__(self, script: Model, rng: random.Random, *, has_detour: bool) -> None:
+        self._script = script
+        self._conversation: Conversation | None = None
         self._rng = rng
         self._detours_left = 1 if has_detour else 0
         self._is_lost = False
@@ -56,6 +54,7 @@ class Recorder:
         self.turns: list[Turn] = []
 
     def begin(self, goal: str, *, seed: int = 0) -> "Recorder":
+        self._conversation = self._script.begin(goal, seed=seed)
         return self
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
@@ -69,6 +68,7 @@ class Recorder:
             self.turns.append(Turn(page, text, note, counts=False))
             self._is_lost = True
             return Reply(text=text)
+        assert self._conversation is not None, "begin() comes first"
         reply = self._conversation.reply(page, note, deadline)
         self._has_unsent_text = "```type" in reply.text and "[0]" in reply.text
         self.turns.append(Turn(page, reply.text, note))
@@ -138,7 +138,7 @@ def _play(
     has_detour: bool,
 ) -> tuple[Episode, float]:
     steps = [addresses.fill(line) for line in task.solution]
-    recorder = Recorder(steps, task.intent, rng, has_detour=has_detour)
+    recorder = Recorder(Solution(steps), rng, has_detour=has_detour)
     with browser.session(
         hosts=addresses.hosts(*task.start_urls), addresses=dict(addresses.origins), ocr=ocr
     ) as session:

@@ -236,6 +236,16 @@ def test_elements_beyond_the_size_limit_allow_actions_by_number(
         assert not admits(page, f"at Something\n```{reply}```")
 
 
+def test_a_list_takes_its_options_only(admits: Admits) -> None:
+    countries = Node(
+        "element", "listbox", "Countries", Box(0, 0, 1, 1), id=7, options=("Japan", "Nauru")
+    )
+    page = Page("http://a.localhost/", "", (countries,))
+    assert admits(page, "at Countries\n```type [7] [Nauru] [0]```")
+    assert not admits(page, "at Countries\n```type [7] [Malta] [0]```")
+    assert not admits(page, "at Countries\n```clear [7]```")
+
+
 def test_a_grammar_names_two_thousand_elements() -> None:
     assert "at Item 1999 of the list" in reply_grammar(page_of(2_000, "link"), GOAL).replace(
         "\\", ""

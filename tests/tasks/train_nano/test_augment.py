@@ -16,6 +16,7 @@ from train_nano.augment import (
     replace_codes,
     replace_names,
     replace_numbers,
+    replace_seed,
     vary,
 )
 from train_nano.data import empty_page, is_grounded
@@ -202,3 +203,32 @@ def test_equal_generators_give_equal_variants() -> None:
     assert vary(make_episode(), random.Random(5)) == vary(make_episode(), random.Random(5))
     goals = {vary(make_episode(), random.Random(seed)).goal for seed in range(10)}
     assert len(goals) > 5 and all(re.match(r"Open \w+ \w+ and say when\.", goal) for goal in goals)
+
+
+def make_miniwob_episode() -> Episode:
+    nodes = (
+        Node("text", "text", "Select 22 with the slider and click the 2nd box.", BOX),
+        Node("text", "text", "21", BOX),
+        Node("element", "checkbox", "", BOX, id=1),
+        Node("element", "checkbox", "", BOX, id=2),
+    )
+    page = Page("http://miniwob.localhost/task/form-sequence?seed=1000000-0", "Form", nodes)
+    turn = Turn(page, "at checkbox\n```click [2]```")
+    return Episode(nodes[0].name, (turn,), "1000000/miniwob/form-sequence")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numbers_and_places_of_a_miniwob_page_stay(seed: int) -> None:
+    episode = make_miniwob_episode()
+    varied = vary(episode, random.Random(seed), thinned=1.0)
+    assert varied.goal == episode.goal
+    old, new = episode.turns[0].page.nodes, varied.turns[0].page.nodes
+    assert [node.name for node in new] == [node.name for node in old]
+    pressed = parse(extract(varied.turns[0].reply)).element_id
+    assert pressed == new[3].id
+
+
+def test_the_seed_in_the_address_of_a_miniwob_page_is_another() -> None:
+    varied = replace_seed(make_miniwob_episode(), random.Random(0))
+    assert re.search(r"seed=\d+-\d$", varied.turns[0].page.url)
+    assert "1000000" not in varied.turns[0].page.url

@@ -65,15 +65,15 @@ def _copy(page: Page, source: int, target: int) -> Steps:
 
 
 def find_last_word(goal: str, page: Page) -> Steps:
-    """Copy the last word of a text that is too long to be seen, and paste it."""
+    """Copy the last line of a text that is too long to be seen, and keep its last word."""
     page = yield click(element(page, "textbox"))
     yield press("Control+End")
-    # A selection by words stops at the final full stop, which takes a step of its own.
-    for _ in range(2):
-        page = yield press("Control+Shift+ArrowLeft")
-    yield press("Control+c")
+    yield press("Shift+Home")
+    page = yield press("Control+c")
     page = yield click(element(page, "textbox", nth=2))
     page = yield press("Control+v")
+    field = element(page, "textbox", nth=2)
+    page = yield enter(field, field.value.split()[-1].strip("., "))
     yield click(element(page, "button", "Submit"))
 
 
