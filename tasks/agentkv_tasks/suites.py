@@ -40,7 +40,7 @@ SUITES = {
         _vwa75,
     ),
     "vwa-long": NamedSuite(
-        "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",
+        "60 tasks of 26 to 56 steps on the embedded world, 15 of each kind: ends need starts",
         _vwa_long,
     ),
 }

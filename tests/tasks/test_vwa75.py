@@ -1,18 +1,16 @@
-"""Tests for the vwa75 suite: its composition, its solutions, and scores without a solution."""
+"""Tests for the vwa75 suite: its composition, its solutions and its images."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from agentkv.agent import Agent
-from agentkv.config import read_settings
-from agentkv.models.scripted import RandomClicks, Solution, SolutionStuck
-from agentkv_env.actions import ActionError, extract, parse
+from agentkv.models.scripted import Solution
+from agentkv_env.actions import extract, parse
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
@@ -21,16 +19,9 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks import vwa75
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, evaluate
-from agentkv_tasks.results import Results, Row
-from agentkv_tasks.run.plan import Job, make_plan
-from agentkv_tasks.run.scheduler import run_jobs
-from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import Task
-from tests.tasks.text_browser import ActionRefused, NeedsScript
-from tests.tasks.text_checks import UnknownScript
-from tests.tasks.text_walk import walk as walk_text
+from tests.tasks.suite_runs import play
 
 OTHER_SEED = 4711
 
@@ -38,27 +29,6 @@ OTHER_SEED = 4711
 @pytest.fixture(scope="module")
 def suite() -> Suite:
     return load_suite("vwa75", world_seed=DEFAULT_SEED)
-
-
-class NoDisplay:
-    """A display that ignores all events."""
-
-    def started(self, job: Job) -> None: ...
-
-    def stepped(self, job: Job, step: Stepped) -> None: ...
-
-    def finished(self, job: Job, row: Row) -> None: ...
-
-    def tick(self) -> None: ...
-
-
-def play(suite: Suite, model: str, out: Path) -> list[Row]:
-    """Run every task of `suite` once with two workers."""
-    settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
-    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
-    with Results(out / "results.jsonl") as results:
-        run_jobs(plan, results, NoDisplay(), jobs=plan.jobs)
-        return sorted(results.rows, key=lambda row: row.task_id)
 
 
 def test_the_suite_has_75_tasks_in_four_categories(suite: Suite) -> None:
@@ -115,58 +85,6 @@ def test_every_task_is_solved_by_its_solution(seed: int, tmp_path: Path) -> None
     unsolved = {row.task_id: row.reason or row.error for row in rows if row.score != 1.0}
     assert unsolved == {}
     assert {row.status for row in rows} == {"stopped"}
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_stopping_immediately_solves_no_task(suite: Suite, tmp_path: Path) -> None:
-    rows = play(suite, "stop", tmp_path)
-    assert {row.task_id for row in rows if row.score != 0.0} == set()
-    assert {row.status for row in rows} == {"stopped"}
-
-
-def group_by_start(suite: Suite) -> Mapping[str, list[Task]]:
-    groups: dict[str, list[Task]] = {}
-    for task in suite.tasks:
-        groups.setdefault(task.start_url, []).append(task)
-    return groups
-
-
-def test_the_solution_of_another_task_with_the_same_start_scores_nothing(suite: Suite) -> None:
-    solved = []
-    with Server(World(DEFAULT_SEED)) as server:
-        for tasks in group_by_start(suite).values():
-            for index, task in enumerate(tasks):
-                for other in (tasks[(index + step) % len(tasks)] for step in (1, 2)):
-                    if other is task:
-                        continue
-                    swapped = task.model_copy(update={"solution": other.solution})
-                    with suppress(
-                        SolutionStuck, ActionRefused, ActionError, NeedsScript, UnknownScript
-                    ):
-                        if not walk_text(swapped, server).reason:
-                            solved.append((task.intent, other.intent))
-    assert solved == []
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_random_clicks_solve_no_task(suite: Suite) -> None:
-    solved = []
-    with Server(World(DEFAULT_SEED)) as server, Browser.launch() as browser:
-        addresses = Addresses(server.placeholders, server.addresses)
-        for start, tasks in group_by_start(suite).items():
-            server.reset()
-            with browser.session(hosts=server.hosts, addresses=server.addresses) as session:
-                session.open(*(addresses.fill(url) for url in start.split(" |AND| ")))
-                episode = Agent(RandomClicks()).run(session, "", max_steps=10)
-                # Checks open tabs and the session follows them, so the final page is kept here.
-                final_page = session.page
-                final = Final.of(final_page, episode.answer, addresses)
-                for task in tasks:
-                    score = evaluate(task, final, page=final_page, addresses=addresses)
-                    solved += [task.intent] if score.value else []
-    assert solved == []
 
 
 @contextmanager
