@@ -60,6 +60,7 @@ FLOORS = {
         "evaluate report template",
         "vwa75",
         "vwa_long",
+        "vwa_horizon",
         "suites",
         "reach run",
         "bench",

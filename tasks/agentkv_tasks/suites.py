@@ -34,6 +34,12 @@ def _vwa_long(world: World) -> list[Task]:
     return vwa_long.tasks(world)
 
 
+def _vwa_horizon(world: World) -> list[Task]:
+    from agentkv_tasks import vwa_horizon
+
+    return vwa_horizon.tasks(world)
+
+
 SUITES = {
     "vwa75": NamedSuite(
         "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
@@ -42,6 +48,10 @@ SUITES = {
     "vwa-long": NamedSuite(
         "60 tasks of 26 to 56 steps on the embedded world, 15 of each kind: ends need starts",
         _vwa_long,
+    ),
+    "vwa-horizon": NamedSuite(
+        "the 135 tasks of vwa75 and vwa-long, from the one that sees the least to the most",
+        _vwa_horizon,
     ),
 }
 
