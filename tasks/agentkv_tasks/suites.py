@@ -46,7 +46,7 @@ SUITES = {
         _vwa75,
     ),
     "vwa-long": NamedSuite(
-        "60 tasks of 26 to 56 steps on the embedded world, 15 of each kind: ends need starts",
+        "60 tasks of 26 to 56 steps on the embedded world: the end needs the start",
         _vwa_long,
     ),
     "vwa-horizon": NamedSuite(

@@ -1,8 +1,8 @@
-"""The `vwa-long` suite: 60 tasks of 26 to 60 steps, longer than any attention window.
+"""The `vwa-long` suite: 60 tasks of 26 to 56 steps, longer than any attention window.
 
-Most tasks are a round of errands that needs a thing or two from its beginning at its end; some
-need many. The thing may stand on the first page, which the goal does not name; it may be a value
-that the errands change; and a rule that the goal states once may decide every errand.
+Most tasks are a round of errands whose end needs one or two facts from its beginning; some need
+many. A fact may stand on the first page, which the goal does not name, or be a value that the
+errands change. In some tasks, a rule that the goal states once decides every errand.
 """
 
 from typing import TYPE_CHECKING

@@ -20,7 +20,7 @@ MESSAGES = "__SHOPPING__/account/messages"
 """Page with the messages to the shop, newest first."""
 
 MAX_STEPS = 100
-"""Step limit of every task; it leaves 40 spare steps for the longest solution, which has 60."""
+"""Step limit of every task; it leaves 40 or more spare steps, for a solution has at most 60."""
 
 
 def draw_distinct(
