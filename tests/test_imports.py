@@ -56,12 +56,13 @@ FLOORS = {
         "__main__",
     ),
     "agentkv_tasks": (
-        "addresses peak_memory provenance results task wording",
+        "addresses measured peak_memory provenance results task wording",
         "evaluate goal report sites template",
         "miniwob vwa75",
-        "reach vwa_long vwa_unseen",
+        "vwa_long vwa_unseen",
+        "vwa_horizon",
         "suites",
-        "run",
+        "reach run",
         "bench",
     ),
     "train_nano": (

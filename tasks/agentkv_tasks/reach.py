@@ -1,8 +1,9 @@
 """Reach of a task: the observation tokens between a text on a page and its use.
 
-    python -m agentkv_tasks.reach --world-seed 75
+    python -m agentkv_tasks.reach --tasks vwa-long
 
-plays every solution of vwa75 in a browser and writes the measurements to `vwa75/measured.json`.
+plays every solution of a suite in a browser and writes the measurements to the suite's
+`measured.json`.
 """
 
 import argparse
@@ -28,9 +29,12 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, evaluate
+from agentkv_tasks.measured import Measurements, path_of
+from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
 
-MEASURED = Path(__file__).parent / "vwa75" / "measured.json"
+MEASURED = ("vwa75", "vwa-long")
+"""Suites with measurements."""
 OBSERVATION_TOKENS = 3840
 """Tokens per page; the agent's default."""
 
@@ -46,23 +50,6 @@ class Use:
     """Step whose reply uses it; the page of that step comes before the use."""
     distance: int
     """Tokens of the pages between the last page or reply that held it and its use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measurements:
-    """Measurements of one task, from the model's point of view."""
-
-    reach: int
-    """Largest distance of its needs, in tokens; 0 if it needs nothing."""
-    tokens: int
-    """Tokens of all observations together."""
-    steps: int
-    sources: int
-    """Number of different pages that its needs come from."""
-    page: int
-    """Tokens of the median page."""
-    cut: int
-    """Lines of all pages that the observation budget cut."""
 
 
 class RecordedSolution:
@@ -162,12 +149,14 @@ def measure(task: Task, recording: RecordedSolution, count: Callable[[str], int]
         raise ValueError(f"task {task.task_id} needs {unseen[0]!r}, which no page shows")
     sources = {recording.pages[use.source].url for use in found if use.source is not None}
     return Measurements(
-        reach=max((use.distance for use in found), default=0),
         tokens=sum(sizes),
+        total=sum(sizes) + sum(map(count, (task.intent, *recording.replies))),
         steps=len(sizes),
-        sources=len(sources),
         page=round(median(sizes)),
         cut=sum(one.num_cut for one in seen),
+        sources=len(sources),
+        distances=tuple(use.distance for use in found),
+        pages=tuple(use.step - use.source for use in found if use.source is not None),
     )
 
 
@@ -176,29 +165,24 @@ def nano_token_counter() -> Callable[[str], int]:
     return PlainTemplate(Tokenizer.from_file(str(NANO / "tokenizer.json"))).count
 
 
-def read(path: Path = MEASURED) -> dict[int, Measurements]:
-    """Return the committed measurements by task id."""
-    return {int(key): Measurements(**row) for key, row in json.loads(path.read_text()).items()}
-
-
 def main() -> None:
-    """Measure all tasks of vwa75 and write the file."""
-    from agentkv_tasks import vwa75  # imported here, because the module itself needs no suite
-
-    parser = argparse.ArgumentParser(description="Measure how far back the tasks of vwa75 reach.")
+    """Measure all tasks of a suite and write the file."""
+    parser = argparse.ArgumentParser(description="Measure how far back the tasks of a suite reach.")
+    parser.add_argument("--tasks", choices=MEASURED, default=MEASURED[0])
     parser.add_argument("--world-seed", type=int, default=DEFAULT_SEED)
-    parser.add_argument("--out", type=Path, default=MEASURED)
+    parser.add_argument("--out", type=Path, help="by default measured.json beside the suite")
     options = parser.parse_args()
-    world, count, ocr = World(options.world_seed), nano_token_counter(), Ocr.find(default_cache())
+    suite = load_suite(options.tasks, world_seed=options.world_seed)
+    count, ocr = nano_token_counter(), Ocr.find(default_cache())
     rows = {}
-    with Server(world) as server, Browser.launch() as browser:
-        for task in vwa75.tasks(world):
+    with Server(World(options.world_seed)) as server, Browser.launch() as browser:
+        for task in suite.tasks:
             recording, score = play(task, browser, server, ocr)
             row = measure(task, recording, count)
             rows[task.task_id] = asdict(row)
             print(task.task_id, task.category, f"score {score:g}", row, flush=True)
     lines = (f' "{number}": {json.dumps(row)}' for number, row in rows.items())
-    options.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    (options.out or path_of(suite.name)).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,12 @@ def _miniwob(world: World) -> list[Task]:
     return miniwob.tasks(world.seed)
 
 
+def _vwa_horizon(world: World) -> list[Task]:
+    from agentkv_tasks import vwa_horizon
+
+    return vwa_horizon.tasks(world)
+
+
 SUITES = {
     "vwa75": NamedSuite(
         "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
@@ -70,8 +76,12 @@ SUITES = {
         is_held_out=True,
     ),
     "vwa-long": NamedSuite(
-        "15 tasks of 25 to 60 steps on the embedded world: the start is needed at the end",
+        "60 tasks of 26 to 56 steps on the embedded world: the end needs the start",
         _vwa_long,
+    ),
+    "vwa-horizon": NamedSuite(
+        "the 135 tasks of vwa75 and vwa-long, from the one that sees the least to the most",
+        _vwa_horizon,
     ),
     "miniwob": NamedSuite(
         "70 pages of MiniWoB++ with two seeds each; needs the package miniwob",

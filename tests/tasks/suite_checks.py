@@ -1,13 +1,12 @@
-"""Checks that suites share: solutions succeed, and agents that do not look at the task fail."""
+"""Runs of suites in a real browser with a scripted model, and what their images show."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from agentkv.agent import Agent
 from agentkv.config import read_settings
-from agentkv.models.scripted import RandomClicks, Solution, SolutionStuck
-from agentkv_env.actions import ActionError, extract, parse
+from agentkv.models.scripted import Solution
+from agentkv_env.actions import extract, parse
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
@@ -15,16 +14,12 @@ from agentkv_env.serialize import neutralize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, evaluate
 from agentkv_tasks.results import Results, Row
 from agentkv_tasks.run.plan import Job, make_plan
 from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.suites import Suite
 from agentkv_tasks.task import Task
-from tests.tasks.text_browser import ActionRefused, NeedsScript
-from tests.tasks.text_checks import UnknownScript
-from tests.tasks.text_walk import walk as walk_text
 
 
 class NoDisplay:
@@ -39,12 +34,13 @@ class NoDisplay:
     def tick(self) -> None: ...
 
 
-def play(suite: Suite, model: str, out: Path) -> list[Row]:
-    """Run every task of `suite` once with two workers."""
+def play(suite: Suite, model: str, out: Path, only: Collection[int] | None = None) -> list[Row]:
+    """Run every task of `suite` once with two workers, or the tasks with the ids `only`."""
     settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
+    jobs = [job for job in plan.jobs if only is None or job.task.task_id in only]
     with Results(out / "results.jsonl") as results:
-        run_jobs(plan, results, NoDisplay(), jobs=plan.jobs)
+        run_jobs(plan, results, NoDisplay(), jobs=jobs)
         return sorted(results.rows, key=lambda row: row.task_id)
 
 
@@ -55,61 +51,6 @@ def unsolved_by_solutions(suite: Suite, out: Path) -> dict[int, str]:
         for row in play(suite, "solution", out)
         if row.score != 1.0 or row.status != "stopped"
     }
-
-
-def solved_by_stopping(suite: Suite, out: Path) -> set[int]:
-    """Return the tasks that an agent solves by stopping at once."""
-    rows = play(suite, "stop", out)
-    assert {row.status for row in rows} == {"stopped"}
-    return {row.task_id for row in rows if row.score != 0.0}
-
-
-def group_by_start(suite: Suite) -> Mapping[str, list[Task]]:
-    """Return the tasks by the page where they start."""
-    groups: dict[str, list[Task]] = {}
-    for task in suite.tasks:
-        groups.setdefault(task.start_url, []).append(task)
-    return groups
-
-
-def solved_by_other_solutions(suite: Suite) -> list[tuple[str, str]]:
-    """Return pairs of goals, of which the first task is solved by the second task's solution.
-
-    The two tasks that follow with the same start are tried for each task, in the text browser.
-    """
-    solved = []
-    with Server(World(suite.world_seed)) as server:
-        for tasks in group_by_start(suite).values():
-            for index, task in enumerate(tasks):
-                for other in (tasks[(index + step) % len(tasks)] for step in (1, 2)):
-                    if other is task:
-                        continue
-                    swapped = task.model_copy(update={"solution": other.solution})
-                    with suppress(
-                        SolutionStuck, ActionRefused, ActionError, NeedsScript, UnknownScript
-                    ):
-                        if not walk_text(swapped, server).reason:
-                            solved.append((task.intent, other.intent))
-    return solved
-
-
-def solved_by_random_clicks(suite: Suite) -> list[str]:
-    """Return the goals that ten random clicks from the start page achieve, in a browser."""
-    solved = []
-    with Server(World(suite.world_seed)) as server, Browser.launch() as browser:
-        addresses = Addresses(server.placeholders, server.addresses)
-        for start, tasks in group_by_start(suite).items():
-            server.reset()
-            with browser.session(hosts=server.hosts, addresses=server.addresses) as session:
-                session.open(*(addresses.fill(url) for url in start.split(" |AND| ")))
-                episode = Agent(RandomClicks()).run(session, "", max_steps=10)
-                # Checks open tabs and the session follows them, so the final page is kept here.
-                final_page = session.page
-                final = Final.of(final_page, episode.answer, addresses)
-                for task in tasks:
-                    score = evaluate(task, final, page=final_page, addresses=addresses)
-                    solved += [task.intent] if score.value else []
-    return solved
 
 
 def not_only_in_images(suite: Suite) -> list[str]:

@@ -18,19 +18,27 @@ from tests.tasks.text_walk import walk
 
 SEEDS = (31, 134, 217, 4711, 90210)
 
-WALKED = sorted(SUITES.keys() - {"vwa75-reworded", "miniwob"})
+WALKED = sorted(SUITES.keys() - {"vwa75-reworded", "vwa-horizon", "miniwob"})
 """The suites on the embedded sites with solutions of their own; MiniWoB++'s pages are scripts."""
 MAX_UNWALKED = 8
 """Maximum number of tasks per suite that need JavaScript, which only a real browser runs."""
+CASES = [
+    # The long tasks take most of a minute per world.
+    pytest.param(
+        seed, suite, marks=pytest.mark.slow if suite == "vwa-long" and seed != SEEDS[0] else ()
+    )
+    for seed in SEEDS
+    for suite in WALKED
+]
 
 
-@pytest.fixture(scope="module", params=SEEDS)
+@pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(World(request.param)) as server:
         yield server
 
 
-@pytest.mark.parametrize("suite", WALKED)
+@pytest.mark.parametrize(("server", "suite"), CASES, indirect=["server"])
 def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> None:
     failed: dict[str, str] = {}
     unwalked: dict[str, str] = {}
@@ -49,7 +57,7 @@ def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> 
     assert len(unwalked) <= MAX_UNWALKED, unwalked
 
 
-@pytest.mark.parametrize("suite", WALKED)
+@pytest.mark.parametrize(("server", "suite"), CASES, indirect=["server"])
 def test_stopping_at_once_solves_no_task(suite: str, server: Server) -> None:
     for task in SUITES[suite].tasks(server.world):
         stopped = task.model_copy(update={"solution": ("stop []",)})

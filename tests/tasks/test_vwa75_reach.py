@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import pytest
 
 from agentkv_env.sites.world import DEFAULT_SEED
-from agentkv_tasks.reach import Measurements, read
+from agentkv_tasks.measured import Measurements, read
 from agentkv_tasks.suites import load_suite
 
 
 @pytest.fixture(scope="module")
 def measured() -> Mapping[int, Measurements]:
-    return read()
+    return read("vwa75")
 
 
 def test_the_measurements_match_the_tasks_of_the_suite(

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from agentkv_env.sites.world import DEFAULT_SEED, World
-from agentkv_tasks import vwa75, vwa_unseen
+from agentkv_tasks import vwa75, vwa_long, vwa_unseen
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.template import Draft, Draw, Template
 from agentkv_tasks.wording import is_polite_request
@@ -14,7 +14,7 @@ from agentkv_tasks.wording import is_polite_request
 WORLD = World(DEFAULT_SEED)
 TEMPLATES = [
     template
-    for suite in (vwa75, vwa_unseen)
+    for suite in (vwa75, vwa_long, vwa_unseen)
     for group in suite.TEMPLATES.values()
     for template in group
 ]

@@ -34,9 +34,9 @@ def listing_with_my_phone(draw: Draw) -> Draft:
             "with the title {{title}}, the category {{category}}, the price {{price}} dollars, "
             "that town, the condition {{condition}} and my phone number as the description.",
             "I want to sell something on the classifieds in the other tab: title {{title}}, "
-            "category {{category}}, price {{price}} dollars, condition {{condition}}. The town is the "
-            "town of my Home address and the description is my phone number. The shop has the phone "
-            "number under Account and the town under Addresses: look there before the listing is "
+            "category {{category}}, price {{price}} dollars, condition {{condition}}. The town is "
+            "the town of my Home address and the description is my phone number. The shop has the "
+            "phone number under Account and the town under Addresses: look there before the listing is "
             "posted.",
         ),
         unseen_wording=(

@@ -1,13 +1,14 @@
-"""The `vwa-long` suite: 15 tasks of 25 to 60 steps, longer than any attention window.
+"""The `vwa-long` suite: 60 tasks of 26 to 56 steps, longer than any attention window.
 
-The last pages need facts read on the first ones. The goal lists what to look at, in order; pages
-show each fact behind a key.
+Most tasks are a round of errands whose end needs one or two facts from its beginning; some need
+many. A fact may stand on the first page, which the goal does not name, or be a value that the
+errands change. In some tasks, a rule that the goal states once decides every errand.
 """
 
 from typing import TYPE_CHECKING
 
 from agentkv_tasks.task import Category, Task
-from agentkv_tasks.template import Template, suite
+from agentkv_tasks.template import Template, Wording, suite
 from agentkv_tasks.vwa_long.form import TEMPLATES as FORM
 from agentkv_tasks.vwa_long.information import TEMPLATES as INFORMATION
 from agentkv_tasks.vwa_long.navigation import TEMPLATES as NAVIGATION
@@ -16,9 +17,9 @@ from agentkv_tasks.vwa_long.shopping import TEMPLATES as SHOPPING
 if TYPE_CHECKING:
     from agentkv_env.sites.world import World
 
-QUOTAS = {"shopping": 4, "navigation": 3, "information": 4, "form": 4}
+QUOTAS = {"shopping": 15, "navigation": 15, "information": 15, "form": 15}
 
-_TEMPLATES: dict[Category, tuple[Template, ...]] = {
+TEMPLATES: dict[Category, tuple[Template, ...]] = {
     "shopping": SHOPPING,
     "navigation": NAVIGATION,
     "information": INFORMATION,
@@ -26,6 +27,6 @@ _TEMPLATES: dict[Category, tuple[Template, ...]] = {
 }
 
 
-def tasks(world: "World") -> list[Task]:
+def tasks(world: "World", *, wording: Wording = "seen") -> list[Task]:
     """Return the suite for `world`: every world has the same templates with its own values."""
-    return suite(world, _TEMPLATES)
+    return suite(world, TEMPLATES, wording=wording)

@@ -12,9 +12,13 @@ from agentkv_tasks.vwa75.steps import (
     rewrite,
     write,
 )
+from agentkv_tasks.vwa_long import papers
+from agentkv_tasks.vwa_long.errands import put_into_cart, upvote
 from agentkv_tasks.vwa_long.rounds import (
     MAX_STEPS,
     draw_distinct,
+    draw_products,
+    draw_threads,
     join_facts,
     number_placeholders,
     text,
@@ -24,7 +28,7 @@ from agentkv_tasks.vwa_long.rounds import (
 
 
 def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
-    """Submit one thread that contains a fact from each of eighteen articles."""
+    """Submit one thread with a fact from each of eighteen articles, after four votes."""
     wiki = draw.world.wiki
     festivals, dishes = draw.rng.sample(wiki.festivals, 6), draw.rng.sample(wiki.dishes, 6)
     landmarks = draw.rng.sample(wiki.landmarks, 6)
@@ -36,29 +40,48 @@ def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
     facts = [festival.month for festival in festivals]
     facts += [dish.ingredient for dish in dishes]
     facts += [str(landmark.built) for landmark in landmarks]
+    votes = upvote(draw_threads(draw, 4))
     board = draw.rng.choice(draw.world.forum.boards).name
     page = f"__REDDIT__/thread/{len(draw.world.forum.threads) + 1}"
     return Draft(
-        wordings=(f"Read in the wiki the month of each of these festivals: {first}. Read the main "
-        f"ingredient of each of these dishes: {second}. Read when each of these landmarks was "
-        f"built: {third}. Then submit a thread on the forum in the other tab: board {{{{board}}}}, "
-        "title Quiz night, and as body these eighteen facts, in this order, with a comma and a "
-        "space between two.",),
-        values={**values, **more, **most, "board": board},
+        wordings=(
+            f"Read in the wiki the month of each of these festivals: {first}. Read the main "
+            f"ingredient of each of these dishes: {second}. Read when each of these landmarks was "
+            f"built: {third}. On the forum in the other tab, upvote {votes.names}. Then submit a "
+            "thread there: board {{board}}, title Quiz night, and as body the eighteen facts, in "
+            "the order above, with a comma and a space between two.",
+            f"A thread for the forum's board {{{{board}}}} with the title Quiz night. Its body is "
+            "made of eighteen facts from the wiki, in this order, with a comma and a space between "
+            f"two: the months of {first}, the main ingredients of {second}, and the years in which "
+            f"{third} were built. The wiki comes first. Next, in the other tab, an upvote for "
+            f"{votes.names}, and at last the thread.",
+            f"In which months are {first}? What is the main ingredient of {second}? When were "
+            f"{third} built? The wiki knows all eighteen. When they are read, upvote {votes.names} "
+            "on the forum in the other tab. The answers, in order and with a comma and a space "
+            "between two, are the body of a new thread there: board {{board}}, title Quiz night.",
+        ),
+        unseen_wording=f"I prepare a quiz about {first} (their months), {second} (their main "
+        f"ingredients) and {third} (the years in which they were built). Could you read these in "
+        f"the wiki, upvote {votes.names} on the forum in the other tab, and then submit the quiz "
+        "there for me? It goes to the board {{board}} with the title Quiz night, and its body is "
+        "the eighteen facts in this order, with a comma and a space between two.",
+        values={**values, **more, **most, **votes.values, "board": board},
         start="__WIKIPEDIA__ |AND| __REDDIT__",
         check=all_of(
+            votes.check,
             shows(page, text(".thread h1"), exact_match="Quiz night"),
             shows(page, text(".thread-body"), exact_match=join_facts(facts)),
             shows(f"__REDDIT__/board/{board}?sort=new", text(".threads"),
                   must_include=["Quiz night"]),
         ),
         solution=[*(find_article(title) for title in titles),
-                  "tab_focus [1]", "click [link: Submit thread]", choose("Board", board),
-                  write("Title", "Quiz night"), write("Body", join_facts(facts)),
+                  "tab_focus [1]", *votes.steps, "click [link: Submit thread]",
+                  choose("Board", board), write("Title", "Quiz night"),
+                  write("Body", join_facts(facts)),
                   "click [button: Submit]", done()],
         difficulty="hard",
         needs=unique_facts(facts),
-        memory_distance_pages=22,
+        memory_distance_pages=32,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
@@ -72,22 +95,46 @@ def move_house(draw: Draw) -> Draft:
     town = world.wiki.town(seller.town)
     street, code = f"{draw.rng.randint(2, 97)} Mill Lane", draw.rng.randint(10000, 99999)
     price = draw.rng.randint(12, 480)
+    basket = put_into_cart(draw_products(draw, 6))
     bio = f"My mayor is {town.mayor}."
     posted = f"__CLASSIFIEDS__/listing/{len(content.listings) + 1}"
     parts = {"title": "Moving boxes", "category": "Furniture", "price": f"${price}",
              "town": town.name, "condition": "Used", "description": seller.name}  # fmt: skip
     return Draft(
-        wordings=("Open the page of the seller of the {{listing}} in the classifieds and read Name "
-        "and Home town. I move to that town: look up its mayor in the wiki. In the shop, add an "
-        "address: label Soon, name {{me}}, street and number {{street}}, postcode {{code}}, and "
-        "that town. On the forum, change my bio to: My mayor is, the mayor's name, "
-        "and a full stop. Last, post a listing on the classifieds: title Moving boxes, category "
-        "Furniture, price {{price}} dollars, that town, condition Used, description: the name "
-        "of the seller.",),
+        wordings=(
+            "Open the page of the seller of the {{listing}} in the classifieds and read Name and "
+            "Home town. I move to that town: look up its mayor in the wiki. In the shop, put these "
+            f"six products into the cart: {basket.names}. Then add an address there: label Soon, "
+            "name {{me}}, street and number {{street}}, postcode {{code}}, and that town. On the "
+            "forum, change my bio to: My mayor is, the mayor's name, and a full stop. Last, post a "
+            "listing on the classifieds: title Moving boxes, category Furniture, price {{price}} "
+            "dollars, that town, condition Used, description: the name of the seller.",
+            "I move to the home town of the seller of the {{listing}} in the classifieds. Their "
+            "page there says who they are and where they live; the wiki says who is the mayor of "
+            f"the town. First {basket.names} go into my cart in the shop. Then my addresses in the "
+            "shop need a new one, Soon: {{me}}, {{street}}, that town, {{code}}. On the forum my "
+            "bio should read My mayor is, with the mayor's name and a full stop. The last thing is "
+            "a listing of used furniture in that town: Moving boxes for {{price}} dollars, with "
+            "the seller's name as the description.",
+            "Where does the seller of the {{listing}} in the classifieds live, and who is the "
+            "mayor there, according to the wiki? The rest follows from it. Cart of the shop: "
+            f"{basket.names}. New address in the shop: label Soon, {{{{me}}}}, {{{{street}}}}, "
+            "postcode {{code}}, the seller's town. Bio on the forum: My mayor is, the name, a full "
+            "stop. New listing: Moving boxes, Furniture, {{price}} dollars, the same town, Used, "
+            "described by nothing but the seller's name.",
+        ),
+        unseen_wording="I found a room in the town where the seller of the {{listing}} lives; that "
+        "page in the classifieds names both, and the wiki has the mayor of the town. Could you do "
+        f"some paperwork for me? Put {basket.names} into my cart in the shop, and add an address "
+        "there: label Soon, name {{me}}, street {{street}}, that town, postcode {{code}}. Then "
+        "change my bio on the forum to My mayor is, the mayor's name, and a full stop. Finally, "
+        "post Moving boxes on the classifieds, category Furniture, for {{price}} dollars in that "
+        "town, condition Used, with the name of the seller as the description.",
         values={"listing": listing.title, "me": me.name, "street": street, "code": code,
-                "price": price},
+                "price": price, **basket.values},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__ |AND| __REDDIT__",
         check=all_of(
+            basket.check,
             shows("__SHOPPING__/account/addresses", text("#addresses"),
                   must_include=[f"{me.name}, {street}, {code} {town.name}"]),
             shows(f"__REDDIT__/user/{me.handle}", text(".bio"), exact_match=bio),
@@ -95,8 +142,9 @@ def move_house(draw: Draw) -> Draft:
               for part, value in parts.items()),
         ),
         solution=[*find_listing(listing.title), f"click [link: {seller.handle}]", "tab_focus [1]",
-                  find_article(town.name), "tab_focus [2]", "click [link: Account]",
-                  "click [link: Addresses]", "click [link: Add an address]",
+                  find_article(town.name), "tab_focus [2]", *basket.steps,
+                  "click [link: Account]", "click [link: Addresses]",
+                  "click [link: Add an address]",
                   write("Label", "Soon"), *rewrite("Name", me.name),
                   write("Street and number", street), write("Town", town.name),
                   write("Postcode", code), "click [button: Save address]", "tab_focus [3]",
@@ -106,9 +154,9 @@ def move_house(draw: Draw) -> Draft:
                   choose("Town", town.name), "click [radio: Used]",
                   write("Description", seller.name), "click [button: Publish listing]",
                   done()],
-        difficulty="hard",
+        difficulty="medium",
         needs=unique_facts([town.name, town.mayor, seller.name]),
-        memory_distance_pages=25,
+        memory_distance_pages=32,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
@@ -129,9 +177,22 @@ def letters_about_mayors(draw: Draw) -> Draft:
     sent = "__CLASSIFIEDS__/messages"
     newest_first = listings[::-1], [town.mayor for town in towns][::-1]
     return Draft(
-        wordings=(f"Read in the wiki in the other tab who is the mayor of {towns_named}. Then write "
-        f"to the sellers of these listings in the classifieds, in this order: {names}. Each "
-        "message is only the name of the mayor of the town of that listing.",),
+        wordings=(
+            f"Read in the wiki in the other tab who is the mayor of {towns_named}. Then write to "
+            f"the sellers of these listings in the classifieds, in this order: {names}. Each "
+            "message is only the name of the mayor of the town of that listing.",
+            f"The sellers of {names} in the classifieds get a message each, in this order. The "
+            "text is a name and nothing else: the mayor of the town that the listing gives. Before "
+            f"the first message, all five mayors are to be read in the wiki in the other tab, the "
+            f"towns being {towns_named}.",
+            f"Who are the mayors of {towns_named}? The wiki in the other tab knows. I want every "
+            f"seller of {names} in the classifieds, in this order, to have a message with the "
+            "name of the mayor of the town where the listing is, and no other word.",
+        ),
+        unseen_wording="I want these sellers to guess why I name their mayors. Would you look up "
+        f"in the wiki in the other tab who the mayors of {towns_named} are, and then write to the "
+        f"sellers of {names} in the classifieds, in this order? The message should be just the "
+        "name of the mayor of the town in which the listing is.",
         values={**more, **values},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__",
         check=all_of(
@@ -142,7 +203,7 @@ def letters_about_mayors(draw: Draw) -> Draft:
         solution=[*steps, done()],
         difficulty="hard",
         needs=unique_facts(town.mayor for town in towns),
-        memory_distance_pages=21,
+        memory_distance_pages=25,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
@@ -163,9 +224,22 @@ def prices_for_five_threads(draw: Draw) -> Draft:
         steps += [*find_thread(thread.title), write("Comment", price),
                   "click [button: Post comment]", "goto [__REDDIT__]"]  # fmt: skip
     return Draft(
-        wordings=(f"Read the prices of these five products in the shop: {names}. Then write one "
-        f"comment in each of these forum threads in the other tab: {titles}. The comment in the "
-        "first thread is the price of the first product, and so on.",),
+        wordings=(
+            f"Read the prices of these five products in the shop: {names}. Then write one comment "
+            f"in each of these forum threads in the other tab: {titles}. The comment in the first "
+            "thread is the price of the first product, and so on.",
+            f"How much are {names} in the shop? The forum in the other tab wants to know: "
+            f"{titles}. One comment in each of these threads, holding one price: the first thread "
+            "gets the price of the first product, the second of the second, and so on to the "
+            "fifth.",
+            f"Five threads of the forum in the other tab, {titles}, should get a comment each, "
+            f"namely a price from the shop. In the same order, the products are {names}. All five "
+            "prices are read before the first comment.",
+        ),
+        unseen_wording="Friends on the forum asked me about prices. Could you look up in the shop "
+        f"what {names} cost, and then comment in {titles} in the other tab? The price of the first "
+        "product goes into the first thread, the second into the second, and so on, and a comment "
+        "holds nothing but its price.",
         values={**values, **more},
         start="__SHOPPING__ |AND| __REDDIT__",
         check=all_of(
@@ -178,14 +252,19 @@ def prices_for_five_threads(draw: Draw) -> Draft:
         solution=[*steps[:-1], done()],
         difficulty="hard",
         needs=unique_facts(prices),
-        memory_distance_pages=20,
+        memory_distance_pages=23,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
 TEMPLATES: tuple[Template, ...] = (
+    Template(papers.bio_about_the_first_article, 2),
+    Template(papers.thread_about_the_first_landmark, 2),
+    Template(papers.write_or_rate, 2),
+    Template(papers.offers_and_a_street, 2),
+    Template(papers.complaint_about_the_first_order, 2),
     Template(eighteen_articles_in_one_thread),
-    Template(move_house),
+    Template(move_house, 2),
     Template(letters_about_mayors),
     Template(prices_for_five_threads),
 )

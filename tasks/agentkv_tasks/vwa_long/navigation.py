@@ -3,6 +3,7 @@
 from agentkv_env.sites.classifieds.content import Listing
 from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_thread
+from agentkv_tasks.vwa_long import trails
 from agentkv_tasks.vwa_long.rounds import (
     MAX_STEPS,
     draw_distinct,
@@ -33,10 +34,21 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
     return Draft(
         wordings=(
             "For each of these towns open in the wiki the town, then its mayor, then the "
-            f"birthplace of the mayor, and read the Elevation there: {names}. Then open the article "
-            "about a mayor with the highest birthplace, stay there, and answer with that elevation "
-            "as a number.",
+            f"birthplace of the mayor, and read the Elevation there: {names}. Then open the "
+            "article about a mayor with the highest birthplace, stay there, and answer with that "
+            "elevation as a number.",
+            f"Which of the mayors of {names} was born highest above the sea? The wiki leads from "
+            "each town to its mayor, from there to the birthplace, and that article has the "
+            "Elevation. Finish on the article about that mayor and answer with the elevation as a "
+            "number.",
+            f"Eight towns of the wiki: {names}. Each has a mayor, and each mayor has a birthplace "
+            "with an Elevation. I want the article about a mayor with the highest birthplace on "
+            "the screen at the end, and that elevation, as a number, in the answer.",
         ),
+        unseen_wording="My quiz asks which mayor was born highest above the sea. The candidates "
+        f"are the mayors of {names}. Could you follow each of these towns in the wiki to its mayor "
+        "and on to the birthplace, and compare the Elevation there? Please stop on the article "
+        "about a mayor with the highest birthplace and tell me the elevation as a number.",
         values=values,
         start="__WIKIPEDIA__",
         check=all_of(
@@ -67,17 +79,26 @@ def listing_of_the_busiest_seller(draw: Draw) -> Draft:
         steps += [*find_listing(x.title), f"click [link: {x.seller}]"]
     return Draft(
         wordings=(
-            "Open the page of the seller of each of these listings in the classifieds and "
-            f"read the Sales: {names}. Then open the listing whose seller has the most sales, stay "
-            "there, and answer with that number of sales.",
+            "Open the page of the seller of each of these listings in the classifieds and read the "
+            f"Sales: {names}. Then open the listing whose seller has the most sales, stay there, "
+            "and answer with that number of sales.",
+            f"Who has sold the most among the sellers of {names} in the classifieds? Their own "
+            "pages have the row Sales. The listing of that seller, out of these eight, is the page "
+            "to end on, and the number of sales is the answer.",
+            f"Listings to choose from: {names}. The best one has the seller with the most "
+            "Sales; the page of each seller in the classifieds says how many. I want to end up on "
+            "the best one, with the number of sales as the answer.",
         ),
+        unseen_wording=f"I like one of these as much as the other: {names}. Would you check on the "
+        "page of each seller in the classifieds how many Sales there are, and then take me to the "
+        "listing whose seller has the most? Please answer with that number as well.",
         values=values,
         start="__CLASSIFIEDS__",
         check=all_of(
             reaches(f"__CLASSIFIEDS__/listing/{best.id}"), says(exact_match=str(sales(best)))
         ),
         solution=[*steps, *find_listing(best.title), done(sales(best))],
-        difficulty="hard",
+        difficulty="medium",
         needs=unique_facts([sales(best)]),
         memory_distance_pages=3 * (len(listings) - 1 - listings.index(best)) + 2,
         max_steps=MAX_STEPS,
@@ -96,15 +117,24 @@ def thread_of_the_oldest_member(draw: Draw) -> Draft:
         steps += [*find_thread(thread.title), f"click [link: {thread.author}]"]
     return Draft(
         wordings=(
-            "Open the user page of the author of each of these forum threads and read since "
-            f"when they are a member: {names}. Then open the thread of the one who joined first, "
-            "stay there, and answer with the year.",
+            "Open the user page of the author of each of these forum threads and read since when "
+            f"they are a member: {names}. Then open the thread of the one who joined first, stay "
+            "there, and answer with the year.",
+            f"Which author joined the forum first: {names}? Every user page says Member since and "
+            "a year. The thread by the oldest member should be open at the end, and the year is "
+            "the answer.",
+            f"Eight threads of the forum: {names}. Their authors joined in different years, which "
+            "their user pages show. End on the thread of the longest-standing author. Answer: the "
+            "year this author joined.",
         ),
+        unseen_wording="I want to thank whoever has been on the forum the longest. These threads "
+        f"helped me: {names}. Will you look at the user page of each author for the year they "
+        "joined, and open the thread by the one who came first? Please answer with that year.",
         values=values,
         start="__REDDIT__",
         check=all_of(reaches(f"__REDDIT__/thread/{best.id}"), says(exact_match=str(year))),
         solution=[*steps, *find_thread(best.title), done(year)],
-        difficulty="hard",
+        difficulty="medium",
         needs=unique_facts([year]),
         memory_distance_pages=3 * (len(threads) - 1 - threads.index(best)) + 2,
         max_steps=MAX_STEPS,
@@ -112,7 +142,12 @@ def thread_of_the_oldest_member(draw: Draw) -> Draft:
 
 
 TEMPLATES: tuple[Template, ...] = (
+    Template(trails.mayor_of_the_first_town, 2),
+    Template(trails.board_by_its_readers, 2),
+    Template(trails.contact_of_the_first_seller, 2),
+    Template(trails.products_of_the_first_order, 2),
+    Template(trails.host_of_the_first_event, 2),
     Template(mayor_from_the_highest_town),
-    Template(listing_of_the_busiest_seller),
-    Template(thread_of_the_oldest_member),
+    Template(listing_of_the_busiest_seller, 2),
+    Template(thread_of_the_oldest_member, 2),
 )

@@ -7,31 +7,21 @@ from agentkv_env.sites.site import money
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
 from agentkv_tasks.vwa75.shop import buy, cart_holds, new_order_url, order_placed
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, find_product, write
+from agentkv_tasks.vwa_long import baskets
 from agentkv_tasks.vwa_long.rounds import (
     MAX_STEPS,
-    draw_distinct,
+    MESSAGES,
+    WRITE_TO_THE_SHOP,
+    draw_products,
     join_facts,
     number_placeholders,
     text,
     unique_facts,
 )
 
-_WRITE_TO_THE_SHOP = [
-    "click [link: Account]",
-    "click [link: Messages]",
-    "click [link: Write a message]",
-]
-_MESSAGES = "__SHOPPING__/account/messages"
-
 
 def _fact(product: Product, key: str) -> str:
     return dict(product.facts)[key]
-
-
-def _buyable(draw: Draw) -> list[Product]:
-    """Return the products that are in stock."""
-    shop = draw.world.shop
-    return [product for product in shop.products if shop.detail(product).stock]
 
 
 def longest_warranties(draw: Draw) -> Draft:
@@ -47,21 +37,36 @@ def longest_warranties(draw: Draw) -> Draft:
     for product in best:
         steps += buy(product)
     return Draft(
-        wordings=(f"Look at these nine products in the shop, in this order: {names}. There are "
-        "three of each kind. Of each kind put the one with the longest warranty into the cart. "
-        "Then write a message to the shop that holds only the towns where the nine are made, in "
-        "the order above, with a comma and a space between two.",),
+        wordings=(
+            f"Look at these nine products in the shop, in this order: {names}. There are three of "
+            "each kind. Of each kind put the one with the longest warranty into the cart. Then "
+            "write a message to the shop that holds only the towns where the nine are made, in the "
+            "order above, with a comma and a space between two.",
+            f"Which of {names} has the longest warranty of its kind? There are three kinds with "
+            "three products each. When all nine pages are read, the three winners go into the "
+            "cart, in the order in which they are named here. Last comes a message to the shop: "
+            "the towns where the nine are made, in order, with a comma and a space between two.",
+            f"Nine products of the shop, three of each kind: {names}. I want the longest warranty "
+            "of each kind in the cart, one piece each, after a look at all nine pages in this "
+            "order. The shop should then have a message by me with nothing but the nine towns they "
+            "are made in, in the same order, with a comma and a space between two.",
+        ),
+        unseen_wording=f"I compare nine products, three of each kind: {names}. Could you read "
+        "their pages in this order and put the one with the longest warranty of each kind into my "
+        "cart? The shop mixes up its makers, so please send it a message as well that holds only "
+        "the towns where the nine are made, in the same order, with a comma and a space between "
+        "two.",
         values=values,
         start="__SHOPPING__",
         check=all_of(
             cart_holds(*best),
-            shows(_MESSAGES, text(".message-text"), exact_match=join_facts(towns)),
+            shows(MESSAGES, text(".message-text"), exact_match=join_facts(towns)),
         ),
-        solution=[*steps, *_WRITE_TO_THE_SHOP, write("Message", join_facts(towns)),
+        solution=[*steps, *WRITE_TO_THE_SHOP, write("Message", join_facts(towns)),
                   "click [button: Send message]", done()],
         difficulty="hard",
         needs=unique_facts(towns),
-        memory_distance_pages=31,
+        memory_distance_pages=29,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
@@ -69,7 +74,7 @@ def longest_warranties(draw: Draw) -> Draft:
 def _draw_groups_with_a_best(draw: Draw) -> list[tuple[Product, ...]]:
     """Draw three products with a unique longest warranty for each kind that has such a group."""
     of_kind: dict[str, list[Product]] = {}
-    for product in _buyable(draw):
+    for product in draw.world.shop.products:
         of_kind.setdefault(product.kind, []).append(product)
     groups: list[tuple[Product, ...]] = []
     for products in of_kind.values():
@@ -113,9 +118,20 @@ def review_what_was_ordered(draw: Draw) -> Draft:
         wordings=(
             "Open my orders with these numbers in the shop and read which products were in "
             f"them: {numbers}. Then review each of those products, in the order in which you read "
-            "them: {{stars}} stars, as title the word Order and the number of the order, as text the "
-            "material in the product's table.",
+            "them: {{stars}} stars, as title the word Order and the number of the order, as text "
+            "the material in the product's table.",
+            f"Everything in my orders {numbers} should get a review of {{{{stars}}}} stars, order "
+            "by order, in the order of the lines. The title is the word Order with the number of "
+            "the order, and the text is the material that the product's table names. All the "
+            "orders come before the first review.",
+            "Reviews to write, {{stars}} stars each: the products of my shop orders "
+            f"{numbers}, in that order. Title: Order and the number. Text: the product's material, "
+            "from its table. First read what is in the orders.",
         ),
+        unseen_wording=f"The shop asks for reviews of my orders {numbers}. Will you look up which "
+        "products were in them and then review those one by one, in the same order, with "
+        "{{stars}} stars? The title should be the word Order and the number of the order, and the "
+        "text the material that the table of the product names.",
         values={**values, "stars": stars},
         start="__SHOPPING__",
         check=all_of(*checks),
@@ -124,30 +140,48 @@ def review_what_was_ordered(draw: Draw) -> Draft:
         needs=unique_facts(
             name for _, one in bought for name in (one.name, _fact(one, "Material"))
         ),
-        memory_distance_pages=7 * (len(bought) - 1),
+        memory_distance_pages=7 * len(bought) + 1,
         max_steps=MAX_STEPS,
     )
 
 
 def parcel_for_a_seller(draw: Draw) -> Draft:
-    """Order four products with a name and a town from the classifieds and a day from the wiki."""
+    """Order eight products with a name and a town from the classifieds and a day from the wiki."""
     content, me = draw.world.classifieds, draw.world.me.handle
     listing = draw.rng.choice([x for x in content.listings if x.seller != me])
     seller = content.seller(listing.seller)
     town = draw.world.wiki.town(seller.town)
-    products = draw_distinct(draw, _buyable(draw), lambda one: one.kind, 4)
+    products = draw_products(draw, 8)
     names, values = number_placeholders("product", [product.name for product in products])
     street, code = f"{draw.rng.randint(2, 97)} Mill Lane", draw.rng.randint(10000, 99999)
     basket: list[str] = []
     for product in products:
         basket += buy(product)
     return Draft(
-        wordings=("Open the page of the seller of the {{listing}} in the classifieds and read Name "
-        "and Home town. Look up the Market day of that town in the wiki. Then put these four "
-        f"products into the cart of the shop: {names}. Go to the checkout and add another "
-        "address: label Parcel, name and town of the seller, street and number {{street}}, "
-        "postcode {{code}}. Send the order there by Express. The note for the courier is the "
-        "market day.",),
+        wordings=(
+            "Open the page of the seller of the {{listing}} in the classifieds and read Name and "
+            "Home town. Look up the Market day of that town in the wiki. Then put these eight "
+            f"products into the cart of the shop: {names}. Go to the checkout and add another "
+            "address: label Parcel, name and town of the seller, street and number {{street}}, "
+            "postcode {{code}}. Send the order there by Express. The note for the courier is the "
+            "market day.",
+            f"A parcel with {names} from the shop should go by Express to the seller of the "
+            "{{listing}}, whose page in the classifieds has the name and the home town. The street "
+            "is {{street}}, the postcode {{code}}. At the checkout that makes another address with "
+            "the label Parcel. Before the shopping, read in the wiki on which day that town has "
+            "its market: the day is the note for the courier.",
+            "Who sells the {{listing}} in the classifieds, and in which town does this person "
+            "live? When is the market there, according to the wiki? With the answers, order "
+            f"{names} in the shop, one of each, by Express, to a new address made at the checkout: "
+            "label Parcel, the seller's name, {{street}}, the home town, postcode {{code}}. Note "
+            "for the courier: the market day.",
+        ),
+        unseen_wording="The seller of the {{listing}} in the classifieds did me a favour. Could "
+        f"you order {names} in the shop as a present, one of each, by Express? It goes to "
+        "{{street}}, postcode {{code}}, in the seller's home town, so at the checkout please add "
+        "another address with the label Parcel and the seller's name. The courier should come on "
+        "the market day of that town, which the wiki knows; look it up before the shopping and "
+        "write the day as the note.",
         values={"listing": listing.title, **values, "street": street, "code": code},
         start="__CLASSIFIEDS__ |AND| __WIKIPEDIA__ |AND| __SHOPPING__",
         check=all_of(
@@ -167,9 +201,9 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
                   "click [radio: Express ($9.90, next day)]",
                   write("Note for the courier", town.market_day), "click [button: Place order]",
                   done()],
-        difficulty="hard",
+        difficulty="medium",
         needs=unique_facts([seller.town, seller.name, town.market_day]),
-        memory_distance_pages=18,
+        memory_distance_pages=35,
         max_steps=MAX_STEPS,
     )  # fmt: skip
 
@@ -186,13 +220,23 @@ def cheapest_of_six_categories(draw: Draw) -> Draft:
         steps += [f"click [link: {shop.name}]", f"click [link: {category}]",
                   choose("Sort by", "Lowest price"), "click [button: Apply]"]  # fmt: skip
     return Draft(
-        wordings=("Find the price of the cheapest product in each of these categories of the shop, "
-        f"in this order: {names}. Then write a message to the shop that holds only the six "
-        "prices, in this order, with a comma and a space between two.",),
+        wordings=(
+            "Find the price of the cheapest product in each of these categories of the shop, in "
+            f"this order: {names}. Then write a message to the shop that holds only the six "
+            "prices, in this order, with a comma and a space between two.",
+            f"What is the lowest price in {names}, each a category of the shop? The six prices, in "
+            "this order and with a comma and a space between two, are the whole text of a message "
+            "to the shop.",
+            f"Message to the shop: six prices with a comma and a space between two. They are the "
+            f"lowest of the categories {names}, in this order.",
+        ),
+        unseen_wording="I am making a price list of this shop. Could you look for the lowest price "
+        f"in each of the categories {names}, in this order? Please send the shop the six prices as "
+        "a message, with a comma and a space between two and nothing else in it.",
         values=values,
         start="__SHOPPING__",
-        check=shows(_MESSAGES, text(".message-text"), exact_match=join_facts(prices)),
-        solution=[*steps, *_WRITE_TO_THE_SHOP, write("Message", join_facts(prices)),
+        check=shows(MESSAGES, text(".message-text"), exact_match=join_facts(prices)),
+        solution=[*steps, *WRITE_TO_THE_SHOP, write("Message", join_facts(prices)),
                   "click [button: Send message]", done()],
         difficulty="hard",
         needs=unique_facts(prices),
@@ -202,8 +246,13 @@ def cheapest_of_six_categories(draw: Draw) -> Draft:
 
 
 TEMPLATES: tuple[Template, ...] = (
+    Template(baskets.name_of_the_first_seller, 2),
+    Template(baskets.total_of_the_first_five, 2),
+    Template(baskets.rating_after_my_review, 2),
+    Template(baskets.dear_products_to_the_wishlist, 2),
+    Template(baskets.three_orders_for_three_mayors, 2),
     Template(longest_warranties),
     Template(review_what_was_ordered),
-    Template(parcel_for_a_seller),
+    Template(parcel_for_a_seller, 2),
     Template(cheapest_of_six_categories),
 )
