@@ -45,7 +45,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: vwa-"),
+        (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: miniwob, "),
         (["run", "--policies", "full,gatd"], "unknown policy 'gatd'; known: "),
         (["run", "--policies", "full,,window"], "holds an empty name"),
         (["run", "--policies", "full,full"], "named twice"),

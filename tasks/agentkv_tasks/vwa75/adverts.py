@@ -36,8 +36,8 @@ def listing_with_my_phone(draw: Draw) -> Draft:
             "I want to sell something on the classifieds in the other tab: title {{title}}, "
             "category {{category}}, price {{price}} dollars, condition {{condition}}. The town is "
             "the town of my Home address and the description is my phone number. The shop has the "
-            "phone number under Account and the town under Addresses: look there before the listing is "
-            "posted.",
+            "phone number under Account and the town under Addresses: look there before the "
+            "listing is posted.",
         ),
         unseen_wording=(
             "I am clearing out the cellar. Could you look up my phone number under Account in the "
