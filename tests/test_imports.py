@@ -70,7 +70,7 @@ FLOORS = {
         "annotate associative_recall copying drills model quoting record reword workers",
         "augment lookups loss page_recall random_walk teacher_forcing",
         "corpus data",
-        "mixture record_miniwob",
+        "mixture record_miniwob rephrase",
         "settings",
         "train",
         "check",

@@ -4,8 +4,8 @@ from agentkv_env.sites.site import money
 from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
 from agentkv_tasks.vwa75.forum import text
 from agentkv_tasks.vwa75.listings import my_listings, others_listings
-from agentkv_tasks.vwa75.routes import find_seller
 from agentkv_tasks.vwa75.steps import choose, done, find_listing, find_product, write
+from agentkv_tasks.vwa_unseen.cheapest import draw_cheapest, find_cheapest
 
 _NOTES = ("I can come on Sunday.", "I pay in cash.", "It is for my sister.", "I live nearby.")
 _PRAISE = ("Fair and fast.", "A pleasure to deal with.", "Just as promised.", "Kind and patient.")
@@ -125,30 +125,34 @@ def make_an_offer(draw: Draw) -> Draft:
 
 
 def rate_a_seller(draw: Draw) -> Draft:
-    """Rate the seller of a listing with stars and a few words."""
-    listing = draw.rng.choice(others_listings(draw))
+    """Rate the seller of the cheapest listing of a category with stars and a few words."""
+    category, listing = draw_cheapest(draw)
     stars, words = draw.rng.choice((2, 3, 4, 5)), draw.rng.choice(_PRAISE)
     page = f"__CLASSIFIEDS__/seller/{listing.seller}/ratings"
     return Draft(
         wordings=(
-            "Rate the seller of the {{listing}} with {{stars}} stars and the rating {{words}}",
-            "Open the page of the person who sells the {{listing}}, then the Ratings, and send "
+            "Sort the category {{category}} of the classifieds by price, low to high, and rate the "
+            "seller of the first listing with {{stars}} stars and the rating {{words}}",
+            "Find the cheapest listing in the category {{category}} of the classifieds (sort by "
+            "price, low to high). Open the page of its seller, then the Ratings, and send "
             "{{stars}} stars with the words {{words}}",
-            "My rating of the seller of the {{listing}} on the classifieds is {{words}} It should "
-            "have {{stars}} stars.",
+            "My rating of the person who sells the cheapest listing in the category {{category}} "
+            "of the classifieds, the first one sorted by price, low to high, is {{words}} It "
+            "should have {{stars}} stars.",
         ),
         unseen_wording=(
-            "I bought the {{listing}} and promised to rate the seller. Could you give {{stars}} "
-            "stars under Ratings, with the words {{words}}?"
+            "I bought the cheapest listing in the category {{category}} of the classifieds and "
+            "promised to rate its seller. Could you sort the category by price, low to high, to "
+            "find it, and give {{stars}} stars under Ratings, with the words {{words}}?"
         ),
-        values={"listing": listing.title, "stars": stars, "words": f'"{words}"'},
+        values={"category": category, "stars": stars, "words": f'"{words}"'},
         start="__CLASSIFIEDS__",
         check=all_of(
             shows(page, text(".rating-stars"), exact_match=f"{stars} stars"),
             shows(page, text(".rating-body"), exact_match=words),
         ),
         solution=[
-            *find_seller(listing),
+            *find_cheapest(category, listing),
             "click [link: Ratings]",
             choose("Stars", f"{stars} stars"),
             write("Rating", words),

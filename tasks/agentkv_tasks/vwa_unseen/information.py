@@ -1,8 +1,9 @@
 """Questions about pages that no other suite asks about: timetables, polls, ratings, contacts."""
 
 from agentkv_tasks.template import Draft, Draw, Template, says
-from agentkv_tasks.vwa75.routes import find_seller, join_facts, says_all
+from agentkv_tasks.vwa75.routes import join_facts, says_all
 from agentkv_tasks.vwa75.steps import done, find_article, find_product, find_thread
+from agentkv_tasks.vwa_unseen.cheapest import draw_cheapest, find_cheapest
 
 
 def departures_of_a_bus(draw: Draw) -> Draft:
@@ -66,27 +67,30 @@ def winner_of_a_poll(draw: Draw) -> Draft:
 
 
 def rating_of_a_seller(draw: Draw) -> Draft:
-    """Answer with what somebody wrote about the seller of a listing."""
-    content, me = draw.world.classifieds, draw.world.me.handle
-    listing = draw.rng.choice([one for one in content.listings if one.seller != me])
-    rating = draw.rng.choice(content.seller(listing.seller).ratings)
+    """Answer with what somebody wrote about the seller of the cheapest listing of a category."""
+    category, listing = draw_cheapest(draw)
+    rating = draw.rng.choice(draw.world.classifieds.seller(listing.seller).ratings)
     return Draft(
         wordings=(
-            "Open the page of the seller of the {{listing}} and then the Ratings. Answer with what "
-            "{{author}} wrote there.",
-            "What did {{author}} write in the Ratings of the person who sells the {{listing}}? "
-            "Answer with the words.",
-            "{{author}} has rated the seller of the {{listing}} on the classifieds. I want to know "
-            "the words of this rating.",
+            "Sort the category {{category}} of the classifieds by price, low to high, and open the "
+            "first listing, then its seller and the Ratings. Answer with what {{author}} wrote "
+            "there.",
+            "What did {{author}} write in the Ratings of the person who sells the cheapest listing "
+            "in the category {{category}} of the classifieds? Sort by price, low to high, to find "
+            "it. Answer with the words.",
+            "{{author}} has rated the seller of the cheapest listing in the category {{category}} "
+            "of the classifieds, the first one sorted by price, low to high. I want to know the "
+            "words of this rating.",
         ),
         unseen_wording=(
-            "My friend {{author}} knows the seller of the {{listing}} on the classifieds. Can you "
-            "open the Ratings of the seller and tell me what my friend wrote?"
+            "My friend {{author}} knows the person who sells the cheapest listing in the category "
+            "{{category}} of the classifieds. Can you sort it by price, low to high, open the "
+            "Ratings of that seller and tell me what my friend wrote?"
         ),
-        values={"listing": listing.title, "author": rating.author},
+        values={"category": category, "author": rating.author},
         start="__CLASSIFIEDS__",
         check=says(must_include=[rating.body]),
-        solution=[*find_seller(listing), "click [link: Ratings]", done(rating.body)],
+        solution=[*find_cheapest(category, listing), "click [link: Ratings]", done(rating.body)],
         needs=[listing.seller, rating.body],
         difficulty="medium",
     )
