@@ -170,7 +170,7 @@ def test_the_reader_would_notice_what_pages_used_to_get_away_with() -> None:
 
 def test_the_pages_nano_learnt_from_read_as_they_did() -> None:
     digest = hashlib.sha256()
-    for episode in load(sorted(RECORDINGS.glob("*.xz"))[0]):
+    for episode in load(min(RECORDINGS.glob("vwa75-*.xz"))):
         for turn in episode.turns:
             digest.update(serialize(turn.page).text.encode())
     assert digest.hexdigest() == (
