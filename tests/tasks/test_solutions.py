@@ -29,6 +29,7 @@ CASES = [
     )
     for seed in SEEDS
     for suite in WALKED
+    if suite != "vwa-long" or seed in SEEDS[:2]
 ]
 
 

@@ -135,7 +135,9 @@ def test_two_tasks_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_every_task_is_solved_by_its_solution(suite: Suite, tmp_path: Path) -> None:
-    rows = play(suite, "solution", tmp_path)
+def test_a_task_of_every_template_is_solved_by_its_solution(suite: Suite, tmp_path: Path) -> None:
+    first = {task.intent_template_id: task.task_id for task in reversed(suite.tasks)}
+    rows = play(suite, "solution", tmp_path, only=first.values())
+    assert len(rows) == len(first) >= 30
     assert {row.task_id: row.reason or row.error for row in rows if row.score != 1.0} == {}
     assert {row.status for row in rows} == {"stopped"}
