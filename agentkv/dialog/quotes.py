@@ -49,7 +49,7 @@ TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
 
 _REMEMBERED = TEXT.replace("[^", "[^;")
 """Pattern of one character of a remembered note; a semicolon separates passages."""
-_MAX_PASSAGES = 16
+_MAX_PASSAGES = 24
 _CHUNK = re.compile(r" \| (?:\w+|\S)|\w+|\W")
 """The units of a quotation. None ends at the bar between a key and its value."""
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -81,6 +81,7 @@ def test_a_solution_of_vwa_long_from_another_world_scores_nothing(server: Server
     assert solved == []
 
 
+@pytest.mark.slow
 def test_a_solution_of_vwa_long_that_forgets_what_left_the_screen_scores_nothing(
     server: Server,
 ) -> None:

@@ -183,7 +183,7 @@ EPISODES = [
     *(Drills(seed).walk(12) for seed in range(15)),
     *(lookup_episode(Drills(seed), 12) for seed in range(15)),
     *(gathering_episode(Drills(seed), 12) for seed in range(15)),
-    *Recordings(RECORDINGS).tasks[::9],
+    *Recordings(RECORDINGS).tasks[::13],
 ]
 
 
