@@ -21,7 +21,7 @@ class NamedSuite:
     about: str
     tasks: Callable[[World], list[Task]]
     is_held_out: bool = False
-    """Whether it measures what training has not seen; nano's recorder refuses such a suite."""
+    """Training must not see the suite, and nano's recorder refuses it."""
 
 
 def _vwa75(world: World) -> list[Task]:

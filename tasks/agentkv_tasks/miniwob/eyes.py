@@ -1,4 +1,4 @@
-"""What a script sees on a page, and the actions it takes."""
+"""Helpers of the scripts: find elements and texts on a page, and make actions."""
 
 import re
 from collections.abc import Sequence

@@ -7,10 +7,10 @@ Reason = Literal["drag", "drawing", "visual", "unmarked", "unreadable", "scrolli
 """Why a page is left out.
 
 `drag` and `drawing` need a mouse button held down or a free position, which our actions lack;
-`visual` needs colours, shapes or pictures without a text; `unmarked` means that something to click
-is no element of its own for an agent, because only a script's listener marks it; `unreadable` that
-the agent's view lacks what the instruction names; `scrolling` needs a disabled field scrolled;
-`timing` rewards the right moment; `clock` shows the day and `format` instructs in JSON.
+`visual` needs colours, shapes or pictures without a text; on an `unmarked` page the agent gets no
+number for something that it must click, because only a script's listener makes it clickable; an
+`unreadable` page names something that the agent's view lacks; `scrolling` needs a disabled field
+scrolled; `timing` rewards the right moment; `clock` shows the day and `format` instructs in JSON.
 """
 
 SCORED = tuple(

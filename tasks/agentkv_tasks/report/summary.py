@@ -20,13 +20,13 @@ BASELINE = "full"
 
 
 class _Group(NamedTuple):
-    """What the rows of a summary share."""
+    """Key of a summary: all of its rows have these values."""
 
     suite: str
     model: str
     policy: str
     parameters: str
-    """JSON."""
+    """Parameters of the policy as JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,6 @@ def complete_field(goal: str, page: Page) -> Steps:
 
 
 def fill_captcha(goal: str, page: Page) -> Steps:
-    """Type the letters shown, each of which is a text of its own."""
+    """Type the letters that the page shows one by one."""
     page = yield enter(element(page, "textbox"), "".join(texts(page)))
     yield click(element(page, "button", "Submit"))
