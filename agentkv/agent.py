@@ -46,7 +46,7 @@ class Agent:
         budget: int | str | None = None,
         decoding: Decoding = "constrained",
         temperature: float = 0.0,
-        max_new_tokens: int = 256,
+        max_new_tokens: int = 512,
         observation_tokens: int | None = 3840,
         observations: Observations = "whole",
         cache_dtype: str | None = None,

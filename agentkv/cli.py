@@ -70,7 +70,7 @@ def run(
     temperature: options.Temperature = 0.0,
     deterministic: options.Deterministic = False,
     max_steps: options.Steps = None,
-    max_new_tokens: options.ReplyTokens = 256,
+    max_new_tokens: options.ReplyTokens = 512,
     observation_tokens: options.PageTokens = 3840,
     observations: options.Observations = "whole",
     timeout: options.Timeout = 900.0,

@@ -182,7 +182,7 @@ class RunSettings(_Settings):
     """Decode every reply in its own forwards. Replies that share a forward change its rounding, and
     rounding can change a token. Equal runs on one machine then write equal rows, except for times,
     if both load compiled kernels: a process that compiles them rounds differently."""
-    max_new_tokens: int = Field(default=256, ge=8, le=_LARGEST)
+    max_new_tokens: int = Field(default=512, ge=8, le=_LARGEST)
     """Maximum number of tokens in a reply."""
     observation_tokens: int | None = Field(default=3840, ge=64, le=_LARGEST)
     """Tokens of a page that the model reads; a marker stands for the rest. None: no limit. The

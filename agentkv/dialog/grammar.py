@@ -26,6 +26,9 @@ MAX_THOUGHT = 400
 MAX_TEXT = 120
 """Maximum number of characters in a free string. Without a limit, a small model never closes the
 bracket."""
+MAX_QUOTED_TEXT = 400
+"""Maximum number of characters in a string that consists of quoted passages, such as a list of
+eighteen facts. It is longer than `MAX_TEXT` because the passages determine where it ends."""
 MAX_URL = 200
 """Maximum number of characters in an address after its scheme."""
 CLOSING_TOKENS = 32
@@ -88,10 +91,11 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
     The text typed or answered must consist of everything that the line quotes.
 
     Returns:
-        A Lark grammar of whole replies, or None if every such text is longer than `MAX_TEXT`.
+        A Lark grammar of whole replies, or None if every such text is longer than
+        `MAX_QUOTED_TEXT`.
     """
     *thoughts, last = prefix.removesuffix("\n").split("\n")
-    texts = text_pattern(last.removeprefix("from "), goal, max_chars=MAX_TEXT)
+    texts = text_pattern(last.removeprefix("from "), goal, max_chars=MAX_QUOTED_TEXT)
     if texts is None:
         return None
     ids = [
@@ -105,7 +109,7 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
         action = '"stop [" TEXTS "]"'
     return (
         f'start: REPLY\nREPLY: {json.dumps(prefix)} "```" {action} "```"\n'
-        f"TEXTS: {_regex(f' ?(?:{texts})')} & /{TEXT}{{1,{MAX_TEXT}}}/"
+        f"TEXTS: {_regex(f' ?(?:{texts})')} & /{TEXT}{{1,{MAX_QUOTED_TEXT}}}/"
     )
 
 
@@ -323,16 +327,16 @@ class Matcher:
         if self._continuation is not None and "\n" in self._tokenizer.decode_str(ids):
             text = self._tokenizer.decode_str(self._ids)
             if line := re.search(r"^from .*\n", text, re.MULTILINE):
-                self._switch_grammar(self._continuation(text[: line.end()]))
+                self._switch_grammar(self._continuation(text[: line.end()]), len(line[0]))
                 self._continuation = None
 
     @property
     def _tokens_left(self) -> float:
         return math.inf if self._max_tokens is None else self._max_tokens - len(self._ids)
 
-    def _switch_grammar(self, grammar: str | None) -> None:
-        """Continue with `grammar` if the tokens left suffice for its longest text."""
-        if grammar is not None and self._tokens_left >= CLOSING_TOKENS + MAX_TEXT / 2:
+    def _switch_grammar(self, grammar: str | None, longest: int) -> None:
+        """Continue with `grammar` if the tokens left suffice for a text of `longest` characters."""
+        if grammar is not None and self._tokens_left >= CLOSING_TOKENS + longest / 2:
             self._matcher = _new_matcher(self._tokenizer, grammar)
             assert self._matcher.consume_tokens(self._ids), self._matcher.get_error()
             self._check()

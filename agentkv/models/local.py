@@ -53,7 +53,7 @@ class LocalModel:
         budget: int | str | None = None,
         decoding: Decoding = "constrained",
         temperature: float = 0.0,
-        max_new_tokens: int = 256,
+        max_new_tokens: int = 512,
         observation_tokens: int | None = 3840,
         observations: Observations = "whole",
         cache_dtype: str | None = None,

@@ -193,7 +193,8 @@ def test_actions_are_unchanged_and_the_grammar_accepts_annotated_replies(episode
     for old, new in zip(episode.turns, annotated.turns, strict=True):
         assert parse(extract(old.reply)) == parse(extract(new.reply))
         matcher = GRAMMAR.start(new.page, episode.goal)
-        matcher.consume(TEMPLATE.reply(new.reply)[:-1])
+        for id in TEMPLATE.reply(new.reply)[:-1]:
+            matcher.consume([id])
         assert matcher.is_complete
         lines = new.reply.splitlines()
         assert sum(line.startswith("read ") for line in lines) <= MAX_NOTES
