@@ -3,7 +3,7 @@
 import hashlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from train_nano.annotate import annotate
 from train_nano.augment import vary
-from train_nano.episode import Episode, Row, encode, load, refuse_unseen_goals, stretch
+from train_nano.episode import Episode, Row, encode, encode_page, load, refuse_unseen_goals, stretch
 
 _KEPT_PLACES = 0.5
 """Share of the shortened rows whose pages keep the positions that they had in the whole row."""
@@ -39,6 +39,9 @@ class Recordings:
                 episodes.append(episode)
         self.digest = digest.hexdigest()
         """SHA-256 of the content of all files."""
+        self._by_task: dict[str, list[Episode]] = {}
+        for episode in self.tasks:
+            self._by_task.setdefault(task_of(episode), []).append(episode)
 
     def __len__(self) -> int:
         return len(self.tasks) + len(self.random_walks)
@@ -63,22 +66,20 @@ class Recordings:
             thinned: probability that the variant's pages lose elements.
             wrong: share of wrong replies by task. Tasks with few errors are drawn less often.
         """
-        episodes = self.tasks if kind == "task" else self.random_walks
-        odds = [_MIN_ODDS + wrong.get(task_of(episode), 1.0) for episode in episodes]
-        [drawn] = rng.choices(episodes, odds)
+        drawn = self._draw_task(rng, wrong) if kind == "task" else rng.choice(self.random_walks)
         episode = vary(draw_goal(drawn, rng), rng, thinned=thinned)
-        encoded: dict[tuple[int, str], list[int]] = {}
-        # `encoded` is keyed by the identity of pages, so all versions must stay alive.
-        versions = [episode]
-        while len(encode(template, versions[-1], known=encoded).ids) > max_tokens:
-            shorter = empty_page(versions[-1], rng)
-            if shorter is None:
-                break
-            versions.append(shorter)
-        row = encode(template, annotate(versions[-1]), known=encoded)
+        encoded: dict[tuple[int, str], list[int]] = {}  # keyed by the identity of pages
+        shortened = shorten(episode, rng, template, max_tokens=max_tokens, known=encoded)
+        row = encode(template, annotate(shortened), known=encoded)
         if rng.random() < _KEPT_PLACES:
-            row = _keep_places(row, template, episode, versions[-1], encoded)
+            row = _keep_places(row, template, episode, shortened, encoded)
         return replace(row, task=task_of(drawn))
+
+    def _draw_task(self, rng: random.Random, wrong: Mapping[str, float]) -> Episode:
+        """Draw a task, then one of its episodes: suites differ in the number of recorded worlds."""
+        odds = [_MIN_ODDS + wrong.get(task, 1.0) for task in self._by_task]
+        [task] = rng.choices(list(self._by_task), odds)
+        return rng.choice(self._by_task[task])
 
     def page(self, rng: random.Random) -> tuple[str, Page]:
         """Draw a variant of an episode and return its goal and one of its pages."""
@@ -135,21 +136,38 @@ def is_grounded(episode: Episode) -> bool:
     return True
 
 
-def empty_page(episode: Episode, rng: random.Random) -> Episode | None:
-    """Empty a random page that no later reply needs; return None if no such page is left."""
-    copied = [_copied_text(episode.goal, turn.reply) for turn in episode.turns]
+def shorten(
+    episode: Episode,
+    rng: random.Random,
+    template: PlainTemplate,
+    *,
+    max_tokens: int,
+    known: dict[tuple[int, str], list[int]],
+) -> Episode:
+    """Empty random pages until `episode` has about `max_tokens` tokens.
+
+    Pages whose annotated replies note a fact for a later step stay, and so does the last page.
+
+    Args:
+        known: cache of encoded pages, as for `encode`; mutated.
+    """
+    left = len(encode(template, episode, known=known).ids) - max_tokens
     unneeded = [
         index
-        for index, turn in enumerate(episode.turns[:-1])
-        if turn.page.nodes and not _contains_any(turn.page.nodes, copied[index + 1 :])
+        for index, turn in enumerate(annotate(episode).turns[:-1])
+        if turn.page.nodes and not turn.reply.startswith("read ")
     ]
-    if not unneeded:
-        return None
-    chosen = rng.choice(unneeded)
+    rng.shuffle(unneeded)
     turns = list(episode.turns)
-    # The reply names elements that are no longer visible, so it carries no weight.
-    page = replace(turns[chosen].page, nodes=())
-    turns[chosen] = replace(turns[chosen], page=page, counts=False)
+    while left > 0 and unneeded:
+        index = unneeded.pop()
+        turn = turns[index]
+        # The reply names elements that are no longer visible, so it carries no weight.
+        turns[index] = replace(turn, page=replace(turn.page, nodes=()), counts=False)
+        known[id(turns[index].page), turn.note] = encode_page(
+            template, turns[index].page, note=turn.note
+        )
+        left -= len(known[id(turn.page), turn.note]) - len(known[id(turns[index].page), turn.note])
     return replace(episode, turns=tuple(turns))
 
 
@@ -157,8 +175,3 @@ def _copied_text(goal: str, reply: str) -> str:
     """Return the text that `reply` types or answers, or an empty text if the goal contains it."""
     match = re.search(r"```(?:type \[\d+\]|stop) \[(.*?)\](?: \[[01]\])?```", reply)
     return match[1] if match and match[1] not in goal else ""
-
-
-def _contains_any(nodes: Sequence[object], texts: Sequence[str]) -> bool:
-    names = [getattr(node, "name", "") for node in nodes]
-    return any(text and any(text in name or name in text for name in names) for text in texts)

@@ -85,10 +85,10 @@ MOST_ELEMENTS = 36
 LONG_ROWS = 0.6
 """Final share of a run with long recorded rows and needles. They come late because attention makes
 them expensive."""
-HORIZON = 0.2
+HORIZON = 0.25
 """Final share of a run in which some recorded rows keep all of their pages, and needles are as far
 away as nano has positions. A token of a row of 16,384 takes four times as long as one of 4,096."""
-WHOLE = 0.08
+WHOLE = 0.25
 """Share of the recorded rows of that part that keep all of their pages."""
 LONGEST_ROW = 32_768
 """Maximum tokens of such a row, and nano's number of positions."""

@@ -4,12 +4,15 @@ import random
 import re
 
 import pytest
+from tokenizers import Tokenizer
 
+from agentkv.dialog.prompt import PlainTemplate
 from agentkv.dialog.reply import label
 from agentkv_env.actions import extract, parse
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import side_of_name
 from train_nano import reword as reword_module
+from train_nano.annotate import annotate
 from train_nano.augment import (
     drop_elements,
     renumber_elements,
@@ -19,10 +22,11 @@ from train_nano.augment import (
     replace_seed,
     vary,
 )
-from train_nano.data import empty_page, is_grounded
+from train_nano.data import is_grounded, shorten
 from train_nano.drills import Drills
-from train_nano.episode import Episode, Turn, from_json, to_json
+from train_nano.episode import Episode, Turn, encode, from_json, to_json
 from train_nano.reword import reword
+from train_nano.train import MODEL
 
 BOX = Box(0, 0, 1, 1)
 PERSON = "Calan Fenzanell"
@@ -172,17 +176,26 @@ def test_dropping_elements_keeps_those_that_goal_and_replies_mention() -> None:
     assert {PERSON, "by calanfenzanell, 1832"} <= {node.name for node in thinned.nodes}
 
 
-def test_emptying_pages_keeps_the_page_that_holds_the_answer() -> None:
+def test_a_shortened_episode_keeps_the_noted_page_and_the_last() -> None:
+    template = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
     page = Page("http://wiki.localhost/", "Main", (Node("element", "link", "Help", BOX, id=1),))
     first = Turn(page, "at Help\n```click [1]```")
-    episode = make_episode()
-    episode = Episode(episode.goal, (first, *episode.turns, Turn(page, "done\n```stop [1832]```")))
-    rng = random.Random(0)
-    while (shorter := empty_page(episode, rng)) is not None:
-        episode = shorter
-    emptied = [not turn.page.nodes for turn in episode.turns]
-    assert emptied == [True, False, False, False]
-    assert [turn.counts for turn in episode.turns] == [False, True, True, True]
+    answer = Turn(page, "done\n```stop [1832]```")
+    episode = Episode(make_episode().goal, (first, *make_episode().turns, answer))
+
+    def emptied(max_tokens: int) -> list[bool]:
+        shorter = shorten(episode, random.Random(0), template, max_tokens=max_tokens, known={})
+        assert [turn.counts for turn in shorter.turns] == [
+            bool(turn.page.nodes) for turn in shorter.turns
+        ]
+        return [not turn.page.nodes for turn in shorter.turns]
+
+    noted = [turn.reply.startswith("read ") for turn in annotate(episode).turns]
+    assert sum(noted) == 1
+    assert emptied(0) == [not noted for noted in noted[:-1]] + [False]
+    length = len(encode(template, episode).ids)
+    assert emptied(length) == [False] * len(noted)
+    assert sum(emptied(length - 1)) == 1
 
 
 def test_an_episode_is_grounded_if_its_answer_was_on_a_page_or_is_n_a() -> None:

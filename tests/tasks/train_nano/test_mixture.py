@@ -56,8 +56,23 @@ def test_tasks_with_fewer_errors_are_drawn_less_often() -> None:
     drawn = Counter(
         source.row("task", "episodes", 0, rng, left=1.0, wrong=wrong).task for _ in range(60)
     )
-    # Equal odds would give one in 75. Odds of 1.05 against 74 times 0.05 give about one in five.
-    assert 4 <= drawn[hard] <= 28 and set(drawn) <= tasks
+    # Equal odds would give one in 174. Odds of 1.05 against 173 times 0.05 give one in ten.
+    assert 2 <= drawn[hard] <= 20 and set(drawn) <= tasks
+
+
+def test_tasks_are_drawn_equally_often_from_one_world_or_from_many(tmp_path: Path) -> None:
+    for name in ("miniwob-1000000", "miniwob-1000001", "vwa75-1000000"):
+        path = RECORDINGS / f"{name}.jsonl.xz"
+        (tmp_path / path.name).symlink_to(path)
+    recordings, rng = Recordings(tmp_path), random.Random(5)
+    rows = [
+        recordings.row("task", rng, TEMPLATE, max_tokens=300, thinned=0.0, wrong={})
+        for _ in range(150)
+    ]
+    tasks = {task_of(episode) for episode in recordings.tasks}
+    share = sum(task.startswith("miniwob") for task in tasks) / len(tasks)
+    drawn = sum(row.task.startswith("miniwob") for row in rows) / len(rows)
+    assert abs(drawn - share) < 0.1 < 2 * share / (1 + share) - share
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +112,7 @@ def test_rows_grow_towards_the_end_of_a_run(tmp_path: Path) -> None:
         left: Counter(source.longest_row(left, rng) for _ in range(1000))
         for left in (1.0, 0.5, 0.1)
     }
-    assert drawn == {1.0: {240: 1000}, 0.5: {600: 1000}, 0.1: {600: 903, LONGEST_ROW: 97}}
+    assert drawn == {1.0: {240: 1000}, 0.5: {600: 1000}, 0.1: {600: 753, LONGEST_ROW: 247}}
     assert source.step_tokens("episodes", 0.5) == 8192 < source.step_tokens("episodes", 0.1)
 
 
