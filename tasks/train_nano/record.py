@@ -96,11 +96,15 @@ def record(
         The episodes, and why others were dropped.
 
     Raises:
-        ValueError: the suite is unknown or held out, or `seed` belongs to an evaluation world.
+        ValueError: the suite is unknown, held out or without solutions, or `seed` belongs to an
+            evaluation world.
     """
-    known = [name for name, suite in SUITES.items() if not suite.is_held_out]
+    known = [name for name, each in SUITES.items() if not each.is_held_out and name != "miniwob"]
     if suite not in known:
-        why = "measures what training has not seen" if suite in SUITES else "is unknown"
+        if suite == "miniwob":
+            why = "has scripts, which `train_nano.record_miniwob` records"
+        else:
+            why = "measures what training has not seen" if suite in SUITES else "is unknown"
         raise ValueError(f"suite {suite!r} {why}; suites to record: {', '.join(known)}")
     if seed < FIRST_TRAINING_SEED:
         raise ValueError(
