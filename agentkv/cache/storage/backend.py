@@ -14,14 +14,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
-from agentkv.cache.storage.table import Run, Table, Which
+from agentkv.cache.storage.codes import append_quantized, merge_blocks
+from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.table import Run, Which
 from agentkv.policies.entries import Drop, DropOne, Selection
 from agentkv_kernels.attention import attend, weights
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
-from agentkv_kernels.formats import BLOCK, merge
-from agentkv_kernels.layout import BLOCK_IDS, KEYS, NORMS, TRACKED, VALUES
+from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.layout import KEYS, NORMS, TRACKED, VALUES
 
 LastWeights = Callable[[int], Tensor]
 """A number of queries to the weights (n, q, T) of the last q: mean over a segment's query heads."""
@@ -249,7 +250,7 @@ class Backend:
             split = list(zip(runs, storage.codes.counts, strict=True))
             dense = [(max(a - n, 0), max(b - n, 0)) for (a, b), n in split]
             storage.codes.drop([(min(a, n), min(b, n)) for (a, b), n in split])
-            self._merge_blocks(storage)
+            merge_blocks(storage)
         storage.dense.drop(dense)
         storage.metadata.drop(runs)
 
@@ -278,7 +279,7 @@ class Backend:
                 quantized.append(None if pick is None or split == count else pick[:split])
                 dense.append(None if pick is None else pick[split:] - count)
             storage.codes.keep(quantized)
-            self._merge_blocks(storage)
+            merge_blocks(storage)
         storage.dense.keep(dense)
         storage.metadata.keep(picks)
 
@@ -287,7 +288,7 @@ class Backend:
         for table in (storage.metadata, storage.dense, storage.codes):
             if table is not None:
                 table.trim()
-        self._merge_blocks(storage)
+        merge_blocks(storage)
 
     # ---- quantizing
 
@@ -306,7 +307,7 @@ class Backend:
         def oldest(field: int, segment: int) -> tuple[Tensor, bool]:
             return storage.dense.entries(field, segment)[:, : counts[segment]], False
 
-        self._append_quantized(storage, counts, oldest)
+        append_quantized(storage, counts, oldest)
         storage.dense.drop([(0, count) for count in counts])
 
     def quantize(self, storage: LayerStorage, picks: Sequence[Tensor]) -> None:
@@ -332,86 +333,9 @@ class Backend:
             pick = picks[segment] - num_quantized[segment]
             return storage.dense.entries(field, segment)[:, pick], True
 
-        self._append_quantized(storage, [pick.shape[0] for pick in picks], picked)
+        append_quantized(storage, [pick.shape[0] for pick in picks], picked)
         storage.dense.keep(stays)
         storage.metadata.keep(orders)
-
-    def _append_quantized(
-        self,
-        storage: LayerStorage,
-        counts: Sequence[int],
-        read: Callable[[int, int], tuple[Tensor, bool]],
-    ) -> None:
-        """Encode entries and append them to the codes.
-
-        Codes are made once, from entries in the model's dtype.
-
-        Args:
-            counts: number of entries per segment.
-            read: field and segment to the entries (W, T, D), and whether they are a copy.
-        """
-        codes, scales, form = storage.codes, storage.scales, storage.layout.format
-        assert codes is not None and form is not None
-        meter = codes.meter
-        codes.extend(counts)
-        first_blocks: list[int] = []
-        if scales is not None:
-            first_blocks = scales.counts
-            scales.extend([-(-count // BLOCK) for count in counts])
-        table, *scale_fields = storage.scale_fields
-        for segment, count in enumerate(counts):
-            if not count:
-                continue
-            for field, scale_field in zip((KEYS, VALUES), scale_fields, strict=True):
-                x, is_copy = read(field, segment)
-                with meter.counting(*([x] if is_copy else [])):
-                    new_codes, new_scales = form.encode(x)
-                    with meter.counting(new_codes, new_scales):
-                        codes.entries(field, segment)[:, -count:] = new_codes
-                        last = table.entries(scale_field, segment)[:, -new_scales.shape[1] :]
-                        last.copy_(new_scales)
-                        del new_codes, new_scales, last
-                    del x
-            if scales is not None:
-                ids = torch.arange(count, device=storage.device) // BLOCK + first_blocks[segment]
-                codes.entries(BLOCK_IDS, segment)[0, -count:] = ids
-        self._merge_blocks(storage)
-
-    def _merge_blocks(self, storage: LayerStorage) -> None:
-        """Merge the blocks of segments that have more than `max_blocks`.
-
-        Merging shifts integers and decodes nothing.
-        """
-        codes, scales = storage.codes, storage.scales
-        if codes is None or scales is None:
-            return
-        counts, blocks = codes.counts, scales.counts
-        sparse = [have > max_blocks(count) for have, count in zip(blocks, counts, strict=True)]
-        if not any(sparse):
-            return
-        runs = [(0, 0)] * len(counts)
-        for segment in (i for i, is_sparse in enumerate(sparse) if is_sparse):
-            # scales of merged blocks replace the first ones, and the others are dropped
-            num_merged = -(-counts[segment] // BLOCK)
-            runs[segment] = (num_merged, blocks[segment])
-            if num_merged:
-                _merge_segment(codes, scales, segment, num_merged)
-        scales.drop(runs)
-
-
-def _merge_segment(codes: Table, scales: Table, segment: int, num_merged: int) -> None:
-    """Merge a segment's blocks into `num_merged`, whose scales come first."""
-    meter, ids = codes.meter, codes.entries(BLOCK_IDS, segment)[0]
-    old_ids = ids.clone()
-    with meter.counting(old_ids):
-        for field in (KEYS, VALUES):
-            own_codes, own_scales = (table.entries(field, segment) for table in (codes, scales))
-            new_codes, new_scales, new_ids = merge(own_codes, own_scales, old_ids)
-            with meter.counting(new_codes, new_scales, new_ids):
-                own_codes.copy_(new_codes)
-                own_scales[:, :num_merged] = new_scales
-                ids.copy_(new_ids)
-                del new_codes, new_scales, new_ids
 
 
 def by_segment(storage: LayerStorage, x: Tensor) -> Tensor:
