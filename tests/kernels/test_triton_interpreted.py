@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 
@@ -85,7 +84,6 @@ def test_the_backend_does_what_plain_torch_does():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", CHECKS | ON_A_DEVICE)
 def test_the_kernels_do_on_a_device_what_the_reference_does(name):
     (CHECKS | ON_A_DEVICE)[name]("cuda")
@@ -93,7 +91,6 @@ def test_the_kernels_do_on_a_device_what_the_reference_does(name):
 
 @needs_caches
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", cache_checks.CHECKS)
 def test_a_cache_on_a_device_steps_through_the_kernels_as_in_plain_torch(name):
     cache_checks.check(name, "cuda")
@@ -101,7 +98,6 @@ def test_a_cache_on_a_device_steps_through_the_kernels_as_in_plain_torch(name):
 
 @needs_caches
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["full", "window", "h2o"])
 def test_a_step_of_a_cache_does_not_wait_for_the_device(name):
     cache_checks.check_unwaited(name, "cuda")
@@ -109,7 +105,6 @@ def test_a_step_of_a_cache_does_not_wait_for_the_device(name):
 
 @needs_caches
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", cache_checks.CHECKS)
 def test_a_cache_gives_the_memory_of_a_device_back(name):
     cache_checks.check_given_back(name, "cuda")

@@ -11,7 +11,6 @@ from agentkv_tasks.bench.speed.clock import Clock  # noqa: E402
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_memory_of_a_device_is_measured_where_a_model_is_on_it() -> None:
     episode = Episode(
         settings=read_settings(policies=("window",), chunk=96, device="cuda"),
@@ -31,7 +30,6 @@ def test_the_memory_of_a_device_is_measured_where_a_model_is_on_it() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_clock_waits_for_what_the_device_does() -> None:
     # the last one, which is not the current one where there are several
     device = torch.device("cuda", torch.cuda.device_count() - 1)
