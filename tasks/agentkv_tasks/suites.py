@@ -22,6 +22,8 @@ class NamedSuite:
     tasks: Callable[[World], list[Task]]
     is_held_out: bool = False
     """Training must not see the suite, and nano's recorder refuses it."""
+    has_solutions: bool = True
+    """Whether tasks ship a solution; the pages of MiniWoB++ have scripts instead."""
 
 
 def _vwa75(world: World) -> list[Task]:
@@ -86,6 +88,7 @@ SUITES = {
     "miniwob": NamedSuite(
         "70 pages of MiniWoB++ with two seeds each; needs the package miniwob",
         _miniwob,
+        has_solutions=False,
     ),
 }
 

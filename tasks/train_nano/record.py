@@ -87,6 +87,11 @@ class Recorder:
         return self._rng.choice(links)
 
 
+def recordable_suites() -> list[str]:
+    """Return the suites with solutions that training may see."""
+    return [name for name, suite in SUITES.items() if suite.has_solutions and not suite.is_held_out]
+
+
 def record(
     seed: int, suite: str, browsers: "Browsers", ocr: Ocr | None
 ) -> tuple[list[Episode], list[str]]:
@@ -99,12 +104,14 @@ def record(
         ValueError: the suite is unknown, held out or without solutions, or `seed` belongs to an
             evaluation world.
     """
-    known = [name for name, each in SUITES.items() if not each.is_held_out and name != "miniwob"]
+    known = recordable_suites()
     if suite not in known:
-        if suite == "miniwob":
-            why = "has scripts, which `train_nano.record_miniwob` records"
+        if suite not in SUITES:
+            why = "is unknown"
+        elif SUITES[suite].is_held_out:
+            why = "measures what training has not seen"
         else:
-            why = "measures what training has not seen" if suite in SUITES else "is unknown"
+            why = "has no solutions"
         raise ValueError(f"suite {suite!r} {why}; suites to record: {', '.join(known)}")
     if seed < FIRST_TRAINING_SEED:
         raise ValueError(
@@ -182,7 +189,14 @@ class Browsers:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record solutions in training worlds.")
-    parser.add_argument("--tasks", nargs="+", metavar="SUITE", default=["vwa75"])
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=recordable_suites(),
+        metavar="SUITE",
+        default=["vwa75"],
+        help="suites to record (default: vwa75); `train_nano.record_miniwob` records miniwob",
+    )
     parser.add_argument("--first", type=int, default=FIRST_TRAINING_SEED)
     parser.add_argument("--worlds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=RECORDINGS)

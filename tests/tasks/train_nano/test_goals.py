@@ -105,15 +105,23 @@ def test_a_recording_with_such_a_goal_is_neither_written_nor_trained_on(
         Recordings(tmp_path)
 
 
-def test_the_recorder_of_solutions_names_the_one_for_miniwob() -> None:
-    with Browsers() as browsers, pytest.raises(ValueError, match="record_miniwob"):
-        record(FIRST_TRAINING_SEED, "miniwob", browsers, ocr=None)
-
-
 @pytest.mark.parametrize("suite", [name for name, suite in SUITES.items() if suite.is_held_out])
 def test_the_recorder_refuses_a_suite_that_measures_what_training_has_not_seen(suite: str) -> None:
     with pytest.raises(ValueError, match=f"'{suite}' measures what training has not seen"):
         record(FIRST_TRAINING_SEED, suite, Browsers(), None)
+
+
+def test_the_recorder_refuses_a_suite_without_solutions() -> None:
+    with pytest.raises(ValueError, match="'miniwob' has no solutions; suites to record: vwa75"):
+        record(FIRST_TRAINING_SEED, "miniwob", Browsers(), None)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_has_solutions_if_it_says_so(name: str) -> None:
+    if name == "miniwob":
+        pytest.importorskip("miniwob")
+    tasks = SUITES[name].tasks(World(FIRST_TRAINING_SEED))
+    assert SUITES[name].has_solutions == any(task.solution for task in tasks)
 
 
 def test_both_suites_of_unseen_goals_and_flows_are_held_out() -> None:
