@@ -118,8 +118,6 @@ def test_the_recorder_refuses_a_suite_without_solutions() -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_has_solutions_if_it_says_so(name: str) -> None:
-    if name == "miniwob":
-        pytest.importorskip("miniwob")
     tasks = SUITES[name].tasks(World(FIRST_TRAINING_SEED))
     assert SUITES[name].has_solutions == any(task.solution for task in tasks)
 
