@@ -66,8 +66,8 @@ STAGES: dict[str, Stage] = {
     ),
     "episodes": Stage(
         {
-            "task": 0.6, "stroll": 0.01, "quote": 0.03, "errand": 0.07, "gathering": 0.13,
-            "drill": 0.01, "recall": 0.04, "needle": 0.06, "copy": 0.05,
+            "task": 0.72, "stroll": 0.01, "quote": 0.02, "errand": 0.05, "gathering": 0.08,
+            "drill": 0.01, "recall": 0.02, "needle": 0.06, "copy": 0.03,
         },
         frozenset(),
         (0,),
@@ -85,10 +85,10 @@ MOST_ELEMENTS = 36
 LONG_ROWS = 0.6
 """Final share of a run with long recorded rows and needles. They come late because attention makes
 them expensive."""
-HORIZON = 0.25
+HORIZON = 0.15
 """Final share of a run in which some recorded rows keep all of their pages, and needles are as far
 away as nano has positions. A token of a row of 16,384 takes four times as long as one of 4,096."""
-WHOLE = 0.25
+WHOLE = 0.15
 """Share of the recorded rows of that part that keep all of their pages."""
 LONGEST_ROW = 32_768
 """Maximum tokens of such a row, and nano's number of positions."""

@@ -295,6 +295,12 @@ def main() -> None:
         "--tokens", type=int, default=Settings().tokens, help="tokens of the whole run"
     )
     parser.add_argument(
+        "--rate",
+        type=float,
+        default=Settings().rate,
+        help="highest learning rate (default: %(default)s)",
+    )
+    parser.add_argument(
         "--start",
         type=Path,
         metavar="FOLDER",
@@ -324,7 +330,9 @@ def main() -> None:
         help="data type of matrix products",
     )
     options = parser.parse_args()
-    settings = replace(Settings(), tokens=options.tokens, dtype=options.dtype)
+    settings = replace(
+        Settings(), tokens=options.tokens, rate=options.rate, dtype=options.dtype
+    )
     if options.export:
         trainer = load_trainer(options.work, settings, options.start)
         save_tokenizer(trainer.tokenizer, options.export)
