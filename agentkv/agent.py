@@ -23,7 +23,7 @@ class Agent:
         model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
             scripted one.
         policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations,
-        cache_dtype:
+        cache_dtype, pins:
             as in `LocalModel.with_cache`; without effect on any other `Model`.
         strict: parse replies exactly as VisualWebArena does; False also accepts common deviations.
         max_parse_failures: an episode ends after this many replies in a row that cannot be parsed.
@@ -50,6 +50,7 @@ class Agent:
         observation_tokens: int | None = 3840,
         observations: Observations = "whole",
         cache_dtype: str | None = None,
+        pins: bool = True,
         strict: bool = False,
         max_parse_failures: int = 3,
         max_repeats: int = 5,
@@ -68,6 +69,7 @@ class Agent:
                 observation_tokens=observation_tokens,
                 observations=observations,
                 cache_dtype=cache_dtype,
+                pins=pins,
             )
         self.model: Model = model
         self._strict = strict

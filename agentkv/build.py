@@ -176,6 +176,7 @@ def make_acting(
         prefill=settings.prefill,
         chunk=settings.chunk,
         cache_dtype=cache_dtype_for(settings, model),
+        pins=settings.pins,
     )
 
 

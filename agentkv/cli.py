@@ -73,6 +73,7 @@ def run(
     max_new_tokens: options.ReplyTokens = 512,
     observation_tokens: options.PageTokens = 3840,
     observations: options.Observations = "whole",
+    pins: options.Pins = True,
     timeout: options.Timeout = 900.0,
     step_timeout: options.StepTimeout = 300.0,
     scoring: options.Scoring = "compat",
@@ -114,6 +115,7 @@ def run(
             "max_new_tokens": max_new_tokens,
             "observation_tokens": observation_tokens,
             "observations": observations,
+            "pins": pins,
             "timeout_s": timeout,
             "strict": strict,
             "ocr": ocr,
@@ -237,6 +239,7 @@ def act(
     budget: options.RunBudget = None,
     decoding: options.Decoding = "constrained",
     observations: options.Observations = "whole",
+    pins: options.Pins = True,
     max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
     browser_path: options.Browser = None,
 ) -> None:
@@ -253,6 +256,7 @@ def act(
             "budget": options.read_budget(budget),
             "decoding": decoding,
             "observations": observations,
+            "pins": pins,
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))

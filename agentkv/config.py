@@ -198,6 +198,10 @@ class RunSettings(_Settings):
     `auto` is the checkpoint's if that has 16 bits, else bfloat16; `model` is what the model
     computes in."""
 
+    pins: bool = True
+    """Keep the goal, and the instructions before it, in the cache under every policy; they count in
+    the budget. False: the policy alone decides, as in its paper."""
+
     strict: bool = False
     """Parse actions exactly as VisualWebArena does; False avoids its known parsing flaws."""
     max_steps: int | None = Field(default=None, ge=1)

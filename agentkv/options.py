@@ -105,6 +105,13 @@ Observations = Annotated[
         help="whole: every page in full; changes: only what changed since the last visit."
     ),
 ]
+Pins = Annotated[
+    bool,
+    typer.Option(
+        "--pins/--no-pins",
+        help="Keep the goal in the cache under every policy, or let the policy decide.",
+    ),
+]
 Timeout = Annotated[float, typer.Option(min=1, help="Maximum seconds per episode.")]
 StepTimeout = Annotated[
     float, typer.Option(min=1, help="Seconds without a step after which the worker is killed.")

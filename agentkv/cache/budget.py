@@ -1,10 +1,12 @@
 """Budgets, in tokens, as a share of the tokens seen or in bytes, and what they allow each layer."""
 
+import bisect
 import math
 import re
 from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
+from agentkv.cache.spans import NO_PINS, Pins
 from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.defaults import BUDGET
 from agentkv.policies.entries import PolicyError
@@ -74,7 +76,7 @@ def default_budget(policy: Policy) -> Budget:
 
 
 class Allowance:
-    """Entries that each layer may hold, depending on how many tokens were seen.
+    """Entries that each layer may hold, depending on the tokens seen and on those pinned.
 
     Args:
         policy: the policy as requested.
@@ -88,20 +90,23 @@ class Allowance:
         self.policy = policy
         self.batch = batch
         """Sequences that share bytes."""
+        self._geometry = geometry
+        self._budget = budget
         self._num_layers = len(geometry.policy_layers)
-        self._share = budget if isinstance(budget, Share) else None
-        self._least = 1
-        self._layers: tuple[tuple[int, int], tuple[int, ...]] = ((0, 0), ())
+        self._has_window = geometry.layers[geometry.policy_layers[0]].window is not None
+        self._layers: tuple[tuple[int, int, Policy | None], tuple[int, ...]] = ((0, 0, None), ())
         self.state: EnergyState = {}
         """Energies that a learning allocator uses until the next context begins."""
         self.begin_context()
+        self._bytes_fit = 0
+        """Entries that a budget in bytes holds."""
         if isinstance(budget, Bytes):
-            self._fitted = _fit_bytes(policy, budget.count, geometry, batch)
-        elif isinstance(budget, Share):
-            self._least = _least_rows(policy)
-            self._fitted = policy.fitted(self._least)
-        else:
-            self._fitted = policy.fitted(budget)
+            self._bytes_fit = _fit_bytes(policy, budget.count, geometry, batch)
+        self._least: tuple[tuple[int, int], int] | None = None
+        """Latest number of pinned tokens (leading, others), and the entries they need at least."""
+        self._fitted: tuple[tuple[int | None, int, int], Policy] | None = None
+        """Latest fitted policy, with its entries and pinned tokens."""
+        self.at(0)
 
     def begin_context(self) -> None:
         """Use everything learned so far: within a context, only earlier contexts count."""
@@ -110,61 +115,97 @@ class Allowance:
 
     def use_state(self, state: EnergyState) -> None:
         """Use these energies until the next context begins."""
-        self.state, self._layers = state, ((0, 0), ())
+        self.state, self._layers = state, ((0, 0, None), ())
 
-    def at(self, num_seen: int) -> Policy:
-        """Return the policy with its budget filled in, after `num_seen` tokens of a sequence."""
-        if self._share is not None:
-            # exact arithmetic gives 38 for 40 % of 96; the small term undoes rounding
-            wanted = math.floor(self._share.of_seen * num_seen + 1e-6)
-            num_entries = max(self._least, self._share.floor, wanted)
-            if self._fitted.gate.ceiling != num_entries:
-                self._fitted = self.policy.fitted(num_entries)
-        return self._fitted
+    def at(self, num_seen: int, pins: Pins = NO_PINS) -> Policy:
+        """Return the policy with its budget filled in, after `num_seen` tokens of a sequence.
 
-    def layer(self, index: int, num_seen: int, confidence: float | None = None) -> int | None:
+        Raises:
+            PolicyError: the pinned tokens do not fit into the budget.
+        """
+        leading, others = self.pinned(num_seen, pins)
+        key = (self._entries(num_seen, leading, others), leading, others)
+        if self._fitted is None or self._fitted[0] != key:
+            fitted = self.policy.fitted(key[0], leading=leading, pinned=others)
+            if isinstance(self._budget, Bytes) and pins.ranges:
+                _require_bytes(fitted, self._budget.count, self._geometry, self.batch)
+            self._fitted = key, fitted
+        return self._fitted[1]
+
+    def pinned(self, num_seen: int, pins: Pins) -> tuple[int, int]:
+        """Return how many tokens are pinned at the start of a sequence, where they serve as sinks,
+        and how many elsewhere.
+
+        Where a window of the model's own hides the start, no pinned token is a sink.
+        """
+        if not pins.ranges:
+            return 0, 0
+        leading = 0 if self._has_window else pins.leading(num_seen)
+        return leading, pins.count(num_seen) - leading
+
+    def _entries(self, num_seen: int, leading: int, others: int) -> int | None:
+        """Return the entries per head of all layers on average; None for no budget."""
+        if isinstance(self._budget, Bytes):
+            return self._bytes_fit
+        if not isinstance(self._budget, Share):
+            return self._budget
+        if self._least is None or self._least[0] != (leading, others):
+            self._least = (leading, others), _least_rows(self.policy, leading, others)
+        # exact arithmetic gives 38 for 40 % of 96; the small term undoes rounding
+        wanted = math.floor(self._budget.of_seen * num_seen + 1e-6)
+        return max(self._least[1], self._budget.floor, wanted)
+
+    def layer(
+        self, index: int, num_seen: int, confidence: float | None = None, pins: Pins = NO_PINS
+    ) -> int | None:
         """Entries per head for the layer of this number among those the policy acts on; see
         `layers`."""
-        shares = self.layers(num_seen, confidence)
+        shares = self.layers(num_seen, confidence, pins)
         return None if shares is None else shares[index]
 
-    def layers(self, num_seen: int, confidence: float | None = None) -> tuple[int, ...] | None:
+    def layers(
+        self, num_seen: int, confidence: float | None = None, pins: Pins = NO_PINS
+    ) -> tuple[int, ...] | None:
         """Entries per head for each layer the policy acts on; None for any number.
 
         Args:
             confidence: of the next token; None: allow the most that the gate ever does.
+            pins: of the sequence.
         """
-        policy = self.at(num_seen)
+        policy = self.at(num_seen, pins)
         gate = policy.gate
         num_entries = gate.ceiling if confidence is None else gate.budget(confidence)
         if num_entries is None:
             return None
         key, shares = self._layers
-        if key != (num_entries, num_seen):
+        if key[:2] != (num_entries, num_seen) or key[2] is not policy:
             allocator = policy.allocator
             if allocator.learns and isinstance(allocator, Learner):
                 allocator = allocator.with_state(self.state)
             shares = allocator.layers(num_entries, self._num_layers, num_seen)
-            self._layers = ((num_entries, num_seen), shares)
+            self._layers = ((num_entries, num_seen, policy), shares)
         return shares
 
 
-def _least_rows(policy: Policy) -> int:
+def _least_rows(policy: Policy, leading: int = 0, pinned: int = 0) -> int:
     if policy.gate.ceiling is not None:
         raise PolicyError(
             f"the policy brings its own budget of {policy.gate.ceiling} tokens; give no other"
         )
-    policy.fitted(AMPLE)  # raises what has nothing to do with the budget's size
-    for num_entries in range(1, AMPLE):
+
+    def fits(num_entries: int) -> bool:
         try:
-            policy.fitted(num_entries)
+            policy.fitted(num_entries, leading=leading, pinned=pinned)
         except PolicyError:
-            continue
-        return num_entries
-    raise AssertionError("an ample budget fits")
+            return False
+        return True
+
+    policy.fitted(AMPLE, leading=leading, pinned=pinned)  # raises what no budget would mend
+    return bisect.bisect_left(range(1, AMPLE + 1), True, key=fits) + 1
 
 
-def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -> Policy:
+def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -> int:
+    """Return how many entries per layer and head fit into so many bytes. Raises PolicyError."""
     low = _least_rows(policy)
     if not policy.gate.bounded:
         raise PolicyError(
@@ -186,4 +227,14 @@ def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -
             low = middle
         else:
             high = middle
-    return policy.fitted(low)
+    return low
+
+
+def _require_bytes(fitted: Policy, num_bytes: int, geometry: Geometry, batch: int) -> None:
+    """Raise PolicyError if layers that must hold pinned tokens exceed so many bytes."""
+    needed = resting_bytes(fitted, geometry, batch)
+    if needed > num_bytes:
+        raise PolicyError(
+            f"with its pinned tokens the cache needs {needed} bytes, its budget has {num_bytes}; "
+            "pin fewer tokens or raise the budget"
+        )

@@ -21,16 +21,18 @@ from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, co
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention, Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
-from agentkv.cache.hf.compat import Handle, Misuse, TransformersLayer, outside_compile
+from agentkv.cache.hf.compat import Handle, TransformersLayer, outside_compile
 from agentkv.cache.hf.families import DTYPES, describe, output_projection
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
+from agentkv.cache.spans import Found
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv.defaults import CHUNK, POLICY
-from agentkv.policies.entries import PolicyError
+from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import policy as named_policy
 
@@ -174,7 +176,9 @@ class Cache(HookedCache):
     @property
     def fitted(self) -> Policy:
         """The policy with its budget filled in, for the sequence that has seen most."""
-        return self.evictor.allowance.at(max(self.cache_layers[0].fed, default=0))
+        fed = self.evictor.fed
+        most = fed.index(max(fed))
+        return self.evictor.allowance.at(fed[most], self.evictor.spans.pins(most))
 
     @property
     def seen(self) -> int:
@@ -219,11 +223,110 @@ class Cache(HookedCache):
         """Audit the whole structure. Raises AssertionError naming what is broken."""
         for layer in self.cache_layers:
             layer.check()
+            for i, each in enumerate(self.evictor.spans.sequences if layer.policy else ()):
+                for start, stop in each.pins.ranges if layer.is_filled else ():
+                    assert not layer.num_missing(i, start, stop), "a pinned token has left"
             assert layer.seen == self.seen, "layers have seen different numbers of tokens"
         assert self.nbytes == self.meter.live, f"{self.nbytes} bytes, {self.meter.live} metered"
         assert self.meter.live <= self.meter.peak
         ids = self.ids
         assert ids is None or ids.shape == (self.batch, self.seen), "token ids are incomplete"
+
+    # ---- labels and pins
+
+    def spans(self, sequence: int = 0) -> tuple[Span, ...]:
+        """Return the labelled spans of a sequence, in order of position."""
+        return self.evictor.spans.sequences[sequence].labelled
+
+    def pins(self, sequence: int = 0) -> tuple[range, ...]:
+        """Return the pinned positions of a sequence, those of tokens that will come included.
+
+        A range of tokens that are pinned as they come ends with the newest token.
+        """
+        num_seen = self.evictor.fed[sequence]
+        return tuple(
+            range(start, num_seen if stop is None else stop)
+            for start, stop in self.evictor.spans.pins(sequence).ranges
+        )
+
+    def label(
+        self,
+        label: str,
+        tokens: int | None = None,
+        *,
+        start: int | None = None,
+        pinned: bool = False,
+        sequence: int | None = None,
+    ) -> None:
+        """Label tokens, usually before they are fed, and pin them if wanted.
+
+        Policies see labels (`Entries.spans`), and `pin`, `unpin` and `drop` find spans by them. A
+        pinned token counts in the budget and never leaves. Calls may be queued: the first for the
+        next 40 tokens, the second for the 900 after them, and so on. A label for tokens that were
+        not fed may be replaced by another one.
+
+        Args:
+            label: such as "goal" or "page 3"; several spans may share one.
+            tokens: number of tokens; None: all up to the next label.
+            start: position of the first one, among the sequence's own tokens. None: the first token
+                that was neither fed nor labelled.
+            pinned: pin the tokens, those that are not fed yet as they come.
+            sequence: number of the only sequence to label; None: all sequences.
+
+        Raises:
+            Misuse: a ValueError; the span overlaps another one, or tokens to pin have left.
+            PolicyError: a ValueError; the pinned tokens do not fit into the budget.
+        """
+        self.progress.require_rest()
+        evictor = self.evictor
+        changed = evictor.spans.labelled(
+            label, tokens, start=start, pinned=pinned, fed=evictor.fed, sequence=sequence
+        )
+        evictor.use_spans(changed)
+
+    def pin(self, span: str | range | Span, *, sequence: int | None = None) -> None:
+        """Keep tokens from eviction: all spans of a label, or a range of positions.
+
+        Pinned tokens count in the budget. They may be quantized, and a window of the model's own
+        still hides them.
+
+        Args:
+            sequence: number of the only sequence to pin in; None: all sequences.
+
+        Raises:
+            Misuse: a ValueError; the tokens were not seen, or some have left.
+            PolicyError: a ValueError; the pinned tokens do not fit into the budget.
+        """
+        self.progress.require_rest()
+        self.evictor.use_spans(self.evictor.spans.pinned(self._find(span, sequence)))
+
+    def unpin(self, span: str | range | Span, *, sequence: int | None = None) -> None:
+        """Let pinned tokens be evicted again; tokens that are not pinned stay as they are.
+
+        Raises:
+            Misuse: a ValueError; the tokens were not seen.
+        """
+        self.progress.require_rest()
+        self.evictor.use_spans(self.evictor.spans.unpinned(self._find(span, sequence)))
+
+    @torch.no_grad()
+    def drop(self, span: str | range | Span, *, sequence: int | None = None) -> None:
+        """Drop tokens from all layers, pinned ones too, and return their memory.
+
+        All other tokens keep their positions.
+
+        Raises:
+            Misuse: a ValueError; the tokens were not seen.
+        """
+        found = self._find(span, sequence)
+        with self.progress.changing():
+            for layer in self.cache_layers:
+                for i, start, stop in found:
+                    layer.drop_span(i, start, stop)
+            self.evictor.use_spans(self.evictor.spans.unpinned(found))
+
+    def _find(self, span: str | range | Span, sequence: int | None) -> list[Found]:
+        return self.evictor.spans.find(span, self.evictor.fed, sequence)
 
     # ---- feeding
 
@@ -357,6 +460,8 @@ class Cache(HookedCache):
             )
         if self.batch is None:
             self.evictor.set_batch(batch)
+            self.evictor.spans.set_batch(batch)
+        self.evictor.require_room(num_tokens)
 
     def begin(self) -> None:
         self.progress.begin()
@@ -517,6 +622,7 @@ class Cache(HookedCache):
                 self.evictor.shrink()
             for layer in self.cache_layers:
                 layer.reorder(index)
+            self.evictor.spans.reorder(index)
             self.token_ids.reorder(index)
             self._new_confidences = None
             if self.confidences is not None:

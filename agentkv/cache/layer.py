@@ -245,6 +245,32 @@ class CacheLayer(Addressed):
     def _observer(self, tracker: Tracker) -> MassObserver:
         return _TrackerUpdate(tracker, self.storage, self.fed)
 
+    def num_missing(self, sequence: int, start: int, stop: int | None) -> int:
+        """Return how many tokens of positions start..stop - 1 have left a segment of a sequence,
+        at most; tokens that the layer's window hides do not count.
+
+        Args:
+            stop: None for the newest token.
+        """
+        num_seen, window = self.fed[sequence], self.shape.window
+        stop = num_seen if stop is None else min(stop, num_seen)
+        if window is not None:
+            start = max(start, num_seen - window + 1)
+        storage, missing = self.storage, 0
+        for segment in storage.segments(sequence):
+            positions = storage.positions(segment)
+            held = int(((positions >= start) & (positions < stop)).sum())
+            missing = max(missing, stop - start - held)
+        return missing
+
+    def drop_span(self, sequence: int, start: int, stop: int) -> None:
+        """Drop the entries of positions start..stop - 1 of a sequence."""
+        if self.is_filled:
+            ranges = [(0, 0)] * self.storage.num_segments
+            for segment in self.storage.segments(sequence):
+                ranges[segment] = (start, stop)
+            self.backend.drop_span(self.storage, ranges)
+
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         before = self.storage

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf.compat import Handle, Misuse, outside_compile
+from agentkv.cache.hf.compat import Handle, outside_compile
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.misuse import Misuse
 
 T = TypeVar("T")
 

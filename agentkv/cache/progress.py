@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agentkv.cache.hf.compat import Misuse
+from agentkv.cache.misuse import Misuse
 
 UNFINISHED = (
     "this cache is not between forwards: a forward or an eviction is going on or did not end. "

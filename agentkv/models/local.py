@@ -57,6 +57,7 @@ class LocalModel:
         observation_tokens: int | None = 3840,
         observations: Observations = "whole",
         cache_dtype: str | None = None,
+        pins: bool = True,
         **cache_options: Any,
     ) -> "ActingModel":
         """Return this model with a cache under `policy`, ready for episodes.
@@ -72,6 +73,8 @@ class LocalModel:
                 new or changed since the last visit (`agentkv_env.changes`).
             cache_dtype: in which the cache stores dense entries, such as "float32"; None: the
                 model's `cache_dtype`, which has 16 bits whatever the model computes in.
+            pins: keep the goal and the instructions before it in the cache, whatever the policy;
+                they count in the budget. False: the policy alone decides, as in its paper.
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
                 `chunk`.
 
@@ -95,6 +98,7 @@ class LocalModel:
             max_new_tokens=max_new_tokens,
             observation_tokens=observation_tokens,
             observations=observations,
+            pins=pins,
         )
 
 
@@ -114,6 +118,7 @@ class ActingModel:
     max_new_tokens: int = field(kw_only=True)
     observation_tokens: int | None = field(kw_only=True)
     observations: Observations = field(kw_only=True)
+    pins: bool = field(kw_only=True)
 
     @property
     def name(self) -> str:
@@ -121,7 +126,11 @@ class ActingModel:
         return self.local.name
 
     def begin(self, goal: str, *, seed: int = 0) -> "LocalConversation":
-        """Begin an episode with an empty cache."""
+        """Begin an episode with an empty cache.
+
+        Raises:
+            PolicyError: a ValueError; the goal is pinned and does not fit into the budget.
+        """
         return LocalConversation(self, goal, seed)
 
 
@@ -139,7 +148,8 @@ class PendingReply:
 class LocalConversation:
     """One episode: an append-only stream of ids, and the cache that reads it.
 
-    Callers may inspect `cache` (kept positions, bytes) but must not change it.
+    The cache has spans with the labels `goal`, `page 0`, `reply 0`, `page 1` and so on. Callers may
+    inspect `cache` (kept positions, bytes) but must not change it.
     """
 
     def __init__(self, acting: ActingModel, goal: str, seed: int) -> None:
@@ -151,9 +161,11 @@ class LocalConversation:
         self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
         self._pending = self._local.template.opening(goal, self._nonce)
         """Ids of the stream that the cache has not read."""
+        self.cache.label("goal", len(self._pending), pinned=acting.pins)
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.temperature, random)
         self._known: Known | None = None
+        self._num_turns = 0
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
@@ -200,12 +212,14 @@ class LocalConversation:
             )
             self._known = known if acting.observations == "changes" else None
             observation = seen.text
-            turn = [*self._pending, *template.turn(observation, note, self._nonce)]
+            shown = template.turn(observation, note, self._nonce)
+        turn = [*self._pending, *shown]
         limit, used = self._local.max_positions, self.cache.seen
         if limit is not None and used + len(turn) + acting.max_new_tokens > limit:
             raise context_limit_error(limit, used, len(turn) + acting.max_new_tokens)
         with timed(stopwatch, "grammar"):
             rule = self._new_rule(page, stopwatch)
+        self._label_turn(len(shown))
         generation = Generation(
             self.cache,
             turn,
@@ -217,6 +231,13 @@ class LocalConversation:
             stopwatch=stopwatch,
         )
         return PendingReply(observation, generation, stopwatch)
+
+    def _label_turn(self, num_shown: int) -> None:
+        """Label what the cache reads next: a page of `num_shown` tokens and its reply."""
+        turn, start = self._num_turns, self.cache.seen + len(self._pending)
+        self.cache.label(f"page {turn}", num_shown, start=start)
+        self.cache.label(f"reply {turn}")
+        self._num_turns += 1
 
     def finish_reply(self, pending: PendingReply) -> Reply:
         """Return the reply of a generation that is over. Raises the error that ended it early."""

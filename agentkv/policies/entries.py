@@ -19,6 +19,17 @@ class PolicyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of a sequence under one label, such as a page or a reply."""
+
+    label: str
+    start: int
+    """Position of the first token."""
+    stop: int | None = None
+    """Position after the last token; None: the span ends with the newest token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entries:
     """The entries that one layer holds for one sequence, in order of position."""
 
@@ -50,6 +61,11 @@ class Entries:
     units, one unit after another; entries of different units never compete."""
     is_padded: bool = True
     """Whether a segment may be padded; False promises that none is."""
+    pinned: Tensor | None = None
+    """(S, T) bool: entries that are never dropped because someone pinned them, sinks and protected
+    entries excluded. All segments of a unit have the same number. None: no entry is pinned."""
+    spans: Sequence[Span] = ()
+    """Labelled spans of the sequence, in order; they may start after its newest token."""
 
     @property
     def present(self) -> Tensor:
@@ -62,7 +78,7 @@ class Entries:
         present = self.present
         may_go = present & (present.cumsum(dim=1) > self.sinks)
         may_go[:, max(0, may_go.shape[1] - self.protected) :] = False
-        return may_go
+        return may_go if self.pinned is None else may_go & ~self.pinned
 
 
 @dataclass(frozen=True, slots=True)

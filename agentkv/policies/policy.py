@@ -59,8 +59,12 @@ class Policy:
                 'take a scorer such as snapkv\'s, or pooled=True with gqa="mean_norm"'
             )
 
-    def fitted(self, budget: int | None) -> "Policy":
+    def fitted(self, budget: int | None, *, leading: int = 0, pinned: int = 0) -> "Policy":
         """Return this policy for a budget of entries per layer and KV head.
+
+        Args:
+            leading: pinned tokens at the start of the sequence; they count as sinks.
+            pinned: other pinned tokens. Both count in the budget.
 
         Raises:
             PolicyError: the policy needs a budget, or its parts do not fit into this one.
@@ -69,9 +73,10 @@ class Policy:
         precision = self.precision.fitted(gate.ceiling)
         selector, allocator = self.selector, self.allocator
         if gate.ceiling is not None:
-            selector = selector.fitted(gate.ceiling, gate.budget(1.0) or gate.ceiling)
+            tight = gate.budget(1.0) or gate.ceiling
+            selector = selector.fitted(gate.ceiling, tight, leading=leading, pinned=pinned)
             assert isinstance(selector.protected, int)
-            kept_anyway = selector.protected + selector.sinks
+            kept_anyway = selector.protected + selector.sinks + pinned
             allocator = allocator.fitted(kept_anyway)
             gate = gate.protecting(kept_anyway)
         return replace(self, gate=gate, allocator=allocator, selector=selector, precision=precision)

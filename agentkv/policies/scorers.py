@@ -266,8 +266,8 @@ def _whole(past: Tensor, entries: Entries) -> Tensor:
 
 def _stretched(x: Tensor, entries: Entries) -> Tensor:
     """Rescale (S, T) to 0 at the minimum and 1 at the maximum of a segment's candidates."""
-    if not entries.is_padded or x.shape[0] == 1:
-        # without padding the candidates of a segment are contiguous
+    if (not entries.is_padded or x.shape[0] == 1) and entries.pinned is None:
+        # without padding and pins the candidates of a segment are contiguous
         run = x[:, entries.sinks : x.shape[1] - entries.protected]
         low, high = run.aminmax(dim=1, keepdim=True)
     else:

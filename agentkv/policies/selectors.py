@@ -39,8 +39,10 @@ class TopK:
     def __post_init__(self) -> None:
         _require(self.sinks, self.protected)
 
-    def fitted(self, budget: int, tight: int) -> Self:
-        return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))
+    def fitted(self, budget: int, tight: int, *, leading: int = 0, pinned: int = 0) -> Self:
+        sinks = max(self.sinks, leading)
+        protected = _resolved(sinks, self.protected, budget, tight, pinned)
+        return replace(self, sinks=sinks, protected=protected)
 
     def select(
         self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
@@ -48,9 +50,11 @@ class TopK:
         first, stop = _between(self.sinks, self.protected, entries)
         num_segments, num_entries = entries.positions.shape
         if scores is None:
-            return Drop(first, first + num_entries - budget)
+            return _without_oldest(entries, budget)
         is_alike = num_segments == 1 or not (entries.is_padded or allocator.pools)
         if is_alike and num_entries == budget + 1:
+            if entries.pinned is not None:
+                scores = scores.masked_fill(entries.pinned, torch.inf)
             # of equal scores argmin returns the first, which is the oldest
             return DropOne(scores[:, first:stop].argmin(dim=1).add_(first))
         candidates = _candidates(entries, scores)
@@ -100,15 +104,17 @@ class TwoStage:
     def needs_window(self) -> bool:
         return self.gqa != "mean_norm" or not self.pooled
 
-    def fitted(self, budget: int, tight: int) -> Self:
-        return replace(self, protected=_resolved(self.sinks, self.protected, budget, tight))
+    def fitted(self, budget: int, tight: int, *, leading: int = 0, pinned: int = 0) -> Self:
+        sinks = max(self.sinks, leading)
+        protected = _resolved(sinks, self.protected, budget, tight, pinned)
+        return replace(self, sinks=sinks, protected=protected)
 
     def select(
         self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
     ) -> Selection:
-        first, stop = _between(self.sinks, self.protected, entries)
+        _, stop = _between(self.sinks, self.protected, entries)
         if scores is None:
-            return Drop(first, first + entries.positions.shape[1] - budget)
+            return _without_oldest(entries, budget)
         candidates = _candidates(entries, scores)
         counts = _counts(candidates, entries, budget, allocator)
         secured = _top(candidates, (counts.double() * self.first_stage).long())
@@ -147,16 +153,20 @@ def _require(sinks: int, protected: int | BudgetFraction) -> None:
         require_count("protected", protected)
 
 
-def _resolved(sinks: int, protected: int | BudgetFraction, budget: int, tight: int) -> int:
+def _resolved(
+    sinks: int, protected: int | BudgetFraction, budget: int, tight: int, pinned: int
+) -> int:
     """Resolve `protected` for a largest and a smallest budget. Raises PolicyError on overflow."""
+    room = tight - sinks - pinned
     if isinstance(protected, BudgetFraction):
         entries = int(protected.of_budget * budget)
-        most = tight - sinks if protected.most is None else min(protected.most, tight - sinks)
+        most = room if protected.most is None else min(protected.most, room)
         protected = max(0, min(entries, most))
-    if sinks + protected > tight:
+    if protected > room:
+        also = f", {pinned} pinned tokens" if pinned else ""
         raise PolicyError(
-            f"{sinks} sinks and {protected} protected entries do not fit into the smallest "
-            f"budget of {tight} entries"
+            f"{sinks} sinks (pinned tokens at the start included){also} and {protected} protected "
+            f"entries do not fit into the smallest budget of {tight} entries"
         )
     return protected
 
@@ -170,6 +180,15 @@ def _between(sinks: int, protected: int | BudgetFraction, entries: Entries) -> t
     return entries.sinks, entries.positions.shape[1] - entries.protected
 
 
+def _without_oldest(entries: Entries, budget: int) -> Selection:
+    """Drop the oldest candidates of each segment until `budget` entries stay."""
+    gone = entries.positions.shape[1] - budget
+    if entries.pinned is None:
+        return Drop(entries.sinks, entries.sinks + gone)
+    candidates = entries.candidates
+    return entries.present & ~(candidates & (candidates.cumsum(dim=1) <= gone))
+
+
 def _candidates(entries: Entries, scores: Tensor) -> Tensor:
     """Return scores (S, C), -inf except for candidates; C excludes the protected columns."""
     stop = entries.positions.shape[1] - entries.protected
@@ -179,11 +198,18 @@ def _candidates(entries: Entries, scores: Tensor) -> Tensor:
 def _counts(candidates: Tensor, entries: Entries, budget: int, allocator: Allocator) -> Tensor:
     """Return the number of candidates that each segment keeps, (S,) int64."""
     budget -= entries.sinks + entries.protected
-    num_segments = candidates.shape[0]
-    if num_segments == entries.num_units:
+    num_units, num_segments = entries.num_units, candidates.shape[0]
+    if entries.pinned is None:
+        budgets = [budget] * num_units
+    else:
+        pinned = entries.pinned[:: num_segments // num_units].sum(dim=1)
+        budgets = (budget - pinned).tolist()
+    if num_segments == num_units and entries.pinned is None:
         return torch.full((num_segments,), budget, device=candidates.device)
-    units = candidates.chunk(entries.num_units)
-    return torch.cat([allocator.heads(of_unit, budget) for of_unit in units])
+    if num_segments == num_units:
+        return torch.tensor(budgets, device=candidates.device)
+    units = zip(candidates.chunk(num_units), budgets, strict=True)
+    return torch.cat([allocator.heads(of_unit, own) for of_unit, own in units])
 
 
 def _top(candidates: Tensor, counts: Tensor) -> Tensor:

@@ -246,8 +246,13 @@ class Selector(Protocol):
         """Whether it reads `Entries.attention`, which requires a scorer with a window."""
         ...
 
-    def fitted(self, budget: int, tight: int) -> Self:
-        """Return this selector for a largest and a smallest budget. Raises PolicyError."""
+    def fitted(self, budget: int, tight: int, *, leading: int = 0, pinned: int = 0) -> Self:
+        """Return this selector for a largest and a smallest budget. Raises PolicyError.
+
+        Args:
+            leading: pinned tokens at the start of the sequence; they count as sinks.
+            pinned: other pinned tokens.
+        """
         ...
 
     def select(

@@ -25,6 +25,7 @@ FAILURES = ("crash", "env_error", "timeout", "unjudged")
 
 UNRECORDED: Mapping[str, Any] = {
     "observations": "whole",
+    "pins": False,
     "deterministic": False,
     "weights": "",
     "cache_dtype": "model",

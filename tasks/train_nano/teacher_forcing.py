@@ -108,24 +108,27 @@ def main() -> None:
             f"model '{settings.model}' is scripted and has no cache; name a language model"
         )
     episodes = map(annotate, load(options.recording))
-    rows = [encode(local.template, episode) for episode in episodes]
-    rows = sorted((row for row in rows if len(row.ids) >= options.far), key=lambda r: len(r.ids))
-    rows = rows[:: options.every]
+    encoded = [(encode(local.template, episode), episode.goal) for episode in episodes]
+    encoded = sorted(
+        (each for each in encoded if len(each[0].ids) >= options.far), key=lambda e: len(e[0].ids)
+    )[:: options.every]
     for chosen in settings.policies:
         policy = make_policy(chosen)
         acting = make_acting(settings, policy=chosen, model=local)
         began, replies, peak = time.perf_counter(), [], 0
-        for row in rows:
+        for row, goal in encoded:
             cache = acting.new_cache()
+            cache.label("goal", len(local.template.opening(goal)), pinned=settings.pins)
             replies += score_replies(local.model, cache, row)
             peak += cache.peak_nbytes
         line = {
             "policy": chosen.row_name,
             "parameters": dict(policy.parameters),
             "recording": options.recording.name,
-            "episodes": len(rows),
+            "episodes": len(encoded),
             "every": options.every,
             "chunk": settings.chunk,
+            "pins": settings.pins,
             "cache_dtype": cache_dtype_for(settings, local),
             **summarize(replies, far=options.far),
             "peak_bytes": peak,

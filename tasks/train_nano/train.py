@@ -330,9 +330,7 @@ def main() -> None:
         help="data type of matrix products",
     )
     options = parser.parse_args()
-    settings = replace(
-        Settings(), tokens=options.tokens, rate=options.rate, dtype=options.dtype
-    )
+    settings = replace(Settings(), tokens=options.tokens, rate=options.rate, dtype=options.dtype)
     if options.export:
         trainer = load_trainer(options.work, settings, options.start)
         save_tokenizer(trainer.tokenizer, options.export)

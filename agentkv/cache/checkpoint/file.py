@@ -17,7 +17,7 @@ from torch import Tensor
 
 FORMAT = "agentkv cache"
 """Value of "format" in the metadata."""
-VERSION = "3"
+VERSION = "4"
 """Version of the file's contents; other versions are refused."""
 
 

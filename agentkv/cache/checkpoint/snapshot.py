@@ -10,14 +10,22 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from agentkv.cache.checkpoint.file import CacheFileError
-from agentkv.cache.checkpoint.state import CacheState, LayerState, dtype_name, first_error
+from agentkv.cache.checkpoint.state import (
+    CacheState,
+    LayerState,
+    SpansState,
+    dtype_name,
+    first_error,
+)
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention
-from agentkv.cache.hf.compat import Misuse
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
+from agentkv.cache.spans import Pins, SequenceSpans
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
+from agentkv.policies.entries import Span
 from agentkv.policies.slots import Learner
 
 NOT_PICKLED = (
@@ -136,11 +144,21 @@ def state_of(cache: Restorable) -> CacheState:
             layers=tuple(layers),
             learned=dict(allocator.state) if isinstance(allocator, Learner) else {},
             used=dict(evictor.allowance.state),
+            spans=tuple(map(_spans_state, evictor.spans.sequences)),
         )
     except ValidationError as error:
         raise CacheFileError(
             f"this cache has a state that cannot be captured: {first_error(error)}"
         ) from error
+
+
+def _spans_state(spans: SequenceSpans) -> SpansState:
+    labelled = tuple((each.label, each.start, each.stop) for each in spans.labelled)
+    return SpansState(labelled=labelled, pinned=spans.pins.ranges)
+
+
+def _spans_of(state: SpansState) -> SequenceSpans:
+    return SequenceSpans(tuple(Span(*each) for each in state.labelled), Pins(state.pinned))
 
 
 def _layer_state(layer: CacheLayer) -> LayerState:
@@ -185,9 +203,11 @@ def fill(
         try:
             with cache.progress.changing():
                 evictor.set_batch(batch)
+                evictor.spans.set_batch(batch)
                 evictor.allowance.use_state(state.used)
                 for layer, own, entries in zip(evictor.layers, state.layers, layers, strict=True):
                     _fill_layer(layer, state, own, entries, evictor.geometry.num_q_heads)
+                evictor.use_spans(list(map(_spans_of, state.spans)))
                 device = evictor.layers[0].storage.device
                 cache.token_ids.append(None if ids is None else ids.to(device, copy=True))
         except BaseException:
@@ -195,6 +215,8 @@ def fill(
             raise
         cache.batch, cache.num_new = batch, state.num_new
         cache.confidences = None if state.confidences is None else list(state.confidences)
+    else:
+        evictor.use_spans(list(map(_spans_of, state.spans)))
     cache.pending = copy.deepcopy(state.pending)
 
 

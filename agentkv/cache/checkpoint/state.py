@@ -52,6 +52,30 @@ class LayerState(_State):
     """Quality of each sequence that has one; see `Ranks`."""
 
 
+Position = Count
+Stop = Count | None
+"""Position after the last token; None for the newest token."""
+
+
+class SpansState(_State):
+    """Labels and pins of one sequence."""
+
+    labelled: tuple[tuple[str, Position, Stop], ...]
+    """Label, start and stop of each span."""
+    pinned: tuple[tuple[Position, Stop], ...]
+    """Start and stop of each pinned range."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "SpansState":
+        for ranges in ([each[1:] for each in self.labelled], self.pinned):
+            last: int | None = 0
+            for start, stop in ranges:
+                if last is None or start < last or (stop is not None and stop <= start):
+                    raise ValueError(f"found positions {start} to {stop} after {last}")
+                last = stop
+        return self
+
+
 class CacheState(_State):
     """State of a cache. Before the first forward, `fed` and `layers` are empty."""
 
@@ -69,6 +93,8 @@ class CacheState(_State):
     """Energies that the allocator has learned so far."""
     used: Energies
     """Energies that the present context uses: everything learned before it."""
+    spans: tuple[SpansState, ...]
+    """Labels and pins of each sequence; before the first forward one for all."""
 
     @model_validator(mode="after")
     def _check(self) -> "CacheState":
@@ -77,6 +103,8 @@ class CacheState(_State):
             raise ValueError(f"found {self.num_new} new tokens among {self.seen} seen")
         if self.confidences is not None and len(self.confidences) != batch:
             raise ValueError(f"found {len(self.confidences)} confidences for {batch} sequences")
+        if len(self.spans) != max(1, batch):
+            raise ValueError(f"found spans of {len(self.spans)} sequences, not {max(1, batch)}")
         for i, layer in enumerate(self.layers):
             if layer.num_steps > self.seen:
                 raise ValueError(f"found {layer.num_steps} steps for {self.seen} tokens, layer {i}")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agentkv.cache.eviction.view import View
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.spans import NO_PINS
 from agentkv.cache.storage.backend import Backend, Eviction
 from agentkv.policies.entries import Entries, Selection
 from agentkv.policies.policy import Policy
@@ -39,12 +40,12 @@ def evict(
     if allowance.policy.allocator.learns and confidences is None and num_new > 1:
         shown = _measure_energies(layers)
     evictions: dict[Backend, list[Eviction]] = {}
-    for sequence, num_seen in enumerate(fed if allowance.policy.gate.evicts else ()):
+    for sequence in range(len(fed) if allowance.policy.gate.evicts else 0):
         confidence = None if confidences is None else confidences[sequence]
-        policy = allowance.at(num_seen)
+        policy = policy_part.fitted(sequence)
         if confidence is not None and policy.gate.budget(confidence) == policy.gate.ceiling:
             continue  # the end of the forward has evicted down to the ceiling already
-        budgets = allowance.layers(num_seen, confidence)
+        budgets = policy_part.budgets(sequence, confidence)
         due = () if budgets is None else _due(policy, layers, sequence, budgets, num_new)
         for num_entries, group in due:
             verdict = _decide(policy, group, sequence, num_entries, shown)
@@ -55,7 +56,7 @@ def evict(
         backend.drop(of_backend)
     precision = allowance.policy.precision
     if confidences is None and precision.format is not None and not precision.by_rank:
-        recent = [allowance.at(num_seen).precision.recent or 0 for num_seen in fed]
+        recent = [policy_part.fitted(i).precision.recent or 0 for i in range(len(fed))]
         for layer in layers:
             layer.backend.quantize_oldest(layer.storage, recent)
 
@@ -66,8 +67,8 @@ def _measure_energies(layers: Sequence[CacheLayer]) -> _Shown:
     shown: _Shown = {}
     for layer in layers:
         assert layer.policy is not None
-        for sequence, num_seen in enumerate(layer.fed):
-            policy = layer.policy.allowance.at(num_seen)
+        for sequence in range(len(layer.fed)):
+            policy = layer.policy.fitted(sequence)
             if policy.gate.evicts and layer.storage.num_entries(sequence):
                 view, entries = shown[layer, sequence] = _show(policy, [layer], sequence)
                 scorer = policy.scorer
@@ -82,11 +83,17 @@ def _measure_energies(layers: Sequence[CacheLayer]) -> _Shown:
 
 def _show(policy: Policy, layers: Sequence[CacheLayer], sequence: int) -> tuple[View, Entries]:
     """Return one sequence in some layers as the policy sees it."""
-    protected = policy.selector.protected
-    assert isinstance(protected, int)
+    selector, own = policy.selector, layers[0].policy
+    assert isinstance(selector.protected, int) and own is not None
     view = View([layer.unit(sequence) for layer in layers])
-    num_seen, sinks = layers[0].fed[sequence], policy.selector.sinks
-    return view, view.entries(num_seen=num_seen, sinks=sinks, protected=protected)
+    entries = view.entries(
+        num_seen=layers[0].fed[sequence],
+        sinks=selector.sinks,
+        protected=selector.protected,
+        spans=own.spans.sequences[sequence].labelled,
+        pins=own.spans.pins(sequence) if own.has_scattered_pins(sequence) else NO_PINS,
+    )
+    return view, entries
 
 
 def _due(
@@ -125,13 +132,14 @@ def _decide(
 ) -> Selection:
     """Return the verdict on one sequence in some layers, in storage order."""
     selector, scorer, first = policy.selector, policy.scorer, layers[0]
-    # eviction by age drops the same entries of all layers with equally many
-    visible = layers[:1] if scorer.by_age else layers
+    # eviction by age drops the same run of all layers with equally many, unless pins interrupt it
+    assert first.policy is not None
+    is_one_run = scorer.by_age and not first.policy.has_scattered_pins(sequence)
+    visible = layers[:1] if is_one_run else layers
     view, entries = shown.get((first, sequence)) or _show(policy, visible, sequence)
     scores = None if scorer.by_age else _scores(policy, entries)
     verdict = view.in_storage_order(selector.select(entries, scores, num_entries, policy.allocator))
     if scores is not None and policy.precision.by_rank:
-        assert first.policy is not None
         ranks = first.policy.ranks
         quality = ranks.qualities.get(sequence)
         if quality is None or not policy.precision.estimates_once:
@@ -151,7 +159,7 @@ def estimate_qualities(layers: Sequence[CacheLayer], sequences: Iterable[int]) -
         if own is None or not layer.is_filled or not own.policy.precision.estimates_once:
             continue
         for sequence in sequences:
-            policy = own.allowance.at(layer.fed[sequence])
+            policy = own.fitted(sequence)
             if sequence in own.ranks.qualities or not layer.storage.num_entries(sequence):
                 continue
             _, entries = _show(policy, [layer], sequence)

@@ -12,6 +12,8 @@ from agentkv.cache.eviction.evict import estimate_qualities, evict
 from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.misuse import Misuse
+from agentkv.cache.spans import Pins, SequenceSpans, Spans
 from agentkv.cache.storage.table import Meter
 from agentkv.policies.policy import Policy
 
@@ -39,8 +41,11 @@ class Evictor:
     ) -> None:
         self.policy, self.budget, self.geometry = policy, budget, geometry
         self.allowance = Allowance(policy, budget, geometry)
+        self.spans = Spans()
+        """Labels and pins of all sequences."""
         self.layer_policies = {
-            layer: LayerPolicy(i, self.allowance) for i, layer in enumerate(geometry.policy_layers)
+            layer: LayerPolicy(i, self.allowance, self.spans)
+            for i, layer in enumerate(geometry.policy_layers)
         }
         """State per layer that the policy acts on."""
         self.layers = [
@@ -61,9 +66,59 @@ class Evictor:
             PolicyError: the bytes are too few. Nothing has changed.
         """
         if isinstance(self.budget, Bytes) and batch != self.allowance.batch:
-            self.allowance = Allowance(self.policy, self.budget, self.geometry, batch)
+            allowance = Allowance(self.policy, self.budget, self.geometry, batch)
+            self._require_fit(allowance, self.spans.sequences)
+            self.allowance = allowance
             for layer_policy in self.layer_policies.values():
                 layer_policy.allowance = self.allowance
+
+    @property
+    def fed(self) -> list[int]:
+        """Tokens that each sequence was fed; before the first forward 0 for all of them."""
+        return self.layers[0].fed or [0] * len(self.spans.sequences)
+
+    def use_spans(self, sequences: Sequence[SequenceSpans]) -> None:
+        """Take other labels and pins, one for each sequence.
+
+        Raises:
+            Misuse: a ValueError; tokens to be pinned have left a layer.
+            PolicyError: a ValueError; the pinned tokens do not fit into the budget. In both cases
+                nothing has changed.
+        """
+        for i, new in enumerate(sequences):
+            if new.pins != self.spans.pins(i):
+                self._require_held(i, new.pins)
+        self._require_fit(self.allowance, sequences)
+        self.spans.sequences = list(sequences)
+
+    def require_room(self, num_new: int) -> None:
+        """Check that tokens which are pinned as they come fit into the budget.
+
+        Raises:
+            PolicyError: a ValueError; they do not.
+        """
+        if any(each.pins.is_open for each in self.spans.sequences):
+            self._require_fit(self.allowance, self.spans.sequences, num_new)
+
+    def _require_fit(
+        self, allowance: Allowance, sequences: Sequence[SequenceSpans], num_new: int = 0
+    ) -> None:
+        for num_seen, each in zip(self.fed, sequences, strict=False):
+            if each.pins.ranges:
+                allowance.at(num_seen + num_new, each.pins)
+
+    def _require_held(self, sequence: int, pins: Pins) -> None:
+        """Check that every layer that the policy acts on holds what is pinned."""
+        for i in self.layer_policies:
+            layer = self.layers[i]
+            for start, stop in pins.ranges if layer.is_filled else ():
+                missing = layer.num_missing(sequence, start, stop)
+                if missing:
+                    raise Misuse(
+                        f"{missing} of the tokens from position {start} on have left layer {i}, "
+                        "and cannot come back; pin tokens before they are fed, with "
+                        "cache.label(..., pinned=True)"
+                    )
 
     def context_window(self, num_new: int) -> int:
         """Return over how many last tokens of a forward the residual shift is averaged; 0: none."""
@@ -124,6 +179,7 @@ class Evictor:
         """Forget everything, and return the memory of all layers."""
         for layer in self.layers:
             layer.reset()
+        self.spans.clear()
         self._energies = EnergyStatistics(self.policy.allocator)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from agentkv.cache.budget import Allowance
 from agentkv.cache.eviction.ranks import Ranks
+from agentkv.cache.spans import Spans
 from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.policies.policy import Policy
@@ -19,12 +20,13 @@ class LayerPolicy:
     Args:
         index: index among the layers that the policy acts on.
         allowance: what the policy allows.
+        spans: labels and pins of the cache's sequences.
     """
 
-    __slots__ = ("allowance", "energies", "fed", "index", "num_steps", "ranks")
+    __slots__ = ("allowance", "energies", "fed", "index", "num_steps", "ranks", "spans")
 
-    def __init__(self, index: int, allowance: Allowance) -> None:
-        self.index, self.allowance = index, allowance
+    def __init__(self, index: int, allowance: Allowance, spans: Spans) -> None:
+        self.index, self.allowance, self.spans = index, allowance, spans
         self.ranks = Ranks()
         self.fed: list[int] = []
         """Tokens that each sequence was fed; the layer owns and updates the list."""
@@ -38,6 +40,25 @@ class LayerPolicy:
     def policy(self) -> Policy:
         """The policy as requested, without a budget filled in."""
         return self.allowance.policy
+
+    def fitted(self, sequence: int) -> Policy:
+        """Return the policy with the budget of a sequence filled in."""
+        return self.allowance.at(self.fed[sequence], self.spans.pins(sequence))
+
+    def has_scattered_pins(self, sequence: int) -> bool:
+        """Return whether tokens of a sequence are pinned that are not among its sinks."""
+        pins = self.spans.pins(sequence)
+        return self.allowance.pinned(self.fed[sequence], pins)[1] > 0
+
+    def budgets(self, sequence: int, confidence: float | None = None) -> tuple[int, ...] | None:
+        """Return the entries per head of a sequence, by layer; see `Allowance.layers`."""
+        pins = self.spans.pins(sequence)
+        return self.allowance.layers(self.fed[sequence], confidence, pins)
+
+    def budget(self, sequence: int) -> int | None:
+        """Return the most entries per head of a sequence in this layer."""
+        budgets = self.budgets(sequence)
+        return None if budgets is None else budgets[self.index]
 
     def begin(self, fed: list[int]) -> None:
         """Start anew with the sequences of a layer, which shares its list `fed`."""
@@ -56,7 +77,7 @@ class LayerPolicy:
 
         Args:
             policy: fitted to a budget.
-            budgets: entries per head that each layer is allowed, from `Allowance.layers`.
+            budgets: entries per head that each layer is allowed, from `budgets`.
         """
         budget, gate = budgets[self.index], policy.gate
         per, held = storage.layout.segments_per_sequence, storage.num_entries(sequence)
@@ -75,8 +96,8 @@ class LayerPolicy:
         """
         policies, budgets = {}, {}
         for sequence in self.ranks.noted:
-            policies[sequence] = self.allowance.at(self.fed[sequence])
-            budget = self.allowance.layer(self.index, self.fed[sequence])
+            policies[sequence] = self.fitted(sequence)
+            budget = self.budget(sequence)
             assert budget is not None
             budgets[sequence] = budget
         if policies:
@@ -91,9 +112,9 @@ class LayerPolicy:
     def check(self, storage: LayerStorage) -> None:
         """Audit what is stored against what is allowed. Raises AssertionError."""
         per = storage.layout.segments_per_sequence
-        for sequence, num_seen in enumerate(self.fed):
-            policy, held = self.allowance.at(num_seen), storage.num_entries(sequence)
-            budget = self.allowance.layer(self.index, num_seen)
+        for sequence in range(len(self.fed)):
+            policy, held = self.fitted(sequence), storage.num_entries(sequence)
+            budget = self.budget(sequence)
             if budget is not None and policy.gate.bounded:
                 most = per * (budget + policy.gate.slack)
                 assert held <= most, f"{held} entries in all segments, at most {most} allowed"

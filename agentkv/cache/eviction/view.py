@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.geometry import Attention
+from agentkv.cache.spans import Pins
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Which
-from agentkv.policies.entries import Drop, DropOne, Entries, Selection
+from agentkv.policies.entries import Drop, DropOne, Entries, Selection, Span
 from agentkv_kernels.attention import weights
 
 
@@ -66,12 +67,16 @@ class View:
             assert len(units) == 1
             self._orders = self._joined(self._each(LayerStorage.all_positions), -1).argsort(dim=1)
 
-    def entries(self, *, num_seen: int, sinks: int, protected: int) -> Entries:
+    def entries(
+        self, *, num_seen: int, sinks: int, protected: int, spans: Sequence[Span], pins: Pins
+    ) -> Entries:
         """Return what the policy is shown.
 
         Args:
-            num_seen: tokens that each of the sequences was fed.
-            sinks, protected: as in the policy's selector.
+            num_seen: tokens that the sequence was fed.
+            sinks, protected: as in the policy's selector; pinned leading tokens are sinks.
+            spans: labelled spans of the sequence.
+            pins: of the sequence; empty if all of them are sinks.
         """
         layout = self._units[0].storage.layout
         tracked = norms = None
@@ -88,8 +93,14 @@ class View:
                 seen = self._sorted(of_units, axis=4).flatten(0, 1)
             return seen
 
+        positions = self._sorted(self._each(LayerStorage.all_positions), axis=1, fill=-1)
+        pinned = None
+        if pins.ranges:
+            pinned = pins.mask(positions)
+            pinned &= (positions >= 0).cumsum(dim=1) > sinks
+            pinned[:, max(0, positions.shape[1] - protected) :] = False
         return Entries(
-            positions=self._sorted(self._each(LayerStorage.all_positions), axis=1, fill=-1),
+            positions=positions,
             num_seen=num_seen,
             num_heads=len(self._units) * layout.segments_per_sequence * layout.num_heads,
             sinks=sinks,
@@ -100,6 +111,8 @@ class View:
             keys_values=self._keys_values,
             num_units=len(self._units),
             is_padded=len(self._lengths) > 1,
+            pinned=pinned,
+            spans=spans,
         )
 
     def in_storage_order(self, verdict: Selection) -> Selection:

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessor, PreTrainedModel
 
-from agentkv.cache.hf.compat import ATTENTION, Misuse, outside_compile, register
+from agentkv.cache.hf.compat import ATTENTION, outside_compile, register
 from agentkv.cache.hf.families import decoder, describe
 from agentkv.cache.hf.forward import arguments_of, install
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
+from agentkv.cache.misuse import Misuse
 
 
 def attach(model: PreTrainedModel) -> None:

@@ -19,16 +19,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.misuse import Misuse
 
 ATTENTION = "agentkv"
 """Name under which attention and mask are registered."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Misuse(ValueError):
-    """The cache cannot do what was asked; it is unchanged."""
 
 
 def outside_compile(function: Function) -> Function:

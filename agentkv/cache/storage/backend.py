@@ -269,6 +269,21 @@ class Backend:
             runs.append((0, 0 if stays else int((positions < limit).sum())))
         self.drop_runs(storage, runs)
 
+    def drop_span(self, storage: LayerStorage, ranges: Sequence[Run]) -> None:
+        """Drop the entries of each segment whose position is first..last - 1 of its range."""
+        before, inside = [], []
+        for segment, (first, last) in enumerate(ranges):
+            positions = storage.positions(segment)
+            before.append(positions < first)
+            inside.append((positions >= first) & (positions < last))
+        if storage.layout.by_rank:
+            self.keep(storage, [(~each).nonzero().squeeze(1) for each in inside])
+            return
+        firsts = [int(each.sum()) for each in before]
+        counts = [int(each.sum()) for each in inside]
+        runs = [(first, first + count) for first, count in zip(firsts, counts, strict=True)]
+        self.drop_runs(storage, runs)
+
     def keep(self, storage: LayerStorage, picks: Sequence[Tensor | None]) -> None:
         """Keep only the entries of each segment with these numbers (n,), ascending; None: all."""
         dense = picks

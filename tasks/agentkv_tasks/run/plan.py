@@ -65,6 +65,7 @@ class Plan:
             "max_new_tokens": chosen.max_new_tokens,
             "observation_tokens": chosen.observation_tokens,
             "observations": chosen.observations,
+            "pins": chosen.pins,
             "strict": chosen.strict,
             "max_steps": chosen.max_steps,
             "max_parse_failures": chosen.max_parse_failures,

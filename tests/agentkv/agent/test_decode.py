@@ -89,6 +89,48 @@ def test_free_greedy_replies_are_the_likeliest_tokens_after_the_whole_stream(
         stream += [*ids, *template.separator]
 
 
+@pytest.mark.parametrize("pins", [True, False])
+def test_the_goal_stays_in_the_cache_of_a_window_if_it_is_pinned(
+    tiny_model: LocalModel, page: Page, pins: bool
+) -> None:
+    conversation = begin(tiny_model, "window", budget=64, temperature=1.0, pins=pins)
+    goal = range(len(tiny_model.template.opening("find the kayak")))
+    for _ in range(3):
+        conversation.reply(page)
+        kept = {int(place) for place in conversation.cache.kept(1)[0][0]}
+        assert set(goal) <= kept if pins else kept.isdisjoint(goal)
+    conversation.cache.check()
+
+
+def test_goal_pages_and_replies_are_labelled(tiny_model: LocalModel, page: Page) -> None:
+    conversation = begin(tiny_model, temperature=1.0)
+    template, texts = tiny_model.template, ["find the kayak"]
+    expected = [("goal", template.opening("find the kayak"))]
+    for turn in range(3):
+        reply = conversation.reply(page, note="error: x" if turn else "")
+        expected.append(
+            (f"page {turn}", template.turn(reply.observation, "error: x" if turn else ""))
+        )
+        texts += [reply.observation, reply.text]
+    ids, spans = conversation.cache.ids, conversation.cache.spans()
+    assert ids is not None
+    labels = ["goal", *(f"{what} {turn}" for turn in range(3) for what in ("page", "reply"))]
+    assert [span.label for span in spans] == labels
+    found = {span.label: ids[0, span.start : span.stop].tolist() for span in spans}
+    for label, tokens in expected:
+        assert found[label] == tokens
+    assert template.decode(found["reply 0"]) == texts[2]
+
+
+def test_a_goal_that_its_budget_cannot_hold_is_refused_before_the_first_page(
+    tiny_model: LocalModel,
+) -> None:
+    acting = tiny_model.with_cache("window", budget=4)
+    with pytest.raises(ValueError, match="pinned tokens .* smallest budget of 4"):
+        acting.begin("find the kayak and put it into the cart")
+    tiny_model.with_cache("window", budget=4, pins=False).begin("find the kayak and put it")
+
+
 def test_every_token_is_fed_once(tiny_model: LocalModel, page: Page) -> None:
     conversation = begin(tiny_model, temperature=1.0)
     num_fed = 0

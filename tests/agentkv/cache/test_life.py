@@ -1,4 +1,5 @@
-"""The life of a cache: fed, settled, reordered, reset, copied, saved, loaded, restored, at random.
+"""The life of a cache: fed, settled, labelled, pinned, reordered, reset, copied, saved, loaded and
+restored at random.
 
 Two judges. A replay on a new cache of nothing but what was fed must give the same cache, since what
 comes back from a file or a snapshot is to go on as if it had never been away. And every logit must
@@ -23,7 +24,8 @@ from hypothesis.stateful import (
 )
 
 import agentkv
-from agentkv.cache.hf.compat import Misuse
+from agentkv.cache.misuse import Misuse
+from agentkv.policies.entries import PolicyError
 from tests.agentkv.cache.policies_under_test import CASES
 
 VOCAB = 96
@@ -71,6 +73,12 @@ class Life(RuleBasedStateMachine):
 
     @torch.no_grad()
     def feed_tokens(self, batch, count):
+        try:
+            self.cache.evictor.require_room(count)
+        except PolicyError:  # tokens are pinned as they come, and so many do not fit
+            with pytest.raises(PolicyError):
+                self.model(torch.ones(batch, count, dtype=torch.int64), past_key_values=self.cache)
+            self.change_spans("label", "rest", None, False)
         ids = torch.randint(1, VOCAB, (batch, count), generator=self.generator)
         self.stories = self.stories or [[] for _ in range(batch)]
         nothing = [[torch.arange(0)] * self.num_heads] * batch
@@ -99,6 +107,43 @@ class Life(RuleBasedStateMachine):
         self.cache.reorder_cache(torch.tensor(index))
         self.stories = [list(self.stories[i]) for i in index]
         self.done.append(("reorder_cache", torch.tensor(index)))
+
+    @rule(count=st.none() | st.integers(1, 12), pinned=st.booleans(), label=st.sampled_from("ab"))
+    def label(self, count, pinned, label):
+        self.change_spans("label", label, count, pinned)
+
+    @precondition(lambda self: self.stories)
+    @rule(data=st.data(), what=st.sampled_from(["pin", "pin", "unpin", "drop"]))
+    def pin_unpin_or_drop(self, data, what):
+        known = [span.label for span in self.cache.spans() if span.start < self.cache.seen]
+        start = data.draw(st.integers(0, self.cache.seen - 1))
+        stop = data.draw(st.integers(start + 1, min(self.cache.seen, start + 9)))
+        named = st.sampled_from([range(start, stop), *known])
+        self.change_spans(what, data.draw(named))
+
+    def change_spans(self, what, *given):
+        """Do it, or see it refused without an effect."""
+        before = self.pins_and_kept
+        try:
+            self.do(self.cache, what, *given)
+        except (Misuse, PolicyError):
+            assert self.pins_and_kept == before
+        else:
+            self.done.append((what, *given))
+
+    @property
+    def pins_and_kept(self):
+        kept = [layer.kept() for layer in self.cache.cache_layers]
+        each = [x.tolist() for of_layer in kept for heads in of_layer for x in heads]
+        return list(self.cache.evictor.spans.sequences), each
+
+    @staticmethod
+    def do(cache, what, *given):
+        if what == "label":
+            label, count, pinned = given
+            cache.label(label, count, pinned=pinned)
+        else:
+            getattr(cache, what)(*given)
 
     @rule()
     def reset(self):
@@ -167,6 +212,8 @@ class Life(RuleBasedStateMachine):
             assert torch.equal(self.cache.ids, ids.to(torch.int32))
 
     def teardown(self):
+        if any(each.pins.is_open for each in self.cache.evictor.spans.sequences):
+            self.change_spans("label", "rest", None, False)
         twin = self.replayed()
         self.compare(twin)
         for story in self.stories if self.case.format is None else []:
@@ -191,7 +238,7 @@ class Life(RuleBasedStateMachine):
                 if what == "feed":
                     self.model(given[0], past_key_values=twin)
                 else:
-                    getattr(twin, what)(*given)
+                    self.do(twin, what, *given)
         return twin
 
     def compare(self, twin):
@@ -201,6 +248,7 @@ class Life(RuleBasedStateMachine):
             for found, expected in pairs:
                 assert [x.tolist() for x in found] == [x.tolist() for x in expected]
         assert self.cache.nbytes == twin.nbytes
+        assert self.cache.evictor.spans.sequences == twin.evictor.spans.sequences
         assert self.cache.confidences == twin.confidences
         allocator = twin.policy.allocator
         if allocator.learns:

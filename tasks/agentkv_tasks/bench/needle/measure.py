@@ -251,6 +251,7 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
             "prefill": settings.prefill,
             "chunk": settings.chunk,
             "decoding": settings.decoding,
+            "pins": settings.pins,
             "dtype": dtype_name(local.model),
             "cache_dtype": cache_dtype_for(bench.settings, local),
             "max_new_tokens": settings.max_new_tokens,
