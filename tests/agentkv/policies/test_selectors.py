@@ -77,6 +77,37 @@ def test_every_lane_keeps_its_best_and_the_total_is_the_budget(data):
         assert segment == sorted([*range(sinks), *best, *range(count - protected, count)])
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_pinned_entries_stay_and_the_others_compete_for_the_rest_of_the_budget(data):
+    sinks, protected, num_pinned = (data.draw(st.integers(0, 3)) for _ in range(3))
+    fixed = sinks + protected + num_pinned
+    least = max(fixed, 1)
+    count = data.draw(st.integers(least + 1, fixed + 12))
+    num_segments, budget = data.draw(st.integers(1, 3)), data.draw(st.integers(least, count - 1))
+    draw = random.Random(data.draw(st.integers(0, 10**6)))
+    between = range(sinks, count - protected)
+    pinned = [set(draw.sample(between, num_pinned)) for _ in range(num_segments)]
+    marked = [[i in of_segment for i in range(count)] for of_segment in pinned]
+    _, entries = shown_lanes(
+        [count] * num_segments, sinks=sinks, protected=protected, num_queries=1
+    )
+    entries = dataclasses.replace(entries, pinned=torch.tensor(marked), is_padded=False)
+    allocator = data.draw(st.sampled_from([Uniform(), Adaptive(floor=0.0), Adaptive(floor=0.5)]))
+    scores = [[draw.choice([0.0, 0.1, 0.5]) for _ in range(count)] for _ in pinned]
+    selector = TopK(sinks, protected)
+    selection = selector.select(entries, torch.tensor(scores), budget, allocator)
+    kept = kept_of(selection, [count] * num_segments)
+    assert sum(map(len, kept)) == budget * num_segments
+    by_age = kept_of(selector.select(entries, None, budget, allocator), [count] * num_segments)
+    for segment, of_segment, newest, own in zip(kept, scores, by_age, pinned, strict=True):
+        stays = {*range(sinks), *own, *range(count - protected, count)}
+        candidates = [i for i in between if i not in own]
+        best = best_in_loops(of_segment, candidates, len(segment) - fixed)
+        assert segment == sorted({*stays, *best})
+        assert newest == sorted({*stays, *candidates[len(candidates) - (budget - fixed) :]})
+
+
 def test_a_lane_of_few_rows_leaves_what_it_has_no_use_for_to_the_others():
     lengths = [4, 12, 12]
     _, entries = shown_lanes(lengths, sinks=0, protected=2)
