@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCRIPTED = ("solution", "stop", "random")
 """Names of the scripted models."""
 
-PARTS = ("gate", "allocator", "scorer", "selector", "precision")
+PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
 """Parts of a policy."""
 
 

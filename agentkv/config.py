@@ -121,6 +121,8 @@ class ComposedPolicy(_Settings):
     """Which entries stay."""
     precision: OneSlot | None = None
     """Format of the stored entries."""
+    recall: OneSlot | None = None
+    """What becomes of evicted entries."""
 
 
 Policy = Annotated[PolicySettings, BeforeValidator(_named)]

@@ -28,12 +28,14 @@ from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
+from agentkv.cache.second_pass import SecondPass
 from agentkv.cache.spans import Found
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv.defaults import CHUNK, POLICY
 from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.policy import Policy
+from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import policy as named_policy
 
 AT_ONCE = 512
@@ -97,8 +99,8 @@ class Cache(HookedCache):
         self.chunk = chunk
         self.dtype = dtype
         """Dtype of dense entries as requested; None for the model's."""
-        self.meter = Meter()
-        self.evictor = Evictor(policy, budget, geometry, self.meter, dtype)
+        self.meter, self.cold_meter = Meter(), Meter()
+        self.evictor = Evictor(policy, budget, geometry, self.meter, self.cold_meter, dtype)
         self.progress = Progress()
         self.token_ids = TokenIds()
         self.batch: int | None = None
@@ -107,6 +109,10 @@ class Cache(HookedCache):
         """Columns of the latest forward."""
         self.confidences: list[float] | None = None
         """Confidence of each sequence when the gate was last applied; None if it never was."""
+        self.alarms: list[int | None] = []
+        """Position of each sequence's latest alarm, if the policy looks back."""
+        self.num_looks = 0
+        """Tokens that have looked back, in all sequences."""
         self.pending: list[list[int]] | None = None
         """For the owner of the cache: per sequence, tokens that were sampled and not fed yet. They
         are saved and restored with the cache, which does not use them."""
@@ -114,6 +120,10 @@ class Cache(HookedCache):
         """Shared with copies; a snapshot can be restored where it is the same."""
         self._model, self._modules = model, modules
         self._new_ids: Tensor | None = None
+        self._newest: Tensor | None = None
+        """(B, 1) ids of the latest forward's last tokens; None for embeddings."""
+        self._is_last_padding: list[bool] | None = None
+        """Per sequence, whether the latest forward ended with padding; None: for none."""
         self._has_gate = self._in_chunks = False
         self._new_confidences: Tensor | None = None
         """(B,) confidence after the latest forward, if a gate will ask for it."""
@@ -199,8 +209,13 @@ class Cache(HookedCache):
     @property
     def nbytes(self) -> int:
         """Bytes of all storage, read from the storage: keys, values, scales, positions, statistics
-        and the window of queries."""
+        and the window of queries. A cold tier is counted apart."""
         return sum(layer.nbytes for layer in self.cache_layers)
+
+    @property
+    def cold_nbytes(self) -> int:
+        """Bytes of the entries that were evicted and may be fetched again."""
+        return sum(layer.cold_nbytes for layer in self.cache_layers)
 
     @property
     def peak_nbytes(self) -> int:
@@ -229,6 +244,7 @@ class Cache(HookedCache):
             assert layer.seen == self.seen, "layers have seen different numbers of tokens"
         assert self.nbytes == self.meter.live, f"{self.nbytes} bytes, {self.meter.live} metered"
         assert self.meter.live <= self.meter.peak
+        assert self.cold_nbytes == self.cold_meter.live, "bytes of the cold tier are miscounted"
         ids = self.ids
         assert ids is None or ids.shape == (self.batch, self.seen), "token ids are incomplete"
 
@@ -445,6 +461,38 @@ class Cache(HookedCache):
             self.confidences = list(confidences)
             self.evictor.apply_gate(self.confidences, self.num_new)
 
+    # ---- looking back
+
+    @torch.no_grad()
+    def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
+        recall, ids = self.policy.recall, self._newest
+        if not isinstance(recall, LookBack) or ids is None or self.batch is None:
+            return None
+        confidences = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
+        fed, padding, num_cold = self.evictor.fed, self._is_last_padding, self.evictor.num_cold
+        looking = []
+        for i, (confidence, num_seen) in enumerate(zip(confidences, fed, strict=True)):
+            if padding is not None and padding[i]:
+                looking.append(False)
+                continue
+            if recall.when.is_alarm(confidence, num_seen - 1):
+                self.alarms[i] = num_seen - 1
+            looks = recall.when.looks(num_seen - 1, self.alarms[i])
+            looking.append(looks and num_cold[i] > 0)
+        if not any(looking):
+            return None
+        with self.progress.changing():
+            again = model(
+                input_ids=ids.to(torch.int64),
+                past_key_values=SecondPass(self, looking),
+                use_cache=True,
+            ).logits[:, -1]
+            if recall.promotes:
+                self.evictor.shrink()
+        self.num_looks += sum(looking)
+        looks_back = torch.tensor(looking, device=logits.device)[:, None]
+        return torch.where(looks_back, again.to(logits.dtype), logits)
+
     # ---- what transformers and the hooks of an attached model call
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
@@ -526,6 +574,9 @@ class Cache(HookedCache):
         with torch.no_grad():
             self.progress.has_changed = True
             self.batch, _, self.num_new, _ = handle.keys.shape
+            self._is_last_padding = None
+            if mask is not None:
+                self._is_last_padding = mask[:, -1].logical_not().tolist()
             attention = self.attention_of(layer, module, scale, sinks)
             self.evictor.before_layer(layer, self.num_new)
             outputs = []
@@ -570,6 +621,7 @@ class Cache(HookedCache):
         self, attentions: Sequence[nn.Module], scales: Sequence[float]
     ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
         self.progress.has_changed, self.num_new = True, 1
+        self._is_last_padding = None
         layers = self.cache_layers
         for layer, module, scale in zip(layers, attentions, scales, strict=True):
             layer.begin_step(self.attention_of(layer, module, scale, None))
@@ -580,7 +632,10 @@ class Cache(HookedCache):
     def finish(self) -> None:
         self.evictor.after_forward(self.num_new)
         self.token_ids.append(self._new_ids)
+        self._newest = None if self._new_ids is None else self._new_ids[:, -1:]
         self._new_ids = None
+        if not self.alarms:
+            self.alarms = [None] * len(self.evictor.fed)
         self.progress.end()
 
     def _check_batch(self, batch: int) -> None:
@@ -624,7 +679,8 @@ class Cache(HookedCache):
                 layer.reorder(index)
             self.evictor.spans.reorder(index)
             self.token_ids.reorder(index)
-            self._new_confidences = None
+            self._new_confidences, self._newest = None, None
+            self.alarms = [self.alarms[i] for i in index]
             if self.confidences is not None:
                 self.confidences = [self.confidences[i] for i in index]
             self.batch = len(index)
@@ -646,7 +702,8 @@ class Cache(HookedCache):
         self.evictor.reset()
         self.meter.live = 0  # a forward that did not end may have left bytes uncounted
         self.batch, self.confidences, self.pending = None, None, None
-        self._new_ids, self._new_confidences = None, None
+        self._new_ids, self._new_confidences, self._newest = None, None, None
+        self.alarms, self.num_looks, self.cold_meter.live = [], 0, 0
         self.token_ids = TokenIds()
 
     # ---- copies, snapshots, files

@@ -17,15 +17,20 @@ from agentkv.cache.storage.backend import (
     Backend,
     LastWeights,
     MassObserver,
+    by_segment,
     hand_out_mass,
     of_segment,
 )
 from agentkv.cache.storage.choose import TORCH, backend_for, layout_for
+from agentkv.cache.storage.cold_tier import ColdTier
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv.cache.storage.table import Meter, Which
+from agentkv.cache.storage.table import Meter, Table, Which
 from agentkv.policies.entries import AttentionUpdate
+from agentkv.policies.recall import LookBack
 from agentkv.policies.slots import Tracker
-from agentkv_kernels.layout import NORMS, Addressed
+from agentkv_kernels.attention import attend
+from agentkv_kernels.entries import Dense
+from agentkv_kernels.layout import KEYS, NORMS, VALUES, Addressed
 
 
 class CacheLayer(Addressed):
@@ -34,6 +39,9 @@ class CacheLayer(Addressed):
     Args:
         policy: the policy's state for this layer; None for a layer that only its window bounds.
         meter: counts the bytes.
+        cold_meter: counts the bytes of the cold tier, if the policy looks back.
+        looks_back: whether the newest token may be computed again; the layer then keeps what its
+            window shows that token until the next one comes.
         dtype: of dense entries; None: the model's.
     """
 
@@ -41,8 +49,11 @@ class CacheLayer(Addressed):
         "_backend",
         "_storage",
         "attention",
+        "cold",
+        "cold_meter",
         "dtype",
         "fed",
+        "looks_back",
         "meter",
         "policy",
         "seen",
@@ -55,9 +66,14 @@ class CacheLayer(Addressed):
         *,
         policy: LayerPolicy | None,
         meter: Meter,
+        cold_meter: Meter,
+        looks_back: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.shape, self.policy, self.meter, self.dtype = shape, policy, meter, dtype
+        self.cold_meter, self.looks_back = cold_meter, looks_back
+        self.cold: ColdTier | None = None
+        """Evicted entries that may be fetched again; None unless the policy looks back."""
         self._storage: LayerStorage | None = None
         self._backend: Backend | None = None
         self.seen = 0
@@ -92,8 +108,21 @@ class CacheLayer(Addressed):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all storage, unused capacity included."""
+        """Bytes of all storage, unused capacity included and the cold tier excluded."""
         return 0 if self._storage is None else self._storage.nbytes
+
+    @property
+    def cold_nbytes(self) -> int:
+        """Bytes of the cold tier, unused capacity included."""
+        return 0 if self.cold is None else self.cold.nbytes
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by name, those of the cold tier included."""
+        tables = dict(self.storage.tables)
+        if self.cold is not None:
+            tables |= {f"cold {name}": table for name, table in self.cold.storage.tables.items()}
+        return tables
 
     def begin(
         self, batch: int, *, num_q_heads: int, dtype: torch.dtype, device: torch.device
@@ -103,6 +132,8 @@ class CacheLayer(Addressed):
         layout = layout_for(self.shape, policy, dtype=dtype, num_q_heads=num_q_heads)
         self._backend = backend_for(layout, num_q_heads, device)
         self._storage = LayerStorage(layout, batch=batch, device=device, meter=self.meter)
+        if policy is not None and isinstance(policy.recall, LookBack):
+            self.cold = ColdTier(self._storage, policy.recall.format, meter=self.cold_meter)
         self.fed = [0] * batch
         if self.policy is not None:
             self.policy.begin(self.fed)
@@ -138,6 +169,8 @@ class CacheLayer(Addressed):
             self.begin(q.shape[0], num_q_heads=q.shape[1], dtype=dtype, device=keys.device)
             if dtype != keys.dtype and self.backend.name == "triton":
                 self._backend = TORCH  # a launch reads queries and entries of one dtype
+        if self.looks_back:
+            self._drop_hidden()
         self.attention = attention
         storage, num_new, columns, norms = self.storage, q.shape[2], None, None
         if mask is not None and not mask[:, -num_new:].all():
@@ -152,16 +185,20 @@ class CacheLayer(Addressed):
         return output.transpose(1, 2)
 
     def _advance(self, num_new: int, columns: Sequence[Tensor] | None) -> None:
-        """Count new tokens, and drop entries that no later token can see."""
+        """Count new tokens, and drop what no later token can see unless it may be read again."""
         self.seen += num_new
         for i in range(len(self.fed)):
             self.fed[i] += num_new if columns is None else columns[i].shape[0]
-        if self.shape.window is not None:
-            per, window = self.storage.layout.segments_per_sequence, self.shape.window
-            oldest = [num_seen - window + 1 for num_seen in self.fed for _ in range(per)]
-            self.backend.drop_before(self.storage, oldest)
+        self._drop_hidden(spared=int(self.looks_back))
         if self.policy is not None:
             self.policy.num_steps += num_new == 1
+
+    def _drop_hidden(self, *, spared: int = 0) -> None:
+        """Drop entries that no later token can see, except for the youngest `spared` positions."""
+        if self.shape.window is not None:
+            per, window = self.storage.layout.segments_per_sequence, self.shape.window
+            oldest = [num_seen - window + 1 - spared for num_seen in self.fed for _ in range(per)]
+            self.backend.drop_before(self.storage, oldest)
 
     def _append_attend(
         self, q: Tensor, keys: Tensor, values: Tensor, norms: Tensor | None, attention: Attention
@@ -196,6 +233,8 @@ class CacheLayer(Addressed):
 
     def begin_step(self, attention: Attention) -> None:
         """Prepare for a compiled step of one token per sequence, which `finish_step` ends."""
+        if self.looks_back:
+            self._drop_hidden()
         self.attention = attention
         self.storage.descriptor.set_positions(self.fed)
 
@@ -242,6 +281,94 @@ class CacheLayer(Addressed):
             storage.queries.append(q, first=self.fed, columns=columns)
         return output
 
+    def attend_again(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        looking: Sequence[bool],
+        attention: Attention,
+    ) -> Tensor:
+        """Attend with the newest token of each sequence once more, and with what it fetches.
+
+        Its key and value are replaced. Statistics of the policy stay those of the first time.
+
+        Args:
+            q: (B, H * G, 1, D), rotated.
+            keys, values: (B, H, 1, D).
+            looking: per sequence, whether it looks back; others are unchanged and yield zeros.
+
+        Returns:
+            (B, 1, H * G, D).
+        """
+        storage, output = self.storage, q.new_zeros(q.shape)
+        of_segments, queries = by_segment(storage, output), by_segment(storage, q)
+        segments = [
+            each for i, looks in enumerate(looking) if looks for each in storage.segments(i)
+        ]
+        norms = None
+        if storage.layout.num_norms:
+            norms = value_norms(values, attention, storage.layout.num_norms)
+        for segment in segments:
+            self._replace_newest(segment, keys, values, norms)
+        picks = self._fetch(segments, queries, attention)
+        recall = None if self.policy is None else self.policy.policy.recall
+        extra: dict[int, Dense] = {}
+        if self.cold is not None and recall is not None:
+            if recall.promotes:
+                self.cold.promote(storage, picks)
+            else:
+                for segment in segments:
+                    extra[segment] = self.cold.read(segment, picks[segment], q.dtype)
+        for segment in segments:
+            parts = storage.parts(segment)
+            parts += [extra[segment]] if segment in extra else []
+            own, sinks = queries[segment, None], self._sinks_of(segment, attention)
+            done = attend(own, parts, scale=attention.scale, sinks=sinks)
+            of_segments[segment] = done.output[0]
+        return output.transpose(1, 2)
+
+    def _replace_newest(
+        self, segment: int, keys: Tensor, values: Tensor, norms: Tensor | None
+    ) -> None:
+        storage = self.storage
+        for field, x in ((KEYS, keys), (VALUES, values)):
+            newest = storage.dense.entries(field, segment)[:, -1:]
+            newest.copy_(of_segment(storage, x, segment))
+        if norms is not None:
+            newest = storage.metadata.entries(NORMS, segment)[:, -1:]
+            newest.copy_(of_segment(storage, norms, segment))
+
+    def _fetch(
+        self, segments: Sequence[int], queries: Tensor, attention: Attention
+    ) -> list[Tensor]:
+        """Return which cold entries each segment fetches, (n,); none for segments not named."""
+        storage, cold = self.storage, self.cold
+        picks = [torch.arange(0, device=storage.device)] * storage.num_segments
+        if cold is None or self.policy is None:
+            return picks
+        recall, window = self.policy.policy.recall, self.shape.window
+        assert isinstance(recall, LookBack)
+        for segment in segments:
+            num_seen = self.fed[segment // storage.layout.segments_per_sequence]
+            picks[segment] = cold.best(
+                storage,
+                segment,
+                queries[segment, None],
+                scale=attention.scale,
+                sinks=self._sinks_of(segment, attention),
+                oldest=0 if window is None else num_seen - window,
+                blocks=recall.blocks,
+                block=recall.block,
+            )
+        return picks
+
+    def _sinks_of(self, segment: int, attention: Attention) -> Tensor | None:
+        if attention.sinks is None:
+            return None
+        per = self.storage.layout.segments_per_sequence
+        return attention.sinks.view(per, -1)[segment % per]
+
     def _observer(self, tracker: Tracker) -> MassObserver:
         return _TrackerUpdate(tracker, self.storage, self.fed)
 
@@ -270,12 +397,16 @@ class CacheLayer(Addressed):
             for segment in self.storage.segments(sequence):
                 ranges[segment] = (start, stop)
             self.backend.drop_span(self.storage, ranges)
+            if self.cold is not None:
+                self.cold.drop_span(ranges)
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         before = self.storage
         self._storage = before.take(index)
         before.release()
+        if self.cold is not None:
+            self.cold.reorder(index)
         self.fed = [self.fed[i] for i in index]
         if self.policy is not None:
             self.policy.reorder(index, self.fed)
@@ -284,7 +415,9 @@ class CacheLayer(Addressed):
         """Forget everything and return the memory."""
         if self._storage is not None:
             self._storage.release()
-        self._storage, self._backend, self.attention = None, None, None
+        if self.cold is not None:
+            self.cold.release()
+        self._storage, self._backend, self.attention, self.cold = None, None, None, None
         self.seen, self.fed = 0, []
         if self.policy is not None:
             self.policy.begin(self.fed)
@@ -314,6 +447,8 @@ class CacheLayer(Addressed):
             assert not self.seen, "tokens were seen, but there is no storage"
             return
         storage.check()
+        if self.cold is not None:
+            self._check_cold(storage, self.cold)
         if self.policy is not None:
             self.policy.check(storage)
             if storage.queries is not None:
@@ -322,8 +457,14 @@ class CacheLayer(Addressed):
             assert num_seen <= self.seen, "more tokens than columns"
             for positions in (positions for positions in heads if positions.shape[0]):
                 assert int(positions[-1]) < num_seen, "an entry from the future"
-                reach = num_seen - int(positions[0])
+                reach = num_seen - int(positions[0]) - self.looks_back
                 assert window is None or reach < window, "an entry that no token can see"
+
+    def _check_cold(self, storage: LayerStorage, cold: ColdTier) -> None:
+        cold.check()
+        for segment in range(storage.num_segments):
+            both = storage.positions(segment), cold.storage.positions(segment)
+            assert not bool(torch.isin(*both).any()), "an entry is hot and cold at once"
 
 
 @dataclass(frozen=True, slots=True)

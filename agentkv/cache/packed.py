@@ -107,7 +107,16 @@ class PackedForward(HookedCache):
             use_cache=True,
             logits_to_keep=torch.tensor(last, device=device) - 1,
         ).logits
-        return logits[0]
+        return self._look_back_each(logits[0])
+
+    def _look_back_each(self, logits: Tensor) -> Tensor:
+        """Return the logits (B, V) that count once every cache may have looked back."""
+        parts = [logits[rows] for rows in self.rows]
+        for i, part in enumerate(parts):
+            again = self._guarded(i, partial(Cache.look_back, model=self._model, logits=part))
+            if again is not None:
+                parts[i] = again
+        return torch.cat(parts)
 
     def confidences(self, logits: Tensor) -> Tensor:
         """Return the confidence (B,) float32 of logits (B, V), by the gate of each cache.

@@ -1,1 +1,1 @@
-"""Policies decide which entries a cache keeps, and in which format. A policy has five parts."""
+"""Policies decide which entries a cache keeps, and in which format. A policy has six parts."""

@@ -1,16 +1,25 @@
-"""A policy: five parts that fit together."""
+"""A policy: six parts that fit together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.slots import Allocator, Gate, Learner, Precision, Scorer, Selector
+from agentkv.policies.recall import Forget
+from agentkv.policies.slots import (
+    Allocator,
+    Gate,
+    Learner,
+    Precision,
+    Recall,
+    Scorer,
+    Selector,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """An eviction policy: an immutable value of five parts.
+    """An eviction policy: an immutable value of six parts.
 
     Policies with equal parts behave equally; the name does not matter.
 
@@ -26,6 +35,7 @@ class Policy:
     precision: Precision
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Parameters it was made with, defaults included; for result rows."""
+    recall: Recall = field(default_factory=Forget)
 
     def __post_init__(self) -> None:
         if self.allocator.pools and not self.scorer.comparable:
@@ -57,6 +67,19 @@ class Policy:
                 f"policy {self.name!r}: {type(self.selector).__name__}, set like this, selects by "
                 f"what a window of queries says, and {type(self.scorer).__name__} keeps no window; "
                 'take a scorer such as snapkv\'s, or pooled=True with gqa="mean_norm"'
+            )
+
+        if self.recall.looks_back:
+            self._check_recall()
+
+    def _check_recall(self) -> None:
+        """Check that the newest entry stays as it is, because a second pass replaces it."""
+        newest = self.selector.protected
+        is_first = self.scorer.by_age or not isinstance(newest, int) or newest > 0
+        if not is_first or self.precision.recent == 0:
+            raise PolicyError(
+                f"policy {self.name!r} looks back and may evict or quantize the newest entry, "
+                "which a second pass replaces; protect at least one entry, and keep one dense"
             )
 
     def fitted(self, budget: int | None, *, leading: int = 0, pinned: int = 0) -> "Policy":

@@ -1,10 +1,11 @@
-"""The five slots of a policy, as protocols.
+"""The six slots of a policy, as protocols.
 
     Gate        decides how many entries a layer may hold now, and when eviction runs
     Allocator   divides this budget among layers, and inside a layer among heads
     Scorer      gives each entry a score
     Selector    chooses the entries that stay
     Precision   chooses the storage format of the entries that stay
+    Recall      decides what becomes of evicted entries
 
 Shapes: see `agentkv.policies.entries`.
 """
@@ -309,4 +310,39 @@ class Precision(Protocol):
             share: the layer's quality over the best layer's, in (0, 1].
             budget: the layer's entries per head, protected entries and sinks included.
         """
+        ...
+
+
+@runtime_checkable
+class Occasion(Protocol):
+    """Decides which tokens look back."""
+
+    def is_alarm(self, confidence: float, position: int) -> bool:
+        """Return whether a token is an alarm, given the confidence of the next one.
+
+        Args:
+            position: of the token in its sequence.
+        """
+        ...
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        """Return whether the token at `position` looks back.
+
+        Args:
+            last_alarm: position of the latest alarm, this token included; None: none yet.
+        """
+        ...
+
+
+class Recall(Protocol):
+    """Decides what becomes of evicted entries."""
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether evicted entries move to a cold tier and may come back."""
+        ...
+
+    @property
+    def promotes(self) -> bool:
+        """Whether entries that come back stay."""
         ...

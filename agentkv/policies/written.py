@@ -14,7 +14,7 @@ from agentkv.policies.policy import Policy
 from agentkv.policies.registry import NAMED
 from agentkv.policies.registry import policy as named_policy
 
-PARTS = ("gate", "allocator", "scorer", "selector", "precision")
+PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
 
 
 class Written(BaseModel):
@@ -26,7 +26,7 @@ class Written(BaseModel):
     parameters: dict[str, JsonValue] | None
     """Parameters for `agentkv.policy(name)`; None: the policy was not made by name."""
     parts: dict[str, str]
-    """Each of the five parts with everything that its behavior depends on."""
+    """Each of the six parts with everything that its behavior depends on."""
 
 
 def written(policy: Policy) -> str:

@@ -230,6 +230,7 @@ def attend_at_once(
     decoded = [part.decode(q.dtype) for part in parts]
     num_heads = decoded[0][0].shape[1]
     group = num_q_heads // num_heads
+    sums = torch.promote_types(q.dtype, torch.float32)
     grouped = (q * scale).reshape(batch * num_heads, group * num_q, head_dim)
     pieces = [torch.bmm(grouped, k.flatten(0, 1).mT) for k, _ in decoded]
     logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)  # (B H, G Q, T)
@@ -244,9 +245,9 @@ def attend_at_once(
     if sinks is not None:
         column = sinks.to(logits.dtype).view(1, num_heads, group, 1)
         column = column.expand(batch, -1, -1, num_q).reshape(batch * num_heads, group * num_q, 1)
-        p = torch.cat([logits, column], dim=-1).softmax(-1, dtype=torch.float32)[..., :-1]
+        p = torch.cat([logits, column], dim=-1).softmax(-1, dtype=sums)[..., :-1]
     else:
-        p = logits.softmax(-1, dtype=torch.float32)
+        p = logits.softmax(-1, dtype=sums)
     del logits
     weights = p.to(q.dtype)
     start = decoded[0][0].shape[2]
@@ -260,6 +261,7 @@ def attend_at_once(
     output = out.view(batch, num_q_heads, num_q, head_dim)
     if not num_mass_queries:
         return Attended(output, None)
+    p = p.to(torch.float32)
     if num_q == 1:
         return Attended(output, p.view(batch, num_heads, group, -1).mean(dim=2))
     last = p.view(batch, num_heads, group, num_q, -1)[:, :, :, -num_mass_queries:]

@@ -40,6 +40,10 @@ class Dense:
         cut = slice(start, stop)
         return Dense(self.keys[:, :, cut], self.values[:, :, cut], self.positions[:, cut])
 
+    def pick(self, index: Tensor) -> "Dense":
+        """Return a copy of the entries with these numbers (n,)."""
+        return Dense(self.keys[:, :, index], self.values[:, :, index], self.positions[:, index])
+
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
@@ -85,6 +89,19 @@ class Quantized:
             self.value_scales if by_block else self.value_scales[:, :, cut],
             None if self.block_ids is None else self.block_ids[:, cut],
             self.positions[:, cut],
+        )
+
+    def pick(self, index: Tensor) -> "Quantized":
+        """Return a copy of the entries with these numbers (n,)."""
+        by_block = self.format.by_block
+        return Quantized(
+            self.format,
+            self.keys[:, :, index],
+            self.values[:, :, index],
+            self.key_scales if by_block else self.key_scales[:, :, index],
+            self.value_scales if by_block else self.value_scales[:, :, index],
+            None if self.block_ids is None else self.block_ids[:, index],
+            self.positions[:, index],
         )
 
 

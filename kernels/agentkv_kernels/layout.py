@@ -103,10 +103,17 @@ class Layout:
     """Norms of each entry's value per head; 0 for none."""
     by_rank: bool
     """True if rank decides what is quantized, so that entries are not stored by position."""
+    promotes: bool = False
+    """True if evicted entries may come back, which are then stored behind all others."""
     query_window: int = 0
     """Latest queries that are kept per sequence; 0 for none."""
     num_query_heads: int = 0
     """Query heads of a sequence; only read with a query window."""
+
+    @property
+    def is_by_position(self) -> bool:
+        """True if the entries of a segment are stored in order of position."""
+        return not self.by_rank and not self.promotes
 
     @property
     def metadata(self) -> tuple[Field, ...]:

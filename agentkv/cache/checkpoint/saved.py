@@ -145,15 +145,19 @@ def _take_fields(tensors: dict[str, Tensor], table: str) -> list[Tensor]:
 
 def _check_indices(tables: dict[str, list[Tensor]], own: LayerState, seen: int) -> None:
     """Check positions and block ids, which compiled code uses as indices. Raises ValueError."""
-    for name, field in (("metadata", POSITION), ("queries", QUERY_POSITION)):
+    places = [("metadata", POSITION), ("cold metadata", POSITION), ("queries", QUERY_POSITION)]
+    for name, field in places:
         if name in tables and not _are_indices(tables[name][field], seen):
             raise ValueError(f"found a position in {name} outside of the {seen} tokens seen")
-    if "scales" in tables:
+    for tier in ("", "cold "):
+        if f"{tier}scales" not in tables:
+            continue
         counts, num_blocks = (
-            torch.tensor([count for _, count, _ in own.extents[name]])
+            torch.tensor([count for _, count, _ in own.extents[tier + name]])
             for name in ("codes", "scales")
         )
-        if not _are_indices(tables["codes"][BLOCK_IDS], num_blocks.repeat_interleave(counts)):
+        ids = tables[f"{tier}codes"][BLOCK_IDS]
+        if not _are_indices(ids, num_blocks.repeat_interleave(counts)):
             raise ValueError("found a quantized entry whose block has no scales")
 
 

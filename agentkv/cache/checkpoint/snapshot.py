@@ -40,6 +40,9 @@ class Restorable(Protocol):
 
     evictor: Evictor
     meter: Meter
+    cold_meter: Meter
+    alarms: list[int | None]
+    num_looks: int
     progress: Progress
     token_ids: TokenIds
     prefill: Literal["chunked", "whole"]
@@ -145,6 +148,9 @@ def state_of(cache: Restorable) -> CacheState:
             learned=dict(allocator.state) if isinstance(allocator, Learner) else {},
             used=dict(evictor.allowance.state),
             spans=tuple(map(_spans_state, evictor.spans.sequences)),
+            alarms=tuple(cache.alarms),
+            num_looks=cache.num_looks,
+            cold_peak=cache.cold_meter.peak,
         )
     except ValidationError as error:
         raise CacheFileError(
@@ -168,7 +174,7 @@ def _layer_state(layer: CacheLayer) -> LayerState:
     return LayerState(
         dtype=dtype_name(layer.storage.layout.dtype),
         scale=layer.attention.scale,
-        extents={name: tuple(table.extents) for name, table in layer.storage.tables.items()},
+        extents={name: tuple(table.extents) for name, table in layer.tables.items()},
         num_steps=0 if policy is None else policy.num_steps,
         qualities={} if policy is None else dict(policy.ranks.qualities),
     )
@@ -180,7 +186,7 @@ def entries_of(cache: Restorable) -> Iterator[LayerEntries]:
         assert layer.attention is not None
         tables = {
             name: [table.packed(f) for f in range(len(table.fields))]
-            for name, table in layer.storage.tables.items()
+            for name, table in layer.tables.items()
         }
         yield LayerEntries(tables, layer.attention, layer.storage.device)
 
@@ -199,6 +205,7 @@ def fill(
     cache.reset()
     evictor, batch = cache.evictor, len(state.fed)
     cache.meter.peak = max(cache.meter.peak, state.peak)
+    cache.cold_meter.peak = max(cache.cold_meter.peak, state.cold_peak)
     if batch:
         try:
             with cache.progress.changing():
@@ -214,6 +221,7 @@ def fill(
             cache.reset()  # a partly filled cache is of no use
             raise
         cache.batch, cache.num_new = batch, state.num_new
+        cache.alarms, cache.num_looks = list(state.alarms), state.num_looks
         cache.confidences = None if state.confidences is None else list(state.confidences)
     else:
         evictor.use_spans(list(map(_spans_of, state.spans)))
@@ -225,7 +233,7 @@ def _fill_layer(
 ) -> None:
     dtype = getattr(torch, own.dtype)
     layer.begin(len(state.fed), num_q_heads=num_q_heads, dtype=dtype, device=entries.device)
-    tables = layer.storage.tables
+    tables = layer.tables
     if tables.keys() != own.extents.keys():
         raise ValueError(f"found tables {', '.join(own.extents)}, expected {', '.join(tables)}")
     for name, table in tables.items():

@@ -95,6 +95,11 @@ class CacheState(_State):
     """Energies that the present context uses: everything learned before it."""
     spans: tuple[SpansState, ...]
     """Labels and pins of each sequence; before the first forward one for all."""
+    alarms: tuple[Count | None, ...]
+    """Position of each sequence's latest alarm; see `Occasion`."""
+    num_looks: Count
+    """Tokens that have looked back."""
+    cold_peak: NumBytes
 
     @model_validator(mode="after")
     def _check(self) -> "CacheState":
@@ -103,6 +108,8 @@ class CacheState(_State):
             raise ValueError(f"found {self.num_new} new tokens among {self.seen} seen")
         if self.confidences is not None and len(self.confidences) != batch:
             raise ValueError(f"found {len(self.confidences)} confidences for {batch} sequences")
+        if len(self.alarms) != batch:
+            raise ValueError(f"found alarms of {len(self.alarms)} sequences, not {batch}")
         if len(self.spans) != max(1, batch):
             raise ValueError(f"found spans of {len(self.spans)} sequences, not {max(1, batch)}")
         for i, layer in enumerate(self.layers):

@@ -13,6 +13,7 @@ from agentkv.cache.eviction.view import View
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.spans import NO_PINS
 from agentkv.cache.storage.backend import Backend, Eviction
+from agentkv.cache.storage.cold_tier import evicted_entries
 from agentkv.policies.entries import Entries, Selection
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import Unpooled
@@ -52,6 +53,8 @@ def evict(
             storages = [layer.storage for layer in group]
             eviction = Eviction(storages, sequence, verdict)
             evictions.setdefault(group[0].backend, []).append(eviction)
+    if allowance.policy.recall.looks_back:
+        _keep_cold(layers, evictions.values())
     for backend, of_backend in evictions.items():
         backend.drop(of_backend)
     precision = allowance.policy.precision
@@ -59,6 +62,15 @@ def evict(
         recent = [policy_part.fitted(i).precision.recent or 0 for i in range(len(fed))]
         for layer in layers:
             layer.backend.quantize_oldest(layer.storage, recent)
+
+
+def _keep_cold(layers: Sequence[CacheLayer], evictions: Iterable[Sequence[Eviction]]) -> None:
+    """Copy what is about to be dropped into the cold tiers."""
+    gone = evicted_entries([each for of_backend in evictions for each in of_backend])
+    for layer in layers:
+        picks = gone.get(layer.storage)
+        if picks is not None and layer.cold is not None:
+            layer.cold.take_over(layer.storage, picks)
 
 
 def _measure_energies(layers: Sequence[CacheLayer]) -> _Shown:

@@ -24,7 +24,7 @@ class Evictor:
     Args:
         policy: the policy as requested.
         budget: as `parse_budget` returned it.
-        meter: counts the bytes of the layers, which this makes.
+        meter, cold_meter: count the bytes of the layers, which this makes, and of their cold tiers.
         dtype: of dense entries; None: the model's.
 
     Raises:
@@ -37,6 +37,7 @@ class Evictor:
         budget: Budget,
         geometry: Geometry,
         meter: Meter,
+        cold_meter: Meter,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.policy, self.budget, self.geometry = policy, budget, geometry
@@ -49,7 +50,14 @@ class Evictor:
         }
         """State per layer that the policy acts on."""
         self.layers = [
-            CacheLayer(shape, policy=self.layer_policies.get(i), meter=meter, dtype=dtype)
+            CacheLayer(
+                shape,
+                policy=self.layer_policies.get(i),
+                meter=meter,
+                cold_meter=cold_meter,
+                looks_back=policy.recall.looks_back,
+                dtype=dtype,
+            )
             for i, shape in enumerate(geometry.layers)
         ]
         """All layers of the cache."""
@@ -157,8 +165,14 @@ class Evictor:
             evict(self._acted_on, confidences, num_new=num_new)
         self._quantize_by_rank()
 
+    @property
+    def num_cold(self) -> list[int]:
+        """Entries of each sequence in the cold tiers of all layers."""
+        tiers = [layer.cold for layer in self.layers if layer.cold is not None]
+        return [sum(tier.num_entries(i) for tier in tiers) for i in range(len(self.fed))]
+
     def shrink(self) -> None:
-        """Evict to the present budget, before sequences are copied."""
+        """Evict to the present budget, before sequences are copied or after entries came back."""
         evict(self._acted_on, None, num_new=1)
         self._quantize_by_rank()
 

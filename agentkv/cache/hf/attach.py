@@ -33,8 +33,8 @@ def attach(model: PreTrainedModel) -> None:
         inner.register_forward_hook(_finish_forward, with_kwargs=True, always_call=True)
     outer: Any = model
     has_logits = outer.get_output_embeddings() is not None
-    if has_logits and _show_logits not in model._forward_hooks.values():
-        model.register_forward_hook(_show_logits, with_kwargs=True)
+    if has_logits and _read_logits not in model._forward_hooks.values():
+        model.register_forward_hook(_read_logits, with_kwargs=True)
     install(model)
 
 
@@ -96,16 +96,28 @@ def _finish_forward(
 
 
 @outside_compile
-def _show_logits(
+def _read_logits(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> None:
+) -> Any:
+    """Let the cache look back and read the logits; return the output if a second pass changed
+    it."""
     cache = kwargs.get("past_key_values")
     if cache is None:
         cache = arguments_of(module, args, kwargs).get("past_key_values")
     if isinstance(cache, HookedCache):
         logits = output[0] if isinstance(output, tuple) else getattr(output, "logits", None)
         if isinstance(logits, Tensor) and logits.dim() == 3:
-            cache.note_logits(logits[:, -1])
+            again = cache.look_back(module, logits[:, -1])
+            if again is None:
+                cache.note_logits(logits[:, -1])
+                return None
+            cache.note_logits(again)
+            logits = torch.cat([logits[:, :-1], again[:, None]], dim=1)
+            if isinstance(output, tuple):
+                return (logits, *output[1:])
+            output.logits = logits
+            return output
+    return None
 
 
 class LogitsGate(LogitsProcessor):

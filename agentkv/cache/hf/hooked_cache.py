@@ -13,7 +13,7 @@ class HookedCache(TransformersCache):
     """Methods that the hooks of an attached model call on a cache, in this order.
 
     `check_input`, `begin`, `note_ids`, `positions`; `update` and `attend` of every layer; then
-    `finish` and `note_logits`, or `leave` if the forward raised.
+    `finish`, `look_back` and `note_logits`, or `leave` if the forward raised.
     """
 
     @property
@@ -105,6 +105,18 @@ class HookedCache(TransformersCache):
 
     def note_logits(self, logits: Tensor) -> None:
         """Take the raw logits (B, V) of a forward's last token, which may change afterwards."""
+
+    def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
+        """Compute the latest forward's last tokens again where they look back.
+
+        Args:
+            model: the attached model.
+            logits: raw logits (B, V) after the first pass.
+
+        Returns:
+            The logits (B, V) that count; None if no token looks back.
+        """
+        return None
 
     def apply_gate(self, logits: Tensor) -> None:
         """Evict down to what the gate allows, given the raw logits (B, V) of the last token."""

@@ -228,11 +228,11 @@ class Backend:
         memory."""
         verdicts: dict[LayerStorage, list[Selection | None]] = {}
         for eviction in evictions:
-            for storage, verdict in _by_storage(eviction):
+            for storage, verdict in by_storage(eviction):
                 verdicts.setdefault(storage, [None] * storage.batch)[eviction.sequence] = verdict
         for storage, of_sequences in verdicts.items():
             dropped = [
-                _dropped(of_sequences[i], j, storage.counts[segment])
+                dropped_entries(of_sequences[i], j, storage.counts[segment])
                 for i in range(storage.batch)
                 for j, segment in enumerate(storage.segments(i))
             ]
@@ -256,7 +256,7 @@ class Backend:
 
     def drop_before(self, storage: LayerStorage, oldest: Sequence[int]) -> None:
         """Drop the entries of each segment whose position is below the segment's `oldest`."""
-        if storage.layout.by_rank:
+        if not storage.layout.is_by_position:
             self.keep(
                 storage,
                 [(storage.positions(i) >= at).nonzero().squeeze(1) for i, at in enumerate(oldest)],
@@ -276,7 +276,7 @@ class Backend:
             positions = storage.positions(segment)
             before.append(positions < first)
             inside.append((positions >= first) & (positions < last))
-        if storage.layout.by_rank:
+        if not storage.layout.is_by_position:
             self.keep(storage, [(~each).nonzero().squeeze(1) for each in inside])
             return
         firsts = [int(each.sum()) for each in before]
@@ -391,7 +391,8 @@ def hand_out_mass(storage: LayerStorage, mass: Tensor, observer: MassObserver) -
         observer.observe(segment, own, 1, lambda count, own=own: own[:, None])  # type: ignore[misc]
 
 
-def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Selection]]:
+def by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Selection]]:
+    """Yield each storage of an eviction with its own part of the verdict."""
     verdict, per = eviction.verdict, eviction.storages[0].layout.segments_per_sequence
     for i, storage in enumerate(eviction.storages):
         own = slice(i * per, (i + 1) * per)
@@ -403,7 +404,7 @@ def _by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Selection]]:
             yield storage, verdict
 
 
-def _dropped(verdict: Selection | None, segment: int, count: int) -> Run | Tensor:
+def dropped_entries(verdict: Selection | None, segment: int, count: int) -> Run | Tensor:
     """Return the entries that a segment drops, as one run if they are one, else as numbers (n,).
 
     Args:

@@ -1,5 +1,7 @@
 """Choice of a layer's layout, which its policy needs, and of the backend that serves it."""
 
+from dataclasses import replace
+
 import torch
 
 from agentkv.cache.geometry import LayerShape
@@ -37,8 +39,25 @@ def layout_for(
         tracked=EMPTY if tracker is None else Field(1, (tracker.size,), tracker.dtype),
         num_norms={None: 0, "mean": 1, "each": num_q_heads // heads}[policy.selector.norms],
         by_rank=policy.precision.by_rank,
+        promotes=policy.recall.promotes,
         query_window=policy.scorer.window,
         num_query_heads=num_q_heads if policy.scorer.window else 0,
+    )
+
+
+def cold_layout_for(hot: Layout, format: str) -> Layout:
+    """Return the layout of the cold tier beside a layer.
+
+    Args:
+        format: of all entries; "dense" for the dtype of the layer's dense ones.
+    """
+    return replace(
+        hot,
+        format=None if format == "dense" else format_of(format),
+        by_rank=True,
+        promotes=True,
+        query_window=0,
+        num_query_heads=0,
     )
 
 

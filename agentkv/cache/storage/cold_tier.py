@@ -1,0 +1,186 @@
+"""The cold tier of a layer: entries that were evicted and may be fetched again.
+
+Shapes: S segments of each sequence, W heads per segment, G query heads per key-value head, T cold
+entries of a segment, D head size.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.backend import Eviction, by_storage, dropped_entries
+from agentkv.cache.storage.choose import TORCH, cold_layout_for
+from agentkv.cache.storage.codes import append_quantized
+from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.table import Meter
+from agentkv_kernels.attention import weights
+from agentkv_kernels.entries import Dense
+from agentkv_kernels.layout import KEYS, VALUES
+
+
+class ColdTier:
+    """Evicted entries of one layer, in the order in which they came.
+
+    Keys and values have one format; positions, statistics and norms stay as they were.
+
+    Args:
+        hot: storage that entries come from and return to.
+        format: of keys and values; "dense" for the dtype of the layer's dense entries.
+        meter: counts the bytes.
+    """
+
+    __slots__ = ("storage",)
+
+    def __init__(self, hot: LayerStorage, format: str, *, meter: Meter) -> None:
+        layout = cold_layout_for(hot.layout, format)
+        self.storage = LayerStorage(layout, batch=hot.batch, device=hot.device, meter=meter)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storage, unused capacity included."""
+        return self.storage.nbytes
+
+    def num_entries(self, sequence: int) -> int:
+        """Return the number of entries in all segments of a sequence."""
+        return self.storage.num_entries(sequence)
+
+    def take_over(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
+        """Store copies of entries that are about to leave `hot`.
+
+        Args:
+            picks: per segment their numbers (n,) in storage order, ascending.
+        """
+        counts = [pick.shape[0] for pick in picks]
+        if not any(counts):
+            return
+        cold = self.storage
+        cold.metadata.extend(counts)
+        for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
+            for field in range(len(cold.metadata.fields)) if count else ():
+                found = hot.metadata.entries(field, segment)[:, pick]
+                cold.metadata.entries(field, segment)[:, -count:] = found
+
+        def read(field: int, segment: int) -> tuple[Tensor, bool]:
+            pick, num_quantized = picks[segment], hot.num_quantized[segment]
+            parts = hot.parts(segment)
+            own = [pick]
+            if len(parts) > 1:
+                own = [pick[pick < num_quantized], pick[pick >= num_quantized] - num_quantized]
+            found = [
+                part.pick(index).decode(cold.layout.dtype)[0 if field == KEYS else 1][0]
+                for part, index in zip(parts, own, strict=True)
+            ]
+            return torch.cat(found, dim=1), True
+
+        if cold.codes is not None:
+            append_quantized(cold, counts, read)
+            return
+        cold.dense.extend(counts)
+        for segment, count in enumerate(counts):
+            for field in (KEYS, VALUES) if count else ():
+                cold.dense.entries(field, segment)[:, -count:] = read(field, segment)[0]
+
+    def best(
+        self,
+        hot: LayerStorage,
+        segment: int,
+        q: Tensor,
+        *,
+        scale: float,
+        sinks: Tensor | None,
+        oldest: int,
+        blocks: int,
+        block: int,
+    ) -> Tensor:
+        """Return the numbers (n,) of a segment's entries to fetch, ascending.
+
+        Args:
+            q: (1, W * G, 1, D), rotated.
+            scale, sinks: as in `attend`; sinks of the segment's query heads.
+            oldest: lowest position that the queries may see.
+            blocks, block: as in `LookBack`.
+        """
+        cold = self.storage
+        positions = cold.positions(segment).long()
+        if not positions.shape[0]:
+            return positions
+        [part] = cold.parts(segment)
+        shares = weights(q, [part, *hot.parts(segment)], scale=scale, sinks=sinks)
+        score = shares[..., : positions.shape[0]].amax(dim=(0, 1, 2, 3))  # (T,)
+        score = score.masked_fill(positions < oldest, -1.0)
+        places = positions // block
+        places -= int(places.min())
+        best_of_block = score.new_full((int(places.max()) + 1,), -1.0)
+        best_of_block.scatter_reduce_(0, places, score, "amax")
+        chosen = best_of_block.topk(min(blocks, best_of_block.shape[0])).indices
+        is_chosen = torch.zeros_like(best_of_block, dtype=torch.bool)
+        is_chosen[chosen] = True
+        return (is_chosen[places] & (score >= 0)).nonzero().squeeze(1)
+
+    def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
+        """Return a decoded copy of a segment's entries, (1, W, n, D)."""
+        [part] = self.storage.parts(segment)
+        keys, values = part.pick(pick).decode(dtype)
+        return Dense(keys, values, part.positions[:, pick])
+
+    def promote(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
+        """Move entries back to `hot`, dense and behind all others.
+
+        Args:
+            picks: per segment their numbers (n,), ascending.
+        """
+        counts, cold = [pick.shape[0] for pick in picks], self.storage
+        if not any(counts):
+            return
+        hot.metadata.extend(counts)
+        hot.dense.extend(counts)
+        kept: list[Tensor | None] = [None] * len(counts)
+        for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
+            if not count:
+                continue
+            for field in range(len(cold.metadata.fields)):
+                found = cold.metadata.entries(field, segment)[:, pick]
+                hot.metadata.entries(field, segment)[:, -count:] = found
+            found_entries = self.read(segment, pick, hot.layout.dtype)
+            for field, x in enumerate((found_entries.keys, found_entries.values)):
+                hot.dense.entries(field, segment)[:, -count:] = x[0]
+            stays = torch.ones(cold.counts[segment], dtype=torch.bool, device=cold.device)
+            stays[pick] = False
+            kept[segment] = stays.nonzero().squeeze(1)
+        TORCH.keep(cold, kept)
+
+    def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Drop the entries of each segment whose position is first..last - 1 of its range."""
+        TORCH.drop_span(self.storage, ranges)
+
+    def reorder(self, index: Sequence[int]) -> None:
+        """Make sequence i a copy of what sequence index[i] was."""
+        before = self.storage
+        self.storage = before.take(index)
+        before.release()
+
+    def release(self) -> None:
+        """Return all memory; the tier must not be used afterwards."""
+        self.storage.release()
+
+    def check(self) -> None:
+        """Audit the structure. Raises AssertionError naming what is broken."""
+        self.storage.check()
+        if self.storage.codes is not None:
+            assert not any(self.storage.dense.counts), "a cold entry is not quantized"
+
+
+def evicted_entries(evictions: Sequence[Eviction]) -> dict[LayerStorage, list[Tensor]]:
+    """Return which entries some evictions drop: per storage and segment their numbers (n,)."""
+    found: dict[LayerStorage, list[Tensor]] = {}
+    for eviction in evictions:
+        for storage, verdict in by_storage(eviction):
+            nothing = torch.arange(0, device=storage.device)
+            picks = found.setdefault(storage, [nothing] * storage.num_segments)
+            for j, segment in enumerate(storage.segments(eviction.sequence)):
+                gone = dropped_entries(verdict, j, storage.counts[segment])
+                if isinstance(gone, tuple):
+                    gone = torch.arange(*gone, device=storage.device)
+                picks[segment] = gone
+    return found

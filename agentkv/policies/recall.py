@@ -1,0 +1,121 @@
+"""Recalls decide what becomes of evicted entries: they are gone, or a look back may fetch them.
+
+A cache whose policy looks back moves what it evicts to a cold tier, which no token reads by itself.
+A token that looks back is computed a second time, with the entries that it fetches from there.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import ClassVar
+
+from agentkv.policies.entries import PolicyError
+from agentkv.policies.parameters import (
+    require_count,
+    require_flag,
+    require_one_of,
+    require_positive,
+    require_share,
+)
+from agentkv.policies.slots import Occasion
+from agentkv_kernels.formats import FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Evicted entries are gone."""
+
+    looks_back: ClassVar[bool] = False
+    promotes: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """Evicted entries move to a cold tier, from which a token may fetch the best.
+
+    The best entries are those that would receive the largest share of attention from any query head
+    of the token, over everything that its layer stores. They are fetched with their neighbors, in
+    blocks of positions.
+
+    Source: our choice, after ArkVale (NeurIPS 2024), whose evicted blocks come back, and CONF-KV
+    (arXiv 2605.24786), whose confidence decides.
+    """
+
+    when: Occasion
+    """Which tokens look back."""
+    blocks: int = 8
+    """Blocks that a segment fetches at once."""
+    block: int = 16
+    """Positions of a block: 16 stands for 0..15, 16..31 and so on; 1 for single entries."""
+    promotes: bool = True
+    """Whether fetched entries stay, as the layer's youngest; if not, one token alone reads them."""
+    format: str = "int8"
+    """Format of the cold tier; "dense" stores what the layer stores."""
+    looks_back: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive("blocks", self.blocks)
+        require_positive("block", self.block)
+        require_flag("promotes", self.promotes)
+        require_one_of("format", self.format, (*FORMATS, "dense"))
+        if not isinstance(self.when, Occasion):
+            raise PolicyError(
+                f"when must be Always(), Unsure(...) or AtRandom(...); found {self.when!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Every token looks back."""
+
+    def is_alarm(self, confidence: float, position: int) -> bool:
+        return True
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """A token looks back if the model is unsure of the next one, and so do the tokens after it.
+
+    The confidence is the probability of the most likely next token. It falls after something was
+    forgotten (our measurement), so it is an alarm.
+
+    Source: our choice; CONF-KV (arXiv 2605.24786) gates eviction by confidence.
+    """
+
+    threshold: float = 0.99
+    """A confidence below it is an alarm."""
+    stretch: int = 0
+    """Tokens after an alarm that look back too."""
+
+    def __post_init__(self) -> None:
+        require_share("threshold", self.threshold)
+        require_count("stretch", self.stretch)
+
+    def is_alarm(self, confidence: float, position: int) -> bool:
+        return confidence < self.threshold
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        return last_alarm is not None and position - last_alarm <= self.stretch
+
+
+@dataclass(frozen=True, slots=True)
+class AtRandom:
+    """A share of the tokens looks back, whatever the confidence: the control of `Unsure`."""
+
+    share: float
+    """Share of the tokens."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_share("share", self.share)
+        require_count("seed", self.seed)
+
+    def is_alarm(self, confidence: float, position: int) -> bool:
+        # drawn by position, so that copies of a cache draw the same
+        digest = hashlib.blake2b(f"{self.seed}/{position}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.share * 2**64
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        return position == last_alarm

@@ -1,0 +1,375 @@
+"""Caches that look back: evicted entries stay in a cold tier, and come back where wanted."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import agentkv
+from agentkv.policies.entries import PolicyError
+from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Unsure
+from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
+from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
+
+EVERYTHING = {"blocks": 1000, "block": 1}
+
+
+def looking(name, when, **options):
+    """A policy of the shared cases that looks back."""
+    return replace(CASES[name].make(), recall=LookBack(when, **options))
+
+
+def cache_of(model, name, when, *, budget=None, **options):
+    policy = looking(name, when, **options)
+    return agentkv.Cache.for_model(model, policy=policy, budget=budget or CASES[name].budget)
+
+
+def places(storage, segment):
+    return set(storage.positions(segment).tolist())
+
+
+def keeps_newest(name):
+    """Whether the newest entry of a case never leaves and stays dense."""
+    try:
+        looking(name, Always())
+    except PolicyError:
+        return False
+    return CASES[name].is_bounded
+
+
+LOOKING = [name for name in CASES if keeps_newest(name)]
+
+
+# ---- the cold tier
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_cache_that_never_looks_is_as_without_a_cold_tier_and_forgets_nothing(
+    model_of, tokens, name
+):
+    model, case = model_of("llama"), CASES[name]
+    plain = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
+    cold = cache_of(model, name, Unsure(threshold=0.0))
+    for seed, count in enumerate(CHUNKS):
+        logits = [each.feed(model, tokens(2, count, seed=seed)) for each in (plain, cold)]
+        assert torch.equal(*logits)
+        cold.check()
+    assert_same(cold, plain)
+    for layer in cold.cache_layers:
+        for segment in range(layer.storage.num_segments):
+            hot, evicted = places(layer.storage, segment), places(layer.cold.storage, segment)
+            assert hot | evicted == set(range(sum(CHUNKS))) and not hot & evicted
+    assert cold.num_looks == 0 < cold.cold_nbytes and plain.cold_nbytes == 0
+
+
+@pytest.mark.parametrize("name", LOOKING)
+@pytest.mark.parametrize("promotes", [True, False])
+def test_entries_are_hot_or_cold_however_often_tokens_look_back(model_of, tokens, name, promotes):
+    model = model_of("llama")
+    cache = cache_of(model, name, Always(), blocks=2, block=4, promotes=promotes)
+    for seed, count in enumerate(CHUNKS):
+        cache.feed(model, tokens(2, count, seed=seed))
+        cache.check()
+        for layer in cache.cache_layers:
+            for segment in range(layer.storage.num_segments):
+                both = places(layer.storage, segment), places(layer.cold.storage, segment)
+                assert both[0] | both[1] == set(range(cache.seen))
+    assert cache.num_looks == 2 * len(CHUNKS)
+
+
+@pytest.mark.parametrize("form", ["dense", "int8", "fp8", "int4", "nf4"])
+def test_a_cold_tier_of_any_format_reads_back_what_was_evicted(model_of, tokens, form):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Unsure(0.0), format=form)
+    full = agentkv.Cache.for_model(model, policy="full")
+    for each in (cache, full):
+        each.feed(model, tokens(1, 80))  # every layer evicts after it has attended
+    for layer, whole in zip(cache.cache_layers, full.cache_layers, strict=True):
+        found = layer.cold.read(0, torch.arange(56), torch.float32)
+        expected = whole.storage.parts(0)[0]
+        assert found.positions.tolist() == [list(range(56))]
+        tolerance = {"dense": 0, "int8": 0.02, "fp8": 0.06, "int4": 0.2, "nf4": 0.2}[form]
+        for x, y in ((found.keys, expected.keys), (found.values, expected.values)):
+            assert (x - y[:, :, :56]).norm() <= tolerance * y.norm()
+
+
+# ---- what a look sees
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gpt2"])
+def test_looking_at_all_dense_entries_is_attention_over_everything(family, model_of, tokens):
+    found, expected, num_looks = beside_a_full_cache(model_of(family).double(), tokens, budget=24)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+    assert num_looks == 2 * 66
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["mistral-window", "gpt_oss", "gemma3"])
+def test_it_is_so_within_windows_of_the_model_and_with_sinks(family, model_of, tokens):
+    found, expected, num_looks = beside_a_full_cache(model_of(family), tokens, budget=20)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert num_looks == 2 * 70
+
+
+def beside_a_full_cache(model, tokens, *, budget):
+    """Logits while all that was evicted is looked at, those of transformers, and the looks."""
+    judge, past = copy.deepcopy(model), DynamicCache()
+    policy = {"promotes": False, "format": "dense", **EVERYTHING}
+    cache = cache_of(model, "window", Always(), budget=budget, **policy)
+    ids, found, expected = tokens(2, 90), [], []
+    for part in [ids[:, :20], *ids[:, 20:].split(1, dim=1)]:  # the first part fits
+        found.append(cache.feed(model, part))
+        expected.append(judge(part, past_key_values=past).logits[:, -1])
+        cache.check()
+    return torch.stack(found), torch.stack(expected), cache.num_looks
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["snapkv", "window", "conf-kv", "ada-snapkv"])
+def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, tokens, name):
+    model = model_of("llama")
+    cache = cache_of(model, name, Always(), blocks=2, block=4, format="dense")
+    cache.feed(model, tokens(1, 60))
+    seen = watch_best(cache)
+    cache.feed(model, tokens(1, 1, seed=1))
+    assert seen
+    for layer, cold, hot, segment, q, scale, found in seen:
+        expected = best_in_loops(cold, hot, q, scale, blocks=2, block=4)
+        assert found == expected
+        assert found <= places(cache.cache_layers[layer].storage, segment) or name != "window"
+
+
+def watch_best(cache):
+    """Let every cold tier tell what it was asked and what it found."""
+    seen = []
+    for number, layer in enumerate(cache.cache_layers):
+        layer.cold = _Watched(layer.cold, number, seen)
+    return seen
+
+
+class _Watched:
+    def __init__(self, tier, layer, seen):
+        self._tier, self._layer, self._seen = tier, layer, seen
+
+    def __getattr__(self, name):
+        return getattr(self._tier, name)
+
+    def best(self, hot, segment, q, *, scale, **rest):
+        found = self._tier.best(hot, segment, q, scale=scale, **rest)
+        cold = self._tier.storage
+        both = [entries_in(storage, segment) for storage in (cold, hot)]
+        where = set(cold.positions(segment)[found].tolist())
+        self._seen.append((self._layer, *both, segment, q[0, :, 0].tolist(), scale, where))
+        return found
+
+
+def entries_in(storage, segment):
+    """Positions and keys, in lists: [head][entry][channel]."""
+    keys = torch.cat([part.decode_keys() for part in storage.parts(segment)], dim=2)[0]
+    return storage.positions(segment).tolist(), keys.tolist()
+
+
+def best_in_loops(cold, hot, q, scale, *, blocks, block):
+    positions, keys = cold
+    num_heads, num_cold = len(keys), len(positions)
+    best = dict.fromkeys(positions, 0.0)
+    for i, query in enumerate(q):
+        head = i * num_heads // len(q)
+        every = [*keys[head], *hot[1][head]]
+        logits = [scale * sum(a * b for a, b in zip(query, key, strict=True)) for key in every]
+        odds = [math.exp(x - max(logits)) for x in logits]
+        for j in range(num_cold):
+            best[positions[j]] = max(best[positions[j]], odds[j] / sum(odds))
+    of_block = {}
+    for position, share in best.items():
+        of_block[position // block] = max(of_block.get(position // block, 0.0), share)
+    chosen = sorted(of_block, key=of_block.__getitem__, reverse=True)[:blocks]
+    return {position for position in positions if position // block in chosen}
+
+
+# ---- which tokens look
+
+
+@torch.no_grad()
+def test_only_sequences_with_an_alarm_look_and_those_beside_them_are_unchanged(model_of, tokens):
+    model = model_of("llama")
+    ids, more = tokens(3, 70), tokens(3, 1, seed=1)
+    free = cache_of(model, "window", Unsure(0.0))
+    free.feed(model, ids)
+    sure = free.feed(model, more).softmax(-1).amax(-1)
+    threshold = float(sure.sort().values[1])  # of three sequences one is less sure
+    one = int(sure.argmin())
+    cache = cache_of(model, "window", Unsure(0.0))
+    cache.feed(model, ids)
+    cache.policy = replace(
+        cache.policy, recall=replace(cache.policy.recall, when=Unsure(threshold))
+    )
+    logits = cache.feed(model, more)
+    assert cache.num_looks == 1
+    for i in range(3):
+        alone = cache_of(model, "window", Unsure(0.0))
+        alone.feed(model, ids[i : i + 1])
+        alone.policy = cache.policy
+        expected = alone.feed(model, more[i : i + 1])
+        torch.testing.assert_close(logits[i : i + 1], expected, atol=1e-4, rtol=1e-4)
+        assert alone.num_looks == (i == one)
+        for layer in range(4):
+            assert [x.tolist() for x in cache.kept(layer)[i]] == [
+                x.tolist() for x in alone.kept(layer)[0]
+            ]
+    cache.check()
+
+
+def test_a_stretch_goes_on_after_an_alarm():
+    when = Unsure(threshold=0.5, stretch=2)
+    assert not when.is_alarm(0.5, 7) and when.is_alarm(0.4, 7)
+    assert [when.looks(position, 7) for position in (7, 8, 9, 10)] == [True, True, True, False]
+    assert not when.looks(3, None)
+
+
+def test_random_looks_have_their_share_and_are_drawn_by_position():
+    when = AtRandom(share=0.2, seed=3)
+    alarms = [position for position in range(5000) if when.is_alarm(1.0, position)]
+    assert 900 < len(alarms) < 1100
+    assert alarms == [position for position in range(5000) if when.is_alarm(0.0, position)]
+    assert alarms != [
+        position for position in range(5000) if replace(when, seed=4).is_alarm(1.0, position)
+    ]
+
+
+# ---- the rest of a cache's life
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "conf-kv-int8", "snapkv", "arkv", "edie-tada"])
+def test_copies_files_and_snapshots_go_on_as_the_cache_does(model_of, tokens, tmp_path, name):
+    model = model_of("llama")
+    policy = looking(name, Unsure(0.9, stretch=3), blocks=3, block=4)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=CASES[name].budget)
+    for seed, count in enumerate((110, 1, 1, 6, 1)):
+        cache.feed(model, tokens(2, count, seed=seed))
+    before = cache.snapshot()
+    cache.save(tmp_path / "cache")
+    others = [copy.deepcopy(cache), agentkv.Cache.load(tmp_path / "cache", model, policy=policy)]
+    cache.feed(model, tokens(2, 40, seed=9))
+    cache.restore(before)
+    assert cache.num_looks > 0 < cache.cold_nbytes
+    for seed in range(4):
+        found = [each.feed(model, tokens(2, 1, seed=seed)) for each in (cache, *others)]
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    for each in others:
+        each.check()
+        assert_same(each, cache)
+        assert (each.num_looks, each.cold_nbytes) == (cache.num_looks, cache.cold_nbytes)
+    cache.reset()
+    assert cache.cold_nbytes == cache.num_looks == 0
+    cache.check()
+
+
+@torch.no_grad()
+def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Always())
+    cache.label("goal", 10)
+    cache.label("page", 60)
+    cache.feed(model, tokens(1, 100))
+    cache.drop("page")
+    cache.check()
+    for layer in cache.cache_layers:
+        held = places(layer.storage, 0) | places(layer.cold.storage, 0)
+        assert held == {*range(10), *range(70, 100)}
+    cache.feed(model, tokens(1, 1))
+
+
+@torch.no_grad()
+def test_reordered_sequences_take_their_cold_entries_along(model_of, tokens):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Always(), blocks=2, block=4)
+    cache.feed(model, tokens(2, 80))
+    cache.reorder_cache(torch.tensor([1, 1, 0]))
+    cache.check()
+    found = cache.feed(model, tokens(1, 1, seed=2).expand(3, 1))
+    for i, source in enumerate((1, 1, 0)):
+        alone = cache_of(model, "window", Always(), blocks=2, block=4)
+        alone.feed(model, tokens(2, 80)[source : source + 1])
+        expected = alone.feed(model, tokens(1, 1, seed=2))
+        torch.testing.assert_close(found[i : i + 1], expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True}])
+def test_generate_sees_the_second_pass_only(model_of, tokens, options):
+    model = model_of("llama")
+    agentkv.attach(model)
+    prompt = tokens(1, 60)
+    cache = cache_of(model, "window", Always(), promotes=False, format="dense", **EVERYTHING)
+    cache.feed(model, prompt[:, :20])
+    torch.manual_seed(0)
+    full = agentkv.Cache.for_model(model, policy="full")
+    full.feed(model, prompt[:, :20])
+    for token in prompt[:, 20:-1].split(1, dim=1):
+        cache.feed(model, token)
+        full.feed(model, token)
+    outputs = []
+    for each in (cache, full):
+        torch.manual_seed(1)
+        asked = {"max_new_tokens": 12, "return_dict_in_generate": True, "output_logits": True}
+        each.batch_repeat_interleave(options.get("num_beams", 1))
+        outputs.append(model.generate(prompt, past_key_values=each, **asked, **options))
+    assert torch.equal(outputs[0].sequences, outputs[1].sequences)
+    for found, expected in zip(outputs[0].logits, outputs[1].logits, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_caches_that_share_a_forward_look_back_each_for_itself(model_of, tokens):
+    model = model_of("llama")
+    whens = (Always(), Unsure(0.0), AtRandom(0.5))
+    together, alone = (
+        [cache_of(model, "window", when, blocks=2, block=4) for when in whens] for _ in range(2)
+    )
+    for seed, count in enumerate((60, 1, 1, 7, 1, 1)):
+        ids = [tokens(1, count, seed=10 * seed + i) for i in range(3)]
+        found = feed_packed(model, together, ids)
+        assert found.errors == (None, None, None)
+        expected = [cache.feed(model, own) for cache, own in zip(alone, ids, strict=True)]
+        torch.testing.assert_close(found.logits, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    for one, other in zip(together, alone, strict=True):
+        one.check()
+        assert one.num_looks == other.num_looks
+    assert together[0].num_looks == 6 > together[2].num_looks > 0 == together[1].num_looks
+
+
+# ---- refusals
+
+
+def test_a_policy_that_may_lose_the_newest_entry_cannot_look_back():
+    keeps = agentkv.scored("mine", lambda entries: entries.positions.float(), protected=1)
+    assert replace(keeps, recall=LookBack(Always())).recall.looks_back
+    loses = agentkv.scored("mine", lambda entries: entries.positions.float())
+    with pytest.raises(PolicyError, match="may evict or quantize the newest entry"):
+        replace(loses, recall=LookBack(Always()))
+    with pytest.raises(PolicyError, match="may evict or quantize the newest entry"):
+        replace(agentkv.policy("int8", recent=0), recall=LookBack(Always()))
+    assert not Forget().looks_back
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: LookBack(Always(), blocks=0), "blocks must be"),
+        (lambda: LookBack(Always(), block=0), "block must be"),
+        (lambda: LookBack(Always(), format="int3"), "format must be one of int8"),
+        (lambda: LookBack(0.9), "when must be Always"),
+        (lambda: Unsure(1.5), r"threshold must be in \[0, 1\]"),
+        (lambda: Unsure(stretch=-1), "stretch must be"),
+        (lambda: AtRandom(2.0), "share must be"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(make, message):
+    with pytest.raises(PolicyError, match=message):
+        make()
