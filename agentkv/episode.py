@@ -243,6 +243,8 @@ class _EpisodeLoop:
             seen_tokens=cache.seen_tokens if cache else 0,
             cache_bytes=cache.live_bytes if cache else 0,
             cache_peak_bytes=cache.peak_bytes if cache else 0,
+            cold_bytes=cache.cold_bytes if cache else 0,
+            num_looks=cache.num_looks if cache else 0,
             prefill_s=reply.prefill_s,
             decode_s=reply.decode_s,
             seconds=seconds,

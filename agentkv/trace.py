@@ -84,6 +84,10 @@ class Step:
     """Seconds of the whole turn: observation, reply and action."""
     screenshot: str = ""
     """File name of the page's screenshot; empty if there is none."""
+    cold_bytes: int = 0
+    """Bytes of the evicted entries that may come back; not part of `cache_bytes`."""
+    num_looks: int = 0
+    """Tokens that have looked back since the episode began."""
 
 
 @dataclass(frozen=True, slots=True)

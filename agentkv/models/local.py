@@ -256,7 +256,13 @@ class LocalConversation:
             num_tokens_out=len(generation.rule.ids),
             prefill_s=prefilled_at - generation.started_at,
             decode_s=ended_at - prefilled_at,
-            cache=CacheUse(cache.seen, cache.nbytes, cache.peak_nbytes),
+            cache=CacheUse(
+                seen_tokens=cache.seen,
+                live_bytes=cache.nbytes,
+                peak_bytes=cache.peak_nbytes,
+                cold_bytes=cache.cold_nbytes,
+                num_looks=cache.num_looks,
+            ),
             parts=None if pending.stopwatch is None else pending.stopwatch.read(),
         )
 

@@ -25,6 +25,10 @@ class CacheUse:
     """Bytes of the stored keys and values."""
     peak_bytes: int
     """Largest `live_bytes` since the episode began."""
+    cold_bytes: int = 0
+    """Bytes of the evicted entries that may come back; not part of `live_bytes`."""
+    num_looks: int = 0
+    """Tokens that have looked back since the episode began."""
 
 
 @dataclass(frozen=True, slots=True)

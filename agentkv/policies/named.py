@@ -20,9 +20,10 @@ from agentkv.policies.options import (
     Recent,
     Slack,
 )
-from agentkv.policies.parameters import require_count, require_flag
+from agentkv.policies.parameters import require_count, require_flag, require_one_of
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
+from agentkv.policies.recall import Always, AtRandom, LookBack, Unsure
 from agentkv.policies.scorers import (
     Age,
     HeavyHitters,
@@ -31,6 +32,7 @@ from agentkv.policies.scorers import (
     Unimportance,
 )
 from agentkv.policies.selectors import TopK
+from agentkv.policies.slots import Occasion
 
 
 def full() -> Policy:
@@ -44,6 +46,60 @@ def window(
     """Keeps the newest `budget` entries."""
     gate = Fixed(slack, schedule, interval)
     return Policy("window", gate, Shared(), Age(), TopK(), Dense())
+
+
+def lookback(
+    *,
+    when: Annotated[
+        Literal["unsure", "always", "random"],
+        Help(
+            'Which tokens look back: "unsure" those with an alarm, "always" all, "random" a share '
+            "of them, as a control (our choice: unsure)."
+        ),
+    ] = "unsure",
+    threshold: Annotated[
+        float,
+        Help(
+            "Probability of the likeliest next token below which a token looks back (our choice: "
+            "0.99)."
+        ),
+    ] = 0.99,
+    stretch: Annotated[int, Help("Tokens after an alarm that look back too (our choice: 0).")] = 0,
+    share: Annotated[
+        float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
+    ] = 0.1,
+    blocks: Annotated[int, Help("Blocks that a token fetches in each layer (our choice: 8).")] = 8,
+    block: Annotated[
+        int, Help("Neighboring positions that make a block; 1 for single ones (our choice: 16).")
+    ] = 16,
+    promotes: Annotated[
+        bool,
+        Help("Fetched entries stay, as the youngest; false: one token alone reads them."),
+    ] = True,
+    format: Annotated[
+        str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
+    ] = "int8",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the newest entries hot and all others cold; a token that is unsure fetches some back.
+
+    An unsure token is computed a second time, with the blocks of cold entries that draw most of its
+    attention. The budget counts hot entries alone.
+
+    Source: our choice, after ArkVale (NeurIPS 2024) and CONF-KV (arXiv 2605.24786).
+    """
+    occasions: dict[str, Occasion] = {
+        "unsure": Unsure(threshold, stretch),
+        "always": Always(),
+        "random": AtRandom(share),
+    }
+    occasion = occasions[require_one_of("when", when, tuple(occasions))]
+    base = window(slack=slack, schedule=schedule, interval=interval)
+    return replace(
+        base, name="lookback", recall=LookBack(occasion, blocks, block, promotes, format)
+    )
 
 
 def streaming(

@@ -23,6 +23,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
     {
         "full": named.full,
         "window": named.window,
+        "lookback": named.lookback,
         "streaming": named.streaming,
         "h2o": named.h2o,
         "scissorhands": named.scissorhands,

@@ -78,6 +78,11 @@ class Row:
     """Peak bytes of the cache at any moment; None for models without a cache."""
     kv_mean_bytes: int | None = None
     """Mean over the steps of the bytes after each step."""
+    kv_cold_bytes: int | None = None
+    """Bytes of the evicted entries that could come back, at the end; no other byte counts hold
+    them. None in older rows."""
+    looks: int | None = None
+    """Tokens that looked back; None in older rows."""
     kv_seen_tokens: int | None = None
     allocator_peak_bytes: int | None = None
     """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, and if

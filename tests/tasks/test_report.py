@@ -14,6 +14,7 @@ from rich.console import Console
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import human_bytes, summarize
+from agentkv_tasks.report.tables import markdown, policy_lines
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Results, ResultsError, Row, read_rows
 from agentkv_tasks.run.display import failure_lines, parts_table, result_table
@@ -250,3 +251,22 @@ def test_every_field_of_a_row_is_escaped(tmp_path: Path, row: MakeRow) -> None:
         found = read(page)
         assert "script" not in found.tags and "onerror" not in found.tags
         assert not [link for link in found.links if link.startswith(("http", "javascript", "//"))]
+
+
+def test_a_cold_tier_and_looks_back_have_columns_of_their_own(tmp_path: Path, row: MakeRow) -> None:
+    costs = {"kv_peak_bytes": 4096, "kv_mean_bytes": 2048, "tokens_out": 200}
+    rows = [
+        row(**costs, kv_cold_bytes=0, looks=0),
+        row(**costs | {"policy": "lookback", "kv_cold_bytes": 1024, "looks": 25}),
+    ]
+    table = markdown(policy_lines(summarize(rows)))
+    head, _, full, lookback = table.splitlines()
+    assert head.endswith("| cold tier at the end (of the peak) | looks per reply token |")
+    assert full.endswith("| - | - |") and lookback.endswith("| 1.0 KiB (25.0 %) | 12.5 % |")
+    with Results(tmp_path / "results.jsonl") as results:
+        for each in rows:
+            results.append(each)
+    page = write_report(tmp_path).read_text()
+    assert "cold tier" in page and "12.5 %" in page
+    assert "cold tier" not in markdown(policy_lines(summarize([row(**costs), row(**costs | {
+        "policy": "window"})])))  # fmt: skip

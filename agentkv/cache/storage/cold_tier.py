@@ -93,7 +93,7 @@ class ColdTier:
         blocks: int,
         block: int,
     ) -> Tensor:
-        """Return the numbers (n,) of a segment's entries to fetch, ascending.
+        """Return the numbers (n,) of a segment's entries to fetch, in order of position.
 
         Args:
             q: (1, W * G, 1, D), rotated.
@@ -116,7 +116,8 @@ class ColdTier:
         chosen = best_of_block.topk(min(blocks, best_of_block.shape[0])).indices
         is_chosen = torch.zeros_like(best_of_block, dtype=torch.bool)
         is_chosen[chosen] = True
-        return (is_chosen[places] & (score >= 0)).nonzero().squeeze(1)
+        pick = (is_chosen[places] & (score >= 0)).nonzero().squeeze(1)
+        return pick[positions[pick].argsort()]
 
     def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
         """Return a decoded copy of a segment's entries, (1, W, n, D)."""
@@ -128,7 +129,7 @@ class ColdTier:
         """Move entries back to `hot`, dense and behind all others.
 
         Args:
-            picks: per segment their numbers (n,), ascending.
+            picks: per segment their numbers (n,), in the order in which they are stored.
         """
         counts, cold = [pick.shape[0] for pick in picks], self.storage
         if not any(counts):

@@ -55,6 +55,11 @@ class PolicyLine:
     """Maximum over episodes of the peak bytes."""
     mean: Cost
     """Mean over episodes of the mean bytes over steps."""
+    cold: Cost
+    """Mean over episodes of the bytes of the cold tier at the end, as a share of the baseline's
+    peak."""
+    looks: float | None
+    """Looks back per token of the replies; None if no row records them."""
 
 
 def policy_lines(
@@ -98,6 +103,16 @@ def _present(bands: Bands, rates: Sequence[Mapping[str, Rate]]) -> list[str]:
     return found if len(found) > 1 else []
 
 
+def has_cold_tier(lines: Sequence[PolicyLine]) -> bool:
+    """Return whether a policy keeps evicted entries."""
+    return any(line.cold.bytes for line in lines)
+
+
+def looks_of(line: PolicyLine) -> str:
+    """Format the looks back per token of the replies; a dash stands for none."""
+    return f"{100 * line.looks:.1f} %" if line.looks else "-"
+
+
 def references(lines: Sequence[PolicyLine]) -> list[str]:
     """Return the names of the reference policies."""
     return list(lines[0].against)
@@ -113,6 +128,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distance_bands(lines), references(lines)
     baseline = stored_baseline([line.summary for line in lines])
+    cold = has_cold_tier(lines)
     head = [
         "policy",
         "solved",
@@ -120,6 +136,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
         *(f"{name} pages back" for name in bands),
         *(f"against {name}" for name in others),
         *(f"{name} (of {baseline})" for name in ("peak cache", "largest peak", "mean cache")),
+        *(("cold tier at the end (of the peak)", "looks per reply token") if cold else ()),
     ]
     rows = []
     for line in lines:
@@ -131,6 +148,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             *(_counts(line.by_distance.get(name)) for name in bands),
             *(_pairs(line.against.get(name)) for name in others),
             *(_cost(cost) for cost in (line.peak, line.worst, line.mean)),
+            *((_cost(line.cold), looks_of(line)) if cold else ()),
         ])  # fmt: skip
     table = _markdown(head, rows)
     if lengths := length_bands(lines):
@@ -175,7 +193,27 @@ def _policy_line(
         peak=_costs(summary, baseline, lambda row: row.kv_peak_bytes, figures.fmean),
         worst=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
         mean=_costs(summary, baseline, lambda row: row.kv_mean_bytes, figures.fmean),
+        cold=_cold(summary, baseline),
+        looks=_looks(summary),
     )
+
+
+def _cold(summary: Summary, baseline: Summary) -> Cost:
+    held = _measured(summary, lambda row: row.kv_cold_bytes)
+    peaks = _measured(baseline, lambda row: row.kv_peak_bytes)
+    shared = [unit for unit in held if peaks.get(unit)]
+    if not any(held.values()) or not shared:
+        return Cost(None, None)
+    mean = figures.fmean(held.values())
+    share = sum(held[unit] for unit in shared) / sum(peaks[unit] for unit in shared)
+    return Cost(mean, share)
+
+
+def _looks(summary: Summary) -> float | None:
+    rows = [row for row in summary.rows if row.looks is not None and row.tokens_out]
+    if not rows:
+        return None
+    return sum(row.looks or 0 for row in rows) / sum(row.tokens_out or 0 for row in rows)
 
 
 def _rates(bands: Bands, summary: Summary, measure: Callable[[Row], int | None]) -> dict[str, Rate]:

@@ -31,7 +31,9 @@ from agentkv_tasks.report.summary import (
 )
 from agentkv_tasks.report.tables import (
     distance_bands,
+    has_cold_tier,
     length_bands,
+    looks_of,
     p_value,
     policy_lines,
     references,
@@ -125,7 +127,12 @@ def _environment() -> jinja2.Environment:
     )
     style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     environment.globals.update(
-        style=Markup(style), kib=kib, human=human_bytes, percent=percent, p_value=p_value
+        style=Markup(style),
+        kib=kib,
+        human=human_bytes,
+        percent=percent,
+        p_value=p_value,
+        looks_of=looks_of,
     )
     return environment
 
@@ -152,6 +159,7 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         references=references(lines),
         distances=distance_bands(lines),
         lengths=length_bands(lines),
+        cold=has_cold_tier(lines),
         success_plot=success_plot(lines),
         baseline=baseline_name(summaries),
         stored=stored_baseline(summaries),
@@ -215,6 +223,8 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
         ("time", f"{row.seconds:.1f} s"),
         ("cache peak", kib(row.kv_peak_bytes)),
         ("cache mean", kib(row.kv_mean_bytes)),
+        ("cold tier", kib(row.kv_cold_bytes)),
+        ("looks back", "-" if row.looks is None else f"{row.looks} of {row.tokens_out} tokens"),
         ("RSS", human_bytes(row.rss_peak_bytes)),
         ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
     ]

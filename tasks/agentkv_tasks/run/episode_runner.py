@@ -319,6 +319,8 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
             "tokens_out": sum(step.num_tokens_out for step in steps),
             "kv_peak_bytes": max(step.cache_peak_bytes for step in cached),
             "kv_mean_bytes": round(sum(step.cache_bytes for step in cached) / len(cached)),
+            "kv_cold_bytes": cached[-1].cold_bytes,
+            "looks": cached[-1].num_looks,
             "kv_seen_tokens": cached[-1].seen_tokens,
             "prefill_s": round(sum(step.prefill_s for step in steps), 4),
             "decode_s": round(sum(step.decode_s for step in steps), 4),

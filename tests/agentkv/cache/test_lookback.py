@@ -32,7 +32,9 @@ def places(storage, segment):
 
 
 def keeps_newest(name):
-    """Whether the newest entry of a case never leaves and stays dense."""
+    """Whether a case evicts, and its newest entry never leaves and stays dense."""
+    if CASES[name].make().recall.looks_back:
+        return False
     try:
         looking(name, Always())
     except PolicyError:

@@ -10,7 +10,7 @@ from agentkv.policies.allocators import Adaptive
 from agentkv.policies.gates import Confident
 from agentkv.policies.registry import NAMED, about, parameters_of
 
-PARTS = ("gate", "allocator", "scorer", "selector", "precision")
+PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
 STORED = ("int8", "fp8", "int4", "nf4")
 EVICTING = sorted(set(NAMED) - {"full", *STORED})
 

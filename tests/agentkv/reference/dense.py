@@ -4,7 +4,7 @@ Nothing here is shared with agentkv: keys, values and queries are kept for every
 numpy and float64, and every query attends in a loop of its own to the tokens its head still holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -27,6 +27,16 @@ class Layer:
         """(n, hidden): the residual stream before the latest forward's attention, and what the
         attention added to it."""
         self._output = output
+        self.before_attention: Callable[[Layer], None] | None = None
+        """Called in a second pass once the new token is held, and before it attends."""
+
+    def rewind(self) -> None:
+        """Forget the newest token."""
+        self.num_seen -= 1
+        self.queries, self.keys = self.queries[:, :, :-1], self.keys[:, :-1]
+        self.values = self.values[:, :-1]
+        for held in self.held:
+            held.remove(self.num_seen)
 
     def attend(
         self,
@@ -49,6 +59,8 @@ class Layer:
         first, self.num_seen = self.num_seen, self.num_seen + num_new
         for held in self.held:
             held.extend(range(first, self.num_seen))
+        if self.before_attention is not None:
+            self.before_attention(self)
         self.weights = np.zeros((num_heads, group, num_new, self.num_seen))
         """(H, G, n, seen): what the latest forward's queries gave every token; 0 if not held."""
         for h in range(num_heads):
@@ -116,6 +128,17 @@ class Dense:
         self.num_seen += len(ids)
         out = self.model(torch.tensor([ids]), position_ids=places, use_cache=False)
         return out.logits[0, -1].numpy()
+
+    def again(self, id: int, before_attention: Callable[[Layer], None]) -> np.ndarray:
+        """The logits (V,) of the newest token, taken in once more."""
+        self.num_seen -= 1
+        for layer in self.layers:
+            layer.rewind()
+            layer.before_attention = before_attention
+        logits = self.forward([id])
+        for layer in self.layers:
+            layer.before_attention = None
+        return logits
 
 
 def _attention(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None, **kwargs):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tests.agentkv.reference.dense import Layer
+from tests.agentkv.reference.dense import Dense, Layer
 from tests.agentkv.reference.formats import SIZE, ByToken, Int8, fp8
 
 Head = int
@@ -41,6 +41,10 @@ class Policy:
 
     def evict(self, num_new: int, logits: np.ndarray | None) -> None:
         """Let tokens go wherever more are held than may be."""
+
+    def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
+        """The logits that count after a forward that ended with the token `id`."""
+        return logits
 
     # ---- the only ways in which anything is ever chosen
 
@@ -106,6 +110,58 @@ class Window(Policy):
                 if len(held) > self.budget:
                     newest = held[len(held) - (self.budget - self.sinks) :]
                     keep(held, [i for i in held if i < self.sinks] + newest)
+
+
+class Lookback(Window):
+    """`Window`, from which tokens move to a cold tier.
+
+    If the likeliest next token has a probability below `threshold`, the newest token is computed
+    again, with the blocks of cold tokens that would get the largest share of attention from any of
+    its heads. They stay, as the youngest (our choice).
+    """
+
+    def __init__(self, budget: int, threshold: float, blocks: int, block: int) -> None:
+        super().__init__(budget)
+        self.threshold, self.blocks, self.block = threshold, blocks, block
+        self.cold: dict[Layer, set[Position]] = {}
+        self.looked: list[bool] = []
+        """Of every forward, whether its last token looked back."""
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        before = [set(layer.held[0]) for layer in self.layers]
+        super().evict(num_new, logits)
+        for layer, held in zip(self.layers, before, strict=True):
+            self.cold.setdefault(layer, set()).update(held - set(layer.held[0]))
+
+    def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
+        odds = np.exp(logits - logits.max())
+        is_unsure = odds.max() / odds.sum() < self.threshold
+        self.looked.append(bool(is_unsure and any(self.cold.values())))
+        if self.looked[-1]:
+            logits = dense.again(id, self.fetch)
+            self.evict(1, logits)
+        return logits
+
+    def fetch(self, layer: Layer) -> None:
+        cold = self.cold.get(layer)
+        if not cold:
+            return
+        shares = dict.fromkeys(cold, 0.0)
+        for h, held in enumerate(layer.held):
+            for query in layer.queries[h, :, -1]:
+                logits = {i: layer.keys[h, i] @ query * layer.scaling for i in (*held, *cold)}
+                most = max(logits.values())
+                total = sum(math.exp(logit - most) for logit in logits.values())
+                for i in cold:
+                    shares[i] = max(shares[i], math.exp(logits[i] - most) / total)
+        by_block: dict[int, float] = {}
+        for i, share in shares.items():
+            by_block[i // self.block] = max(by_block.get(i // self.block, 0.0), share)
+        chosen = self.best(layer, by_block, self.blocks)
+        fetched = sorted(i for i in cold if i // self.block in chosen)
+        cold.difference_update(fetched)
+        for held in layer.held:
+            held.extend(fetched)
 
 
 # ---------------------------------------------------------------------------- history

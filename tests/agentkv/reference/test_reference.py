@@ -116,6 +116,7 @@ class Case:
 SMALL = {"window": 6, "kernel": 3}
 STEEP = SMALL | {"beta": 4}
 SURE = {"threshold": 0.45, "tight": 16, "protected": 5}
+LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4}
 AGED = {"threshold": 0.45, "tight": 60, "protected": 5, "recent": 6}
 INT8 = {"budget": 150, "pages": (100, 150), "went_all_ways": lambda p: wavered(p) and packed(p)}
 
@@ -137,6 +138,12 @@ CASES = {
     "full": Case("llama", lambda: loops.Policy(None), budget=None),
     "window": Case("gpt_oss", lambda: loops.Window(28)),
     "streaming": Case("gemma3", lambda: loops.Window(28, sinks=3), {"sinks": 3}),
+    "lookback": Case(
+        "llama",
+        lambda: loops.Lookback(28, **LOOKS),
+        {**LOOKS, "format": "dense"},
+        went_all_ways=lambda policy: 4 < sum(policy.looked) < len(policy.looked) - 4,
+    ),
     "h2o": Case("gpt2", lambda: loops.H2O(28)),
     "scissorhands": Case(
         "qwen2",
@@ -205,13 +212,16 @@ class Reference:
             is_last = number == len(chunks)
             self.policy.step(self.dense.layers, len(ids), logits if is_last else None)
             margins.append(self.policy.margins)
+        logits = self.policy.look_back(self.dense, ids[-1], logits)
+        margins.append(self.policy.margins)
         self.margins = [min(of_layer) for of_layer in zip(*margins, strict=True)]
         return torch.from_numpy(logits)
 
     def assert_held(self, kept: list[list[list[int]]], where: str) -> None:
         """Compare with the cache's, per layer and head; after a near tie, go on as the cache."""
         for number, layer in enumerate(self.policy.layers):
-            mine, theirs = layer.held, kept[self.dense.layers.index(layer)]
+            mine, theirs = map(sorted, layer.held), kept[self.dense.layers.index(layer)]
+            mine = list(mine)
             if mine != theirs:
                 only = [
                     f"{sorted(set(a) - set(b))} against {sorted(set(b) - set(a))}"
@@ -249,15 +259,18 @@ class Watched:
         """Logits of the last token of every forward, (V,)."""
         self.sizes: list[int] = []
         self.model.register_forward_pre_hook(self._before, with_kwargs=True)
-        self.model.register_forward_hook(self._after)
+        self.model.register_forward_hook(self._after, with_kwargs=True)
 
     def _before(self, module: object, args: tuple, kwargs: dict) -> None:
+        if kwargs["past_key_values"] is not self.cache:
+            return  # a second pass
         if self.sizes:
             self.held.append(kept_by(self.cache))
         self.sizes.append((args[0] if args else kwargs["input_ids"]).shape[1])
 
-    def _after(self, module: object, args: tuple, output: object) -> None:
-        self.logits.append(output.logits[0, -1])
+    def _after(self, module: object, args: tuple, kwargs: dict, output: object) -> None:
+        if kwargs["past_key_values"] is self.cache:
+            self.logits.append(output.logits[0, -1])
 
     def end(self) -> None:
         self.held.append(kept_by(self.cache))
