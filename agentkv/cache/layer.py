@@ -66,12 +66,12 @@ class CacheLayer(Addressed):
         *,
         policy: LayerPolicy | None,
         meter: Meter,
-        cold_meter: Meter,
+        cold_meter: Meter | None = None,
         looks_back: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.shape, self.policy, self.meter, self.dtype = shape, policy, meter, dtype
-        self.cold_meter, self.looks_back = cold_meter, looks_back
+        self.cold_meter, self.looks_back = cold_meter or Meter(), looks_back
         self.cold: ColdTier | None = None
         """Evicted entries that may be fetched again; None unless the policy looks back."""
         self._storage: LayerStorage | None = None

@@ -16,6 +16,7 @@ from agentkv.cache.eviction.evict import evict
 from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.geometry import Attention, Geometry, LayerShape
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.spans import Spans
 from agentkv.cache.storage.table import Meter
 from agentkv.policies.entries import Drop, DropOne
 from agentkv_kernels.device import preferring
@@ -48,7 +49,9 @@ def layer_for(policy, batch):
     geometry = Geometry("llama", (shape,), HEADS * GROUP, torch.float32, None)
     budget = 100 if policy.gate.evicts else None
     allowance = Allowance(policy, budget, geometry, batch)
-    return CacheLayer(shape, policy=LayerPolicy(0, allowance), meter=Meter())
+    spans = Spans()
+    spans.set_batch(batch)
+    return CacheLayer(shape, policy=LayerPolicy(0, allowance, spans), meter=Meter())
 
 
 def tokens_for(batch, count, seed):
