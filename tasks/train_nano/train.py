@@ -301,6 +301,13 @@ def main() -> None:
         help="highest learning rate (default: %(default)s)",
     )
     parser.add_argument(
+        "--decay",
+        type=int,
+        metavar="TOKENS",
+        default=Settings().decay_tokens,
+        help="final tokens over which the rate falls (default: %(default)s)",
+    )
+    parser.add_argument(
         "--start",
         type=Path,
         metavar="FOLDER",
@@ -330,7 +337,13 @@ def main() -> None:
         help="data type of matrix products",
     )
     options = parser.parse_args()
-    settings = replace(Settings(), tokens=options.tokens, rate=options.rate, dtype=options.dtype)
+    settings = replace(
+        Settings(),
+        tokens=options.tokens,
+        rate=options.rate,
+        decay_tokens=options.decay,
+        dtype=options.dtype,
+    )
     if options.export:
         trainer = load_trainer(options.work, settings, options.start)
         save_tokenizer(trainer.tokenizer, options.export)
