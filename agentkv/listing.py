@@ -14,7 +14,7 @@ from agentkv.policies.registry import NAMED, about, parameters_of, policy
 
 def print_policies(console: Console) -> None:
     """Print every policy: what it keeps, its parts, parameters and source."""
-    console.print(Text(f"{' / '.join(PARTS)}, then parameters and source"))
+    console.print(Text(f"{' / '.join(PARTS)}, parameters, source"))
     for name in NAMED:
         description = about(name)
         console.print(Text(f"\n{name}", style="bold"))

@@ -123,7 +123,7 @@ def test_a_placeholder_without_a_site_is_rejected(tmp_path: Path) -> None:
 def test_policies_are_listed_with_their_parts_parameters_and_papers_within_80_columns() -> None:
     lines = call("policies").output.splitlines()
     about = lines[lines.index("conf-kv-int8") :]
-    assert "8 bits" in about[1] and about[2].count(" / ") == 4
+    assert "8 bits" in about[1] and about[2].count(" / ") == 5
     assert any("threshold=0.7" in line for line in about)
     assert "    CONF-KV (arXiv 2605.24786)" in about
     assert "    (no parameters)" in lines[lines.index("full") : lines.index("window")]

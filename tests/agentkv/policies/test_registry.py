@@ -22,32 +22,33 @@ def parts_of(policy):
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("full", "Unbounded Shared Age TopK Dense"),
-        ("window", "Fixed Shared Age TopK Dense"),
-        ("streaming", "Fixed Shared Age TopK Dense"),
-        ("h2o", "Fixed Uniform HeavyHitters TopK Dense"),
-        ("scissorhands", "Dropping Uniform Unimportance TopK Dense"),
-        ("snapkv", "Fixed Uniform WindowMean TopK Dense"),
-        ("pyramidkv", "Fixed Pyramid WindowMean TopK Dense"),
-        ("ada-snapkv", "Fixed Adaptive WindowMean TopK Dense"),
-        ("ada-pyramidkv", "Fixed Adaptive WindowMean TopK Dense"),
-        ("critical-snapkv", "Fixed Uniform WindowMean TwoStage Dense"),
-        ("critical-pyramidkv", "Fixed Pyramid WindowMean TwoStage Dense"),
-        ("critical-ada-snapkv", "Fixed Adaptive WindowMean TwoStage Dense"),
-        ("arkv", "Trimming Uniform MeanAndVariance TopK QuantizeByRank"),
-        ("edie", "Fixed Uniform RemovalError TopK Dense"),
-        ("edie-tada", "Fixed EnergyAllocator RemovalError TopK Dense"),
-        ("conf-kv", "Confident Shared AttentionAndRecency TopK Dense"),
-        ("conf-kv-int8", "Confident Shared AttentionAndRecency TopK QuantizeOld"),
-        ("conf-kv-l", "Confident Linear AttentionAndRecency TopK QuantizeOld"),
-        ("streaming-int8", "Fixed Shared Age TopK QuantizeOld"),
-        ("int8", "Unbounded Shared Age TopK QuantizeOld"),
-        ("fp8", "Unbounded Shared Age TopK QuantizeOld"),
-        ("int4", "Unbounded Shared Age TopK QuantizeOld"),
-        ("nf4", "Unbounded Shared Age TopK QuantizeOld"),
+        ("full", "Unbounded Shared Age TopK Dense Forget"),
+        ("window", "Fixed Shared Age TopK Dense Forget"),
+        ("lookback", "Fixed Shared Age TopK Dense LookBack"),
+        ("streaming", "Fixed Shared Age TopK Dense Forget"),
+        ("h2o", "Fixed Uniform HeavyHitters TopK Dense Forget"),
+        ("scissorhands", "Dropping Uniform Unimportance TopK Dense Forget"),
+        ("snapkv", "Fixed Uniform WindowMean TopK Dense Forget"),
+        ("pyramidkv", "Fixed Pyramid WindowMean TopK Dense Forget"),
+        ("ada-snapkv", "Fixed Adaptive WindowMean TopK Dense Forget"),
+        ("ada-pyramidkv", "Fixed Adaptive WindowMean TopK Dense Forget"),
+        ("critical-snapkv", "Fixed Uniform WindowMean TwoStage Dense Forget"),
+        ("critical-pyramidkv", "Fixed Pyramid WindowMean TwoStage Dense Forget"),
+        ("critical-ada-snapkv", "Fixed Adaptive WindowMean TwoStage Dense Forget"),
+        ("arkv", "Trimming Uniform MeanAndVariance TopK QuantizeByRank Forget"),
+        ("edie", "Fixed Uniform RemovalError TopK Dense Forget"),
+        ("edie-tada", "Fixed EnergyAllocator RemovalError TopK Dense Forget"),
+        ("conf-kv", "Confident Shared AttentionAndRecency TopK Dense Forget"),
+        ("conf-kv-int8", "Confident Shared AttentionAndRecency TopK QuantizeOld Forget"),
+        ("conf-kv-l", "Confident Linear AttentionAndRecency TopK QuantizeOld Forget"),
+        ("streaming-int8", "Fixed Shared Age TopK QuantizeOld Forget"),
+        ("int8", "Unbounded Shared Age TopK QuantizeOld Forget"),
+        ("fp8", "Unbounded Shared Age TopK QuantizeOld Forget"),
+        ("int4", "Unbounded Shared Age TopK QuantizeOld Forget"),
+        ("nf4", "Unbounded Shared Age TopK QuantizeOld Forget"),
     ],
 )
-def test_a_published_policy_is_these_five_parts(name, parts):
+def test_a_published_policy_is_these_six_parts(name, parts):
     made = agentkv.policy(name)
     assert made.name == name
     assert " ".join(type(part).__name__ for part in parts_of(made)) == parts
@@ -55,7 +56,7 @@ def test_a_published_policy_is_these_five_parts(name, parts):
 
 
 def test_no_policy_is_left_out_above():
-    mark = test_a_published_policy_is_these_five_parts.pytestmark[0]
+    mark = test_a_published_policy_is_these_six_parts.pytestmark[0]
     assert [case[0] for case in mark.args[1]] == list(NAMED)
 
 
