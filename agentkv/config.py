@@ -122,7 +122,7 @@ class ComposedPolicy(_Settings):
     precision: OneSlot | None = None
     """Format of the stored entries."""
     recall: OneSlot | None = None
-    """What becomes of evicted entries."""
+    """Whether the cache forgets evicted entries or keeps them for a look back."""
 
 
 Policy = Annotated[PolicySettings, BeforeValidator(_named)]

@@ -24,11 +24,12 @@ from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import Handle, TransformersLayer, outside_compile
 from agentkv.cache.hf.families import DTYPES, describe, output_projection
 from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.no_gradient import WithoutGradient
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.look_back import Looks, SecondPass
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
-from agentkv.cache.second_pass import SecondPass
 from agentkv.cache.spans import Found
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
@@ -109,10 +110,8 @@ class Cache(HookedCache):
         """Columns of the latest forward."""
         self.confidences: list[float] | None = None
         """Confidence of each sequence when the gate was last applied; None if it never was."""
-        self.alarms: list[int | None] = []
-        """Position of each sequence's latest alarm, if the policy looks back."""
-        self.num_looks = 0
-        """Tokens that have looked back, in all sequences."""
+        self.looks = Looks()
+        """Alarms and looks back, of a policy that looks back."""
         self.pending: list[list[int]] | None = None
         """For the owner of the cache: per sequence, tokens that were sampled and not fed yet. They
         are saved and restored with the cache, which does not use them."""
@@ -122,8 +121,9 @@ class Cache(HookedCache):
         self._new_ids: Tensor | None = None
         self._newest: Tensor | None = None
         """(B, 1) ids of the latest forward's last tokens; None for embeddings."""
-        self._is_last_padding: list[bool] | None = None
-        """Per sequence, whether the latest forward ended with padding; None: for none."""
+        self._ends_with_padding: list[bool] = []
+        """Per sequence, whether the latest forward ended with padding; kept for a policy that looks
+        back."""
         self._has_gate = self._in_chunks = False
         self._new_confidences: Tensor | None = None
         """(B,) confidence after the latest forward, if a gate will ask for it."""
@@ -463,22 +463,24 @@ class Cache(HookedCache):
 
     # ---- looking back
 
+    @property
+    def num_looks(self) -> int:
+        """Tokens that have looked back, in all sequences."""
+        return self.looks.count
+
     @torch.no_grad()
     def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
         recall, ids = self.policy.recall, self._newest
         if not isinstance(recall, LookBack) or ids is None or self.batch is None:
             return None
         confidences = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
-        fed, padding, num_cold = self.evictor.fed, self._is_last_padding, self.evictor.num_cold
-        looking = []
-        for i, (confidence, num_seen) in enumerate(zip(confidences, fed, strict=True)):
-            if padding is not None and padding[i]:
-                looking.append(False)
-                continue
-            if recall.when.is_alarm(confidence, num_seen - 1):
-                self.alarms[i] = num_seen - 1
-            looks = recall.when.looks(num_seen - 1, self.alarms[i])
-            looking.append(looks and num_cold[i] > 0)
+        newest = [
+            None if is_padding else num_seen - 1
+            for is_padding, num_seen in zip(self._ends_with_padding, self.evictor.fed, strict=True)
+        ]
+        decided = self.looks.decide(recall, confidences, newest)
+        both = zip(decided, self.evictor.num_cold, strict=True)
+        looking = [looks and num_cold > 0 for looks, num_cold in both]
         if not any(looking):
             return None
         with self.progress.changing():
@@ -489,7 +491,7 @@ class Cache(HookedCache):
             ).logits[:, -1]
             if recall.promotes:
                 self.evictor.shrink()
-        self.num_looks += sum(looking)
+        self.looks.count += sum(looking)
         looks_back = torch.tensor(looking, device=logits.device)[:, None]
         return torch.where(looks_back, again.to(logits.dtype), logits)
 
@@ -546,7 +548,6 @@ class Cache(HookedCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """Return a handle in place of the keys; the attention function stores them and attends."""
         if layer_idx >= len(self.layers):
             raise Misuse("this cache was made for another model, with fewer layers")
         shape = self.geometry.layers[layer_idx]
@@ -554,7 +555,7 @@ class Cache(HookedCache):
         if (heads, head_dim) != (shape.num_heads, shape.head_dim):
             raise Misuse("this cache was made for another model, with other heads")
         self._check_batch(batch)
-        return Handle(self, layer_idx, key_states, value_states), value_states
+        return super().update(key_states, value_states, layer_idx)
 
     def attend(
         self,
@@ -574,9 +575,9 @@ class Cache(HookedCache):
         with torch.no_grad():
             self.progress.has_changed = True
             self.batch, _, self.num_new, _ = handle.keys.shape
-            self._is_last_padding = None
-            if mask is not None:
-                self._is_last_padding = mask[:, -1].logical_not().tolist()
+            if layer is self.cache_layers[0] and self.policy.recall.looks_back:
+                ends = [False] * self.batch if mask is None else (mask[:, -1] == 0).tolist()
+                self._ends_with_padding = ends
             attention = self.attention_of(layer, module, scale, sinks)
             self.evictor.before_layer(layer, self.num_new)
             outputs = []
@@ -588,7 +589,7 @@ class Cache(HookedCache):
                 self.evictor.after_layer(layer, stop - start)
             output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         if query.requires_grad and torch.is_grad_enabled():
-            output = _WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
+            output = WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
         return output
 
     def _chunks(self, num_new: int) -> Iterator[tuple[int, int]]:
@@ -621,7 +622,7 @@ class Cache(HookedCache):
         self, attentions: Sequence[nn.Module], scales: Sequence[float]
     ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
         self.progress.has_changed, self.num_new = True, 1
-        self._is_last_padding = None
+        self._ends_with_padding = [False] * len(self.evictor.fed)
         layers = self.cache_layers
         for layer, module, scale in zip(layers, attentions, scales, strict=True):
             layer.begin_step(self.attention_of(layer, module, scale, None))
@@ -632,10 +633,10 @@ class Cache(HookedCache):
     def finish(self) -> None:
         self.evictor.after_forward(self.num_new)
         self.token_ids.append(self._new_ids)
-        self._newest = None if self._new_ids is None else self._new_ids[:, -1:]
+        if self.policy.recall.looks_back:
+            self._newest = None if self._new_ids is None else self._new_ids[:, -1:]
+            self.looks.alarms = self.looks.alarms or [None] * len(self.evictor.fed)
         self._new_ids = None
-        if not self.alarms:
-            self.alarms = [None] * len(self.evictor.fed)
         self.progress.end()
 
     def _check_batch(self, batch: int) -> None:
@@ -680,7 +681,8 @@ class Cache(HookedCache):
             self.evictor.spans.reorder(index)
             self.token_ids.reorder(index)
             self._new_confidences, self._newest = None, None
-            self.alarms = [self.alarms[i] for i in index]
+            if self.policy.recall.looks_back:
+                self.looks.reorder(index)
             if self.confidences is not None:
                 self.confidences = [self.confidences[i] for i in index]
             self.batch = len(index)
@@ -703,7 +705,7 @@ class Cache(HookedCache):
         self.meter.live = 0  # a forward that did not end may have left bytes uncounted
         self.batch, self.confidences, self.pending = None, None, None
         self._new_ids, self._new_confidences, self._newest = None, None, None
-        self.alarms, self.num_looks, self.cold_meter.live = [], 0, 0
+        self.looks, self.cold_meter.live = Looks(), 0
         self.token_ids = TokenIds()
 
     # ---- copies, snapshots, files
@@ -832,18 +834,3 @@ def _dtype(given: str | torch.dtype) -> torch.dtype:
         raise PolicyError(f"the dtype of entries must be one of {names}; found {given!r}")
     assert isinstance(found, torch.dtype)
     return found
-
-
-class _WithoutGradient(torch.autograd.Function):
-    """Passes the output of attention on, and refuses to compute its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, query: Tensor) -> Tensor:
-        return output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise Misuse(
-            "a cache is for inference: what it stores has no gradient. Train the model without it, "
-            "with use_cache=False"
-        )

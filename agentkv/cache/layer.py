@@ -17,7 +17,6 @@ from agentkv.cache.storage.backend import (
     Backend,
     LastWeights,
     MassObserver,
-    by_segment,
     hand_out_mass,
     of_segment,
 )
@@ -28,9 +27,7 @@ from agentkv.cache.storage.table import Meter, Table, Which
 from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.recall import LookBack
 from agentkv.policies.slots import Tracker
-from agentkv_kernels.attention import attend
-from agentkv_kernels.entries import Dense
-from agentkv_kernels.layout import KEYS, NORMS, VALUES, Addressed
+from agentkv_kernels.layout import NORMS, Addressed
 
 
 class CacheLayer(Addressed):
@@ -280,94 +277,6 @@ class CacheLayer(Addressed):
         if storage.queries is not None:
             storage.queries.append(q, first=self.fed, columns=columns)
         return output
-
-    def attend_again(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        looking: Sequence[bool],
-        attention: Attention,
-    ) -> Tensor:
-        """Attend with the newest token of each sequence once more, and with what it fetches.
-
-        Its key and value are replaced. Statistics of the policy stay those of the first time.
-
-        Args:
-            q: (B, H * G, 1, D), rotated.
-            keys, values: (B, H, 1, D).
-            looking: per sequence, whether it looks back; others are unchanged and yield zeros.
-
-        Returns:
-            (B, 1, H * G, D).
-        """
-        storage, output = self.storage, q.new_zeros(q.shape)
-        of_segments, queries = by_segment(storage, output), by_segment(storage, q)
-        segments = [
-            each for i, looks in enumerate(looking) if looks for each in storage.segments(i)
-        ]
-        norms = None
-        if storage.layout.num_norms:
-            norms = value_norms(values, attention, storage.layout.num_norms)
-        for segment in segments:
-            self._replace_newest(segment, keys, values, norms)
-        picks = self._fetch(segments, queries, attention)
-        recall = None if self.policy is None else self.policy.policy.recall
-        extra: dict[int, Dense] = {}
-        if self.cold is not None and recall is not None:
-            if recall.promotes:
-                self.cold.promote(storage, picks)
-            else:
-                for segment in segments:
-                    extra[segment] = self.cold.read(segment, picks[segment], q.dtype)
-        for segment in segments:
-            parts = storage.parts(segment)
-            parts += [extra[segment]] if segment in extra else []
-            own, sinks = queries[segment, None], self._sinks_of(segment, attention)
-            done = attend(own, parts, scale=attention.scale, sinks=sinks)
-            of_segments[segment] = done.output[0]
-        return output.transpose(1, 2)
-
-    def _replace_newest(
-        self, segment: int, keys: Tensor, values: Tensor, norms: Tensor | None
-    ) -> None:
-        storage = self.storage
-        for field, x in ((KEYS, keys), (VALUES, values)):
-            newest = storage.dense.entries(field, segment)[:, -1:]
-            newest.copy_(of_segment(storage, x, segment))
-        if norms is not None:
-            newest = storage.metadata.entries(NORMS, segment)[:, -1:]
-            newest.copy_(of_segment(storage, norms, segment))
-
-    def _fetch(
-        self, segments: Sequence[int], queries: Tensor, attention: Attention
-    ) -> list[Tensor]:
-        """Return which cold entries each segment fetches, (n,); none for segments not named."""
-        storage, cold = self.storage, self.cold
-        picks = [torch.arange(0, device=storage.device)] * storage.num_segments
-        if cold is None or self.policy is None:
-            return picks
-        recall, window = self.policy.policy.recall, self.shape.window
-        assert isinstance(recall, LookBack)
-        for segment in segments:
-            num_seen = self.fed[segment // storage.layout.segments_per_sequence]
-            picks[segment] = cold.best(
-                storage,
-                segment,
-                queries[segment, None],
-                scale=attention.scale,
-                sinks=self._sinks_of(segment, attention),
-                oldest=0 if window is None else num_seen - window,
-                blocks=recall.blocks,
-                block=recall.block,
-            )
-        return picks
-
-    def _sinks_of(self, segment: int, attention: Attention) -> Tensor | None:
-        if attention.sinks is None:
-            return None
-        per = self.storage.layout.segments_per_sequence
-        return attention.sinks.view(per, -1)[segment % per]
 
     def _observer(self, tracker: Tracker) -> MassObserver:
         return _TrackerUpdate(tracker, self.storage, self.fed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf.compat import Handle, outside_compile
+from agentkv.cache.hf.compat import Handle
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
@@ -179,12 +179,6 @@ class PackedForward(HookedCache):
         assert ids is not None
         for cache, new, part in zip(self._caches, self._ids, self._parts, strict=True):
             cache.note_ids(ids[0, part].view(new.shape))
-
-    @outside_compile
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> Any:
-        return Handle(self, layer_idx, key_states, value_states), value_states
 
     def attend(
         self,

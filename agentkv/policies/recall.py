@@ -1,4 +1,4 @@
-"""Recalls decide what becomes of evicted entries: they are gone, or a look back may fetch them.
+"""Recalls: a cache forgets the entries that it evicts, or keeps them for tokens that look back.
 
 A cache whose policy looks back moves what it evicts to a cold tier, which no token reads by itself.
 A token that looks back is computed a second time, with the entries that it fetches from there.
@@ -22,7 +22,7 @@ from agentkv_kernels.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Evicted entries are gone."""
+    """Forgets evicted entries."""
 
     looks_back: ClassVar[bool] = False
     promotes: ClassVar[bool] = False
@@ -30,7 +30,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """Evicted entries move to a cold tier, from which a token may fetch the best.
+    """Keeps evicted entries in a cold tier, from which a token may fetch the best.
 
     The best entries are those that would receive the largest share of attention from any query head
     of the token, over everything that its layer stores. They are fetched with their neighbors, in
@@ -47,7 +47,8 @@ class LookBack:
     block: int = 16
     """Positions of a block: 16 stands for 0..15, 16..31 and so on; 1 for single entries."""
     promotes: bool = True
-    """Whether fetched entries stay, as the layer's youngest; if not, one token alone reads them."""
+    """Whether a layer keeps fetched entries, as its youngest; otherwise one token alone reads
+    them."""
     format: str = "int8"
     """Format of the cold tier; "dense" stores what the layer stores."""
     looks_back: ClassVar[bool] = True

@@ -5,7 +5,7 @@
     Scorer      gives each entry a score
     Selector    chooses the entries that stay
     Precision   chooses the storage format of the entries that stay
-    Recall      decides what becomes of evicted entries
+    Recall      forgets evicted entries, or keeps them for a look back
 
 Shapes: see `agentkv.policies.entries`.
 """
@@ -335,14 +335,14 @@ class Occasion(Protocol):
 
 
 class Recall(Protocol):
-    """Decides what becomes of evicted entries."""
+    """Forgets evicted entries, or keeps them for tokens that look back."""
 
     @property
     def looks_back(self) -> bool:
-        """Whether evicted entries move to a cold tier and may come back."""
+        """Whether the cache keeps evicted entries in a cold tier, from which tokens fetch some."""
         ...
 
     @property
     def promotes(self) -> bool:
-        """Whether entries that come back stay."""
+        """Whether a layer keeps the entries that a token has fetched."""
         ...

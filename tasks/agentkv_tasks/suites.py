@@ -23,7 +23,7 @@ class NamedSuite:
     is_held_out: bool = False
     """Training must not see the suite, and nano's recorder refuses it."""
     has_solutions: bool = True
-    """Whether tasks ship a solution; the pages of MiniWoB++ have scripts instead."""
+    """Whether every task has a solution. MiniWoB++ has scripts instead."""
 
 
 def _vwa75(world: World) -> list[Task]:

@@ -20,6 +20,7 @@ from agentkv.cache.checkpoint.state import (
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.geometry import Attention
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.look_back import Looks
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Pins, SequenceSpans
@@ -41,8 +42,7 @@ class Restorable(Protocol):
     evictor: Evictor
     meter: Meter
     cold_meter: Meter
-    alarms: list[int | None]
-    num_looks: int
+    looks: Looks
     progress: Progress
     token_ids: TokenIds
     prefill: Literal["chunked", "whole"]
@@ -148,8 +148,8 @@ def state_of(cache: Restorable) -> CacheState:
             learned=dict(allocator.state) if isinstance(allocator, Learner) else {},
             used=dict(evictor.allowance.state),
             spans=tuple(map(_spans_state, evictor.spans.sequences)),
-            alarms=tuple(cache.alarms),
-            num_looks=cache.num_looks,
+            alarms=tuple(cache.looks.alarms),
+            num_looks=cache.looks.count,
             cold_peak=cache.cold_meter.peak,
         )
     except ValidationError as error:
@@ -221,7 +221,7 @@ def fill(
             cache.reset()  # a partly filled cache is of no use
             raise
         cache.batch, cache.num_new = batch, state.num_new
-        cache.alarms, cache.num_looks = list(state.alarms), state.num_looks
+        cache.looks = Looks(state.alarms, state.num_looks)
         cache.confidences = None if state.confidences is None else list(state.confidences)
     else:
         evictor.use_spans(list(map(_spans_of, state.spans)))

@@ -96,7 +96,7 @@ class CacheState(_State):
     spans: tuple[SpansState, ...]
     """Labels and pins of each sequence; before the first forward one for all."""
     alarms: tuple[Count | None, ...]
-    """Position of each sequence's latest alarm; see `Occasion`."""
+    """Position of each sequence's latest alarm; empty for a policy that does not look back."""
     num_looks: Count
     """Tokens that have looked back."""
     cold_peak: NumBytes
@@ -108,7 +108,7 @@ class CacheState(_State):
             raise ValueError(f"found {self.num_new} new tokens among {self.seen} seen")
         if self.confidences is not None and len(self.confidences) != batch:
             raise ValueError(f"found {len(self.confidences)} confidences for {batch} sequences")
-        if len(self.alarms) != batch:
+        if len(self.alarms) not in (0, batch):
             raise ValueError(f"found alarms of {len(self.alarms)} sequences, not {batch}")
         if len(self.spans) != max(1, batch):
             raise ValueError(f"found spans of {len(self.spans)} sequences, not {max(1, batch)}")

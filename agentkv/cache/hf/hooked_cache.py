@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import Cache as TransformersCache
 
+from agentkv.cache.hf.compat import Handle, outside_compile
 from agentkv.cache.layer import CacheLayer
 
 
@@ -65,9 +66,13 @@ class HookedCache(TransformersCache):
             shift: (B,) float32 on the layer's device; NaN for a sequence without a new token.
         """
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any) -> Any:
-        """Return a handle for new keys and values of a layer, and the values."""
-        raise NotImplementedError
+    @outside_compile
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return a handle in place of the keys of a layer, and the values; the attention function
+        stores both and attends."""
+        return Handle(self, layer_idx, key_states, value_states), value_states
 
     def attend(
         self,

@@ -256,32 +256,22 @@ class Backend:
 
     def drop_before(self, storage: LayerStorage, oldest: Sequence[int]) -> None:
         """Drop the entries of each segment whose position is below the segment's `oldest`."""
-        if not storage.layout.is_by_position:
-            self.keep(
-                storage,
-                [(storage.positions(i) >= at).nonzero().squeeze(1) for i, at in enumerate(oldest)],
-            )
-            return
-        runs = []
-        for segment, limit in enumerate(oldest):
-            positions = storage.positions(segment)
-            stays = limit <= 0 or not positions.shape[0] or int(positions[0]) >= limit
-            runs.append((0, 0 if stays else int((positions < limit).sum())))
-        self.drop_runs(storage, runs)
+        self.drop_span(storage, [(0, max(0, limit)) for limit in oldest])
 
     def drop_span(self, storage: LayerStorage, ranges: Sequence[Run]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
-        before, inside = [], []
+        if not storage.layout.is_by_position:
+            gone = [_inside(storage.positions(i), each) for i, each in enumerate(ranges)]
+            self.keep(storage, [(~inside).nonzero().squeeze(1) for inside in gone])
+            return
+        runs = []
         for segment, (first, last) in enumerate(ranges):
             positions = storage.positions(segment)
-            before.append(positions < first)
-            inside.append((positions >= first) & (positions < last))
-        if not storage.layout.is_by_position:
-            self.keep(storage, [(~each).nonzero().squeeze(1) for each in inside])
-            return
-        firsts = [int(each.sum()) for each in before]
-        counts = [int(each.sum()) for each in inside]
-        runs = [(first, first + count) for first, count in zip(firsts, counts, strict=True)]
+            if first >= last or not positions.shape[0] or int(positions[0]) >= last:
+                runs.append((0, 0))
+                continue
+            start = int((positions < first).sum()) if first else 0
+            runs.append((start, start + int(_inside(positions, (first, last)).sum())))
         self.drop_runs(storage, runs)
 
     def keep(self, storage: LayerStorage, picks: Sequence[Tensor | None]) -> None:
@@ -425,6 +415,11 @@ def dropped_entries(verdict: Selection | None, segment: int, count: int) -> Run 
         return 0, 0
     start, stop = int(gone[0]), int(gone[-1]) + 1
     return (start, stop) if stop - start == gone.shape[0] else gone
+
+
+def _inside(positions: Tensor, run: Run) -> Tensor:
+    """Mark the positions that are first..last - 1, bool."""
+    return (positions >= run[0]) & (positions < run[1])
 
 
 def _kept(dropped: Run | Tensor, count: int, device: torch.device) -> Tensor | None:

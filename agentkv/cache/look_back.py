@@ -1,0 +1,166 @@
+"""Looking back: which tokens are computed a second time, and that second pass.
+
+Shapes: B sequences, H key-value heads, G query heads per key-value head, D head size.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from agentkv.cache.geometry import Attention
+from agentkv.cache.hf.compat import Handle
+from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.value_norms import value_norms
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.backend import by_segment, of_segment
+from agentkv.policies.recall import LookBack
+from agentkv_kernels.attention import attend
+from agentkv_kernels.entries import Dense
+from agentkv_kernels.layout import KEYS, NORMS, VALUES
+
+if TYPE_CHECKING:
+    from agentkv.cache.cache import Cache
+
+
+class Looks:
+    """Alarms of a cache's sequences, and the number of looks so far."""
+
+    __slots__ = ("alarms", "count")
+
+    def __init__(self, alarms: Sequence[int | None] = (), count: int = 0) -> None:
+        self.alarms = list(alarms)
+        """Position of each sequence's latest alarm; None before the first."""
+        self.count = count
+        """Tokens that have looked back, in all sequences."""
+
+    def reorder(self, index: Sequence[int]) -> None:
+        """Make sequence i a copy of what sequence index[i] was."""
+        self.alarms = [self.alarms[i] for i in index]
+
+    def decide(
+        self, recall: LookBack, confidences: Sequence[float], newest: Sequence[int | None]
+    ) -> list[bool]:
+        """Note the alarms of the newest tokens, and return which of them look back.
+
+        Args:
+            confidences: of the next token of each sequence.
+            newest: position of each sequence's newest token; None for a sequence that has no new
+                token.
+        """
+        looking = []
+        for i, (confidence, position) in enumerate(zip(confidences, newest, strict=True)):
+            if position is not None and recall.when.is_alarm(confidence, position):
+                self.alarms[i] = position
+            looking.append(position is not None and recall.when.looks(position, self.alarms[i]))
+        return looking
+
+
+class SecondPass(HookedCache):
+    """Stands for a cache in one forward of the tokens that it was fed last.
+
+    In every layer, each sequence that looks back replaces the key and value of its newest token and
+    attends to what it fetches as well. Statistics of the policy stay those of the first pass. All
+    other sequences are unchanged, and their logits mean nothing.
+
+    Args:
+        looking: per sequence, whether it looks back.
+    """
+
+    def __init__(self, cache: "Cache", looking: Sequence[bool]) -> None:
+        super().__init__(layers=cache.layers)
+        self._cache, self._looking = cache, looking
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        assert (batch, num_tokens) == (self._cache.batch, 1), "the newest token of each sequence"
+
+    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor:
+        return torch.tensor(self._cache.cache_layers[0].fed)[:, None].sub_(1).clamp_min_(0)
+
+    @torch.no_grad()
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Attend with the newest token of each sequence, (B, 1, H * G, D); zeros without a look."""
+        layer = self._cache.cache_layers[handle.layer_idx]
+        attention = self._cache.attention_of(layer, module, scale, sinks)
+        storage, output = layer.storage, query.new_zeros(query.shape)
+        of_segments, queries = by_segment(storage, output), by_segment(storage, query)
+        segments = [
+            segment
+            for sequence, looks in enumerate(self._looking)
+            for segment in (storage.segments(sequence) if looks else ())
+        ]
+        _replace_newest(layer, segments, handle, attention)
+        fetched = _fetch(layer, segments, queries, attention)
+        for segment in segments:
+            done = attend(
+                queries[segment, None],
+                [*storage.parts(segment), *fetched.get(segment, ())],
+                scale=scale,
+                sinks=_sinks_of(layer, segment, attention),
+            )
+            of_segments[segment] = done.output[0]
+        return output.transpose(1, 2)
+
+
+def _replace_newest(
+    layer: CacheLayer, segments: Sequence[int], handle: Handle, attention: Attention
+) -> None:
+    """Overwrite the newest entry of some segments."""
+    storage, norms = layer.storage, None
+    if storage.layout.num_norms:
+        norms = value_norms(handle.values, attention, storage.layout.num_norms)
+    for segment in segments:
+        for field, x in ((KEYS, handle.keys), (VALUES, handle.values)):
+            storage.dense.entries(field, segment)[:, -1:] = of_segment(storage, x, segment)
+        if norms is not None:
+            newest = storage.metadata.entries(NORMS, segment)[:, -1:]
+            newest.copy_(of_segment(storage, norms, segment))
+
+
+def _fetch(
+    layer: CacheLayer, segments: Sequence[int], queries: Tensor, attention: Attention
+) -> dict[int, list[Dense]]:
+    """Fetch cold entries for some segments: promote them, or return what one token alone reads.
+
+    Args:
+        queries: of all segments, (N, heads, 1, D).
+    """
+    storage, cold, window = layer.storage, layer.cold, layer.shape.window
+    if cold is None or layer.policy is None:
+        return {}
+    recall = layer.policy.policy.recall
+    assert isinstance(recall, LookBack)
+    picks = [torch.arange(0, device=storage.device)] * storage.num_segments
+    for segment in segments:
+        num_seen = layer.fed[segment // storage.layout.segments_per_sequence]
+        picks[segment] = cold.best(
+            storage,
+            segment,
+            queries[segment, None],
+            scale=attention.scale,
+            sinks=_sinks_of(layer, segment, attention),
+            oldest=0 if window is None else num_seen - window,
+            blocks=recall.blocks,
+            block=recall.block,
+        )
+    if recall.promotes:
+        cold.promote(storage, picks)
+        return {}
+    return {i: [cold.read(i, picks[i], queries.dtype)] for i in segments}
+
+
+def _sinks_of(layer: CacheLayer, segment: int, attention: Attention) -> Tensor | None:
+    """Return the sink logits of a segment's query heads; None for none."""
+    if attention.sinks is None:
+        return None
+    per = layer.storage.layout.segments_per_sequence
+    return attention.sinks.view(per, -1)[segment % per]
