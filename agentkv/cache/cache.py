@@ -30,7 +30,7 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import Looks, SecondPass
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
-from agentkv.cache.spans import Found
+from agentkv.cache.spans import Found, SequenceSpans
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv.defaults import CHUNK, POLICY
@@ -293,12 +293,10 @@ class Cache(HookedCache):
             Misuse: a ValueError; the span overlaps another one, or tokens to pin have left.
             PolicyError: a ValueError; the pinned tokens do not fit into the budget.
         """
-        self.progress.require_rest()
-        evictor = self.evictor
-        changed = evictor.spans.labelled(
-            label, tokens, start=start, pinned=pinned, fed=evictor.fed, sequence=sequence
+        spans, fed = self.evictor.spans, self.evictor.fed
+        self._use_spans(
+            spans.labelled(label, tokens, start=start, pinned=pinned, fed=fed, sequence=sequence)
         )
-        evictor.use_spans(changed)
 
     def pin(self, span: str | range | Span, *, sequence: int | None = None) -> None:
         """Keep tokens from eviction: all spans of a label, or a range of positions.
@@ -313,8 +311,7 @@ class Cache(HookedCache):
             Misuse: a ValueError; the tokens were not seen, or some have left.
             PolicyError: a ValueError; the pinned tokens do not fit into the budget.
         """
-        self.progress.require_rest()
-        self.evictor.use_spans(self.evictor.spans.pinned(self._find(span, sequence)))
+        self._use_spans(self.evictor.spans.pinned(self._find(span, sequence)))
 
     def unpin(self, span: str | range | Span, *, sequence: int | None = None) -> None:
         """Let pinned tokens be evicted again; tokens that are not pinned stay as they are.
@@ -322,8 +319,7 @@ class Cache(HookedCache):
         Raises:
             Misuse: a ValueError; the tokens were not seen.
         """
-        self.progress.require_rest()
-        self.evictor.use_spans(self.evictor.spans.unpinned(self._find(span, sequence)))
+        self._use_spans(self.evictor.spans.unpinned(self._find(span, sequence)))
 
     @torch.no_grad()
     def drop(self, span: str | range | Span, *, sequence: int | None = None) -> None:
@@ -339,7 +335,17 @@ class Cache(HookedCache):
             for layer in self.cache_layers:
                 for i, start, stop in found:
                     layer.drop_span(i, start, stop)
-            self.evictor.use_spans(self.evictor.spans.unpinned(found))
+        self._use_spans(self.evictor.spans.unpinned(found))
+
+    @torch.no_grad()
+    def _use_spans(self, sequences: Sequence[SequenceSpans]) -> None:
+        """Take other labels and pins; raises like `label`, before anything has changed."""
+        self.progress.require_rest()
+        self.evictor.use_spans(sequences)
+        if self.batch is not None:
+            with self.progress.changing():
+                # pins may give a layer less than it holds, for the sake of another one
+                self.evictor.shrink()
 
     def _find(self, span: str | range | Span, sequence: int | None) -> list[Found]:
         return self.evictor.spans.find(span, self.evictor.fed, sequence)

@@ -172,7 +172,8 @@ class Evictor:
         return [sum(tier.num_entries(i) for tier in tiers) for i in range(len(self.fed))]
 
     def shrink(self) -> None:
-        """Evict to the present budget, before sequences are copied or after entries came back."""
+        """Evict to the present budget between forwards: before sequences are copied, and after
+        entries came back or pins have moved the shares of the layers."""
         evict(self._acted_on, None, num_new=1)
         self._quantize_by_rank()
 

@@ -148,6 +148,23 @@ def test_a_budget_in_shares_makes_room_for_what_is_pinned(model_of, tokens):
     assert heads_of(cache)[0][0] == [*range(30), *range(390, 400)]
 
 
+@pytest.mark.parametrize("name", ["edie-tada", "pyramidkv"])
+def test_layers_give_up_at_once_what_pins_need_in_another_one(model_of, tokens, name):
+    model, case = model_of("llama"), CASES[name]
+    cache = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
+    for seed in range(3):
+        cache.feed(model, tokens(1, 60, seed=seed))
+    before = [len(heads[0]) + len(heads[1]) for heads in heads_of(cache)]
+    cache.label("note", cache.fitted.gate.budget(1.0) - case.newest - 1, pinned=True)
+    cache.check()
+    after = [len(heads[0]) + len(heads[1]) for heads in heads_of(cache)]
+    assert sum(after) < sum(before)  # the last layer gets its part as tokens come
+    cache.feed(model, tokens(1, 90, seed=3))
+    cache.check()
+    cache.unpin("note")
+    cache.check()
+
+
 # ---- what is dropped goes
 
 
