@@ -24,6 +24,7 @@ from agentkv_env.timing import Stopwatch, timed
 from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
+_STILL_LOADING = "the page is still loading, so there is nothing to read yet"
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
@@ -214,7 +215,7 @@ class Session:
                 with timed(self._stopwatch, "walk"):
                     found = tab.read()
             except StillLoading:
-                reason = "the page is still loading, so there is nothing to read yet"
+                reason = _STILL_LOADING
                 break
             except Error as error:
                 # The document was replaced during the walk: wait for the new one and read it.
@@ -222,6 +223,10 @@ class Session:
                 reason = "the page could not be read: it changes faster than it is read"
                 tab.wait_idle()
                 self._leave_disallowed_pages()
+                continue
+            if found["early"] and self._may_show(found["url"]):
+                reason = _STILL_LOADING
+                tab.wait_idle()
                 continue
             if self._may_show(found["url"]):
                 if found["part"]:

@@ -158,6 +158,19 @@ def test_a_page_that_reloads_without_end_is_told_as_unreadable_or_read(
     assert browser.is_alive
 
 
+def test_a_page_of_which_nothing_has_arrived_is_told_as_loading(
+    browser: Browser, pages: "Pages"
+) -> None:
+    pages.set({"/": "<button onclick=document.open()>Go</button>"})  # open() empties the page
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], timeout_s=0.5) as session:
+        session.open(pages.origin() + "/")
+        assert [node.name for node in session.observe().nodes] == ["Go"]
+        session.act(parse("click [1]"))
+        page = session.observe()
+        assert page.nodes == ()
+        assert page.notices == ("the page is still loading, so there is nothing to read yet",)
+
+
 def test_a_page_whose_style_never_comes_is_read_and_has_no_picture(
     browser: Browser, pages: "Pages", late: threading.Event
 ) -> None:

@@ -28,6 +28,7 @@ const scrollIntoView = method(Element, "scrollIntoView"), scrollBy = method(Elem
 const rootElementOf = getter(Document, "documentElement"), bodyOf = getter(Document, "body");
 const scrollingElementOf = getter(Document, "scrollingElement");
 const viewOf = getter(Document, "defaultView"), titleOf = getter(Document, "title");
+const readyStateOf = getter(Document, "readyState");
 const newRange = method(Document, "createRange"), newElement = method(Document, "createElement");
 
 // Several classes define these properties; only a form's can be hidden. A `<form>` in SVG is none.

@@ -14,7 +14,8 @@ const MAX_NODES = 5000; // in one viewport
 //
 // New ids count from `firstId`, or from 1 if `expected` is the token of another document. `at` is
 // the position of this document in the viewport, `view` its visible part (null: all). The walk ends
-// after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true.
+// after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
+// has arrived of a document that is still being parsed.
 function walk(firstId, expected, at, view, mostMs) {
   const out = [];
   deadline = performance.now() + mostMs;
@@ -214,6 +215,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: out, nextId, part: isPart || isOverdue(), above: Math.round(top),
+    nodes: out, nextId, part: isPart || isOverdue(),
+    early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
 }
