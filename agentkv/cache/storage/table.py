@@ -324,7 +324,8 @@ class Table(Addressed):
         for capacity in capacities:
             bases.append(bases[-1] + capacity)
         for f, field in enumerate(self.fields):
-            new = self.tensors[f].new_empty((field.heads * bases[-1], *field.inner))
+            with torch.inference_mode(False):  # or nothing could be written outside of that mode
+                new = self.tensors[f].new_empty((field.heads * bases[-1], *field.inner))
             self.meter.add(new.untyped_storage().nbytes())
             for segment, (base, end) in enumerate(pairwise(bases)):
                 if base < end:

@@ -380,3 +380,21 @@ def test_pins_are_a_set_of_positions(changes):
     leading = next((i for i in range(end + 1) if i not in expected), end)
     assert pins.leading(end) == leading
     assert list(pins.ranges) == sorted(pins.ranges, key=lambda each: each[0])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_fed_in_inference_mode_can_be_changed_outside_of_it(model_of, tokens, name):
+    model, case = model_of("llama"), CASES[name]
+    held = []
+    for is_inference in (True, False):
+        cache = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
+        cache.label("goal", 3, pinned=True)
+        cache.label("page", 50)
+        with torch.inference_mode(is_inference):
+            cache.feed(model, tokens(1, 60))
+        cache.unpin("goal")
+        cache.drop("page")
+        cache.feed(model, tokens(1, 40, seed=1))
+        cache.check()
+        held.append(heads_of(cache))
+    assert held[0] == held[1]
