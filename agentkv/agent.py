@@ -23,7 +23,7 @@ class Agent:
         model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
             scripted one.
         policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations,
-        cache_dtype, pins:
+        cache_dtype, pins, last_pages, rebuild:
             as in `LocalModel.with_cache`; without effect on any other `Model`.
         strict: parse replies exactly as VisualWebArena does; False also accepts common deviations.
         max_parse_failures: an episode ends after this many replies in a row that cannot be parsed.
@@ -51,6 +51,8 @@ class Agent:
         observations: Observations = "whole",
         cache_dtype: str | None = None,
         pins: bool = True,
+        last_pages: int | None = None,
+        rebuild: bool = False,
         strict: bool = False,
         max_parse_failures: int = 3,
         max_repeats: int = 5,
@@ -70,6 +72,8 @@ class Agent:
                 observations=observations,
                 cache_dtype=cache_dtype,
                 pins=pins,
+                last_pages=last_pages,
+                rebuild=rebuild,
             )
         self.model: Model = model
         self._strict = strict

@@ -127,16 +127,18 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
 
 
 def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:
-    """Return all parameters of `policy`, defaults included, and its budget.
+    """Return all parameters of `policy`, defaults included, its budget, and how many pages it is
+    left if that is not all.
 
     Raises:
         ValueError: no such policy or parameter, with the known ones named; or a label that belongs
             to a named policy with other parameters.
     """
     made = make_policy(policy)
-    _refuse_shared_label(policy.row_name, made)
+    parameters = {**made.parameters, **policy.pages}
+    _refuse_shared_label(policy.row_name, parameters)
     budget = None if settings.model in SCRIPTED else budget_for(settings, made)
-    return _plain({**made.parameters, "budget": budget})
+    return _plain({**parameters, "budget": budget})
 
 
 def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,11 +146,11 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(dict(parameters))))
 
 
-def _refuse_shared_label(label: str, made: "Policy") -> None:
+def _refuse_shared_label(label: str, parameters: Mapping[str, Any]) -> None:
     from agentkv.policies.entries import PolicyError
     from agentkv.policies.registry import NAMED, parameters_of
 
-    own, named = _plain(made.parameters), _plain(parameters_of(label)) if label in NAMED else None
+    own, named = _plain(parameters), _plain(parameters_of(label)) if label in NAMED else None
     if named is not None and own != named:
         raise PolicyError(
             f"the label {label!r} belongs to the policy of that name with its default parameters; "
@@ -177,6 +179,8 @@ def make_acting(
         chunk=settings.chunk,
         cache_dtype=cache_dtype_for(settings, model),
         pins=settings.pins,
+        last_pages=policy.last_pages,
+        rebuild=policy.rebuild,
     )
 
 

@@ -55,12 +55,19 @@ _SHOWN = 80
 
 
 class PolicySettings(_Settings):
-    """One cache policy of a run: a named policy or a composed one, with its parameters."""
+    """One policy of a run: a named cache policy or a composed one, with its parameters, and which
+    pages it is left."""
 
     name: str
     """Named policy (`agentkv policies` lists them), or TOML file that composes a policy."""
     parameters: dict[str, Any] = {}
     """Parameters of the policy, such as `window` or `kernel`; missing ones keep their defaults."""
+    last_pages: int | None = Field(default=None, ge=1, le=_LARGEST)
+    """Number of the latest pages that stay readable, the current one included; older pages leave
+    only their heads, and replies stay. None: all pages."""
+    rebuild: bool = False
+    """Read the whole prompt again in every turn, into an empty cache, as programs without a lasting
+    cache do."""
     label: str = ""
     """Name in result rows. Empty stands for the policy's name followed by its own parameters."""
 
@@ -70,7 +77,14 @@ class PolicySettings(_Settings):
         if self.label:
             return self.label
         name = Path(self.name).stem if self.is_file else self.name
-        return " ".join([name, *(f"{key}={value}" for key, value in self.parameters.items())])
+        given = {**self.parameters, **self.pages}
+        return " ".join([name, *(f"{key}={value}" for key, value in given.items())])
+
+    @property
+    def pages(self) -> dict[str, Any]:
+        """What differs from the defaults of `last_pages` and `rebuild`; part of a row's
+        parameters."""
+        return self.model_dump(include={"last_pages", "rebuild"}, exclude_defaults=True)
 
     @property
     def is_file(self) -> bool:

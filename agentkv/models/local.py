@@ -1,8 +1,8 @@
 """A language model in memory, and the conversations in which it reads pages and writes replies."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from agentkv.models.rules import FreeRule, GrammarRule, Rule
 from agentkv.models.sampling import Sampler
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
+from agentkv_env.serialize import serialize
 from agentkv_env.timing import Stopwatch, timed
 
 
@@ -58,6 +59,8 @@ class LocalModel:
         observations: Observations = "whole",
         cache_dtype: str | None = None,
         pins: bool = True,
+        last_pages: int | None = None,
+        rebuild: bool = False,
         **cache_options: Any,
     ) -> "ActingModel":
         """Return this model with a cache under `policy`, ready for episodes.
@@ -75,13 +78,27 @@ class LocalModel:
                 model's `cache_dtype`, which has 16 bits whatever the model computes in.
             pins: keep the goal and the instructions before it in the cache, whatever the policy;
                 they count in the budget. False: the policy alone decides, as in its paper.
+            last_pages: number of the latest pages that stay readable, the current one included. Of
+                an older page only its head stays (address and title); replies and notes stay. The
+                policy acts on what is left. None: all pages.
+            rebuild: read the whole prompt again in every turn, into an empty cache, as programs
+                without a lasting cache do. False: older pages are dropped from the cache.
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
                 `chunk`.
 
         Raises:
-            ValueError: unknown policy or option, or a budget that the policy cannot keep.
+            ValueError: unknown policy or option, a budget that the policy cannot keep, or
+                `last_pages` with observations that refer to earlier pages.
         """
-
+        if last_pages is not None and last_pages < 1:
+            raise ValueError(
+                f"last_pages counts the current page, so it is 1 or more; found {last_pages}"
+            )
+        if last_pages is not None and observations == "changes":
+            raise ValueError(
+                "observations='changes' shows what differs from earlier pages, and "
+                f"last_pages={last_pages} forgets them; give one of the two"
+            )
         dtype = cache_dtype or self.cache_dtype
 
         def new_cache() -> Cache:
@@ -99,6 +116,8 @@ class LocalModel:
             observation_tokens=observation_tokens,
             observations=observations,
             pins=pins,
+            last_pages=last_pages,
+            rebuild=rebuild,
         )
 
 
@@ -112,13 +131,15 @@ class ActingModel:
     local: LocalModel
     """The model; other agents may share it."""
     new_cache: Callable[[], Cache]
-    """Returns an empty cache for each episode."""
+    """Returns an empty cache."""
     decoding: Decoding = field(kw_only=True)
     temperature: float = field(kw_only=True)
     max_new_tokens: int = field(kw_only=True)
     observation_tokens: int | None = field(kw_only=True)
     observations: Observations = field(kw_only=True)
     pins: bool = field(kw_only=True)
+    last_pages: int | None = field(kw_only=True)
+    rebuild: bool = field(kw_only=True)
 
     @property
     def name(self) -> str:
@@ -145,27 +166,65 @@ class PendingReply:
     stopwatch: Stopwatch | None
 
 
+@dataclass(slots=True)
+class _Turn:
+    """One turn in the stream."""
+
+    shown: list[int]
+    """Ids of the page, its note and what delimits them."""
+    body: range
+    """Numbers of the ids in `shown` that are gone once the page is forgotten."""
+    start: int = 0
+    """Position of the first id in the cache."""
+    reply: list[int] = field(default_factory=list)
+    """Ids after `shown`, up to the next turn."""
+    is_forgotten: bool = False
+
+    @property
+    def left(self) -> list[int]:
+        """The ids of `shown` that are not forgotten."""
+        if not self.is_forgotten:
+            return self.shown
+        return self.shown[: self.body.start] + self.shown[self.body.stop :]
+
+
 class LocalConversation:
-    """One episode: an append-only stream of ids, and the cache that reads it.
+    """One episode: a stream of ids, and the cache that reads it.
 
     The cache has spans with the labels `goal`, `page 0`, `reply 0`, `page 1` and so on. Callers may
-    inspect `cache` (kept positions, bytes) but must not change it.
+    inspect `cache` (kept positions, bytes) but must not change it. A model that rebuilds its prompt
+    has another cache in every turn.
     """
 
     def __init__(self, acting: ActingModel, goal: str, seed: int) -> None:
         self._acting = acting
         self._local = acting.local
-        self.cache = acting.new_cache()
         self._goal = goal
         # Reproducible, yet unpredictable for a page that does not know the goal.
         self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
-        self._pending = self._local.template.opening(goal, self._nonce)
-        """Ids of the stream that the cache has not read."""
-        self.cache.label("goal", len(self._pending), pinned=acting.pins)
+        self._turns: list[_Turn] = []
+        self._earlier = CacheUse(0, 0, 0)
+        """Use of the caches before the present one."""
+        self._begin_cache()
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.temperature, random)
         self._known: Known | None = None
-        self._num_turns = 0
+
+    def _begin_cache(self) -> None:
+        """Begin with an empty cache, which has to read the goal and all turns so far."""
+        self.cache = self._acting.new_cache()
+        self._pending = self._local.template.opening(self._goal, self._nonce)
+        """Ids of the stream that the cache has not read."""
+        self.cache.label("goal", len(self._pending), pinned=self._acting.pins)
+        for number, turn in enumerate(self._turns):
+            self._append(number, turn)
+
+    def _append(self, number: int, turn: _Turn) -> None:
+        """Put a turn behind what the cache has to read, and label it."""
+        turn.start = self.cache.seen + len(self._pending)
+        self.cache.label(f"page {number}", len(turn.left), start=turn.start)
+        self.cache.label(f"reply {number}")
+        self._pending += [*turn.left, *turn.reply]
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
@@ -211,18 +270,20 @@ class LocalConversation:
                 count=template.count,
             )
             self._known = known if acting.observations == "changes" else None
-            observation = seen.text
-            shown = template.turn(observation, note, self._nonce)
-        turn = [*self._pending, *shown]
+            turn = self._new_turn(page, seen.text, note)
+        if self._turns:
+            self._prepare_cache()
         limit, used = self._local.max_positions, self.cache.seen
-        if limit is not None and used + len(turn) + acting.max_new_tokens > limit:
-            raise context_limit_error(limit, used, len(turn) + acting.max_new_tokens)
+        needed = len(self._pending) + len(turn.shown) + acting.max_new_tokens
+        if limit is not None and used + needed > limit:
+            raise context_limit_error(limit, used, needed)
         with timed(stopwatch, "grammar"):
             rule = self._new_rule(page, stopwatch)
-        self._label_turn(len(shown))
+        self._append(len(self._turns), turn)
+        self._turns.append(turn)
         generation = Generation(
             self.cache,
-            turn,
+            self._pending,
             rule,
             sampler=self._sampler,
             deadline=deadline,
@@ -230,23 +291,41 @@ class LocalConversation:
             is_compiled=decoding(self._local.model) == COMPILED,
             stopwatch=stopwatch,
         )
-        return PendingReply(observation, generation, stopwatch)
+        return PendingReply(seen.text, generation, stopwatch)
 
-    def _label_turn(self, num_shown: int) -> None:
-        """Label what the cache reads next: a page of `num_shown` tokens and its reply."""
-        turn, start = self._num_turns, self.cache.seen + len(self._pending)
-        self.cache.label(f"page {turn}", num_shown, start=start)
-        self.cache.label(f"reply {turn}")
-        self._num_turns += 1
+    def _new_turn(self, page: Page, observation: str, note: str) -> _Turn:
+        template, last_pages = self._local.template, self._acting.last_pages
+        shown = template.turn(observation, note, self._nonce)
+        if last_pages is None:
+            return _Turn(shown, range(0))
+        head = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes)
+        left = template.turn(head.text, note, self._nonce)
+        start = _common_start(shown, left)
+        end = _common_start(shown[start:][::-1], left[start:][::-1])
+        return _Turn(shown, range(start, len(shown) - end))
+
+    def _prepare_cache(self) -> None:
+        """Forget a page, and begin a new cache if the prompt is rebuilt, before another turn."""
+        last_pages = self._acting.last_pages
+        if last_pages is not None and len(self._turns) >= last_pages:
+            turn = self._turns[-last_pages]
+            turn.is_forgotten = True
+            if turn.body and not self._acting.rebuild:
+                first = turn.start + turn.body.start
+                self.cache.drop(range(first, first + len(turn.body)))
+        if self._acting.rebuild:
+            self._earlier = self._cache_use()
+            self._begin_cache()
 
     def finish_reply(self, pending: PendingReply) -> Reply:
         """Return the reply of a generation that is over. Raises the error that ended it early."""
-        generation, cache, template = pending.generation, self.cache, self._local.template
+        generation, template = pending.generation, self._local.template
         if generation.error is not None:
             raise generation.error
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
         assert prefilled_at is not None and ended_at is not None, "the generation is not over"
         self._pending = [*generation.rule.pending, *template.separator]
+        self._turns[-1].reply = [*generation.rule.ids, *template.separator]
         with timed(pending.stopwatch, "tokenizer"):
             text = template.decode(generation.rule.ids)
         return Reply(
@@ -256,14 +335,18 @@ class LocalConversation:
             num_tokens_out=len(generation.rule.ids),
             prefill_s=prefilled_at - generation.started_at,
             decode_s=ended_at - prefilled_at,
-            cache=CacheUse(
-                seen_tokens=cache.seen,
-                live_bytes=cache.nbytes,
-                peak_bytes=cache.peak_nbytes,
-                cold_bytes=cache.cold_nbytes,
-                num_looks=cache.num_looks,
-            ),
+            cache=self._cache_use(),
             parts=None if pending.stopwatch is None else pending.stopwatch.read(),
+        )
+
+    def _cache_use(self) -> CacheUse:
+        cache, earlier = self.cache, self._earlier
+        return CacheUse(
+            seen_tokens=earlier.seen_tokens + cache.seen,
+            live_bytes=cache.nbytes,
+            peak_bytes=max(earlier.peak_bytes, cache.peak_nbytes),
+            cold_bytes=cache.cold_nbytes,
+            num_looks=earlier.num_looks + cache.num_looks,
         )
 
     def _new_rule(self, page: Page, stopwatch: Stopwatch | None) -> Rule:
@@ -274,3 +357,9 @@ class LocalConversation:
         thoughts = local.template.thoughts
         matcher = local.grammar.start(page, self._goal, thoughts=thoughts, max_tokens=max_tokens)
         return GrammarRule(matcher, stopwatch=stopwatch)
+
+
+def _common_start(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many first ids two sequences share."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -48,6 +48,17 @@ def test_a_policy_given_by_name_has_default_parameters() -> None:
     assert run.policies == (PolicySettings(name="full"), PolicySettings(name="window"))
 
 
+def test_policies_with_fewer_pages_have_names_and_parameters_of_their_own() -> None:
+    last = {"name": "int8", "last_pages": 3, "rebuild": True}
+    run = read_settings(policies=["int8", last])
+    plain, fewer = run.policies
+    assert [plain.row_name, fewer.row_name] == ["int8", "int8 last_pages=3 rebuild=True"]
+    own = resolved_parameters(run, fewer)
+    assert own == {**resolved_parameters(run, plain), "last_pages": 3, "rebuild": True}
+    with pytest.raises(ValueError, match="label 'full' belongs to"):
+        resolved_parameters(run, PolicySettings(name="full", label="full", last_pages=1))
+
+
 def test_settings_survive_a_round_trip_through_json() -> None:
     run = read_settings(policies=["full", {"name": "window", "label": "w"}], timeout_s=5)
     assert RunSettings.model_validate_json(run.model_dump_json()) == run

@@ -16,6 +16,7 @@ from agentkv.models.local import LocalConversation, LocalModel
 from agentkv.models.model import ContextLimit
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.page import Box, Node, Page
+from agentkv_env.serialize import serialize
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,58 @@ def test_goal_pages_and_replies_are_labelled(tiny_model: LocalModel, page: Page)
     for label, tokens in expected:
         assert found[label] == tokens
     assert template.decode(found["reply 0"]) == texts[2]
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize("last_pages", [1, 2, 3, 9, None])
+def test_older_pages_leave_their_heads_and_replies_in_the_cache(
+    tiny_model: LocalModel, page: Page, last_pages: int | None, rebuild: bool
+) -> None:
+    conversation = begin(tiny_model, temperature=1.0, last_pages=last_pages, rebuild=rebuild)
+    template, notes = tiny_model.template, ["", "error: x", "error: y", ""]
+    empty = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes).text
+    for number, note in enumerate(notes):
+        shown = conversation.reply(page, note).observation
+        ids = conversation.cache.ids
+        assert ids is not None
+        spans = {span.label: ids[0, span.start : span.stop] for span in conversation.cache.spans()}
+        expected = template.opening("find the kayak")
+        for turn in range(number + 1):
+            is_readable = last_pages is None or turn > number - last_pages
+            expected += template.turn(shown if is_readable else empty, notes[turn])
+            expected += spans[f"reply {turn}"].tolist()
+        kept = conversation.cache.kept(1)[0][0]
+        assert ids[0, kept.long()].tolist() == expected
+        conversation.cache.check()
+
+
+def test_a_rebuilt_prompt_counts_every_token_that_it_reads_again(
+    tiny_model: LocalModel, page: Page
+) -> None:
+    conversation = begin(tiny_model, temperature=1.0, last_pages=1, rebuild=True)
+    num_seen, peak = 0, 0
+    for turn in range(3):
+        reply = conversation.reply(page)
+        cache = conversation.cache
+        num_seen, peak = num_seen + cache.seen, max(peak, cache.peak_nbytes)
+        assert reply.cache is not None
+        assert (reply.cache.seen_tokens, reply.cache.peak_bytes) == (num_seen, peak)
+        assert reply.cache.live_bytes == cache.nbytes
+        assert cache.seen >= reply.num_tokens_in > turn * len(tiny_model.template.opening("goal"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"last_pages": 0}, "1 or more; found 0"),
+        ({"last_pages": 2, "observations": "changes"}, "last_pages=2 forgets them"),
+    ],
+)
+def test_numbers_of_pages_that_make_no_sense_are_refused(
+    tiny_model: LocalModel, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        begin(tiny_model, **options)
 
 
 def test_a_goal_that_its_budget_cannot_hold_is_refused_before_the_first_page(
