@@ -1,16 +1,20 @@
 """Statistics against values computed by hand."""
 
+import itertools
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentkv_tasks.report.statistics import (
     Rate,
     bootstrap_interval,
+    holm,
     macro_average,
-    mcnemar_exact,
     paired,
     rate,
+    sign_flip_exact,
     wilson_interval,
 )
 
@@ -35,10 +39,57 @@ def test_pairs_are_counted_over_common_units() -> None:
         (8, 2, 112 / 1024),  # 2 * (1 + 10 + 45) / 1024
     ],
 )
-def test_the_exact_test_doubles_the_smaller_binomial_tail(
+def test_independent_units_are_compared_by_the_exact_mcnemar_test(
     only_first: int, only_second: int, expected: float
 ) -> None:
-    assert mcnemar_exact(only_first, only_second) == pytest.approx(expected, abs=1e-12)
+    differences = [-1] * only_first + [0] * 4 + [1] * only_second
+    assert sign_flip_exact(differences) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.integers(-3, 3), max_size=9))
+def test_the_sign_flip_test_counts_the_signs_that_reach_as_far(differences: list[int]) -> None:
+    signs = itertools.product((-1, 1), repeat=len(differences))
+    sums = [sum(s * d for s, d in zip(each, differences, strict=True)) for each in signs]
+    extreme = sum(abs(total) >= abs(sum(differences)) for total in sums)
+    assert sign_flip_exact(differences) == pytest.approx(extreme / len(sums), abs=1e-12)
+
+
+def test_many_worlds_of_one_task_are_no_evidence() -> None:
+    units = [(world, task) for world in range(10) for task in range(2)]
+    first = dict.fromkeys(units, False)
+    second = {unit: unit[1] == 0 for unit in units}
+    alone, clustered = paired(first, second), paired(first, second, cluster=lambda unit: unit[1])
+    assert alone.p_value == 2 / 2**10
+    assert clustered.p_value == 1.0
+    assert clustered.clusters == ((10, 10), (0, 10))
+    assert alone.difference == clustered.difference == 0.5
+    assert alone.is_as_good and clustered.is_as_good
+    low, high = clustered.interval
+    assert (low, high) == (0.0, 1.0) and low < alone.interval[0] < alone.interval[1] < high
+
+
+def test_a_policy_is_as_good_only_if_enough_units_show_it() -> None:
+    assert paired(dict.fromkeys(range(5), True), dict.fromkeys(range(5), True)).is_as_good
+    first = dict.fromkeys(range(40), True)
+    assert not paired(first, {unit: unit > 1 for unit in first}).is_as_good
+    many = dict.fromkeys(range(400), True)
+    assert paired(many, {unit: unit > 1 for unit in many}).is_as_good
+    assert not paired({}, {}).is_as_good
+
+
+def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests() -> None:
+    # 0.01 * 4, 0.02 * 3, 0.03 * 2, then no less than the one before
+    assert holm([0.02, 0.01, 0.03, 0.05]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([0.3]) == [0.3] and holm([]) == []
+
+
+def test_a_weighted_interval_is_that_of_repeated_values() -> None:
+    low, high = bootstrap_interval([0.0, 1.0], weights=[1, 3])
+    assert (low, high) == (0.0, 1.0)
+    assert bootstrap_interval([0.5, 0.5], weights=[1, 3]) == (0.5, 0.5)
+    values = [0.0, 1.0, 0.5, 0.25]
+    assert bootstrap_interval(values) == bootstrap_interval(values, weights=[2] * 4)
 
 
 def test_an_interval_of_equal_values_is_that_value() -> None:

@@ -58,7 +58,23 @@ def test_a_task_in_two_worlds_counts_as_two_pairs(rows: list[Row]) -> None:
     assert pairs.p_value == 1.0
     beside = conf.against["window"]
     assert beside is not None and (beside.only_first, beside.only_second) == (0, 2)
-    assert beside.p_value == 0.5
+    assert beside.p_value == 1.0  # both are of one task
+
+
+def test_p_values_are_corrected_for_the_number_of_policies(row: MakeRow) -> None:
+    rows = [
+        row(task_id=task, policy=policy, success=task >= failures)
+        for task in range(20)
+        for policy, failures in (("full", 0), ("window", 6), ("snapkv", 7), ("h2o", 0))
+    ]
+    summaries = summarize(rows)
+    expected = [None, 2 * 2 / 2**6, 3 * 2 / 2**7, 1.0]
+    assert [each.p_value for each in summaries] == expected
+    lines = policy_lines(summaries, ["full"])
+    assert [line.p_values["full"] for line in lines] == expected
+    table = markdown(lines)
+    assert "| 0 won, 6 lost, -30.0 (-50.0 to -10.0) points, p 0.062 |" in table
+    assert "| 0 won, 0 lost, +0.0 (+0.0 to +0.0) points, p 1.000, as good |" in table
 
 
 def test_success_is_split_by_memory_distance(rows: list[Row]) -> None:
@@ -87,8 +103,8 @@ def test_success_is_split_by_the_tokens_that_the_baseline_had_seen(rows: list[Ro
         "up to 2,047": (2, 2),
         "8,192 to 16,383": (0, 2),
     }
-    main, by_length = markdown(lines).split("\n\n")
-    assert "tokens" not in main
+    main, by_length, _ = markdown(lines).split("\n\n")
+    assert "2,047" not in main
     assert by_length.splitlines()[0] == "| policy | up to 2,047 tokens | 8,192 to 16,383 tokens |"
     assert by_length.splitlines()[3] == "| window | 2/2 | 0/2 |"
 
@@ -159,20 +175,25 @@ def test_a_reference_of_one_suite_is_not_compared_with_another_suite(rows: list[
 
 
 def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:
-    lines = markdown(policy_lines(summarize(rows))).splitlines()
+    measured = [replace(each, tokens_in=1000 * (each.task_id + 1)) for each in rows]
+    *lines, _, legend = markdown(policy_lines(summarize(measured))).splitlines()
     assert lines[0] == (
         "| policy | solved | form | shopping | 0 pages back | 8 to 15 pages back | against full "
-        "| against window | peak cache (of full) | largest peak (of full) | mean cache (of full) |"
+        "| against window | peak cache (of full) | largest peak (of full) | mean cache (of full) "
+        "| tokens read |"
     )
-    assert lines[1].count("--:") == 10
+    assert lines[1].count("--:") == 11
     assert lines[2] == (
-        "| full | 3/4, 75.0 % | 2/2 | 1/2 | 1/2 | 2/2 | - | 2 won, 1 lost, p 1.000 "
-        "| 12.0 KiB | 16.0 KiB | 6.0 KiB |"
+        "| full | 3/4, 75.0 % | 2/2 | 1/2 | 1/2 | 2/2 | - "
+        "| 2 won, 1 lost, +25.0 (-50.0 to +100.0) points, p 1.000 "
+        "| 12.0 KiB | 16.0 KiB | 6.0 KiB | 1,500 |"
     )
     assert lines[3] == (
-        "| window | 2/4, 50.0 % | 0/2 | 2/2 | 2/2 | 0/2 | 1 won, 2 lost, p 1.000 | - "
-        "| 1.0 KiB (8.3 %) | 1.0 KiB (6.2 %) | 512 B (8.3 %) |"
+        "| window | 2/4, 50.0 % | 0/2 | 2/2 | 2/2 | 0/2 "
+        "| 1 won, 2 lost, -25.0 (-100.0 to +50.0) points, p 1.000 | - "
+        "| 1.0 KiB (8.3 %) | 1.0 KiB (6.2 %) | 512 B (8.3 %) | 1,500 |"
     )
+    assert "above -5 points" in legend
     assert len({line.count("|") for line in lines}) == 1
 
 

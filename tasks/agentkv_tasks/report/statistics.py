@@ -1,11 +1,13 @@
 """Statistics of rows: paired counts, an exact test, bootstrap intervals, averages.
 
 Policies are compared on the same tasks and seeds, because at 75 tasks the difference between two
-unpaired success rates has a standard error of several points.
+unpaired success rates has a standard error of several points. A task in several worlds or with
+several seeds is one cluster: its outcomes depend on each other.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,14 +16,22 @@ import torch
 _Unit = TypeVar("_Unit", bound=Hashable)
 
 
+MARGIN = 0.05
+"""A policy is as good as another if it is shown to solve at most this share fewer (our choice, made
+before the measurements: five points)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Outcomes of two policies on the units (task and seed) that both ran."""
+    """Outcomes of two policies on the units that both ran, such as a task in one world."""
 
     both: int
     only_first: int
     only_second: int
     neither: int
+    clusters: tuple[tuple[int, int], ...]
+    """Per cluster of dependent units, such as all units of a task: units that only the second
+    policy solved minus those that only the first did, and number of units."""
 
     @property
     def num_units(self) -> int:
@@ -29,47 +39,106 @@ class Paired:
         return self.both + self.only_first + self.only_second + self.neither
 
     @property
+    def difference(self) -> float:
+        """Success rate of the second policy minus that of the first; NaN without units."""
+        return (self.only_second - self.only_first) / self.num_units if self.clusters else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the difference, by bootstrap over clusters; NaN without units."""
+        if not self.clusters:
+            return math.nan, math.nan
+        differences = [gained / count for gained, count in self.clusters]
+        return bootstrap_interval(differences, weights=[count for _, count in self.clusters])
+
+    @property
+    def is_as_good(self) -> bool:
+        """True if the interval shows that the second policy loses less than `MARGIN`."""
+        return self.interval[0] > -MARGIN
+
+    @property
     def p_value(self) -> float:
-        """Two-sided p-value of the exact McNemar test."""
-        return mcnemar_exact(self.only_first, self.only_second)
+        """Two-sided p-value of the exact sign-flip test over clusters."""
+        return sign_flip_exact([gained for gained, _ in self.clusters])
 
 
-def paired(first: Mapping[_Unit, bool], second: Mapping[_Unit, bool]) -> Paired:
-    """Count the outcomes of the units in both mappings; True is a success."""
-    outcomes = [(first[unit], second[unit]) for unit in first if unit in second]
+def paired(
+    first: Mapping[_Unit, bool],
+    second: Mapping[_Unit, bool],
+    *,
+    cluster: Callable[[_Unit], Hashable] = lambda unit: unit,
+) -> Paired:
+    """Count the outcomes of the units in both mappings; True is a success.
+
+    Args:
+        cluster: returns the cluster of a unit; by default all units are independent.
+    """
+    units = [unit for unit in first if unit in second]
+    outcomes = [(first[unit], second[unit]) for unit in units]
+    clusters: dict[Hashable, list[int]] = {}
+    for unit, (before, after) in zip(units, outcomes, strict=True):
+        clusters.setdefault(cluster(unit), []).append(after - before)
     return Paired(
         both=outcomes.count((True, True)),
         only_first=outcomes.count((True, False)),
         only_second=outcomes.count((False, True)),
         neither=outcomes.count((False, False)),
+        clusters=tuple((sum(each), len(each)) for each in clusters.values()),
     )
 
 
-def mcnemar_exact(only_first: int, only_second: int) -> float:
-    """Return the two-sided p-value of the exact McNemar test.
+def sign_flip_exact(differences: Sequence[int]) -> float:
+    """Return the two-sided p-value of the exact sign-flip test of a sum of differences.
 
-    It is a binomial test at one half over the discordant pairs; 1.0 without such a pair.
+    Without a difference between the policies, the difference of each cluster has either sign with
+    probability one half. The p-value is the probability of a sum at least as far from 0. If no
+    difference exceeds 1, it is that of the exact McNemar test.
     """
-    discordant = only_first + only_second
-    if discordant == 0:
-        return 1.0
-    tail = sum(math.comb(discordant, count) for count in range(min(only_first, only_second) + 1))
-    return float(min(1.0, 2.0 * tail / 2.0**discordant))
+    ways = Counter({0: 1})  # of reaching each sum
+    sizes = [abs(each) for each in differences if each]
+    for size in sizes:
+        longer: Counter[int] = Counter()
+        for total, count in ways.items():
+            longer[total + size] += count
+            longer[total - size] += count
+        ways = longer
+    extreme = abs(sum(differences))
+    num_extreme = sum(n for total, n in ways.items() if abs(total) >= extreme)
+    return float(num_extreme / 2 ** len(sizes))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct the p-values of several tests by Holm's method, in their order."""
+    corrected = [0.0] * len(p_values)
+    so_far = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = so_far
+    return corrected
 
 
 def bootstrap_interval(
-    values: Sequence[float], *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+    values: Sequence[float],
+    *,
+    weights: Sequence[float] | None = None,
+    level: float = 0.95,
+    num_resamples: int = 10_000,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the percentile interval of the mean of `values`, one value per task.
+    """Return the percentile interval of the weighted mean of `values`, one value per task.
 
     Pass the mean over the seeds of a task: the bootstrap draws tasks, and the seeds of a task are
     not independent. Equal arguments give equal intervals.
+
+    Args:
+        weights: one per value, such as its number of episodes; None: equal weights.
     """
     assert values, "an interval needs at least one value"
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.tensor(values, dtype=torch.float64)
+    heavy = torch.ones_like(drawn) if weights is None else torch.tensor(weights).to(drawn)
     picks = torch.randint(len(values), (num_resamples, len(values)), generator=generator)
-    means = drawn[picks].mean(dim=1).sort().values
+    means = ((drawn * heavy)[picks].sum(dim=1) / heavy[picks].sum(dim=1)).sort().values
     below = (1.0 - level) / 2.0
     first = math.floor(below * (num_resamples - 1))
     last = math.ceil((1.0 - below) * (num_resamples - 1))

@@ -3,13 +3,14 @@
 import json
 import statistics as figures
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agentkv_tasks.report.statistics import (
     Paired,
     Rate,
     bootstrap_interval,
+    holm,
     macro_average,
     paired,
     rate,
@@ -47,6 +48,8 @@ class Summary:
     """Mean of the success rates of the categories."""
     against: Paired | None
     """Paired counts, where the baseline comes first; None for the baseline itself."""
+    p_value: float | None
+    """Of that comparison, corrected for the number of policies by Holm's method."""
     kv_peak_bytes: float | None
     """Mean over episodes of the peak bytes; None for models without a cache."""
     kv_peak_max_bytes: int | None
@@ -62,6 +65,8 @@ class Summary:
     failures: Mapping[str, int]
     """Episodes that the harness ended, by status; `success` counts them as failures."""
     mean_seconds: float
+    mean_tokens_read: float | None
+    """Mean over episodes of the tokens of all prompts; None for models without tokens."""
 
 
 def summarize(rows: Sequence[Row]) -> list[Summary]:
@@ -83,7 +88,27 @@ def summarize(rows: Sequence[Row]) -> list[Summary]:
             baselines[place] = group
     suites = list(dict.fromkeys(key.suite for key in groups))
     ordered = sorted(groups, key=lambda key: (suites.index(key.suite), key.policy != BASELINE))
-    return [_summary(labels[key], groups[key], baselines[key.suite, key.model]) for key in ordered]
+    found = [_summary(labels[key], groups[key], baselines[key.suite, key.model]) for key in ordered]
+    for place in baselines:
+        own = [i for i, each in enumerate(found) if (each.suite, each.model) == place]
+        corrected = corrected_p_values([found[i].against for i in own])
+        for i, p_value in zip(own, corrected, strict=True):
+            found[i] = replace(found[i], p_value=p_value)
+    return found
+
+
+def compare(first: Sequence[Row], second: Sequence[Row]) -> Paired:
+    """Compare two policies of one suite on the episodes that both ran; a task is a cluster."""
+    return paired(outcomes(first), outcomes(second), cluster=lambda unit: (unit[0], unit[2]))
+
+
+def corrected_p_values(comparisons: Sequence[Paired | None]) -> list[float | None]:
+    """Return the p-values of several policies against one reference, corrected by Holm's method.
+
+    The reference itself has None.
+    """
+    corrected = iter(holm([each.p_value for each in comparisons if each is not None]))
+    return [None if each is None else next(corrected) for each in comparisons]
 
 
 def baseline_name(summaries: Sequence[Summary]) -> str:
@@ -105,6 +130,7 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
     peaks = [row.kv_peak_bytes for row in rows if row.kv_peak_bytes is not None]
     means = [row.kv_mean_bytes for row in rows if row.kv_mean_bytes is not None]
     failures = [row.status for row in rows if row.status in FAILURES]
+    read = [row.tokens_in for row in rows if row.tokens_in is not None]
     return Summary(
         label=label,
         suite=rows[0].suite,
@@ -115,7 +141,8 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         interval=bootstrap_interval([sum(each) / len(each) for each in by_task.values()]),
         by_category=category_rates,
         macro=macro_average(category_rates),
-        against=None if is_baseline else paired(outcomes(baseline), outcomes(rows)),
+        against=None if is_baseline else compare(baseline, rows),
+        p_value=None,
         kv_peak_bytes=figures.fmean(peaks) if peaks else None,
         kv_peak_max_bytes=max(peaks, default=None),
         kv_mean_bytes=figures.fmean(means) if means else None,
@@ -127,6 +154,7 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         action_failures=sum(row.action_failures for row in rows),
         failures={status: failures.count(status) for status in sorted(set(failures))},
         mean_seconds=figures.fmean(row.seconds for row in rows),
+        mean_tokens_read=figures.fmean(read) if read else None,
     )
 
 

@@ -6,10 +6,17 @@ prints the table as Markdown.
 
 import statistics as figures
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from agentkv_tasks.report.statistics import Paired, Rate, paired, rate
-from agentkv_tasks.report.summary import Summary, human_bytes, outcomes, percent, stored_baseline
+from agentkv_tasks.report.statistics import MARGIN, Paired, Rate, rate
+from agentkv_tasks.report.summary import (
+    Summary,
+    compare,
+    corrected_p_values,
+    human_bytes,
+    percent,
+    stored_baseline,
+)
 from agentkv_tasks.results import ResultsError, Row
 
 REFERENCES = ("full", "window")
@@ -49,6 +56,8 @@ class PolicyLine:
     against: Mapping[str, Paired | None]
     """Counts by reference, where the reference comes first and this policy second. None for the
     reference itself, and for a suite or a model without the reference."""
+    p_values: Mapping[str, float | None]
+    """p-values by reference, corrected for the number of policies by Holm's method."""
     peak: Cost
     """Mean over episodes of the peak bytes."""
     worst: Cost
@@ -85,7 +94,14 @@ def policy_lines(
         if not _named(name, summaries):
             known = ", ".join(summary.label for summary in summaries)
             raise ResultsError(f"no policy {name!r} to compare with; known: {known}")
-    return [_policy_line(summary, summaries, against) for summary in summaries]
+    lines = [_policy_line(summary, summaries, against) for summary in summaries]
+    for place in {(each.suite, each.model) for each in summaries}:
+        own = [i for i, s in enumerate(summaries) if (s.suite, s.model) == place]
+        for name in against:
+            found = corrected_p_values([lines[i].against[name] for i in own])
+            for i, p_value in zip(own, found, strict=True):
+                lines[i] = replace(lines[i], p_values={**lines[i].p_values, name: p_value})
+    return lines
 
 
 def distance_bands(lines: Sequence[PolicyLine]) -> list[str]:
@@ -118,13 +134,33 @@ def references(lines: Sequence[PolicyLine]) -> list[str]:
     return list(lines[0].against)
 
 
+def tokens_of(summary: Summary) -> str:
+    """Format the mean number of tokens that an episode reads; a dash stands for none."""
+    read = summary.mean_tokens_read
+    return "-" if read is None else f"{read:,.0f}"
+
+
+def points(pairs: Paired) -> str:
+    """Format the difference of two success rates in points, with its interval."""
+    low, high = pairs.interval
+    return f"{100 * pairs.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+LEGEND = (
+    "Points: difference of the success rates, with its 95 % interval from a bootstrap over tasks. "
+    f"As good: the interval lies above -{100 * MARGIN:.0f} points. p: exact sign-flip test over "
+    "tasks, corrected for the number of policies by Holm's method."
+)
+"""What the comparisons of a table say."""
+
+
 def p_value(value: float) -> str:
     """Format a p-value as `0.021` or `< 0.001`."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def markdown(lines: Sequence[PolicyLine]) -> str:
-    """Return the lines as a Markdown table, and success by length as a second one."""
+    """Return the lines as a Markdown table, success by length as a second one, and a legend."""
     categories = sorted({name for line in lines for name in line.summary.by_category})
     bands, others = distance_bands(lines), references(lines)
     baseline = stored_baseline([line.summary for line in lines])
@@ -137,6 +173,7 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
         *(f"against {name}" for name in others),
         *(f"{name} (of {baseline})" for name in ("peak cache", "largest peak", "mean cache")),
         *(("cold tier at the end (of the peak)", "looks per reply token") if cold else ()),
+        "tokens read",
     ]
     rows = []
     for line in lines:
@@ -146,9 +183,10 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             f"{_counts(summary.success)}, {percent(summary.success.value)}",
             *(_counts(summary.by_category.get(name)) for name in categories),
             *(_counts(line.by_distance.get(name)) for name in bands),
-            *(_pairs(line.against.get(name)) for name in others),
+            *(_pairs(line, name) for name in others),
             *(_cost(cost) for cost in (line.peak, line.worst, line.mean)),
             *((_cost(line.cold), looks_of(line)) if cold else ()),
+            tokens_of(summary),
         ])  # fmt: skip
     table = _markdown(head, rows)
     if lengths := length_bands(lines):
@@ -157,6 +195,8 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             for line in lines
         ]
         table += "\n\n" + _markdown(["policy", *(f"{name} tokens" for name in lengths)], by_length)
+    if any(pairs for line in lines for pairs in line.against.values()):
+        table += f"\n\n{LEGEND}"
     return table
 
 
@@ -182,7 +222,7 @@ def _policy_line(
         other = _named(name, peers)
         pairs[name] = None
         if other is not None and other is not summary:
-            pairs[name] = paired(outcomes(other.rows), outcomes(summary.rows))
+            pairs[name] = compare(other.rows, summary.rows)
     baseline = next(other for other in peers if other.against is None)
     lengths = _measured(baseline, lambda row: row.kv_seen_tokens)
     return PolicyLine(
@@ -190,6 +230,7 @@ def _policy_line(
         by_distance=_rates(_DISTANCES, summary, lambda row: row.memory_distance_pages),
         by_length=_rates(_LENGTHS, summary, lambda row: lengths.get(row.unit)),
         against=pairs,
+        p_values={},
         peak=_costs(summary, baseline, lambda row: row.kv_peak_bytes, figures.fmean),
         worst=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
         mean=_costs(summary, baseline, lambda row: row.kv_mean_bytes, figures.fmean),
@@ -253,10 +294,15 @@ def _counts(rate: Rate | None) -> str:
     return "-" if rate is None else f"{rate.num_successes}/{rate.num_episodes}"
 
 
-def _pairs(counts: Paired | None) -> str:
-    if counts is None:
+def _pairs(line: PolicyLine, reference: str) -> str:
+    counts, p = line.against.get(reference), line.p_values.get(reference)
+    if counts is None or p is None:
         return "-"
-    return f"{counts.only_second} won, {counts.only_first} lost, p {p_value(counts.p_value)}"
+    as_good = ", as good" if counts.is_as_good else ""
+    return (
+        f"{counts.only_second} won, {counts.only_first} lost, {points(counts)} points, "
+        f"p {p_value(p)}{as_good}"
+    )
 
 
 def _cost(cost: Cost) -> str:

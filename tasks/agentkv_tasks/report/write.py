@@ -22,6 +22,7 @@ from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
+from agentkv_tasks.report.statistics import MARGIN
 from agentkv_tasks.report.summary import (
     baseline_name,
     human_bytes,
@@ -35,8 +36,10 @@ from agentkv_tasks.report.tables import (
     length_bands,
     looks_of,
     p_value,
+    points,
     policy_lines,
     references,
+    tokens_of,
 )
 from agentkv_tasks.results import FAILURES, Row
 
@@ -132,6 +135,9 @@ def _environment() -> jinja2.Environment:
         human=human_bytes,
         percent=percent,
         p_value=p_value,
+        points=points,
+        tokens_of=tokens_of,
+        margin=MARGIN,
         looks_of=looks_of,
     )
     return environment

@@ -157,8 +157,9 @@ class RunDisplay:
 
 _LEGEND = (
     "95 %: interval from a bootstrap over tasks. won/lost: episodes that only this policy solved, "
-    "and that only {baseline} solved. p: exact McNemar test. cache peak: mean over episodes. "
-    "smaller: cache peak of {stored} divided by the cache peak of this policy."
+    "and that only {baseline} solved. p: sign-flip test over tasks, corrected for the number of "
+    "policies. cache peak: mean over episodes. smaller: cache peak of {stored} divided by the "
+    "cache peak of this policy."
 )
 
 
@@ -190,7 +191,7 @@ def result_table(rows: Sequence[Row]) -> Table:
             f"{100 * summary.success.value:.0f} %",
             f"{100 * low:.0f}-{100 * high:.0f}",
             "-" if against is None else f"{against.only_second}/{against.only_first}",
-            "-" if against is None else _p_value(against.p_value),
+            "-" if summary.p_value is None else _p_value(summary.p_value),
             human_bytes(summary.kv_peak_bytes),
             "-" if summary.peak_ratio is None else f"{summary.peak_ratio:.1f}x",
             f"{summary.mean_steps:.1f}",
