@@ -276,6 +276,65 @@ def act(
 
 
 @cli.command()
+def calibrate(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders (--out) of runs of the model.", metavar="[DIR]..."),
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Text file to read instead of runs.")] = None,
+    policy: Annotated[
+        str, typer.Option(help="Policy that evicts; it looks back afterwards.")
+    ] = "lookback",
+    share: Annotated[
+        float, typer.Option(help="Wanted share of the written tokens that look back.")
+    ] = 0.1,
+    model: options.Model = "nano",
+    budget: options.RunBudget = None,
+    chunk: options.Chunk = None,
+    pins: options.Pins = True,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Number of episodes, the longest ones.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
+    device: options.Device = "auto",
+    out: Annotated[Path, typer.Option(help="File of the policy.")] = Path("lookback.toml"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")] = False,
+) -> None:
+    """Choose when a policy looks back, for a wanted share of looks, and write it to a file.
+
+    The model reads recorded episodes, or a text, under several candidates. Each gets the threshold
+    of confidence at which the wanted share of tokens looks back. The candidate that predicts what
+    was written best is written to --out, which stands for a policy's name in other commands.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.calibrate.calibrate import Calibration
+        from agentkv_tasks.calibrate.calibrate import calibrate as run_calibration
+
+        given: dict[str, Any] = {
+            "model": model,
+            "policies": (policy,),
+            "budget": options.read_budget(budget),
+            "chunk": chunk,
+            "pins": pins,
+            "device": device,
+        }
+        run_calibration(
+            Calibration(
+                settings=read_settings(**options.without_none(given)),
+                share=share,
+                runs=tuple(folders or ()),
+                text=text,
+                limit=limit,
+                threads=threads,
+                out=out,
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+@cli.command()
 def replay(
     place: Annotated[
         Path, typer.Argument(help="Folder (--out) of a run, or a trace.", metavar="DIR")

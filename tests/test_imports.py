@@ -63,7 +63,7 @@ FLOORS = {
         "vwa_horizon",
         "suites",
         "reach run",
-        "bench",
+        "bench calibrate",
     ),
     "train_nano": (
         "attention episode optimizer passages tokenizer",

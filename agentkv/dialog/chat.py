@@ -64,6 +64,10 @@ class ChatTemplate:
         text = f"{prefix}<page {nonce}>\n{_break_tags(observation)}\n</page {nonce}>"
         return [*self.encode(text), *self._tokenizer.encode_trusted(self._delimiters.before_reply)]
 
+    def reply(self, text: str) -> list[int]:
+        """Return the ids of a reply and what closes it."""
+        return [*self.encode(text), *self.separator]
+
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without control tokens."""
         return self._tokenizer.encode(text)

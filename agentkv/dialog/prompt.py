@@ -5,6 +5,7 @@ that the model wrote; `separator` follows a reply before the next turn. All keys
 stay valid, and an evicting cache loses only entries that its policy drops.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Literal, Protocol
@@ -67,6 +68,10 @@ class Template(Protocol):
         """
         ...
 
+    def reply(self, text: str) -> list[int]:
+        """Return the ids of a whole reply as the model writes it, those that close it included."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without special or control tokens."""
         ...
@@ -78,6 +83,12 @@ class Template(Protocol):
     def count(self, text: str) -> int:
         """Count the tokens of untrusted text."""
         ...
+
+
+def nonce_of(goal: str, seed: int) -> str:
+    """Return the nonce of an episode: reproducible, yet unpredictable for a page that does not know
+    the goal."""
+    return hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
 
 
 _FREE_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[)(?=[^\]\s])")
@@ -128,7 +139,7 @@ class PlainTemplate:
         return [self._page, *self.encode(text), self._act]
 
     def reply(self, text: str) -> list[int]:
-        """Encode `text` as the model's own reply, end token included: the target of training."""
+        """Return the ids of a reply and its end token: the target of training."""
         return [*self.encode(_FREE_TEXT.sub(r"\1 ", text)), self._end]
 
     def encode(self, text: str) -> list[int]:

@@ -1,6 +1,5 @@
 """A language model in memory, and the conversations in which it reads pages and writes replies."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +12,7 @@ from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.dialog.grammar import Grammar
-from agentkv.dialog.prompt import Template
+from agentkv.dialog.prompt import Template, nonce_of
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.model import CacheUse, Reply
@@ -200,8 +199,7 @@ class LocalConversation:
         self._acting = acting
         self._local = acting.local
         self._goal = goal
-        # Reproducible, yet unpredictable for a page that does not know the goal.
-        self._nonce = hashlib.sha256(f"{seed}\n{goal}".encode()).hexdigest()[:8]
+        self._nonce = nonce_of(goal, seed)
         self._turns: list[_Turn] = []
         self._earlier = CacheUse(0, 0, 0)
         """Use of the caches before the present one."""

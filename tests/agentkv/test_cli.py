@@ -177,7 +177,7 @@ def test_several_runs_are_reported_as_one_table(tmp_path: Path) -> None:
         (tmp_path / name / "results.jsonl").write_text("\n".join(lines) + "\n")
     folders = [str(tmp_path / name) for name in ("a", "b")]
     output = call("report", *folders, "--markdown").output
-    assert "| window | 0/2, 0.0 % | 0/2 | 0 won, 2 lost, p 0.500 |" in output
+    assert "| 0 won, 2 lost, -100.0 (-100.0 to -100.0) points, p 1.000 |" in output
     assert not list(tmp_path.glob("**/report.html"))
     output = call("report", *folders).output
     assert f"report: {tmp_path / 'report.html'}" in output and "0/2" in output

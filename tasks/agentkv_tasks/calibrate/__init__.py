@@ -1,0 +1,1 @@
+"""`agentkv calibrate`: choose when a cache looks back, on recorded episodes or on a text."""

@@ -1,0 +1,243 @@
+"""`agentkv calibrate`: recordings of episodes and texts, thresholds, and the policy file."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from agentkv.build import make_policy
+from agentkv.config import PolicySettings, read_settings
+from agentkv.dialog.prompt import PlainTemplate
+from agentkv.models.load import load_model
+from agentkv.models.local import LocalModel
+from agentkv.policies.recall import LookBack, Unsure
+from agentkv.trace import Episode, Step, TraceWriter
+from agentkv_env.page import Box, Node, Page
+from agentkv_tasks.calibrate.calibrate import (
+    BLOCKS,
+    STRETCHES,
+    Calibration,
+    Heard,
+    Outcome,
+    best_of,
+    calibrate,
+    check,
+)
+from agentkv_tasks.calibrate.recorded import READ, WRITTEN, CalibrationError, of_runs, of_text
+from agentkv_tasks.results import Results, Row
+
+MakeRow = Callable[..., Row]
+LINES = [f"link Bee number {i * i % 97} of hive {i} [{i}]" for i in range(90)]
+
+
+@pytest.fixture(scope="module")
+def nano() -> LocalModel:
+    return load_model("nano")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "bees.txt"
+    path.write_text("\n".join(LINES))
+    return path
+
+
+# ---- recordings
+
+
+def test_a_text_is_read_and_written_in_turn(text: Path, nano: LocalModel) -> None:
+    [recording] = of_text(text, nano.template)
+    assert recording.ids == nano.template.encode(text.read_text())
+    first, second, third, *_ = recording.parts
+    assert first == (0, READ, False) and second == (READ, READ + WRITTEN, True)
+    assert third[0] == READ + WRITTEN and not third[2]
+    assert recording.num_goal == 0
+
+
+def record(folder: Path, row: Row, conversation_model: LocalModel, goal: str) -> list[int]:
+    """Write the trace of an episode of two replies, and return what the cache has read."""
+    nodes = [Node("element", "link", f"Bee {i}", Box(0, 9 * i, 9, 9), id=i) for i in range(9)]
+    page = Page("http://shop.localhost/", "Bees", tuple(nodes))
+    conversation = conversation_model.with_cache("full").begin(goal, seed=row.seed)
+    with TraceWriter(folder / row.trace, head={"goal": goal}) as trace:
+        for index, note in enumerate(("", "error: x")):
+            reply = conversation.reply(page, note)
+            trace.step(
+                Step(
+                    index=index, url=page.url, observation=reply.observation, note=note,
+                    reply=reply.text, action="", error="", num_tokens_in=0, num_tokens_out=0,
+                    seen_tokens=0, cache_bytes=0, cache_peak_bytes=0, prefill_s=0, decode_s=0,
+                    seconds=0,
+                )
+            )  # fmt: skip
+        trace.end(Episode(status="stopped", answer="", steps=(), seconds=0.0))
+    ids = conversation.cache.ids
+    assert ids is not None
+    return [*ids[0].tolist(), *conversation._pending]
+
+
+def test_a_recorded_episode_has_the_ids_that_its_cache_had_read(
+    nano: LocalModel, tmp_path: Path, row: MakeRow
+) -> None:
+    expected = []
+    with Results(tmp_path / "results.jsonl") as results:
+        for policy, goal in (("window", "Find the bee"), ("full", "Find the other bee")):
+            each = row(model="nano", policy=policy, seed=3, trace=f"{policy}.jsonl")
+            expected.append(record(tmp_path, each, nano, goal))
+            results.append(each)
+        results.append(row(model="another", policy="full", task_id=9, trace="full.jsonl"))
+    [recording] = of_runs([tmp_path], nano.template, model="nano")  # the one under full
+    assert recording.ids == expected[1]
+    assert recording.num_goal == len(nano.template.opening("Find the other bee"))
+    written = [
+        recording.ids[start:stop] for start, stop, is_written in recording.parts if is_written
+    ]
+    assert len(written) == 2
+    end = nano.template.separator[0]
+    assert isinstance(nano.template, PlainTemplate) and all(ids[-1] == end for ids in written)
+
+
+# ---- thresholds
+
+HEARD = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from((0.1, 0.5, 0.5, 0.9, 0.99, 1.0)), st.booleans()),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(HEARD, st.floats(0.01, 0.99), st.integers(0, 3))
+def test_the_threshold_is_the_lowest_with_the_wanted_share(
+    heard: list[tuple[int, float, bool]], share: float, stretch: int
+) -> None:
+    listened, place = Heard(), 0
+    for gap, confidence, could_look in heard:
+        place += gap
+        listened.positions.append(place)
+        listened.confidences.append(confidence)
+        listened.note(could_look=could_look)
+    unsure = Unsure(listened.threshold(share, stretch), stretch)
+    found = listened.share(unsure.threshold, stretch)
+    # as the policy itself decides
+    last, looks = None, 0
+    for position, confidence, could_look in zip(
+        listened.positions, listened.confidences, listened.could_look, strict=True
+    ):
+        last = position if unsure.is_alarm(confidence, position) else last
+        looks += could_look and unsure.looks(position, last)
+    assert found == pytest.approx(looks / max(1, sum(listened.could_look)))
+    lower = [value for value in {c for _, c, _ in heard} if value + 1e-9 < unsure.threshold]
+    assert all(listened.share(value + 1e-9, stretch) < share for value in lower)
+
+
+# ---- the whole
+
+
+@pytest.fixture(scope="module")
+def calibrated(
+    text: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[list[Outcome], Path, str]]:
+    out = tmp_path_factory.mktemp("out") / "policy.toml"
+    console = Console(width=80, record=True, file=io.StringIO())
+    found = calibrate(calibration(text=text, out=out, share=0.2), console)
+    yield found, out, console.export_text()
+
+
+def calibration(policy: str = "lookback", model: str = "nano", **changes: object) -> Calibration:
+    settings = read_settings(policies=[policy], model=model, budget=64, chunk=64)
+    values: dict[str, object] = {"settings": settings, "share": 0.2, "threads": 1, **changes}
+    return Calibration(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_every_candidate_looks_back_about_as_often_as_wanted(
+    calibrated: tuple[list[Outcome], Path, str],
+) -> None:
+    full, without, *candidates = calibrated[0]
+    assert full.looks is None and without.looks is None and without.cold_bytes == 0
+    assert full.peak_bytes > without.peak_bytes and full.nll < without.nll
+    tried = [(each.recall.blocks, each.recall.when) for each in candidates if each.recall]
+    assert [blocks for blocks, _ in tried[: len(BLOCKS)]] == list(BLOCKS)
+    assert [when.stretch for _, when in tried[len(BLOCKS) :] if isinstance(when, Unsure)] == list(
+        STRETCHES
+    )
+    for each in candidates[: len(BLOCKS)]:
+        assert each.looks == pytest.approx(0.2, abs=0.06) and each.cold_bytes > 0
+
+
+@pytest.mark.slow
+def test_the_file_holds_the_candidate_that_predicts_best(
+    calibrated: tuple[list[Outcome], Path, str],
+) -> None:
+    (_, _, *candidates), out, said = calibrated
+    made = make_policy(PolicySettings(name=str(out)))
+    best = best_of(candidates)
+    assert best.nll == min(each.nll for each in candidates)
+    assert made.recall == best.recall and isinstance(made.recall, LookBack)
+    assert str(out) in said.replace("\n", "") and f"{best.label} *" in " ".join(said.split())
+    assert all(len(line) <= 80 for line in said.splitlines() if str(out) not in line)
+
+
+def test_a_policy_that_evicts_gets_a_recall(text: Path, tmp_path: Path) -> None:
+    assert check(calibration("h2o", text=text, out=tmp_path / "h2o.toml")).name == "h2o"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "solution"}, "is a script"),
+        ({"policy": "full"}, "full evicts nothing"),
+        ({"policy": "lookbak"}, "lookback"),
+        ({"share": 0.0}, "more than 0, less than 1"),
+        ({"share": float("nan")}, "more than 0, less than 1"),
+        ({"text": None}, "one of the two"),
+        ({"runs": (Path("runs"),)}, "one of the two"),
+        ({"out": Path("policy.json")}, r"ends with \.toml"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_model_is_loaded(
+    text: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    values = {"text": text, "out": tmp_path / "policy.toml", **changes}
+    with pytest.raises(ValueError, match=message):
+        check(calibration(**values))  # type: ignore[arg-type]
+
+
+def test_a_file_is_not_overwritten_unasked(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "policy.toml"
+    out.write_text("mine")
+    with pytest.raises(CalibrationError, match="exists already"):
+        check(calibration(text=text, out=out))
+    check(calibration(text=text, out=out, fresh=True))
+    assert out.read_text() == "mine"
+
+
+def test_recordings_in_which_nothing_is_evicted_are_refused(
+    tmp_path: Path, nano: LocalModel
+) -> None:
+    short, long = tmp_path / "short.txt", tmp_path / "long.txt"
+    short.write_text("bees")
+    long.write_text("\n".join(LINES[:60]))
+    with pytest.raises(
+        CalibrationError, match="has 2 tokens for this model; expected at least 512"
+    ):
+        of_text(short, nano.template)
+    console, out = Console(file=io.StringIO()), tmp_path / "policy.toml"
+    settings = read_settings(policies=["lookback"], model="nano", budget=5000)
+    with pytest.raises(CalibrationError, match="nothing was evicted .* and the budget is 5000"):
+        calibrate(calibration(settings=settings, text=long, out=out), console)
+    assert not out.exists()
+
+
+def test_runs_without_what_the_model_has_read_are_refused(
+    nano: LocalModel, tmp_path: Path, row: MakeRow
+) -> None:
+    with Results(tmp_path / "results.jsonl") as results:
+        results.append(row(model="solution", trace="a.jsonl"))
+        results.append(row(model="nano", trace="../b.jsonl", task_id=1))
+    with pytest.raises(CalibrationError, match="no episode of nano with a trace"):
+        of_runs([tmp_path], nano.template, model="nano")
