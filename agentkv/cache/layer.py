@@ -357,7 +357,7 @@ class CacheLayer(Addressed):
             return
         storage.check()
         if self.cold is not None:
-            self._check_cold(storage, self.cold)
+            self.cold.check(storage)
         if self.policy is not None:
             self.policy.check(storage)
             if storage.queries is not None:
@@ -368,12 +368,6 @@ class CacheLayer(Addressed):
                 assert int(positions[-1]) < num_seen, "an entry from the future"
                 reach = num_seen - int(positions[0]) - self.looks_back
                 assert window is None or reach < window, "an entry that no token can see"
-
-    def _check_cold(self, storage: LayerStorage, cold: ColdTier) -> None:
-        cold.check()
-        for segment in range(storage.num_segments):
-            both = storage.positions(segment), cold.storage.positions(segment)
-            assert not bool(torch.isin(*both).any()), "an entry is hot and cold at once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from agentkv.policies.scorers import (
 )
 from agentkv.policies.selectors import TopK
 from agentkv.policies.slots import Occasion
+from agentkv_kernels.formats import BLOCK
 
 
 def full() -> Policy:
@@ -79,14 +80,15 @@ def lookback(
     format: Annotated[
         str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
     ] = "int8",
-    slack: Slack = 0,
+    slack: Slack = BLOCK - 1,
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
     """Keeps the newest entries hot and all others cold; a token that is unsure fetches some back.
 
     An unsure token is computed a second time, with the blocks of cold entries that draw most of its
-    attention. The budget counts hot entries alone.
+    attention. The budget counts hot entries alone. By default a whole block of 64 entries turns
+    cold at once, because the cold tier shares scales in such blocks.
 
     Source: our choice, after ArkVale (NeurIPS 2024) and CONF-KV (arXiv 2605.24786).
     """

@@ -238,6 +238,8 @@ def _fill_layer(
         raise ValueError(f"found tables {', '.join(own.extents)}, expected {', '.join(tables)}")
     for name, table in tables.items():
         table.fill(own.extents[name], entries.tables[name])
+    if layer.cold is not None:
+        layer.cold.lend_all(layer.storage)
     layer.seen, layer.fed[:], layer.attention = state.seen, state.fed, entries.attention
     if layer.policy is not None:
         layer.policy.num_steps = own.num_steps

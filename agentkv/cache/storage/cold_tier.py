@@ -5,6 +5,7 @@ entries of a segment, D head size.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,23 +19,33 @@ from agentkv_kernels.attention import weights
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.layout import KEYS, VALUES
 
+GROWTH = 0.25
+"""Unused share of a cold tier that grows: laying it out anew copies all of it (our choice)."""
+_NEVER = 2**31 - 1
+"""A position that no query sees."""
+
 
 class ColdTier:
-    """Evicted entries of one layer, in the order in which they came.
+    """Evicted entries of one layer, in the order in which they were evicted first.
 
-    Keys and values have one format; positions, statistics and norms stay as they were.
+    Keys and values have one format, and are encoded once: an entry that comes back is lent to the
+    layer, and stays here for the time when it is evicted again. Only `drop_span` removes entries.
 
     Args:
-        hot: storage that entries come from and return to.
+        hot: storage that entries come from and are lent to.
         format: of keys and values; "dense" for the dtype of the layer's dense entries.
         meter: counts the bytes.
     """
 
-    __slots__ = ("storage",)
+    __slots__ = ("lent", "storage")
 
     def __init__(self, hot: LayerStorage, format: str, *, meter: Meter) -> None:
         layout = cold_layout_for(hot.layout, format)
-        self.storage = LayerStorage(layout, batch=hot.batch, device=hot.device, meter=meter)
+        self.storage = LayerStorage(
+            layout, batch=hot.batch, device=hot.device, meter=meter, growth=GROWTH
+        )
+        self.lent: list[dict[int, int]] = [{} for _ in range(hot.num_segments)]
+        """Per segment, the entries that are hot at present: number in storage by position."""
 
     @property
     def nbytes(self) -> int:
@@ -42,15 +53,17 @@ class ColdTier:
         return self.storage.nbytes
 
     def num_entries(self, sequence: int) -> int:
-        """Return the number of entries in all segments of a sequence."""
-        return self.storage.num_entries(sequence)
+        """Return the number of entries in all segments of a sequence that are not lent."""
+        lent = sum(len(self.lent[segment]) for segment in self.storage.segments(sequence))
+        return self.storage.num_entries(sequence) - lent
 
     def take_over(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
-        """Store copies of entries that are about to leave `hot`.
+        """Store copies of entries that are about to leave `hot`, unless they were lent to it.
 
         Args:
             picks: per segment their numbers (n,) in storage order, ascending.
         """
+        picks = [self._take_back(hot, segment, pick) for segment, pick in enumerate(picks)]
         counts = [pick.shape[0] for pick in picks]
         if not any(counts):
             return
@@ -81,6 +94,19 @@ class ColdTier:
             for field in (KEYS, VALUES) if count else ():
                 cold.dense.entries(field, segment)[:, -count:] = read(field, segment)[0]
 
+    def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
+        """Take back the lent ones among some entries, with their statistics; return the others."""
+        lent = self.lent[segment]
+        if not lent or not pick.shape[0]:
+            return pick
+        numbers = [lent.pop(place, -1) for place in hot.positions(segment)[pick].tolist()]
+        known = torch.tensor(numbers, device=pick.device)
+        is_known = known >= 0
+        for field in range(len(self.storage.metadata.fields)):
+            found = hot.metadata.entries(field, segment)[:, pick[is_known]]
+            self.storage.metadata.entries(field, segment)[:, known[is_known]] = found
+        return pick[~is_known]
+
     def best(
         self,
         hot: LayerStorage,
@@ -106,9 +132,18 @@ class ColdTier:
         if not positions.shape[0]:
             return positions
         [part] = cold.parts(segment)
-        shares = weights(q, [part, *hot.parts(segment)], scale=scale, sinks=sinks)
+        numbers, newest = list(self.lent[segment].values()), None
+        if numbers:  # they are among the hot entries already
+            visible = part.positions.clone()
+            visible[:, numbers] = _NEVER
+            part = replace(part, positions=visible)
+            newest = hot.positions(segment).max().view(1, 1)
+        shares = weights(
+            q, [part, *hot.parts(segment)], scale=scale, q_positions=newest, sinks=sinks
+        )
         score = shares[..., : positions.shape[0]].amax(dim=(0, 1, 2, 3))  # (T,)
         score = score.masked_fill(positions < oldest, -1.0)
+        score[numbers] = -1.0
         places = positions // block
         places -= int(places.min())
         best_of_block = score.new_full((int(places.max()) + 1,), -1.0)
@@ -126,7 +161,7 @@ class ColdTier:
         return Dense(keys, values, part.positions[:, pick])
 
     def promote(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
-        """Move entries back to `hot`, dense and behind all others.
+        """Lend entries to `hot`, dense and behind all others.
 
         Args:
             picks: per segment their numbers (n,), in the order in which they are stored.
@@ -136,7 +171,6 @@ class ColdTier:
             return
         hot.metadata.extend(counts)
         hot.dense.extend(counts)
-        kept: list[Tensor | None] = [None] * len(counts)
         for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
             if not count:
                 continue
@@ -146,28 +180,51 @@ class ColdTier:
             found_entries = self.read(segment, pick, hot.layout.dtype)
             for field, x in enumerate((found_entries.keys, found_entries.values)):
                 hot.dense.entries(field, segment)[:, -count:] = x[0]
-            stays = torch.ones(cold.counts[segment], dtype=torch.bool, device=cold.device)
-            stays[pick] = False
-            kept[segment] = stays.nonzero().squeeze(1)
-        TORCH.keep(cold, kept)
+            places = cold.positions(segment)[pick].tolist()
+            self.lent[segment].update(zip(places, pick.tolist(), strict=True))
 
     def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
         TORCH.drop_span(self.storage, ranges)
+        for segment, lent in enumerate(self.lent):
+            if lent:
+                self._lend(segment, torch.tensor(list(lent), device=self.storage.device))
+
+    def lend_all(self, hot: LayerStorage) -> None:
+        """Take what is hot and cold at once as lent, after both were filled anew."""
+        for segment in range(hot.num_segments):
+            self._lend(segment, hot.positions(segment))
+
+    def _lend(self, segment: int, places: Tensor) -> None:
+        """Take the entries at some positions of a segment as lent, and no others."""
+        positions = self.storage.positions(segment)
+        numbers = torch.isin(positions, places).nonzero().squeeze(1)
+        pairs = zip(positions[numbers].tolist(), numbers.tolist(), strict=True)
+        self.lent[segment] = dict(pairs)
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         before = self.storage
         self.storage = before.take(index)
+        self.lent = [
+            dict(self.lent[segment]) for sequence in index for segment in before.segments(sequence)
+        ]
         before.release()
 
     def release(self) -> None:
         """Return all memory; the tier must not be used afterwards."""
         self.storage.release()
 
-    def check(self) -> None:
+    def check(self, hot: LayerStorage) -> None:
         """Audit the structure. Raises AssertionError naming what is broken."""
         self.storage.check()
+        for segment, lent in enumerate(self.lent):
+            places = self.storage.positions(segment)
+            assert [int(places[number]) for number in lent.values()] == list(lent), (
+                "another entry is lent"
+            )
+            both = places[torch.isin(places, hot.positions(segment))].tolist()
+            assert set(both) <= set(lent), "an entry is hot and cold at once, and not lent"
         if self.storage.codes is not None:
             assert not any(self.storage.dense.counts), "a cold entry is not quantized"
 

@@ -28,6 +28,7 @@ from agentkv_kernels.layout import (
     VALUE_SCALES,
     VALUES,
     Addressed,
+    Field,
     LayerDescriptor,
     Layout,
 )
@@ -39,6 +40,7 @@ class LayerStorage(Addressed):
     Args:
         batch: B.
         meter: counts the bytes.
+        growth: as in `Table`.
     """
 
     __slots__ = (
@@ -54,19 +56,30 @@ class LayerStorage(Addressed):
         "scales",
     )
 
-    def __init__(self, layout: Layout, *, batch: int, device: torch.device, meter: Meter) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        batch: int,
+        device: torch.device,
+        meter: Meter,
+        growth: float = 0.0,
+    ) -> None:
         num_segments = batch * layout.segments_per_sequence
         self.layout, self.num_segments, self.device = layout, num_segments, device
-        self.metadata = Table(layout.metadata, num_segments, device=device, meter=meter)
-        self.dense = Table(layout.dense, num_segments, device=device, meter=meter)
+
+        def table(fields: Sequence[Field], **spare: int) -> Table:
+            return Table(fields, num_segments, device=device, meter=meter, growth=growth, **spare)
+
+        self.metadata, self.dense = table(layout.metadata), table(layout.dense)
         self.codes: Table | None = None
         """Quantized entries; None without a format."""
         self.scales: Table | None = None
         """Scales that blocks of entries share; None if each entry has its own."""
         if layout.codes:
-            self.codes = Table(layout.codes, num_segments, device=device, meter=meter)
+            self.codes = table(layout.codes)
         if layout.scales:
-            self.scales = Table(layout.scales, num_segments, device=device, meter=meter, spare=0)
+            self.scales = table(layout.scales, spare=0)
         self.queries: QueryWindow | None = None
         """Latest queries; None for a policy that reads none."""
         if layout.query_window:

@@ -68,14 +68,25 @@ class Table(Addressed):
 
     A segment owns a box (w, capacity, *F) in which entries start..start + count - 1 of each head
     are in use. So the entries of a head lie together, and segments of any length take what they
-    need: at rest at most `spare` + 1 entries per segment are unused.
+    need: at rest few entries are unused.
 
     Args:
-        spare: unused entries that a segment gets whenever the table is laid out anew.
+        spare: unused entries that a segment gets whenever the table is laid out anew; at rest it
+            has at most one more.
+        growth: the same as a share of the segment's entries, where that is more.
         meter: counts every byte taken and returned, temporary copies included.
     """
 
-    __slots__ = ("_layout", "descriptor", "fields", "meter", "num_segments", "spare", "tensors")
+    __slots__ = (
+        "_layout",
+        "descriptor",
+        "fields",
+        "growth",
+        "meter",
+        "num_segments",
+        "spare",
+        "tensors",
+    )
 
     def __init__(
         self,
@@ -85,8 +96,10 @@ class Table(Addressed):
         device: torch.device,
         meter: Meter,
         spare: int = BLOCK - 1,
+        growth: float = 0.0,
     ) -> None:
         self.fields, self.spare, self.meter = tuple(fields), spare, meter
+        self.growth = growth
         self.num_segments = num_segments
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
         self.descriptor = TableDescriptor(num_segments, fields)
@@ -165,8 +178,12 @@ class Table(Addressed):
         """Give every segment capacity for one more entry."""
         wanted = [count + 1 for count in self.counts]
         if not self._has_capacity(wanted):
-            capacities = [count + self.spare for count in wanted]
+            capacities = [count + self._spare_of(count) for count in wanted]
             self._lay_out([None] * self.num_segments, self.counts, capacities)
+
+    def _spare_of(self, count: int) -> int:
+        """Return how many unused entries a segment of `count` entries gets."""
+        return max(self.spare, int(self.growth * count))
 
     def _has_capacity(self, counts: Sequence[int]) -> bool:
         column = self.descriptor.column
@@ -186,14 +203,14 @@ class Table(Addressed):
         self.trim()
 
     def trim(self) -> None:
-        """Return unused memory, except for half of `spare` (our choice)."""
+        """Return unused memory, except for half of what a new layout gets (our choice)."""
         counts = self.counts
         both = zip(self.descriptor.column(CAPACITY), counts, strict=True)
         if any(
-            capacity - count > self.spare + 1 or (capacity and not count)
+            capacity - count > self._spare_of(count) + 1 or (capacity and not count)
             for capacity, count in both
         ):
-            capacities = [count + self.spare // 2 if count else 0 for count in counts]
+            capacities = [count + self._spare_of(count) // 2 if count else 0 for count in counts]
             self._lay_out([None] * self.num_segments, counts, capacities)
 
     def keep(self, picks: Sequence[Tensor | None]) -> None:
@@ -209,7 +226,14 @@ class Table(Addressed):
     def take(self, segments: Sequence[int]) -> "Table":
         """Return an independent copy of these segments, on the same meter."""
         device, counts = self.tensors[0].device, self.counts
-        copy = Table(self.fields, len(segments), device=device, meter=self.meter, spare=self.spare)
+        copy = Table(
+            self.fields,
+            len(segments),
+            device=device,
+            meter=self.meter,
+            spare=self.spare,
+            growth=self.growth,
+        )
         wanted = [counts[segment] for segment in segments]
         copy._lay_out([None] * len(segments), wanted, source=(self, segments))
         return copy
@@ -253,7 +277,7 @@ class Table(Addressed):
         if len(extents) != self.num_segments:
             raise ValueError(f"found {len(extents)} segments, expected {self.num_segments}")
         for start, count, capacity in extents:
-            most = count + self.spare + 1 if count else 0
+            most = count + self._spare_of(count) + 1 if count else 0
             if min(start, count) < 0 or not start + count <= capacity <= most:
                 raise ValueError(
                     f"found entries {start} to {start + count} in a capacity of {capacity}, "
@@ -275,7 +299,8 @@ class Table(Addressed):
         column = self.descriptor.column
         for start, count, capacity in self.extents:
             assert 0 <= start and 0 <= count and start + count <= capacity, "entries out of bounds"
-            assert capacity - count <= self.spare + 1, f"{capacity - count} entries unused"
+            unused = capacity - count
+            assert unused <= self._spare_of(count) + 1, f"{unused} entries unused"
         ends = [base + size for base, size in zip(column(BASE), column(CAPACITY), strict=True)]
         assert all(a == b for a, b in zip([0, *ends], column(BASE), strict=False)), (
             "segments overlap"
@@ -319,7 +344,7 @@ class Table(Addressed):
         """
         table, segments = source or (self, range(self.num_segments))
         if capacities is None:
-            capacities = [count + self.spare if count else 0 for count in counts]
+            capacities = [count + self._spare_of(count) if count else 0 for count in counts]
         bases = [0]
         for capacity in capacities:
             bases.append(bases[-1] + capacity)

@@ -316,7 +316,7 @@ class _Trial:
                 if is_first and _has_evicted(cache):
                     self._far[number] = min(self._far[number], stop)
                 if heard is not None:
-                    heard.note(could_look=False)
+                    heard.note(could_look=any(cache.evictor.num_cold))
                 continue
             for place in range(start, stop):
                 if place >= self._far[number]:
@@ -325,7 +325,7 @@ class _Trial:
                     yield -float(log_odds[target]), int(log_odds.argmax()) == target
                 logits = cache.feed(model, ids[:, place : place + 1])
                 if heard is not None:
-                    heard.note(could_look=place >= self._far[number])
+                    heard.note(could_look=any(cache.evictor.num_cold))
 
 
 def _has_evicted(cache: Cache) -> bool:

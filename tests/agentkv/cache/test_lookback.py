@@ -176,7 +176,9 @@ def entries_in(storage, segment):
 
 
 def best_in_loops(cold, hot, q, scale, *, blocks, block):
-    positions, keys = cold
+    own = [i for i, position in enumerate(cold[0]) if position not in hot[0]]  # others are lent
+    positions = [cold[0][i] for i in own]
+    keys = [[head[i] for i in own] for head in cold[1]]
     num_heads, num_cold = len(keys), len(positions)
     best = dict.fromkeys(positions, 0.0)
     for i, query in enumerate(q):
@@ -270,6 +272,33 @@ def test_copies_files_and_snapshots_go_on_as_the_cache_does(model_of, tokens, tm
     cache.reset()
     assert cache.cold_nbytes == cache.num_looks == 0
     cache.check()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "h2o", "ada-snapkv"])
+def test_an_entry_is_encoded_once_however_often_it_comes_back(model_of, tokens, name):
+    model = model_of("llama")
+    cache = cache_of(model, name, Always(), blocks=4, block=2, format="fp8")
+    stored = {}
+    for seed in range(40):
+        cache.feed(model, tokens(1, 50 if not seed else 1, seed=seed))
+        cache.check()
+        for i, layer in enumerate(cache.cache_layers):
+            for segment, lent in enumerate(layer.cold.lent):
+                hot = places(layer.storage, segment)
+                assert lent.keys() <= hot
+                for place, codes in codes_in(layer.cold.storage, segment).items():
+                    assert stored.setdefault((i, segment, place), codes) == codes
+    num_cold = cache.evictor.num_cold
+    num_all = sum(len(layer.kept()[0][0]) for layer in cache.cache_layers)
+    if name == "window":
+        assert num_cold == [cache.seen * len(cache.cache_layers) - num_all]
+
+
+def codes_in(storage, segment):
+    """Codes of the keys by position."""
+    keys = storage.codes.entries(0, segment).transpose(0, 1).tolist()
+    return dict(zip(storage.positions(segment).tolist(), keys, strict=True))
 
 
 @torch.no_grad()

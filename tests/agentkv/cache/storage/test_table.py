@@ -22,10 +22,16 @@ def entry(number):
 class TableAgainstLists(RuleBasedStateMachine):
     """Each segment of the model is a list of entry numbers."""
 
-    @initialize(num_segments=st.integers(1, 4), spare=st.sampled_from([0, 5, 63]))
-    def start(self, num_segments, spare):
+    @initialize(
+        num_segments=st.integers(1, 4),
+        spare=st.sampled_from([0, 5, 63]),
+        growth=st.sampled_from([0.0, 0.5]),
+    )
+    def start(self, num_segments, spare, growth):
         self.meter = Meter()
-        self.table = Table(FIELDS, num_segments, device=CPU, meter=self.meter, spare=spare)
+        self.table = Table(
+            FIELDS, num_segments, device=CPU, meter=self.meter, spare=spare, growth=growth
+        )
         self.lists = [[] for _ in range(num_segments)]
         self.next = 0
 
@@ -86,7 +92,10 @@ class TableAgainstLists(RuleBasedStateMachine):
     @rule()
     def fill_another(self):
         packed = [self.table.packed(f) for f in range(3)]
-        twin = Table(FIELDS, len(self.lists), device=CPU, meter=self.meter, spare=self.table.spare)
+        spare, growth = self.table.spare, self.table.growth
+        twin = Table(
+            FIELDS, len(self.lists), device=CPU, meter=self.meter, spare=spare, growth=growth
+        )
         twin.extend(7)  # it held something else before
         twin.fill(self.table.extents, packed)
         assert twin.extents == self.table.extents and twin.nbytes == self.table.nbytes
@@ -115,7 +124,10 @@ class TableAgainstLists(RuleBasedStateMachine):
     def every_byte_is_metered_and_little_is_unused(self):
         self.table.check()
         assert self.table.nbytes == self.meter.live <= self.meter.peak
-        most = sum(len(own) + self.table.spare + 1 if own else 0 for own in self.lists)
+        spare, growth = self.table.spare, self.table.growth
+        most = sum(
+            len(own) + max(spare, int(growth * len(own))) + 1 if own else 0 for own in self.lists
+        )
         assert self.table.nbytes <= most * (3 * 2 * 4 + 4)
 
     def teardown(self):
