@@ -130,7 +130,12 @@ class CacheLayer(Addressed):
         self._backend = backend_for(layout, num_q_heads, device)
         self._storage = LayerStorage(layout, batch=batch, device=device, meter=self.meter)
         if policy is not None and isinstance(policy.recall, LookBack):
-            self.cold = ColdTier(self._storage, policy.recall.format, meter=self.cold_meter)
+            self.cold = ColdTier(
+                self._storage,
+                policy.recall.format,
+                num_q_heads=num_q_heads,
+                meter=self.cold_meter,
+            )
         self.fed = [0] * batch
         if self.policy is not None:
             self.policy.begin(self.fed)

@@ -8,7 +8,7 @@ S segments of a sequence, N = B * S, W = H / S heads per segment, T entries of a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -220,6 +220,43 @@ class Backend:
             elif pick.shape[0]:
                 by_segments[segment][:, pick] = attend_in(segment, own[:, :, pick])[0]
         return output
+
+    # ---- looking back
+
+    def largest_shares(
+        self,
+        cold: LayerStorage,
+        hot: LayerStorage,
+        segment: int,
+        q: Tensor,
+        *,
+        lent: Sequence[int],
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Return the largest share of attention that one token gives each cold entry of a segment.
+
+        The shares are over all entries of the segment, hot and cold.
+
+        Args:
+            q: (1, W * G, 1, D), rotated.
+            lent: numbers of the cold entries that are hot as well; they have a share of 0.
+            scale, sinks: as in `append_attend`; sinks of the segment's query heads.
+
+        Returns:
+            (T,) float32.
+        """
+        [part] = cold.parts(segment)
+        newest = None
+        if lent:
+            newest = part.positions.amax(dim=1, keepdim=True)
+            newest = torch.maximum(newest, hot.positions(segment).max())
+            visible = part.positions.clone()
+            visible[:, lent] = torch.iinfo(visible.dtype).max
+            part = replace(part, positions=visible)
+        both = [part, *hot.parts(segment)]
+        shares = weights(q, both, scale=scale, q_positions=newest, sinks=sinks)
+        return shares[..., : part.num_entries].amax(dim=(0, 1, 2, 3))
 
     # ---- dropping
 

@@ -5,24 +5,20 @@ entries of a segment, D head size.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from agentkv.cache.storage.backend import Eviction, by_storage, dropped_entries
-from agentkv.cache.storage.choose import TORCH, cold_layout_for
+from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
 from agentkv.cache.storage.codes import append_quantized
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter
-from agentkv_kernels.attention import weights
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.layout import KEYS, VALUES
 
 GROWTH = 0.25
 """Unused share of a cold tier that grows: laying it out anew copies all of it (our choice)."""
-_NEVER = 2**31 - 1
-"""A position that no query sees."""
 
 
 class ColdTier:
@@ -34,13 +30,15 @@ class ColdTier:
     Args:
         hot: storage that entries come from and are lent to.
         format: of keys and values; "dense" for the dtype of the layer's dense entries.
+        num_q_heads: query heads of the layer.
         meter: counts the bytes.
     """
 
-    __slots__ = ("lent", "storage")
+    __slots__ = ("_backend", "lent", "storage")
 
-    def __init__(self, hot: LayerStorage, format: str, *, meter: Meter) -> None:
+    def __init__(self, hot: LayerStorage, format: str, *, num_q_heads: int, meter: Meter) -> None:
         layout = cold_layout_for(hot.layout, format)
+        self._backend = backend_for(layout, num_q_heads, hot.device)
         self.storage = LayerStorage(
             layout, batch=hot.batch, device=hot.device, meter=meter, growth=GROWTH
         )
@@ -131,19 +129,12 @@ class ColdTier:
         positions = cold.positions(segment).long()
         if not positions.shape[0]:
             return positions
-        [part] = cold.parts(segment)
-        numbers, newest = list(self.lent[segment].values()), None
-        if numbers:  # they are among the hot entries already
-            visible = part.positions.clone()
-            visible[:, numbers] = _NEVER
-            part = replace(part, positions=visible)
-            newest = hot.positions(segment).max().view(1, 1)
-        shares = weights(
-            q, [part, *hot.parts(segment)], scale=scale, q_positions=newest, sinks=sinks
+        lent = list(self.lent[segment].values())
+        score = self._backend.largest_shares(
+            cold, hot, segment, q, lent=lent, scale=scale, sinks=sinks
         )
-        score = shares[..., : positions.shape[0]].amax(dim=(0, 1, 2, 3))  # (T,)
         score = score.masked_fill(positions < oldest, -1.0)
-        score[numbers] = -1.0
+        score[lent] = -1.0
         places = positions // block
         places -= int(places.min())
         best_of_block = score.new_full((int(places.max()) + 1,), -1.0)

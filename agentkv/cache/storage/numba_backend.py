@@ -23,10 +23,12 @@ from agentkv.cache.storage.backend import (
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
+from agentkv_kernels.entries import Quantized
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import POSITION
 from agentkv_kernels.numba import append_attend as kernel
 from agentkv_kernels.numba import drop as drop_kernels
+from agentkv_kernels.numba import look as look_kernels
 
 LOG2_E = 1.4426950408889634
 NO_UPDATE = Ema(keep=1.0, gain=0.0, starts_at_mass=False)
@@ -92,6 +94,43 @@ class NumbaBackend(Backend):
         if observer is not None and mass is not None:
             hand_out_mass(storage, mass, observer)
         return output.to(dtype)
+
+    def largest_shares(
+        self,
+        cold: LayerStorage,
+        hot: LayerStorage,
+        segment: int,
+        q: Tensor,
+        *,
+        lent: Sequence[int],
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        if cold.codes is None:
+            return super().largest_shares(
+                cold, hot, segment, q, lent=lent, scale=scale, sinks=sinks
+            )
+        [part] = cold.parts(segment)
+        assert isinstance(part, Quantized) and part.block_ids is not None
+        num_heads = part.keys.shape[1]
+        grouped = (q.to(torch.float32) * (scale * LOG2_E)).view(num_heads, -1, q.shape[3])
+        logits = [grouped @ part.decode_keys()[0].mT for part in hot.parts(segment)]
+        if sinks is not None:
+            logits.append((sinks.to(torch.float32) * LOG2_E).view(num_heads, -1, 1))
+        # the kernel works in powers of two
+        of_hot = torch.logsumexp(torch.cat(logits, dim=2) / LOG2_E, dim=2) * LOG2_E
+        shares, hidden = torch.zeros(part.num_entries), np.array(lent, np.int64)
+        for head in range(num_heads):
+            look_kernels.raise_to_largest_shares(
+                grouped[head].numpy(),
+                part.keys[0, head].numpy(),
+                part.key_scales[0, head].numpy(),
+                part.block_ids[0].numpy(),
+                hidden,
+                of_hot[head].numpy(),
+                shares.numpy(),
+            )
+        return shares
 
     def drop(self, evictions: Iterable[Eviction]) -> None:
         entries: dict[LayerStorage, list[int]] = {}

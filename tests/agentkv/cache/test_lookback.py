@@ -9,6 +9,8 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
+from agentkv.cache.storage.choose import TORCH
+from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Unsure
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
@@ -131,10 +133,11 @@ def beside_a_full_cache(model, tokens, *, budget):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("form", ["dense", "int8"])
 @pytest.mark.parametrize("name", ["snapkv", "window", "conf-kv", "ada-snapkv"])
-def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, tokens, name):
+def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, tokens, name, form):
     model = model_of("llama")
-    cache = cache_of(model, name, Always(), blocks=2, block=4, format="dense")
+    cache = cache_of(model, name, Always(), blocks=2, block=4, format=form)
     cache.feed(model, tokens(1, 60))
     seen = watch_best(cache)
     cache.feed(model, tokens(1, 1, seed=1))
@@ -143,6 +146,38 @@ def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, 
         expected = best_in_loops(cold, hot, q, scale, blocks=2, block=4)
         assert found == expected
         assert found <= places(cache.cache_layers[layer].storage, segment) or name != "window"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+@pytest.mark.parametrize("name", ["window", "ada-snapkv", "conf-kv-int8"])
+def test_compiled_shares_are_those_in_torch(model_of, tokens, family, name):
+    model = model_of(family)
+    cache = cache_of(model, name, Always(), blocks=3, block=2)
+    for seed, count in enumerate(CHUNKS):
+        cache.feed(model, tokens(2, count, seed=seed))
+    num_lent = 0
+    for layer in cache.cache_layers:
+        cold, hot = layer.cold, layer.storage
+        if cold is None:
+            continue  # a layer with a window of its own, which the policy leaves alone
+        assert cold._backend is NUMBA
+        heads = layer.attention.sinks
+        for segment, lent in enumerate(cold.lent):
+            layout, per = hot.layout, hot.layout.segments_per_sequence
+            group = model.config.num_attention_heads // (per * layout.num_heads)
+            torch.manual_seed(segment)
+            q = 3 * torch.randn(1, layout.num_heads * group, 1, layout.head_dim)
+            sinks = None if heads is None else heads.view(per, -1)[segment % per]
+            options = {"lent": list(lent.values()), "scale": 0.3, "sinks": sinks}
+            found, expected = (
+                backend.largest_shares(cold.storage, hot, segment, q, **options)
+                for backend in (NUMBA, TORCH)
+            )
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+            assert not found[options["lent"]].any() and found.max() <= 1
+            num_lent += len(lent)
+    assert num_lent
 
 
 def watch_best(cache):
