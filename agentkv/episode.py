@@ -245,6 +245,8 @@ class _EpisodeLoop:
             cache_peak_bytes=cache.peak_bytes if cache else 0,
             cold_bytes=cache.cold_bytes if cache else 0,
             num_looks=cache.num_looks if cache else 0,
+            num_changing_looks=cache.num_changing_looks if cache else 0,
+            fetched=cache.fetched if cache else {},
             prefill_s=reply.prefill_s,
             decode_s=reply.decode_s,
             seconds=seconds,

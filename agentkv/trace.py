@@ -88,6 +88,11 @@ class Step:
     """Bytes of the evicted entries that may come back; not part of `cache_bytes`."""
     num_looks: int = 0
     """Tokens that have looked back since the episode began."""
+    num_changing_looks: int = 0
+    """Looks after which another token was the likeliest one, whatever the grammar."""
+    fetched: Mapping[str, int] = field(default_factory=dict)
+    """Entries that looks have fetched since the episode began, over all layers, by the label of
+    their tokens: `page 3`, `reply 2`, `goal`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import copy
 import functools
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -474,6 +474,20 @@ class Cache(HookedCache):
         """Tokens that have looked back, in all sequences."""
         return self.looks.count
 
+    @property
+    def num_changing_looks(self) -> int:
+        """Looks after which another token was the likeliest one."""
+        return self.looks.changed
+
+    @property
+    def fetched(self) -> Mapping[str, int]:
+        """Entries that looks have fetched, by the label of their tokens.
+
+        They are counted over all layers and sequences, and over heads that keep their own entries.
+        The empty label stands for tokens without one.
+        """
+        return dict(self.looks.fetched)
+
     @torch.no_grad()
     def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
         recall, ids = self.policy.recall, self._newest
@@ -489,17 +503,18 @@ class Cache(HookedCache):
         looking = [looks and num_cold > 0 for looks, num_cold in both]
         if not any(looking):
             return None
+        second = SecondPass(self, looking)
         with self.progress.changing():
             again = model(
-                input_ids=ids.to(torch.int64),
-                past_key_values=SecondPass(self, looking),
-                use_cache=True,
+                input_ids=ids.to(torch.int64), past_key_values=second, use_cache=True
             ).logits[:, -1]
             if recall.promotes:
                 self.evictor.shrink()
+        again = torch.where(torch.tensor(looking, device=logits.device)[:, None], again, logits)
         self.looks.count += sum(looking)
-        looks_back = torch.tensor(looking, device=logits.device)[:, None]
-        return torch.where(looks_back, again.to(logits.dtype), logits)
+        self.looks.changed += int((again.argmax(-1) != logits.argmax(-1)).sum())
+        self.looks.fetched += second.fetched
+        return again.to(logits.dtype)
 
     # ---- what transformers and the hooks of an attached model call
 

@@ -3,7 +3,8 @@
 Shapes: B sequences, H key-value heads, G query heads per key-value head, D head size.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,7 @@ from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.value_norms import value_norms
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.storage.backend import by_segment, of_segment
+from agentkv.policies.entries import Span
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.attention import attend
 from agentkv_kernels.entries import Dense
@@ -23,17 +25,29 @@ from agentkv_kernels.layout import KEYS, NORMS, VALUES
 if TYPE_CHECKING:
     from agentkv.cache.cache import Cache
 
+_LAST = torch.iinfo(torch.int64).max
+
 
 class Looks:
-    """Alarms of a cache's sequences, and the number of looks so far."""
+    """Alarms of a cache's sequences, and what its looks have come to so far."""
 
-    __slots__ = ("alarms", "count")
+    __slots__ = ("alarms", "changed", "count", "fetched")
 
-    def __init__(self, alarms: Sequence[int | None] = (), count: int = 0) -> None:
+    def __init__(
+        self,
+        alarms: Sequence[int | None] = (),
+        count: int = 0,
+        changed: int = 0,
+        fetched: Mapping[str, int] | None = None,
+    ) -> None:
         self.alarms = list(alarms)
         """Position of each sequence's latest alarm; None before the first."""
         self.count = count
         """Tokens that have looked back, in all sequences."""
+        self.changed = changed
+        """Looks after which another token was the likeliest."""
+        self.fetched = Counter(fetched or {})
+        """Entries fetched, over all layers and segments, by the label of their tokens."""
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
@@ -71,6 +85,14 @@ class SecondPass(HookedCache):
     def __init__(self, cache: "Cache", looking: Sequence[bool]) -> None:
         super().__init__(layers=cache.layers)
         self._cache, self._looking = cache, looking
+        sequences = cache.evictor.spans.sequences
+        looks = [i for i, each in enumerate(looking) if each]
+        self._fetched = {i: _Tally(sequences[i].labelled) for i in looks}
+
+    @property
+    def fetched(self) -> Counter[str]:
+        """Entries fetched, over all layers and segments, by the label of their tokens."""
+        return sum((tally.by_label for tally in self._fetched.values()), Counter[str]())
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
         assert (batch, num_tokens) == (self._cache.batch, 1), "the newest token of each sequence"
@@ -99,7 +121,7 @@ class SecondPass(HookedCache):
             for segment in (storage.segments(sequence) if looks else ())
         ]
         _replace_newest(layer, segments, handle, attention)
-        fetched = _fetch(layer, segments, queries, attention)
+        fetched = self._fetch(layer, segments, queries, attention)
         for segment in segments:
             done = attend(
                 queries[segment, None],
@@ -109,6 +131,71 @@ class SecondPass(HookedCache):
             )
             of_segments[segment] = done.output[0]
         return output.transpose(1, 2)
+
+    def _fetch(
+        self,
+        layer: CacheLayer,
+        segments: Sequence[int],
+        queries: Tensor,
+        attention: Attention,
+    ) -> dict[int, list[Dense]]:
+        """Fetch cold entries for some segments: promote them, or return what one token alone reads.
+
+        Args:
+            queries: of all segments, (N, heads, 1, D).
+        """
+        storage, cold, window = layer.storage, layer.cold, layer.shape.window
+        if cold is None or layer.policy is None:
+            return {}
+        recall = layer.policy.policy.recall
+        assert isinstance(recall, LookBack)
+        picks = [torch.arange(0, device=storage.device)] * storage.num_segments
+        for segment in segments:
+            sequence = segment // storage.layout.segments_per_sequence
+            num_seen = layer.fed[sequence]
+            picks[segment] = cold.best(
+                storage,
+                segment,
+                queries[segment, None],
+                scale=attention.scale,
+                sinks=_sinks_of(layer, segment, attention),
+                oldest=0 if window is None else num_seen - window,
+                blocks=recall.blocks,
+                block=recall.block,
+            )
+            self._fetched[sequence].add(cold.storage.positions(segment)[picks[segment]])
+        if recall.promotes:
+            cold.promote(storage, picks)
+            return {}
+        return {i: [cold.read(i, picks[i], queries.dtype)] for i in segments}
+
+
+class _Tally:
+    """Counts positions of one sequence by the labelled span that holds them."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._labels = [*(span.label for span in spans), ""]
+        self._starts = torch.tensor([span.start for span in spans], dtype=torch.int64)
+        self._stops = torch.tensor([_LAST if span.stop is None else span.stop for span in spans])
+        self._counts = torch.zeros(len(self._labels), dtype=torch.int64)
+
+    def add(self, positions: Tensor) -> None:
+        """Count positions (n,)."""
+        positions = positions.to("cpu", torch.int64)
+        numbers = torch.bucketize(positions, self._starts, right=True) - 1
+        if self._stops.numel():
+            is_outside = (numbers < 0) | (positions >= self._stops[numbers])
+            numbers = numbers.masked_fill(is_outside, len(self._stops))
+        self._counts += torch.bincount(numbers % len(self._labels), minlength=len(self._labels))
+
+    @property
+    def by_label(self) -> Counter[str]:
+        """Numbers of positions by label; the empty label stands for tokens without one."""
+        found: Counter[str] = Counter()
+        for label, count in zip(self._labels, self._counts.tolist(), strict=True):
+            if count:
+                found[label] += count
+        return found
 
 
 def _replace_newest(
@@ -124,38 +211,6 @@ def _replace_newest(
         if norms is not None:
             newest = storage.metadata.entries(NORMS, segment)[:, -1:]
             newest.copy_(of_segment(storage, norms, segment))
-
-
-def _fetch(
-    layer: CacheLayer, segments: Sequence[int], queries: Tensor, attention: Attention
-) -> dict[int, list[Dense]]:
-    """Fetch cold entries for some segments: promote them, or return what one token alone reads.
-
-    Args:
-        queries: of all segments, (N, heads, 1, D).
-    """
-    storage, cold, window = layer.storage, layer.cold, layer.shape.window
-    if cold is None or layer.policy is None:
-        return {}
-    recall = layer.policy.policy.recall
-    assert isinstance(recall, LookBack)
-    picks = [torch.arange(0, device=storage.device)] * storage.num_segments
-    for segment in segments:
-        num_seen = layer.fed[segment // storage.layout.segments_per_sequence]
-        picks[segment] = cold.best(
-            storage,
-            segment,
-            queries[segment, None],
-            scale=attention.scale,
-            sinks=_sinks_of(layer, segment, attention),
-            oldest=0 if window is None else num_seen - window,
-            blocks=recall.blocks,
-            block=recall.block,
-        )
-    if recall.promotes:
-        cold.promote(storage, picks)
-        return {}
-    return {i: [cold.read(i, picks[i], queries.dtype)] for i in segments}
 
 
 def _sinks_of(layer: CacheLayer, segment: int, attention: Attention) -> Tensor | None:

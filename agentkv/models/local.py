@@ -1,5 +1,6 @@
 """A language model in memory, and the conversations in which it reads pages and writes replies."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -345,6 +346,8 @@ class LocalConversation:
             peak_bytes=max(earlier.peak_bytes, cache.peak_nbytes),
             cold_bytes=cache.cold_nbytes,
             num_looks=earlier.num_looks + cache.num_looks,
+            num_changing_looks=earlier.num_changing_looks + cache.num_changing_looks,
+            fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),
         )
 
     def _new_rule(self, page: Page, stopwatch: Stopwatch | None) -> Rule:

@@ -5,7 +5,7 @@ so a scripted model needs none of them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from agentkv_env.page import Page
@@ -29,6 +29,11 @@ class CacheUse:
     """Bytes of the evicted entries that may come back; not part of `live_bytes`."""
     num_looks: int = 0
     """Tokens that have looked back since the episode began."""
+    num_changing_looks: int = 0
+    """Looks after which another token was the likeliest one, whatever the grammar."""
+    fetched: Mapping[str, int] = field(default_factory=dict)
+    """Entries that looks have fetched since the episode began, over all layers, by the label of
+    their tokens: `page 3`, `reply 2`, `goal`."""
 
 
 @dataclass(frozen=True, slots=True)

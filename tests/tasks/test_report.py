@@ -253,6 +253,28 @@ def test_every_field_of_a_row_is_escaped(tmp_path: Path, row: MakeRow) -> None:
         assert not [link for link in found.links if link.startswith(("http", "javascript", "//"))]
 
 
+def test_the_page_of_an_episode_says_what_its_steps_looked_at(tmp_path: Path, row: MakeRow) -> None:
+    steps = [
+        STEP,
+        replace(STEP, num_looks=7, num_changing_looks=2, fetched={"page 0": 1200, "goal": 8}),
+        replace(STEP, num_looks=8, num_changing_looks=2, fetched={"page 0": 1210, "goal": 8}),
+        replace(STEP, num_looks=8, num_changing_looks=2, fetched={"page 0": 1210, "goal": 8}),
+    ]
+    (tmp_path / "traces").mkdir()
+    with TraceWriter(tmp_path / "traces" / "a.jsonl", head={"goal": "x"}) as trace:
+        for step in steps:
+            trace.step(step)
+        trace.end(Episode("stopped", "", tuple(steps), seconds=1.0))
+    with Results(tmp_path / "results.jsonl") as results:
+        results.append(row(trace="traces/a.jsonl", looks=8, changing_looks=2, tokens_out=90))
+    write_report(tmp_path)
+    page = " ".join((tmp_path / "traces" / "a.html").read_text().split())
+    assert "7 tokens looked back, 2 of them changed the likeliest token; " in page
+    assert "entries fetched over all layers: 1,200 of page 0, 8 of goal<" in page
+    assert "1 token looked back, 0 of them" in page and ": 10 of page 0<" in page
+    assert page.count("looked back") == 2 and "8 of 90 tokens" in page
+
+
 def test_a_cold_tier_and_looks_back_have_columns_of_their_own(tmp_path: Path, row: MakeRow) -> None:
     costs = {"kv_peak_bytes": 4096, "kv_mean_bytes": 2048, "tokens_out": 200}
     rows = [

@@ -150,6 +150,8 @@ def state_of(cache: Restorable) -> CacheState:
             spans=tuple(map(_spans_state, evictor.spans.sequences)),
             alarms=tuple(cache.looks.alarms),
             num_looks=cache.looks.count,
+            num_changing_looks=cache.looks.changed,
+            fetched=dict(cache.looks.fetched),
             cold_peak=cache.cold_meter.peak,
         )
     except ValidationError as error:
@@ -221,7 +223,7 @@ def fill(
             cache.reset()  # a partly filled cache is of no use
             raise
         cache.batch, cache.num_new = batch, state.num_new
-        cache.looks = Looks(state.alarms, state.num_looks)
+        cache.looks = Looks(state.alarms, state.num_looks, state.num_changing_looks, state.fetched)
         cache.confidences = None if state.confidences is None else list(state.confidences)
     else:
         evictor.use_spans(list(map(_spans_of, state.spans)))

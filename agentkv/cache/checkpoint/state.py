@@ -99,6 +99,10 @@ class CacheState(_State):
     """Position of each sequence's latest alarm; empty for a policy that does not look back."""
     num_looks: Count
     """Tokens that have looked back."""
+    num_changing_looks: Count
+    """Looks after which another token was the likeliest."""
+    fetched: dict[str, Count]
+    """Entries that looks have fetched, by the label of their tokens."""
     cold_peak: NumBytes
 
     @model_validator(mode="after")

@@ -6,9 +6,11 @@ text from web pages and models is escaped.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +19,7 @@ from markupsafe import Markup
 
 from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_atomic
-from agentkv.trace import Trace, TraceError, read_trace
+from agentkv.trace import Step, Trace, TraceError, read_trace
 from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.parts import part_times
@@ -231,6 +233,7 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
         ("cache mean", kib(row.kv_mean_bytes)),
         ("cold tier", kib(row.kv_cold_bytes)),
         ("looks back", "-" if row.looks is None else f"{row.looks} of {row.tokens_out} tokens"),
+        ("looks that changed the likeliest token", _dashed(row.changing_looks)),
         ("RSS", human_bytes(row.rss_peak_bytes)),
         ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
     ]
@@ -239,10 +242,38 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
         kind=outcome_of(row),
         goal=goal_of(row, trace),
         facts=facts,
-        steps=trace.steps,
+        steps=list(zip(trace.steps, _looks_by_step(trace.steps), strict=True)),
         ended=trace.end is not None,
         pictures=quote(Path(row.trace).stem),
     )
+
+
+def _dashed(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def _looks_by_step(steps: Sequence[Step]) -> list[str]:
+    """Say for each step which tokens looked back and what they fetched; empty for none."""
+    texts: list[str] = []
+    for before, step in pairwise([None, *steps]):
+        assert step is not None
+        looks, changing = step.num_looks, step.num_changing_looks
+        fetched = Counter(step.fetched)
+        if before is not None:
+            looks, changing = looks - before.num_looks, changing - before.num_changing_looks
+            fetched -= Counter(before.fetched)
+        if not looks:
+            texts.append("")
+            continue
+        shown = [
+            f"{count:,} of {label or 'other tokens'}" for label, count in fetched.most_common()
+        ]
+        others = f" and {len(shown) - 5} other spans" if len(shown) > 5 else ""
+        texts.append(
+            f"{looks} token{'s' * (looks != 1)} looked back, {changing} of them changed the "
+            f"likeliest token; entries fetched over all layers: {', '.join(shown[:5])}{others}"
+        )
+    return texts
 
 
 def _trace(out: Path, row: Row) -> Trace | None:

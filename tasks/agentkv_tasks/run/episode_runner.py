@@ -321,6 +321,7 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
             "kv_mean_bytes": round(sum(step.cache_bytes for step in cached) / len(cached)),
             "kv_cold_bytes": cached[-1].cold_bytes,
             "looks": cached[-1].num_looks,
+            "changing_looks": cached[-1].num_changing_looks,
             "kv_seen_tokens": cached[-1].seen_tokens,
             "prefill_s": round(sum(step.prefill_s for step in steps), 4),
             "decode_s": round(sum(step.decode_s for step in steps), 4),

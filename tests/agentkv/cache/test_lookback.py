@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -280,6 +281,42 @@ def test_random_looks_have_their_share_and_are_drawn_by_position():
     ]
 
 
+@torch.no_grad()
+def test_what_looks_fetch_is_counted_by_label(model_of, tokens):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Always(), blocks=2, block=1, promotes=False)
+    cache.feed(model, tokens(2, 5))
+    cache.label("page", 60)
+    cache.feed(model, tokens(2, 70, seed=1))
+    seen, before = watch_best(cache), cache.fetched
+    logits = cache.feed(model, tokens(2, 1, seed=2))
+    fetched = [place for *_, found in seen for place in found]
+    labels = ["page" if 5 <= place < 65 else "" for place in fetched]
+    assert Counter(cache.fetched) - Counter(before) == Counter(labels)
+    num_layers = len(cache.cache_layers)
+    assert len(fetched) == 2 * 2 * num_layers  # entries, sequences
+    assert cache.fetched["page"] > 0 and logits.shape[0] == 2
+
+
+@torch.no_grad()
+def test_looks_that_change_the_likeliest_token_are_counted(model_of, tokens):
+    model = model_of("llama")
+    without, changed = cache_of(model, "window", Unsure(0.0)), 0
+    cache = cache_of(model, "window", Always(), promotes=False, **EVERYTHING)
+    for each in (without, cache):
+        each.feed(model, tokens(1, 60))
+    changed = cache.num_changing_looks
+    found = []
+    for seed in range(30):
+        token = tokens(1, 1, seed=seed)
+        # the same keys and values, so that one look is all that differs
+        twin = copy.deepcopy(cache)
+        twin.policy = replace(twin.policy, recall=replace(twin.policy.recall, when=Unsure(0.0)))
+        pair = [int(each.feed(model, token).argmax()) for each in (twin, cache)]
+        found.append(pair[0] != pair[1])
+    assert cache.num_changing_looks - changed == sum(found) > 0
+
+
 # ---- the rest of a cache's life
 
 
@@ -304,6 +341,8 @@ def test_copies_files_and_snapshots_go_on_as_the_cache_does(model_of, tokens, tm
         each.check()
         assert_same(each, cache)
         assert (each.num_looks, each.cold_nbytes) == (cache.num_looks, cache.cold_nbytes)
+        assert each.num_changing_looks == cache.num_changing_looks
+        assert each.fetched == cache.fetched
     cache.reset()
     assert cache.cold_nbytes == cache.num_looks == 0
     cache.check()
