@@ -65,9 +65,12 @@ class Looks:
         """
         looking = []
         for i, (confidence, position) in enumerate(zip(confidences, newest, strict=True)):
-            if position is not None and recall.when.is_alarm(confidence, position):
+            if position is None:
+                looking.append(False)
+                continue
+            if recall.when.is_alarm(confidence, position, self.alarms[i]):
                 self.alarms[i] = position
-            looking.append(position is not None and recall.when.looks(position, self.alarms[i]))
+            looking.append(recall.when.looks(position, self.alarms[i]))
         return looking
 
 

@@ -66,6 +66,13 @@ def lookback(
         ),
     ] = 0.99,
     stretch: Annotated[int, Help("Tokens after an alarm that look back too (our choice: 0).")] = 0,
+    calm: Annotated[
+        float | None,
+        Help(
+            "Right after an alarm, a lower probability than this is one too; None: threshold (our "
+            "choice: None)."
+        ),
+    ] = None,
     share: Annotated[
         float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
     ] = 0.1,
@@ -93,7 +100,7 @@ def lookback(
     Source: our choice, after ArkVale (NeurIPS 2024) and CONF-KV (arXiv 2605.24786).
     """
     occasions: dict[str, Occasion] = {
-        "unsure": Unsure(threshold, stretch),
+        "unsure": Unsure(threshold, stretch, calm),
         "always": Always(),
         "random": AtRandom(share),
     }

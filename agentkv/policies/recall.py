@@ -68,7 +68,7 @@ class LookBack:
 class Always:
     """Every token looks back."""
 
-    def is_alarm(self, confidence: float, position: int) -> bool:
+    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
         return True
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
@@ -89,12 +89,22 @@ class Unsure:
     """A confidence below it is an alarm."""
     stretch: int = 0
     """Tokens after an alarm that look back too."""
+    calm: float | None = None
+    """Right after an alarm, a confidence below this is one too: looks go on until the model is this
+    sure again. None: `threshold`."""
 
     def __post_init__(self) -> None:
         require_share("threshold", self.threshold)
         require_count("stretch", self.stretch)
+        if self.calm is not None and require_share("calm", self.calm) < self.threshold:
+            raise PolicyError(
+                f"calm={self.calm} is below threshold={self.threshold}; looks end where the model "
+                "is at least as sure as where they begin"
+            )
 
-    def is_alarm(self, confidence: float, position: int) -> bool:
+    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
+        if self.calm is not None and last_alarm == position - 1:
+            return confidence < self.calm
         return confidence < self.threshold
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
@@ -113,7 +123,7 @@ class AtRandom:
         require_share("share", self.share)
         require_count("seed", self.seed)
 
-    def is_alarm(self, confidence: float, position: int) -> bool:
+    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
         # drawn by position, so that copies of a cache draw the same
         digest = hashlib.blake2b(f"{self.seed}/{position}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.share * 2**64

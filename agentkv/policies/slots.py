@@ -317,11 +317,12 @@ class Precision(Protocol):
 class Occasion(Protocol):
     """Decides which tokens look back."""
 
-    def is_alarm(self, confidence: float, position: int) -> bool:
+    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
         """Return whether a token is an alarm, given the confidence of the next one.
 
         Args:
             position: of the token in its sequence.
+            last_alarm: position of the latest alarm before it; None: none yet.
         """
         ...
 

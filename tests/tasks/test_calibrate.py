@@ -127,7 +127,7 @@ def test_the_threshold_is_the_lowest_with_the_wanted_share(
     for position, confidence, could_look in zip(
         listened.positions, listened.confidences, listened.could_look, strict=True
     ):
-        last = position if unsure.is_alarm(confidence, position) else last
+        last = position if unsure.is_alarm(confidence, position, last) else last
         looks += could_look and unsure.looks(position, last)
     assert found == pytest.approx(looks / max(1, sum(listened.could_look)))
     lower = [value for value in {c for _, c, _ in heard} if value + 1e-9 < unsure.threshold]

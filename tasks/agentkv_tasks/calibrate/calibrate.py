@@ -98,10 +98,10 @@ class _Listening:
     unsure: Unsure
     heard: Heard
 
-    def is_alarm(self, confidence: float, position: int) -> bool:
+    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
         self.heard.positions.append(position)
         self.heard.confidences.append(confidence)
-        return self.unsure.is_alarm(confidence, position)
+        return self.unsure.is_alarm(confidence, position, last_alarm)
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
         return self.unsure.looks(position, last_alarm)

@@ -266,18 +266,29 @@ def test_only_sequences_with_an_alarm_look_and_those_beside_them_are_unchanged(m
 
 def test_a_stretch_goes_on_after_an_alarm():
     when = Unsure(threshold=0.5, stretch=2)
-    assert not when.is_alarm(0.5, 7) and when.is_alarm(0.4, 7)
+    assert not when.is_alarm(0.5, 7, 6) and when.is_alarm(0.4, 7, None)
     assert [when.looks(position, 7) for position in (7, 8, 9, 10)] == [True, True, True, False]
     assert not when.looks(3, None)
 
 
+def test_looks_go_on_until_the_model_is_calm():
+    when, alarm, found = Unsure(threshold=0.5, calm=0.9), None, []
+    for position, confidence in enumerate((0.8, 0.4, 0.8, 0.89, 0.9, 0.8, 0.3)):
+        if when.is_alarm(confidence, position, alarm):
+            alarm = position
+        found.append(when.looks(position, alarm))
+    assert found == [False, True, True, True, False, False, True]
+    with pytest.raises(PolicyError, match=r"calm=0.4 is below threshold=0.5"):
+        Unsure(threshold=0.5, calm=0.4)
+
+
 def test_random_looks_have_their_share_and_are_drawn_by_position():
     when = AtRandom(share=0.2, seed=3)
-    alarms = [position for position in range(5000) if when.is_alarm(1.0, position)]
+    alarms = [position for position in range(5000) if when.is_alarm(1.0, position, None)]
     assert 900 < len(alarms) < 1100
-    assert alarms == [position for position in range(5000) if when.is_alarm(0.0, position)]
+    assert alarms == [position for position in range(5000) if when.is_alarm(0.0, position, None)]
     assert alarms != [
-        position for position in range(5000) if replace(when, seed=4).is_alarm(1.0, position)
+        position for position in range(5000) if replace(when, seed=4).is_alarm(1.0, position, None)
     ]
 
 
