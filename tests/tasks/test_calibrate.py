@@ -134,6 +134,11 @@ def test_the_threshold_is_the_lowest_with_the_wanted_share(
     assert all(listened.share(value + 1e-9, stretch) < share for value in lower)
 
 
+def test_an_alarm_ends_with_its_recording() -> None:
+    heard = Heard([5, 6, 2, 3], [0.1, 1.0, 1.0, 1.0], [True] * 4)
+    assert heard.share(0.5, stretch=9) == 2 / 4
+
+
 # ---- the whole
 
 

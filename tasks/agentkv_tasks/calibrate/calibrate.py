@@ -62,12 +62,12 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The confidences of tokens that could look back, in order."""
+    """The confidences of tokens, in order, recording by recording."""
 
     positions: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
     could_look: list[bool] = field(default_factory=list)
-    """Whether anything had been evicted then."""
+    """Whether the cold tier held anything."""
 
     def note(self, *, could_look: bool) -> None:
         """Say whether the tokens heard since the last call could look back."""
@@ -79,7 +79,10 @@ class Heard:
         for place, confidence, could in zip(
             self.positions, self.confidences, self.could_look, strict=True
         ):
-            last = place if confidence < threshold else last
+            if confidence < threshold:
+                last = place
+            elif last is not None and place < last:
+                last = None  # another recording has begun
             looks += could and last is not None and place - last <= stretch
         return looks / max(1, sum(self.could_look))
 
