@@ -112,6 +112,9 @@ class Cache(HookedCache):
         """Confidence of each sequence when the gate was last applied; None if it never was."""
         self.looks = Looks()
         """Alarms and looks back, of a policy that looks back."""
+        self.may_look_back = True
+        """False keeps tokens from looking back, whatever the policy says: set it while the next
+        token is known already and their logits are of no use."""
         self.pending: list[list[int]] | None = None
         """For the owner of the cache: per sequence, tokens that were sampled and not fed yet. They
         are saved and restored with the cache, which does not use them."""
@@ -492,6 +495,8 @@ class Cache(HookedCache):
     def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
         recall, ids = self.policy.recall, self._newest
         if not isinstance(recall, LookBack) or ids is None or self.batch is None:
+            return None
+        if not self.may_look_back:
             return None
         confidences = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
         newest = [

@@ -1,6 +1,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+import agentkv
 from agentkv.agent import Agent
+from agentkv.models.batch import Batch
 from agentkv.models.find import ModelError
 from agentkv.models.load import load_model, local_model
 from agentkv.models.local import LocalConversation, LocalModel
@@ -27,7 +30,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def begin(model: LocalModel, policy: str = "full", **options: object) -> LocalConversation:
+def begin(model: LocalModel, policy: Any = "full", **options: object) -> LocalConversation:
     return model.with_cache(policy, **options).begin("find the kayak", seed=5)  # type: ignore[arg-type]
 
 
@@ -144,6 +147,26 @@ def test_older_pages_leave_their_heads_and_replies_in_the_cache(
         kept = conversation.cache.kept(1)[0][0]
         assert ids[0, kept.long()].tolist() == expected
         conversation.cache.check()
+
+
+def test_only_tokens_before_one_that_is_chosen_look_back(
+    tiny_model: LocalModel, page: Page
+) -> None:
+    policy = agentkv.policy("lookback", when="always", slack=0)
+    conversation = begin(tiny_model, policy, budget=48, temperature=1.0)
+    for turn in range(3):
+        pending = conversation.start_reply(page)
+        batch, num_chosen, num_fed = Batch(tiny_model.model), 0, 0
+        batch.add(pending.generation)
+        before = conversation.cache.num_looks
+        while len(batch):
+            num_chosen += pending.generation.samples_next
+            num_fed += 1
+            batch.step()
+        conversation.finish_reply(pending)
+        assert conversation.cache.num_looks - before == num_chosen
+        assert turn or 0 < num_chosen < num_fed
+    conversation.cache.check()
 
 
 def test_a_rebuilt_prompt_counts_every_token_that_it_reads_again(
