@@ -1,20 +1,20 @@
 """The cache: what transformers receives as `past_key_values`."""
 
 import copy
-import functools
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentkv.cache.budget import Budget, default_budget, parse_budget
+from agentkv.cache.budget import Budget, Bytes, default_budget, parse_budget
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.saved import load, save
 from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
@@ -31,6 +31,7 @@ from agentkv.cache.look_back import Looks, SecondPass
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Found, SequenceSpans
+from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory, ColdMemoryError
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv.defaults import CHUNK, POLICY
@@ -68,10 +69,12 @@ class Cache(HookedCache):
         prefill: Prefill,
         chunk: int,
         dtype: torch.dtype | None = None,
+        cold_memory: ColdMemory = IN_MEMORY,
     ) -> None:
         modules = {id(module) for module in model.modules()}
         base = weakref.ref(model.base_model)
-        self._set_up(describe(model), base, modules, policy, budget, prefill, chunk, dtype)
+        own = (policy, budget, prefill, chunk, dtype, cold_memory)
+        self._set_up(describe(model), base, modules, *own)
         if policy.allocator.learns:
             watch_residual_shift(model)
 
@@ -85,6 +88,7 @@ class Cache(HookedCache):
         prefill: Prefill,
         chunk: int,
         dtype: torch.dtype | None,
+        cold_memory: ColdMemory,
     ) -> None:
         """Become an empty cache.
 
@@ -101,7 +105,10 @@ class Cache(HookedCache):
         self.dtype = dtype
         """Dtype of dense entries as requested; None for the model's."""
         self.meter, self.cold_meter = Meter(), Meter()
-        self.evictor = Evictor(policy, budget, geometry, self.meter, self.cold_meter, dtype)
+        self.cold_memory = cold_memory
+        """Where the cold tier is."""
+        meters = (self.meter, self.cold_meter)
+        self.evictor = Evictor(policy, budget, geometry, *meters, cold_memory, dtype)
         self.progress = Progress()
         self.token_ids = TokenIds()
         self.batch: int | None = None
@@ -142,6 +149,8 @@ class Cache(HookedCache):
         prefill: Prefill = "chunked",
         chunk: int = CHUNK,
         dtype: str | torch.dtype | None = None,
+        cold_folder: str | os.PathLike[str] | None = None,
+        cold_limit: int | str | None = None,
     ) -> "Cache":
         """Return an empty cache for `model`, and attach the model if it is not.
 
@@ -159,9 +168,15 @@ class Cache(HookedCache):
             chunk: tokens per chunk.
             dtype: in which entries that are not quantized are stored, such as "bfloat16", whatever
                 the model computes in; None: in the model's own.
+            cold_folder: folder for the cold tier of a policy that looks back, in files without a
+                name; None: memory.
+            cold_limit: bytes that the cold tier may have, such as "2GiB". A forward after which it
+                might have more is refused before it begins. None: no limit.
 
         Raises:
-            PolicyError: a ValueError; the policy, budget, prefill, chunk or dtype cannot be used.
+            PolicyError: a ValueError; the policy, budget, prefill, chunk or dtype cannot be used,
+                or the policy has no cold tier to put into a folder or to limit.
+            ColdMemoryError: a ValueError; the folder takes no files.
             UnsupportedModel: a ValueError that names the supported families.
         """
         if prefill not in ("chunked", "whole"):
@@ -170,9 +185,18 @@ class Cache(HookedCache):
             raise PolicyError(f"chunk must be at least 1 token; found {chunk}")
         value = named_policy(policy) if isinstance(policy, str) else policy
         parsed = default_budget(value) if budget is None else parse_budget(budget)
+        memory = _cold_memory(model, value, cold_folder, cold_limit)
         attach(model)
         found = None if dtype is None else _dtype(dtype)
-        return cls(model, policy=value, budget=parsed, prefill=prefill, chunk=chunk, dtype=found)
+        return cls(
+            model,
+            policy=value,
+            budget=parsed,
+            prefill=prefill,
+            chunk=chunk,
+            dtype=found,
+            cold_memory=memory,
+        )
 
     # ---- reading
 
@@ -787,7 +811,7 @@ class Cache(HookedCache):
         policy = self.policy
         if policy.allocator.learns:
             policy = replace(policy, allocator=copy.deepcopy(policy.allocator, memo))
-        own = (self.budget, self.prefill, self.chunk, self.dtype)
+        own = (self.budget, self.prefill, self.chunk, self.dtype, self.cold_memory)
         twin._set_up(self.geometry, model, modules, policy, *own)
         twin.origin = self.origin
         copy_into(twin, self)
@@ -807,6 +831,8 @@ class Cache(HookedCache):
         model: PreTrainedModel,
         *,
         policy: str | Policy | None = None,
+        cold_folder: str | os.PathLike[str] | None = None,
+        cold_limit: int | str | None = None,
     ) -> "Cache":
         """Return the cache that `save` wrote, which goes on exactly as the saved one would have.
 
@@ -816,6 +842,8 @@ class Cache(HookedCache):
             policy: policy of the saved cache. It is only needed if it was composed by hand, such as
                 with `agentkv.scored`. If its allocator has learned something it keeps that;
                 otherwise it takes over what was saved.
+            cold_folder, cold_limit: as in `for_model`; the file does not say where the cold tier
+                was.
 
         Raises:
             CacheFileError: a ValueError; the file is another program's, damaged, of another
@@ -826,7 +854,12 @@ class Cache(HookedCache):
         describe(model)
         inner: Any = model.base_model
         given = named_policy(policy) if isinstance(policy, str) else policy
-        cache = load(functools.partial(cls, model), inner, path, given)
+
+        def make(policy: Policy, **rest: Any) -> "Cache":
+            memory = _cold_memory(model, policy, cold_folder, cold_limit)
+            return cls(model, policy=policy, cold_memory=memory, **rest)
+
+        cache = load(make, inner, path, given)
         attach(model)
         return cache
 
@@ -850,6 +883,35 @@ class Cache(HookedCache):
                 "as long as the cache"
             )
         save(self, model, path)
+
+
+def _cold_memory(
+    model: PreTrainedModel,
+    policy: Policy,
+    folder: str | os.PathLike[str] | None,
+    limit: int | str | None,
+) -> ColdMemory:
+    """Return where the cold tier of a policy is; raises as `Cache.for_model` does."""
+    if folder is None and limit is None:
+        return IN_MEMORY
+    if not policy.recall.looks_back:
+        raise PolicyError(
+            f"policy {policy.name!r} forgets what it evicts and has no cold tier; leave "
+            "cold_folder and cold_limit out, or give a policy that looks back, such as 'lookback'"
+        )
+    parsed = Bytes(limit) if isinstance(limit, int) else parse_budget(limit)
+    if parsed is not None and not isinstance(parsed, Bytes):
+        raise PolicyError(f"cold_limit must be bytes, such as '2GiB'; found {limit!r}")
+    if folder is not None and model.device.type != "cpu":
+        raise ColdMemoryError(
+            f"a cold tier in files serves a model on a CPU, and this one is on {model.device}; "
+            "leave cold_folder out"
+        )
+    memory = ColdMemory(
+        None if folder is None else Path(folder), None if parsed is None else parsed.count
+    )
+    memory.require_usable()
+    return memory
 
 
 def _dtype(given: str | torch.dtype) -> torch.dtype:

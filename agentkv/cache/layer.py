@@ -21,6 +21,7 @@ from agentkv.cache.storage.backend import (
     of_segment,
 )
 from agentkv.cache.storage.choose import TORCH, backend_for, layout_for
+from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.cold_tier import ColdTier
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter, Table, Which
@@ -37,6 +38,7 @@ class CacheLayer(Addressed):
         policy: the policy's state for this layer; None for a layer that only its window bounds.
         meter: counts the bytes.
         cold_meter: counts the bytes of the cold tier, if the policy looks back.
+        cold_memory: where that is.
         looks_back: whether the newest token may be computed again; the layer then keeps what its
             window shows that token until the next one comes.
         dtype: of dense entries; None: the model's.
@@ -47,6 +49,7 @@ class CacheLayer(Addressed):
         "_storage",
         "attention",
         "cold",
+        "cold_memory",
         "cold_meter",
         "dtype",
         "fed",
@@ -64,11 +67,13 @@ class CacheLayer(Addressed):
         policy: LayerPolicy | None,
         meter: Meter,
         cold_meter: Meter | None = None,
+        cold_memory: ColdMemory = IN_MEMORY,
         looks_back: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.shape, self.policy, self.meter, self.dtype = shape, policy, meter, dtype
-        self.cold_meter, self.looks_back = cold_meter or Meter(), looks_back
+        self.cold_meter, self.cold_memory = cold_meter or Meter(), cold_memory
+        self.looks_back = looks_back
         self.cold: ColdTier | None = None
         """Evicted entries that may be fetched again; None unless the policy looks back."""
         self._storage: LayerStorage | None = None
@@ -135,6 +140,7 @@ class CacheLayer(Addressed):
                 policy.recall.format,
                 num_q_heads=num_q_heads,
                 meter=self.cold_meter,
+                memory=self.cold_memory,
             )
         self.fed = [0] * batch
         if self.policy is not None:

@@ -14,6 +14,7 @@ from agentkv.cache.geometry import Geometry
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.spans import Pins, SequenceSpans, Spans
+from agentkv.cache.storage.cold_memory import ColdMemory, ColdMemoryError
 from agentkv.cache.storage.table import Meter
 from agentkv.policies.policy import Policy
 
@@ -25,6 +26,7 @@ class Evictor:
         policy: the policy as requested.
         budget: as `parse_budget` returned it.
         meter, cold_meter: count the bytes of the layers, which this makes, and of their cold tiers.
+        cold_memory: where the cold tiers are.
         dtype: of dense entries; None: the model's.
 
     Raises:
@@ -38,9 +40,11 @@ class Evictor:
         geometry: Geometry,
         meter: Meter,
         cold_meter: Meter,
+        cold_memory: ColdMemory,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.policy, self.budget, self.geometry = policy, budget, geometry
+        self.cold_memory = cold_memory
         self.allowance = Allowance(policy, budget, geometry)
         self.spans = Spans()
         """Labels and pins of all sequences."""
@@ -55,6 +59,7 @@ class Evictor:
                 policy=self.layer_policies.get(i),
                 meter=meter,
                 cold_meter=cold_meter,
+                cold_memory=cold_memory,
                 looks_back=policy.recall.looks_back,
                 dtype=dtype,
             )
@@ -100,13 +105,29 @@ class Evictor:
         self.spans.sequences = list(sequences)
 
     def require_room(self, num_new: int) -> None:
-        """Check that tokens which are pinned as they come fit into the budget.
+        """Check that tokens which are pinned as they come fit into the budget, and that whatever
+        is evicted for them fits into the cold tiers.
 
         Raises:
             PolicyError: a ValueError; they do not.
+            ColdMemoryError: a ValueError; it may not.
         """
+        limit = self.cold_memory.limit
+        if limit is not None:
+            self._require_cold_room(num_new, limit)
         if any(each.pins.is_open for each in self.spans.sequences):
             self._require_fit(self.allowance, self.spans.sequences, num_new)
+
+    def _require_cold_room(self, num_new: int, limit: int) -> None:
+        needed = 0
+        for layer in self.layers:
+            if layer.cold is not None:
+                needed += layer.cold.grown_nbytes(max(layer.storage.counts) + num_new)
+        if needed > limit:
+            raise ColdMemoryError(
+                f"with {num_new} more tokens the cold tier may need {needed} bytes, and its limit "
+                f"is {limit}: drop spans that are not needed, raise the limit, or `reset` the cache"
+            )
 
     def _require_fit(
         self, allowance: Allowance, sequences: Sequence[SequenceSpans], num_new: int = 0

@@ -4,6 +4,7 @@ Shapes: S segments of each sequence, W heads per segment, G query heads per key-
 entries of a segment, D head size.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,9 +13,12 @@ from torch import Tensor
 from agentkv.cache.storage.backend import Eviction, by_storage, dropped_entries
 from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
 from agentkv.cache.storage.codes import append_quantized
-from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
+from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
+from agentkv.cache.storage.sizes import EntrySize
 from agentkv.cache.storage.table import Meter
 from agentkv_kernels.entries import Dense
+from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import KEYS, VALUES
 
 GROWTH = 0.25
@@ -32,15 +36,29 @@ class ColdTier:
         format: of keys and values; "dense" for the dtype of the layer's dense entries.
         num_q_heads: query heads of the layer.
         meter: counts the bytes.
+        memory: where the entries are.
     """
 
     __slots__ = ("_backend", "lent", "storage")
 
-    def __init__(self, hot: LayerStorage, format: str, *, num_q_heads: int, meter: Meter) -> None:
+    def __init__(
+        self,
+        hot: LayerStorage,
+        format: str,
+        *,
+        num_q_heads: int,
+        meter: Meter,
+        memory: ColdMemory = IN_MEMORY,
+    ) -> None:
         layout = cold_layout_for(hot.layout, format)
         self._backend = backend_for(layout, num_q_heads, hot.device)
         self.storage = LayerStorage(
-            layout, batch=hot.batch, device=hot.device, meter=meter, growth=GROWTH
+            layout,
+            batch=hot.batch,
+            device=hot.device,
+            meter=meter,
+            growth=GROWTH,
+            memory=memory,
         )
         self.lent: list[dict[int, int]] = [{} for _ in range(hot.num_segments)]
         """Per segment, the entries that are hot at present: number in storage by position."""
@@ -54,6 +72,15 @@ class ColdTier:
         """Return the number of entries in all segments of a sequence that are not lent."""
         lent = sum(len(self.lent[segment]) for segment in self.storage.segments(sequence))
         return self.storage.num_entries(sequence) - lent
+
+    def grown_nbytes(self, more: int) -> int:
+        """Return the most bytes of the tier once every segment has `more` further entries."""
+        size, total = EntrySize.of(self.storage.layout), 0
+        for count in self.storage.counts:
+            capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
+            total += capacity * (size.metadata + (size.quantized or size.dense))
+            total += max_blocks(capacity) * size.block
+        return total
 
     def take_over(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
         """Store copies of entries that are about to leave `hot`, unless they were lent to it.

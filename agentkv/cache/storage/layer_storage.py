@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.query_window import QueryWindow
 from agentkv.cache.storage.table import Meter, Table, Which
 from agentkv_kernels.entries import Dense, Part, Quantized
@@ -40,7 +41,7 @@ class LayerStorage(Addressed):
     Args:
         batch: B.
         meter: counts the bytes.
-        growth: as in `Table`.
+        growth, memory: as in `Table`.
     """
 
     __slots__ = (
@@ -64,12 +65,21 @@ class LayerStorage(Addressed):
         device: torch.device,
         meter: Meter,
         growth: float = 0.0,
+        memory: ColdMemory = IN_MEMORY,
     ) -> None:
         num_segments = batch * layout.segments_per_sequence
         self.layout, self.num_segments, self.device = layout, num_segments, device
 
-        def table(fields: Sequence[Field], **spare: int) -> Table:
-            return Table(fields, num_segments, device=device, meter=meter, growth=growth, **spare)
+        def table(fields: Sequence[Field], spare: int = BLOCK - 1) -> Table:
+            return Table(
+                fields,
+                num_segments,
+                device=device,
+                meter=meter,
+                spare=spare,
+                growth=growth,
+                memory=memory,
+            )
 
         self.metadata, self.dense = table(layout.metadata), table(layout.dense)
         self.codes: Table | None = None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import (
     BASE,
@@ -74,6 +75,7 @@ class Table(Addressed):
         spare: unused entries that a segment gets whenever the table is laid out anew; at rest it
             has at most one more.
         growth: the same as a share of the segment's entries, where that is more.
+        memory: where the tensors are.
         meter: counts every byte taken and returned, temporary copies included.
     """
 
@@ -82,6 +84,7 @@ class Table(Addressed):
         "descriptor",
         "fields",
         "growth",
+        "memory",
         "meter",
         "num_segments",
         "spare",
@@ -97,9 +100,10 @@ class Table(Addressed):
         meter: Meter,
         spare: int = BLOCK - 1,
         growth: float = 0.0,
+        memory: ColdMemory = IN_MEMORY,
     ) -> None:
         self.fields, self.spare, self.meter = tuple(fields), spare, meter
-        self.growth = growth
+        self.growth, self.memory = growth, memory
         self.num_segments = num_segments
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
         self.descriptor = TableDescriptor(num_segments, fields)
@@ -233,6 +237,7 @@ class Table(Addressed):
             meter=self.meter,
             spare=self.spare,
             growth=self.growth,
+            memory=self.memory,
         )
         wanted = [counts[segment] for segment in segments]
         copy._lay_out([None] * len(segments), wanted, source=(self, segments))
@@ -350,7 +355,8 @@ class Table(Addressed):
             bases.append(bases[-1] + capacity)
         for f, field in enumerate(self.fields):
             with torch.inference_mode(False):  # or nothing could be written outside of that mode
-                new = self.tensors[f].new_empty((field.heads * bases[-1], *field.inner))
+                shape, old = (field.heads * bases[-1], *field.inner), self.tensors[f]
+                new = self.memory.empty(shape, old.dtype, old.device)
             self.meter.add(new.untyped_storage().nbytes())
             for segment, (base, end) in enumerate(pairwise(bases)):
                 if base < end:

@@ -4,6 +4,7 @@ import copy
 import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import DynamicCache
 
 import agentkv
 from agentkv.cache.storage.choose import TORCH
+from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Unsure
@@ -489,3 +491,102 @@ def test_a_policy_that_may_lose_the_newest_entry_cannot_look_back():
 def test_a_wrong_parameter_is_refused(make, message):
     with pytest.raises(PolicyError, match=message):
         make()
+
+
+# ---- where the cold tier is
+
+
+@torch.no_grad()
+def test_a_cold_tier_in_files_is_as_one_in_memory_and_leaves_no_file(model_of, tokens, tmp_path):
+    model = model_of("llama")
+    policy = looking("window", Always(), blocks=2, block=4)
+    options = {"policy": policy, "budget": 24, "cold_folder": tmp_path}
+    cache = agentkv.Cache.for_model(model, **options)
+    plain = agentkv.Cache.for_model(model, policy=policy, budget=24)
+    for seed, count in enumerate((110, 1, 1, 60, 1)):
+        logits = [each.feed(model, tokens(2, count, seed=seed)) for each in (cache, plain)]
+        assert torch.equal(*logits)
+        cache.check()
+    assert cache.cold_nbytes == plain.cold_nbytes and not list(tmp_path.iterdir())
+    mapped = Path("/proc/self/maps").read_text().count(f"{tmp_path}/agentkv-cold-")
+    num_tables = sum(bool(t.numel()) for t in cold_tensors(cache))
+    assert mapped >= num_tables > 0
+    cache.save(tmp_path / "cache")
+    for twin in (
+        copy.deepcopy(cache),
+        agentkv.Cache.load(tmp_path / "cache", model, policy=policy, cold_folder=tmp_path),
+    ):
+        assert_same(twin, cache)
+        assert Path("/proc/self/maps").read_text().count("/agentkv-cold-") > mapped
+        del twin
+    cache.reset()
+    del cache
+    assert f"{tmp_path}/agentkv-cold-" not in Path("/proc/self/maps").read_text()
+
+
+def cold_tensors(cache):
+    """The tensors of all cold tiers."""
+    tables = [layer.cold.storage.tables.values() for layer in cache.cache_layers]
+    return [tensor for of_layer in tables for table in of_layer for tensor in table.tensors]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", ["dense", "int8", "int4"])
+@pytest.mark.parametrize("name", ["window", "ada-snapkv"])
+def test_a_forward_that_could_exceed_the_limit_is_refused_before_it_begins(
+    model_of, tokens, name, form
+):
+    model, case = model_of("llama"), CASES[name]
+    policy = looking(name, Always(), blocks=2, block=4, format=form)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=case.budget, cold_limit="150 KiB")
+    num_fed = 0
+    with pytest.raises(ColdMemoryError, match="the cold tier may need .* its limit is 153600"):
+        while True:
+            cache.feed(model, tokens(1, 7, seed=num_fed))
+            num_fed += 1
+            assert cache.cold_nbytes <= 153600
+    assert num_fed * 7 > 2 * case.budget and cache.cold_nbytes > 75000
+    cache.check()
+    before = cache.seen
+    cache.drop(range(before // 2))
+    cache.feed(model, tokens(1, 7))  # which makes room
+    assert cache.seen == before + 7
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        ("window", {"cold_limit": 5}, "'window' forgets what it evicts"),
+        ("full", {"cold_folder": "."}, "'full' forgets what it evicts"),
+        (
+            "lookback",
+            {"cold_limit": "25%"},
+            "cold_limit must be bytes, such as '2GiB'; found '25%'",
+        ),
+        ("lookback", {"cold_limit": 0}, "needs a byte or more; found 0"),
+        ("lookback", {"cold_folder": "no such folder"}, "No such file or directory"),
+        ("lookback", {"cold_folder": "/dev/null"}, "Not a directory"),
+        ("lookback", {"cold_limit": "many"}, "units"),
+    ],
+)
+def test_a_cold_tier_that_cannot_be_made_is_refused(model_of, policy, options, message):
+    with pytest.raises(ValueError, match=message):
+        agentkv.Cache.for_model(model_of("llama"), policy=policy, **options)
+
+
+@torch.no_grad()
+def test_a_full_disk_is_told_and_the_cache_can_be_restored(model_of, tokens, tmp_path):
+    model = model_of("llama")
+    folder = tmp_path / "cold"
+    folder.mkdir()
+    cache = agentkv.Cache.for_model(model, policy="lookback", budget=24, cold_folder=folder)
+    cache.feed(model, tokens(1, 100))
+    before = cache.snapshot()
+    folder.rmdir()  # as good as a disk that takes no further file
+    with pytest.raises(ColdMemoryError, match="needs a file of .* give another folder"):
+        for seed in range(3):
+            cache.feed(model, tokens(1, 500, seed=seed))
+    folder.mkdir()
+    cache.restore(before)
+    cache.check()
+    cache.feed(model, tokens(1, 500))
