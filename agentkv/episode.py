@@ -244,6 +244,7 @@ class _EpisodeLoop:
             cache_bytes=cache.live_bytes if cache else 0,
             cache_peak_bytes=cache.peak_bytes if cache else 0,
             cold_bytes=cache.cold_bytes if cache else 0,
+            index_bytes=cache.index_bytes if cache else 0,
             num_looks=cache.num_looks if cache else 0,
             num_changing_looks=cache.num_changing_looks if cache else 0,
             fetched=cache.fetched if cache else {},

@@ -86,6 +86,8 @@ class Step:
     """File name of the page's screenshot; empty if there is none."""
     cold_bytes: int = 0
     """Bytes of the evicted entries that may come back; not part of `cache_bytes`."""
+    index_bytes: int = 0
+    """Bytes of what looks scan instead of those entries' keys; in neither of the two above."""
     num_looks: int = 0
     """Tokens that have looked back since the episode began."""
     num_changing_looks: int = 0

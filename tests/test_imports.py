@@ -29,7 +29,7 @@ COMMAND_LINE = {"agentkv.bench", "agentkv.cli"}
 FLOORS = {
     "agentkv_kernels": (
         "decoder device formats ema",
-        "entries layout confidence",
+        "digests entries layout confidence",
         "attention ragged",
         "segments",
         "numba triton",

@@ -104,10 +104,10 @@ class Cache(HookedCache):
         self.chunk = chunk
         self.dtype = dtype
         """Dtype of dense entries as requested; None for the model's."""
-        self.meter, self.cold_meter = Meter(), Meter()
+        self.meter, self.cold_meter, self.index_meter = Meter(), Meter(), Meter()
         self.cold_memory = cold_memory
         """Where the cold tier is."""
-        meters = (self.meter, self.cold_meter)
+        meters = (self.meter, self.cold_meter, self.index_meter)
         self.evictor = Evictor(policy, budget, geometry, *meters, cold_memory, dtype)
         self.progress = Progress()
         self.token_ids = TokenIds()
@@ -245,6 +245,11 @@ class Cache(HookedCache):
         return sum(layer.cold_nbytes for layer in self.cache_layers)
 
     @property
+    def index_nbytes(self) -> int:
+        """Bytes of the digests that looks scan instead of the cold tier's keys."""
+        return sum(layer.index_nbytes for layer in self.cache_layers)
+
+    @property
     def peak_nbytes(self) -> int:
         """The most bytes that the storage held at any moment, within forwards too.
 
@@ -272,6 +277,7 @@ class Cache(HookedCache):
         assert self.nbytes == self.meter.live, f"{self.nbytes} bytes, {self.meter.live} metered"
         assert self.meter.live <= self.meter.peak
         assert self.cold_nbytes == self.cold_meter.live, "bytes of the cold tier are miscounted"
+        assert self.index_nbytes == self.index_meter.live, "bytes of the index are miscounted"
         ids = self.ids
         assert ids is None or ids.shape == (self.batch, self.seen), "token ids are incomplete"
 
@@ -755,7 +761,7 @@ class Cache(HookedCache):
         self.meter.live = 0  # a forward that did not end may have left bytes uncounted
         self.batch, self.confidences, self.pending = None, None, None
         self._new_ids, self._new_confidences, self._newest = None, None, None
-        self.looks, self.cold_meter.live = Looks(), 0
+        self.looks, self.cold_meter.live, self.index_meter.live = Looks(), 0, 0
         self.token_ids = TokenIds()
 
     # ---- copies, snapshots, files

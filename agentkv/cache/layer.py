@@ -37,7 +37,8 @@ class CacheLayer(Addressed):
     Args:
         policy: the policy's state for this layer; None for a layer that only its window bounds.
         meter: counts the bytes.
-        cold_meter: counts the bytes of the cold tier, if the policy looks back.
+        cold_meter, index_meter: count the bytes of the cold tier and of its index, if the policy
+            looks back.
         cold_memory: where that is.
         looks_back: whether the newest token may be computed again; the layer then keeps what its
             window shows that token until the next one comes.
@@ -53,6 +54,7 @@ class CacheLayer(Addressed):
         "cold_meter",
         "dtype",
         "fed",
+        "index_meter",
         "looks_back",
         "meter",
         "policy",
@@ -67,12 +69,14 @@ class CacheLayer(Addressed):
         policy: LayerPolicy | None,
         meter: Meter,
         cold_meter: Meter | None = None,
+        index_meter: Meter | None = None,
         cold_memory: ColdMemory = IN_MEMORY,
         looks_back: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.shape, self.policy, self.meter, self.dtype = shape, policy, meter, dtype
         self.cold_meter, self.cold_memory = cold_meter or Meter(), cold_memory
+        self.index_meter = index_meter or Meter()
         self.looks_back = looks_back
         self.cold: ColdTier | None = None
         """Evicted entries that may be fetched again; None unless the policy looks back."""
@@ -115,15 +119,20 @@ class CacheLayer(Addressed):
 
     @property
     def cold_nbytes(self) -> int:
-        """Bytes of the cold tier, unused capacity included."""
+        """Bytes of the cold tier, unused capacity included and its index excluded."""
         return 0 if self.cold is None else self.cold.nbytes
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the cold tier's index, unused capacity included."""
+        return 0 if self.cold is None else self.cold.index_nbytes
 
     @property
     def tables(self) -> dict[str, Table]:
         """All tables by name, those of the cold tier included."""
         tables = dict(self.storage.tables)
         if self.cold is not None:
-            tables |= {f"cold {name}": table for name, table in self.cold.storage.tables.items()}
+            tables |= self.cold.tables
         return tables
 
     def begin(
@@ -137,9 +146,10 @@ class CacheLayer(Addressed):
         if policy is not None and isinstance(policy.recall, LookBack):
             self.cold = ColdTier(
                 self._storage,
-                policy.recall.format,
+                policy.recall,
                 num_q_heads=num_q_heads,
                 meter=self.cold_meter,
+                index_meter=self.index_meter,
                 memory=self.cold_memory,
             )
         self.fed = [0] * batch

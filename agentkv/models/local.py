@@ -345,6 +345,7 @@ class LocalConversation:
             live_bytes=cache.nbytes,
             peak_bytes=max(earlier.peak_bytes, cache.peak_nbytes),
             cold_bytes=cache.cold_nbytes,
+            index_bytes=cache.index_nbytes,
             num_looks=earlier.num_looks + cache.num_looks,
             num_changing_looks=earlier.num_changing_looks + cache.num_changing_looks,
             fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),

@@ -27,6 +27,8 @@ class CacheUse:
     """Largest `live_bytes` since the episode began."""
     cold_bytes: int = 0
     """Bytes of the evicted entries that may come back; not part of `live_bytes`."""
+    index_bytes: int = 0
+    """Bytes of what looks scan instead of those entries' keys; in neither of the two above."""
     num_looks: int = 0
     """Tokens that have looked back since the episode began."""
     num_changing_looks: int = 0

@@ -87,6 +87,13 @@ def lookback(
     format: Annotated[
         str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
     ] = "int8",
+    digests: Annotated[
+        bool,
+        Help(
+            "Looks scan bounds of the keys of each block instead of all cold keys (our choice: "
+            "false)."
+        ),
+    ] = False,
     slack: Slack = BLOCK - 1,
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
@@ -107,7 +114,7 @@ def lookback(
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
     base = window(slack=slack, schedule=schedule, interval=interval)
     return replace(
-        base, name="lookback", recall=LookBack(occasion, blocks, block, promotes, format)
+        base, name="lookback", recall=LookBack(occasion, blocks, block, promotes, format, digests)
     )
 
 

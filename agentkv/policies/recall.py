@@ -36,8 +36,8 @@ class LookBack:
     of the token, over everything that its layer stores. They are fetched with their neighbors, in
     blocks of positions.
 
-    Source: our choice, after ArkVale (NeurIPS 2024), whose evicted blocks come back, and CONF-KV
-    (arXiv 2605.24786), whose confidence decides.
+    Source: our choice, after ArkVale (NeurIPS 2024), whose evicted blocks come back by their
+    digests, and CONF-KV (arXiv 2605.24786), whose confidence decides.
     """
 
     when: Occasion
@@ -51,6 +51,9 @@ class LookBack:
     them."""
     format: str = "int8"
     """Format of the cold tier; "dense" stores what the layer stores."""
+    digests: bool = False
+    """Whether a look scans digests of the blocks, which bound the shares of their entries, rather
+    than all cold keys: faster, and less sure to find the best."""
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -58,6 +61,7 @@ class LookBack:
         require_positive("block", self.block)
         require_flag("promotes", self.promotes)
         require_one_of("format", self.format, (*FORMATS, "dense"))
+        require_flag("digests", self.digests)
         if not isinstance(self.when, Occasion):
             raise PolicyError(
                 f"when must be Always(), Unsure(...) or AtRandom(...); found {self.when!r}"

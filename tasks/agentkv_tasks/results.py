@@ -81,6 +81,9 @@ class Row:
     kv_cold_bytes: int | None = None
     """Bytes of the evicted entries that could come back, at the end; no other byte counts hold
     them. None in older rows."""
+    kv_index_bytes: int | None = None
+    """Bytes of what looks scan instead of the cold keys, at the end; in no other byte counts. None
+    in older rows."""
     looks: int | None = None
     """Tokens that looked back; None in older rows."""
     changing_looks: int | None = None

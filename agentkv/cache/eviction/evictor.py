@@ -25,7 +25,8 @@ class Evictor:
     Args:
         policy: the policy as requested.
         budget: as `parse_budget` returned it.
-        meter, cold_meter: count the bytes of the layers, which this makes, and of their cold tiers.
+        meter, cold_meter, index_meter: count the bytes of the layers, which this makes, of their
+            cold tiers, and of the indexes of these.
         cold_memory: where the cold tiers are.
         dtype: of dense entries; None: the model's.
 
@@ -40,6 +41,7 @@ class Evictor:
         geometry: Geometry,
         meter: Meter,
         cold_meter: Meter,
+        index_meter: Meter,
         cold_memory: ColdMemory,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -59,6 +61,7 @@ class Evictor:
                 policy=self.layer_policies.get(i),
                 meter=meter,
                 cold_meter=cold_meter,
+                index_meter=index_meter,
                 cold_memory=cold_memory,
                 looks_back=policy.recall.looks_back,
                 dtype=dtype,

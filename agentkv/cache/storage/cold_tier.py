@@ -5,6 +5,7 @@ entries of a segment, D head size.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -14,9 +15,11 @@ from agentkv.cache.storage.backend import Eviction, by_storage, dropped_entries
 from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
 from agentkv.cache.storage.codes import append_quantized
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
+from agentkv.cache.storage.digests import Digests
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
 from agentkv.cache.storage.sizes import EntrySize
-from agentkv.cache.storage.table import Meter
+from agentkv.cache.storage.table import Meter, Table
+from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import KEYS, VALUES
@@ -33,24 +36,25 @@ class ColdTier:
 
     Args:
         hot: storage that entries come from and are lent to.
-        format: of keys and values; "dense" for the dtype of the layer's dense entries.
+        recall: what the tier is for.
         num_q_heads: query heads of the layer.
-        meter: counts the bytes.
+        meter, index_meter: count the bytes of the entries, and those of the index.
         memory: where the entries are.
     """
 
-    __slots__ = ("_backend", "lent", "storage")
+    __slots__ = ("_backend", "index", "lent", "storage")
 
     def __init__(
         self,
         hot: LayerStorage,
-        format: str,
+        recall: LookBack,
         *,
         num_q_heads: int,
         meter: Meter,
+        index_meter: Meter,
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
-        layout = cold_layout_for(hot.layout, format)
+        layout = cold_layout_for(hot.layout, recall.format)
         self._backend = backend_for(layout, num_q_heads, hot.device)
         self.storage = LayerStorage(
             layout,
@@ -60,13 +64,34 @@ class ColdTier:
             growth=GROWTH,
             memory=memory,
         )
+        self.index: Digests | None = None
+        """Digests of the blocks; None if looks scan all keys."""
+        if recall.digests:
+            self.index = Digests(
+                layout,
+                hot.num_segments,
+                block=recall.block,
+                device=hot.device,
+                meter=index_meter,
+            )
         self.lent: list[dict[int, int]] = [{} for _ in range(hot.num_segments)]
         """Per segment, the entries that are hot at present: number in storage by position."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all storage, unused capacity included."""
+        """Bytes of all entries, unused capacity included."""
         return self.storage.nbytes
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the index, unused capacity included."""
+        return 0 if self.index is None else self.index.table.nbytes
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by name."""
+        tables = {f"cold {name}": table for name, table in self.storage.tables.items()}
+        return tables if self.index is None else {**tables, "cold index": self.index.table}
 
     def num_entries(self, sequence: int) -> int:
         """Return the number of entries in all segments of a sequence that are not lent."""
@@ -113,11 +138,16 @@ class ColdTier:
 
         if cold.codes is not None:
             append_quantized(cold, counts, read)
-            return
-        cold.dense.extend(counts)
-        for segment, count in enumerate(counts):
-            for field in (KEYS, VALUES) if count else ():
-                cold.dense.entries(field, segment)[:, -count:] = read(field, segment)[0]
+        else:
+            cold.dense.extend(counts)
+            for segment, count in enumerate(counts):
+                for field in (KEYS, VALUES) if count else ():
+                    cold.dense.entries(field, segment)[:, -count:] = read(field, segment)[0]
+        if self.index is not None:
+            for segment, count in enumerate(counts):
+                if count:
+                    new = cold.positions(segment)[-count:]
+                    self.index.add(segment, new, read(KEYS, segment)[0])
 
     def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
         """Take back the lent ones among some entries, with their statistics; return the others."""
@@ -156,6 +186,14 @@ class ColdTier:
         positions = cold.positions(segment).long()
         if not positions.shape[0]:
             return positions
+        if self.index is not None:
+            chosen = self._best_by_digests(
+                hot, segment, q, scale=scale, sinks=sinks, oldest=oldest, blocks=blocks
+            )
+            is_free = positions >= oldest
+            is_free[list(self.lent[segment].values())] = False
+            pick = (torch.isin(positions // block, chosen) & is_free).nonzero().squeeze(1)
+            return pick[positions[pick].argsort()]
         lent = list(self.lent[segment].values())
         score = self._backend.largest_shares(
             cold, hot, segment, q, lent=lent, scale=scale, sinks=sinks
@@ -171,6 +209,42 @@ class ColdTier:
         is_chosen[chosen] = True
         pick = (is_chosen[places] & (score >= 0)).nonzero().squeeze(1)
         return pick[positions[pick].argsort()]
+
+    def _best_by_digests(
+        self,
+        hot: LayerStorage,
+        segment: int,
+        q: Tensor,
+        *,
+        scale: float,
+        sinks: Tensor | None,
+        oldest: int,
+        blocks: int,
+    ) -> Tensor:
+        """Return the numbers of the blocks that may hold the largest shares of attention.
+
+        A block's share is bounded as if each block had one entry, whose logit is its upper bound.
+        """
+        assert self.index is not None
+        heads = self.storage.layout.num_heads
+        grouped = q.to(torch.float32).view(heads, -1, q.shape[3]) * scale
+        bounds = self.index.upper_bounds(segment, grouped)
+        logits = [bounds, *(grouped @ part.decode_keys()[0].mT for part in hot.parts(segment))]
+        if sinks is not None:
+            logits.append(sinks.to(torch.float32).view(heads, -1, 1))
+        shares = torch.cat(logits, dim=2).softmax(dim=2)[..., : bounds.shape[2]]
+        score = shares.amax(dim=(0, 1))
+        numbers, size = self.index.blocks(segment), self.index.block
+        lent = Counter(place // size for place in self.lent[segment])
+        free = self.index.counts(segment).clone()
+        if lent:
+            keys = torch.tensor(list(lent), device=free.device)
+            rows = (numbers[None] == keys[:, None]).int().argmax(dim=1)
+            free[rows] -= torch.tensor(list(lent.values()), device=free.device).int()
+        is_free = (free > 0) & ((numbers + 1) * size > oldest)
+        score = score.masked_fill(~is_free, -1.0)
+        best = score.topk(min(blocks, score.shape[0])).indices
+        return numbers[best[score[best] >= 0]]
 
     def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
         """Return a decoded copy of a segment's entries, (1, W, n, D)."""
@@ -204,6 +278,9 @@ class ColdTier:
     def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
         TORCH.drop_span(self.storage, ranges)
+        if self.index is not None:
+            segments = range(self.storage.num_segments)
+            self.index.recount([self.storage.positions(segment) for segment in segments])
         for segment, lent in enumerate(self.lent):
             if lent:
                 self._lend(segment, torch.tensor(list(lent), device=self.storage.device))
@@ -223,15 +300,20 @@ class ColdTier:
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         before = self.storage
+        segments = [segment for sequence in index for segment in before.segments(sequence)]
         self.storage = before.take(index)
-        self.lent = [
-            dict(self.lent[segment]) for sequence in index for segment in before.segments(sequence)
-        ]
+        self.lent = [dict(self.lent[segment]) for segment in segments]
         before.release()
+        if self.index is not None:
+            table = self.index.table
+            self.index.table = table.take(segments)
+            table.release()
 
     def release(self) -> None:
         """Return all memory; the tier must not be used afterwards."""
         self.storage.release()
+        if self.index is not None:
+            self.index.table.release()
 
     def check(self, hot: LayerStorage) -> None:
         """Audit the structure. Raises AssertionError naming what is broken."""
@@ -243,6 +325,10 @@ class ColdTier:
             )
             both = places[torch.isin(places, hot.positions(segment))].tolist()
             assert set(both) <= set(lent), "an entry is hot and cold at once, and not lent"
+            if self.index is not None:
+                is_dense = self.storage.codes is None
+                keys = self.storage.dense.entries(KEYS, segment) if is_dense else None
+                self.index.check(segment, places, keys)
         if self.storage.codes is not None:
             assert not any(self.storage.dense.counts), "a cold entry is not quantized"
 

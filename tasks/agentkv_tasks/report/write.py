@@ -232,6 +232,7 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
         ("cache peak", kib(row.kv_peak_bytes)),
         ("cache mean", kib(row.kv_mean_bytes)),
         ("cold tier", kib(row.kv_cold_bytes)),
+        ("index of the cold tier", kib(row.kv_index_bytes)),
         ("looks back", "-" if row.looks is None else f"{row.looks} of {row.tokens_out} tokens"),
         ("looks that changed the likeliest token", _dashed(row.changing_looks)),
         ("RSS", human_bytes(row.rss_peak_bytes)),

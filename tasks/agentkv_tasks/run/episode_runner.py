@@ -320,6 +320,7 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
             "kv_peak_bytes": max(step.cache_peak_bytes for step in cached),
             "kv_mean_bytes": round(sum(step.cache_bytes for step in cached) / len(cached)),
             "kv_cold_bytes": cached[-1].cold_bytes,
+            "kv_index_bytes": cached[-1].index_bytes,
             "looks": cached[-1].num_looks,
             "changing_looks": cached[-1].num_changing_looks,
             "kv_seen_tokens": cached[-1].seen_tokens,

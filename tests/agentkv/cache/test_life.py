@@ -38,9 +38,13 @@ LOOKING = replace(
     make=lambda: agentkv.policy("lookback", threshold=0.5, blocks=2, block=4),
     format="int8",
 )
-LIVED = {**CASES, "looking": LOOKING}
+DIGESTS = replace(
+    LOOKING,
+    make=lambda: agentkv.policy("lookback", threshold=0.5, blocks=2, block=4, digests=True),
+)
+LIVED = {**CASES, "looking": LOOKING, "looking by digests": DIGESTS}
 LIVES = [
-    *(("llama", "looking"), ("gpt_oss", "looking")),
+    *(("llama", "looking"), ("gpt_oss", "looking"), ("llama", "looking by digests")),
     *(("llama", name) for name in ("snapkv", "ada-snapkv", "arkv", "conf-kv-int8", "h2o")),
     *(("llama", name) for name in ("edie-tada", "int8", "critical-ada-snapkv", "streaming")),
     *(("gpt_oss", name) for name in ("ada-snapkv", "arkv", "edie-tada")),

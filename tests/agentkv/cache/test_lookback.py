@@ -16,6 +16,7 @@ from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Unsure
+from agentkv_kernels.digests import decode
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 
@@ -108,8 +109,12 @@ def test_a_cold_tier_of_any_format_reads_back_what_was_evicted(model_of, tokens,
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gpt2"])
-def test_looking_at_all_dense_entries_is_attention_over_everything(family, model_of, tokens):
-    found, expected, num_looks = beside_a_full_cache(model_of(family).double(), tokens, budget=24)
+@pytest.mark.parametrize("digests", [False, True])
+def test_looking_at_all_dense_entries_is_attention_over_everything(
+    family, digests, model_of, tokens
+):
+    model = model_of(family).double()
+    found, expected, num_looks = beside_a_full_cache(model, tokens, budget=24, digests=digests)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
     assert num_looks == 2 * 66
 
@@ -122,10 +127,10 @@ def test_it_is_so_within_windows_of_the_model_and_with_sinks(family, model_of, t
     assert num_looks == 2 * 70
 
 
-def beside_a_full_cache(model, tokens, *, budget):
+def beside_a_full_cache(model, tokens, *, budget, digests=False):
     """Logits while all that was evicted is looked at, those of transformers, and the looks."""
     judge, past = copy.deepcopy(model), DynamicCache()
-    policy = {"promotes": False, "format": "dense", **EVERYTHING}
+    policy = {"promotes": False, "format": "dense", "digests": digests, **EVERYTHING}
     cache = cache_of(model, "window", Always(), budget=budget, **policy)
     ids, found, expected = tokens(2, 90), [], []
     for part in [ids[:, :20], *ids[:, 20:].split(1, dim=1)]:  # the first part fits
@@ -181,6 +186,65 @@ def test_compiled_shares_are_those_in_torch(model_of, tokens, family, name):
             assert not found[options["lent"]].any() and found.max() <= 1
             num_lent += len(lent)
     assert num_lent
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "ada-snapkv"])
+def test_digests_choose_the_blocks_with_the_highest_bounds(model_of, tokens, name):
+    model = model_of("llama")
+    cache = cache_of(model, name, Always(), blocks=2, block=4, format="dense", digests=True)
+    cache.feed(model, tokens(1, 90))
+    seen = []
+    for layer in cache.cache_layers:
+        layer.cold = _WatchedDigests(layer.cold, seen)
+    for seed in range(6):
+        cache.feed(model, tokens(1, 1, seed=seed))
+        cache.check()
+    assert 0 < cache.index_nbytes < cache.cold_nbytes
+    assert seen and any(num_lent for *_, num_lent in seen)
+    for expected, found, _ in seen:
+        assert found == expected
+
+
+class _WatchedDigests:
+    """A cold tier that computes in loops which blocks it should choose."""
+
+    def __init__(self, tier, seen):
+        self._tier, self._seen = tier, seen
+
+    def __getattr__(self, name):
+        return getattr(self._tier, name)
+
+    def best(self, hot, segment, q, *, scale, **rest):
+        expected = self._chosen_in_loops(hot, segment, q[0, :, 0].tolist(), scale)
+        num_lent = len(self._tier.lent[segment])
+        found = self._tier.best(hot, segment, q, scale=scale, **rest)
+        places = self._tier.storage.positions(segment)[found].tolist()
+        self._seen.append((expected, set(places), num_lent))
+        return found
+
+    def _chosen_in_loops(self, hot, segment, q, scale):
+        index, lent = self._tier.index, self._tier.lent[segment]
+        numbers = index.blocks(segment).tolist()
+        bounds = [bound.tolist() for bound in decode(*index._codes(segment))]
+        _, keys = entries_in(hot, segment)
+        best = dict.fromkeys(numbers, 0.0)
+        for i, query in enumerate(q):
+            head = i * len(keys) // len(q)
+            logits = [
+                scale * sum(max(x * a, x * b) for x, a, b in zip(query, low, high, strict=True))
+                for low, high in zip(bounds[0][head], bounds[1][head], strict=True)
+            ]
+            others = [
+                scale * sum(a * b for a, b in zip(query, key, strict=True)) for key in keys[head]
+            ]
+            top = max(*logits, *others)
+            total = sum(math.exp(x - top) for x in (*logits, *others))
+            for number, logit in zip(numbers, logits, strict=True):
+                best[number] = max(best[number], math.exp(logit - top) / total)
+        free = [p for p in self._tier.storage.positions(segment).tolist() if p not in lent]
+        able = sorted({p // 4 for p in free}, key=best.__getitem__, reverse=True)
+        return {p for p in free if p // 4 in able[:2]}
 
 
 def watch_best(cache):
@@ -334,10 +398,13 @@ def test_looks_that_change_the_likeliest_token_are_counted(model_of, tokens):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("digests", [False, True])
 @pytest.mark.parametrize("name", ["window", "conf-kv-int8", "snapkv", "arkv", "edie-tada"])
-def test_copies_files_and_snapshots_go_on_as_the_cache_does(model_of, tokens, tmp_path, name):
+def test_copies_files_and_snapshots_go_on_as_the_cache_does(
+    model_of, tokens, tmp_path, name, digests
+):
     model = model_of("llama")
-    policy = looking(name, Unsure(0.9, stretch=3), blocks=3, block=4)
+    policy = looking(name, Unsure(0.9, stretch=3), blocks=3, block=4, digests=digests)
     cache = agentkv.Cache.for_model(model, policy=policy, budget=CASES[name].budget)
     for seed, count in enumerate((110, 1, 1, 6, 1)):
         cache.feed(model, tokens(2, count, seed=seed))
@@ -389,9 +456,10 @@ def codes_in(storage, segment):
 
 
 @torch.no_grad()
-def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens):
+@pytest.mark.parametrize("digests", [False, True])
+def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens, digests):
     model = model_of("llama")
-    cache = cache_of(model, "window", Always())
+    cache = cache_of(model, "window", Always(), digests=digests, format="dense")
     cache.label("goal", 10)
     cache.label("page", 60)
     cache.feed(model, tokens(1, 100))
@@ -404,15 +472,16 @@ def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens):
 
 
 @torch.no_grad()
-def test_reordered_sequences_take_their_cold_entries_along(model_of, tokens):
-    model = model_of("llama")
-    cache = cache_of(model, "window", Always(), blocks=2, block=4)
+@pytest.mark.parametrize("digests", [False, True])
+def test_reordered_sequences_take_their_cold_entries_along(model_of, tokens, digests):
+    model, options = model_of("llama"), {"blocks": 2, "block": 4, "digests": digests}
+    cache = cache_of(model, "window", Always(), **options)
     cache.feed(model, tokens(2, 80))
     cache.reorder_cache(torch.tensor([1, 1, 0]))
     cache.check()
     found = cache.feed(model, tokens(1, 1, seed=2).expand(3, 1))
     for i, source in enumerate((1, 1, 0)):
-        alone = cache_of(model, "window", Always(), blocks=2, block=4)
+        alone = cache_of(model, "window", Always(), **options)
         alone.feed(model, tokens(2, 80)[source : source + 1])
         expected = alone.feed(model, tokens(1, 1, seed=2))
         torch.testing.assert_close(found[i : i + 1], expected, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,140 @@
+"""The index of a cold tier: digests of its blocks, which a look scans instead of all keys.
+
+Shapes: W heads of a segment, N blocks of it, n entries, D head size.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.table import Meter, Table
+from agentkv_kernels import digests as kernel
+from agentkv_kernels.layout import Field, Layout
+
+BLOCK, COUNT, LOW, HIGH, EXPONENT = range(5)
+"""Fields of the table: number of the block, its entries, codes of its bounds and their exponent."""
+
+
+class Digests:
+    """Digests of the blocks of one layer's cold entries, in the order in which blocks came.
+
+    Args:
+        layout: of the cold tier.
+        block: positions of a block.
+        meter: counts the bytes.
+    """
+
+    __slots__ = ("block", "table")
+
+    def __init__(
+        self, layout: Layout, num_segments: int, *, block: int, device: torch.device, meter: Meter
+    ) -> None:
+        heads, dim = layout.num_heads, layout.head_dim
+        fields = (
+            Field(1, (), torch.int32),
+            Field(1, (), torch.int32),
+            Field(heads, (dim,), torch.int8),
+            Field(heads, (dim,), torch.int8),
+            Field(heads, (), torch.int8),
+        )
+        self.block = block
+        self.table = Table(fields, num_segments, device=device, meter=meter)
+
+    def blocks(self, segment: int) -> Tensor:
+        """Return the numbers (N,) of a segment's blocks."""
+        return self.table.entries(BLOCK, segment)[0]
+
+    def counts(self, segment: int) -> Tensor:
+        """Return the entries (N,) of each block of a segment."""
+        return self.table.entries(COUNT, segment)[0]
+
+    def add(self, segment: int, positions: Tensor, keys: Tensor) -> None:
+        """Widen the bounds of some blocks by further entries.
+
+        Args:
+            positions: (n,), at least one.
+            keys: (W, n, D).
+        """
+        blocks, inverse, counts = torch.unique(
+            positions // self.block, return_inverse=True, return_counts=True
+        )
+        shape = (keys.shape[0], blocks.shape[0], keys.shape[2])
+        where = inverse[None, :, None].expand(keys.shape)
+        low = keys.new_full(shape, torch.inf, dtype=torch.float32)
+        low.scatter_reduce_(1, where, keys.to(torch.float32), "amin")
+        high = keys.new_full(shape, -torch.inf, dtype=torch.float32)
+        high.scatter_reduce_(1, where, keys.to(torch.float32), "amax")
+        known, order = self.blocks(segment), torch.arange(blocks.shape[0], device=blocks.device)
+        is_new = ~torch.isin(blocks, known)
+        old = order[~is_new]
+        if old.numel():
+            rows = (known[None] == blocks[old, None]).int().argmax(dim=1)
+            lows, highs, exponents = self._codes(segment)
+            bounds = kernel.decode(lows[:, rows], highs[:, rows], exponents[:, rows])
+            wider = torch.minimum(low[:, old], bounds[0]), torch.maximum(high[:, old], bounds[1])
+            for codes, new in zip((lows, highs, exponents), kernel.encode(*wider), strict=True):
+                codes[:, rows] = new
+            self.counts(segment)[rows] += counts[old].int()
+        new_rows = order[is_new]
+        if new_rows.numel():
+            more = [0] * self.table.num_segments
+            more[segment] = new_rows.shape[0]
+            self.table.extend(more)
+            values = kernel.encode(low[:, new_rows], high[:, new_rows])
+            first = -new_rows.shape[0]
+            self.blocks(segment)[first:] = blocks[new_rows].int()
+            self.counts(segment)[first:] = counts[new_rows].int()
+            for codes, new in zip(self._codes(segment), values, strict=True):
+                codes[:, first:] = new
+
+    def upper_bounds(self, segment: int, q: Tensor) -> Tensor:
+        """Return the largest product that each query may have with a key of each block.
+
+        Args:
+            q: (W, G, D) float32.
+
+        Returns:
+            (W, G, N) float32.
+        """
+        return kernel.upper_bounds(q, *self._codes(segment))
+
+    def recount(self, positions: Sequence[Tensor]) -> None:
+        """Drop blocks whose entries are gone; the bounds of the others stay as wide as they were.
+
+        Args:
+            positions: of each segment's entries.
+        """
+        keep: list[Tensor | None] = []
+        for segment, places in enumerate(positions):
+            blocks, counts = torch.unique(places // self.block, return_counts=True)
+            known = self.blocks(segment)
+            stays = torch.isin(known, blocks).nonzero().squeeze(1)
+            rows = torch.searchsorted(blocks, known[stays])
+            self.counts(segment)[stays] = counts[rows].int()
+            keep.append(None if stays.shape[0] == known.shape[0] else stays)
+        self.table.keep(keep)
+
+    def check(self, segment: int, positions: Tensor, keys: Tensor | None) -> None:
+        """Audit the digests of a segment's entries. Raises AssertionError naming what is broken.
+
+        Args:
+            positions: (n,).
+            keys: (W, n, D); None: they are quantized, which may leave the bounds.
+        """
+        blocks, counts = torch.unique(positions // self.block, return_counts=True)
+        known, order = self.blocks(segment).sort()
+        assert torch.equal(known.long(), blocks.long()), "another set of blocks has digests"
+        assert torch.equal(self.counts(segment)[order].long(), counts), "miscounted blocks"
+        if keys is not None:
+            rows = order[torch.searchsorted(blocks, positions // self.block)]
+            low, high, exponents = (codes[:, rows] for codes in self._codes(segment))
+            bounds = kernel.decode(low, high, exponents)
+            is_inside = (keys >= bounds[0]) & (keys <= bounds[1])
+            assert bool(is_inside.all()), "a key is out of its block's bounds"
+
+    def _codes(self, segment: int) -> tuple[Tensor, Tensor, Tensor]:
+        low, high, exponent = (
+            self.table.entries(field, segment) for field in (LOW, HIGH, EXPONENT)
+        )
+        return low, high, exponent
