@@ -25,7 +25,8 @@ def test_a_cache_needs_only_a_model(nano):
         cache.feed(nano.model, torch.randint(5, 3000, (1, 500), generator=draw))
     cache.check()
     kept = max(len(head) for head in cache.kept(0)[0])
-    assert budget.floor < kept <= budget.of_seen * cache.seen
+    most = budget.of_seen * cache.seen
+    assert budget.floor < most and kept in (most, most / 2)  # half of it while nano is confident
 
 
 def test_the_default_budget_keeps_short_prompts_complete_and_survives_a_file(nano, tmp_path):
