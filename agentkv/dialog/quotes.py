@@ -163,9 +163,7 @@ def text_pattern(quotation: str, goal: str, *, max_chars: int) -> str | None:
         ]
         if not starts:
             return None
-        ending = ""
-        for start, stop in pairwise([*starts, len(passage)]):
-            ending = (f"(?:{ending})?" if ending else "") + re.escape(passage[start:stop])
+        ending = _endings([passage[a:b] for a, b in pairwise([*starts, len(passage)])])
         if pattern and passage in goal:
             pattern = f"(?:{ending}{separator})?{pattern}"
         else:
@@ -173,3 +171,16 @@ def text_pattern(quotation: str, goal: str, *, max_chars: int) -> str | None:
             min_chars += len(passage) - starts[-1] + (2 if separator else 0)
         separator = "[,;]? " if passage in goal else "[,;] "
     return pattern if min_chars <= max_chars else None
+
+
+def _endings(parts: Sequence[str]) -> str:
+    """Return a regular expression for the ends of a text, from the beginning of any of its parts.
+
+    Halving keeps it flat: llguidance refuses an expression that nests as deeply as a long text has
+    words.
+    """
+    if len(parts) == 1:
+        return re.escape(parts[0])
+    middle = len(parts) // 2
+    first, second = parts[:middle], parts[middle:]
+    return f"(?:{_endings(first)}{re.escape(''.join(second))}|{_endings(second)})"

@@ -184,6 +184,14 @@ def test_an_empty_goal_or_page_cannot_be_quoted(admits: Admits) -> None:
     assert admits(f"for into | the cart.\n{DONE}", goal="into the cart.", page=a_page())
 
 
+def test_a_long_passage_of_short_words_can_be_answered_from_any_of_them(admits: Admits) -> None:
+    passage = " ".join(["of the"] * 57)  # as long as a quotation may be
+    page = a_page(passage)
+    for text in (passage, "the", "of the of the"):
+        assert admits(f"from {passage}\n```stop [{text}]```", page=page)
+    assert not admits(f"from {passage}\n```stop [of]```", page=page)
+
+
 texts = st.text(max_size=40)
 passages = st.lists(
     texts.map(neutralize).filter(lambda text: text.strip("; ")), min_size=1, max_size=5
