@@ -82,8 +82,7 @@ class PolicySettings(_Settings):
 
     @property
     def pages(self) -> dict[str, Any]:
-        """What differs from the defaults of `last_pages` and `rebuild`; part of a row's
-        parameters."""
+        """`last_pages` and `rebuild` where they differ from their defaults, as rows hold them."""
         return self.model_dump(include={"last_pages", "rebuild"}, exclude_defaults=True)
 
     @property
@@ -136,7 +135,7 @@ class ComposedPolicy(_Settings):
     precision: OneSlot | None = None
     """Format of the stored entries."""
     recall: OneSlot | None = None
-    """Whether the cache forgets evicted entries or keeps them for a look back."""
+    """What happens to evicted entries: the cache forgets them, or tokens look back at them."""
 
 
 Policy = Annotated[PolicySettings, BeforeValidator(_named)]

@@ -524,9 +524,9 @@ class Cache(HookedCache):
     @torch.no_grad()
     def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
         recall, ids = self.policy.recall, self._newest
-        if not isinstance(recall, LookBack) or ids is None or self.batch is None:
+        if not isinstance(recall, LookBack) or not self.may_look_back:
             return None
-        if not self.may_look_back:
+        if ids is None or self.batch is None:
             return None
         confidences = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
         newest = [

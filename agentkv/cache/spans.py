@@ -27,7 +27,7 @@ class Pins:
 
     @property
     def is_open(self) -> bool:
-        """Whether the cache pins every token that it is fed next."""
+        """True if the cache pins every token that comes next."""
         return bool(self.ranges) and self.ranges[-1][1] is None
 
     def leading(self, num_seen: int) -> int:

@@ -47,13 +47,12 @@ class LookBack:
     block: int = 16
     """Positions of a block: 16 stands for 0..15, 16..31 and so on; 1 for single entries."""
     promotes: bool = True
-    """Whether a layer keeps fetched entries, as its youngest; otherwise one token alone reads
-    them."""
+    """True: a layer keeps fetched entries, as its youngest. False: one token alone reads them."""
     format: str = "int8"
     """Format of the cold tier; "dense" stores what the layer stores."""
     digests: bool = False
-    """Whether a look scans digests of the blocks, which bound the shares of their entries, rather
-    than all cold keys: faster, and less sure to find the best."""
+    """True: a look scans digests of the blocks, which bound the shares of their entries. It is
+    faster, and less sure to find the best blocks. False: it scans all cold keys."""
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

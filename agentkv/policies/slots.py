@@ -340,10 +340,10 @@ class Recall(Protocol):
 
     @property
     def looks_back(self) -> bool:
-        """Whether the cache keeps evicted entries in a cold tier, from which tokens fetch some."""
+        """True if evicted entries move to a cold tier, from which tokens fetch some."""
         ...
 
     @property
     def promotes(self) -> bool:
-        """Whether a layer keeps the entries that a token has fetched."""
+        """True if a layer keeps the entries that a token has fetched."""
         ...

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agentkv.files import AppendedFile, json_line
+from agentkv.trace import Trace, TraceError, read_trace
 
 SCHEMA = 1
 
@@ -175,6 +176,20 @@ def read_rows(path: Path) -> list[Row]:
         rows.pop(row.key, None)  # a repeated episode moves to the end
         rows[row.key] = row
     return list(rows.values())
+
+
+def trace_of(row: Row, folder: Path) -> Trace | None:
+    """Read the trace of an episode; None if it has none that can be read.
+
+    A foreign results file may name a path outside of `folder`, which is not opened.
+    """
+    path = folder / row.trace
+    if not row.trace or not path.resolve().is_relative_to(folder.resolve()):
+        return None
+    try:
+        return read_trace(path)
+    except (OSError, TraceError):
+        return None
 
 
 class Results:

@@ -121,22 +121,22 @@ def test_the_threshold_is_the_lowest_with_the_wanted_share(
         listened.confidences.append(confidence)
         listened.note(could_look=could_look)
     unsure = Unsure(listened.threshold(share, stretch), stretch)
-    found = listened.share(unsure.threshold, stretch)
-    # as the policy itself decides
-    last, looks = None, 0
-    for position, confidence, could_look in zip(
-        listened.positions, listened.confidences, listened.could_look, strict=True
-    ):
-        last = position if unsure.is_alarm(confidence, position, last) else last
-        looks += could_look and unsure.looks(position, last)
-    assert found == pytest.approx(looks / max(1, sum(listened.could_look)))
+    # counted by hand: a token looks if one of the last `stretch` positions or its own was an alarm
+    pairs = list(zip(listened.positions, listened.confidences, strict=True))
+    alarms = {position for position, confidence in pairs if confidence < unsure.threshold}
+    looks = [
+        could_look and any(0 <= position - alarm <= stretch for alarm in alarms)
+        for position, could_look in zip(listened.positions, listened.could_look, strict=True)
+    ]
+    found = listened.share(unsure)
+    assert found == pytest.approx(sum(looks) / max(1, sum(listened.could_look)))
     lower = [value for value in {c for _, c, _ in heard} if value + 1e-9 < unsure.threshold]
-    assert all(listened.share(value + 1e-9, stretch) < share for value in lower)
+    assert all(listened.share(Unsure(value + 1e-9, stretch)) < share for value in lower)
 
 
 def test_an_alarm_ends_with_its_recording() -> None:
     heard = Heard([5, 6, 2, 3], [0.1, 1.0, 1.0, 1.0], [True] * 4)
-    assert heard.share(0.5, stretch=9) == 2 / 4
+    assert heard.share(Unsure(0.5, stretch=9)) == 2 / 4
 
 
 # ---- the whole

@@ -5,7 +5,6 @@ entries of a segment, D head size.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -182,69 +181,48 @@ class ColdTier:
             oldest: lowest position that the queries may see.
             blocks, block: as in `LookBack`.
         """
-        cold = self.storage
-        positions = cold.positions(segment).long()
+        positions = self.storage.positions(segment).long()
         if not positions.shape[0]:
             return positions
-        if self.index is not None:
-            chosen = self._best_by_digests(
-                hot, segment, q, scale=scale, sinks=sinks, oldest=oldest, blocks=blocks
-            )
-            is_free = positions >= oldest
-            is_free[list(self.lent[segment].values())] = False
-            pick = (torch.isin(positions // block, chosen) & is_free).nonzero().squeeze(1)
-            return pick[positions[pick].argsort()]
         lent = list(self.lent[segment].values())
-        score = self._backend.largest_shares(
-            cold, hot, segment, q, lent=lent, scale=scale, sinks=sinks
-        )
-        score = score.masked_fill(positions < oldest, -1.0)
-        score[lent] = -1.0
-        places = positions // block
-        places -= int(places.min())
-        best_of_block = score.new_full((int(places.max()) + 1,), -1.0)
-        best_of_block.scatter_reduce_(0, places, score, "amax")
-        chosen = best_of_block.topk(min(blocks, best_of_block.shape[0])).indices
-        is_chosen = torch.zeros_like(best_of_block, dtype=torch.bool)
-        is_chosen[chosen] = True
-        pick = (is_chosen[places] & (score >= 0)).nonzero().squeeze(1)
+        is_free = positions >= oldest
+        is_free[lent] = False
+        own_blocks = positions // block
+        if self.index is None:
+            shares = self._backend.largest_shares(
+                self.storage, hot, segment, q, lent=lent, scale=scale, sinks=sinks
+            )
+            shares = shares.masked_fill(~is_free, 0.0)
+            numbers, rows = torch.unique(own_blocks, return_inverse=True)
+            score = shares.new_zeros(numbers.shape[0]).scatter_reduce_(0, rows, shares, "amax")
+        else:
+            numbers = self.index.blocks(segment)
+            score = self._share_bounds(self.index, hot, segment, q, scale=scale, sinks=sinks)
+        score = score.masked_fill(~torch.isin(numbers, own_blocks[is_free]), -1.0)
+        chosen = numbers[score.topk(min(blocks, score.shape[0])).indices]
+        pick = (torch.isin(own_blocks, chosen) & is_free).nonzero().squeeze(1)
         return pick[positions[pick].argsort()]
 
-    def _best_by_digests(
+    def _share_bounds(
         self,
+        index: Digests,
         hot: LayerStorage,
         segment: int,
         q: Tensor,
         *,
         scale: float,
         sinks: Tensor | None,
-        oldest: int,
-        blocks: int,
     ) -> Tensor:
-        """Return the numbers of the blocks that may hold the largest shares of attention.
-
-        A block's share is bounded as if each block had one entry, whose logit is its upper bound.
-        """
-        assert self.index is not None
+        """Return the largest share of each block, (N,), as if it had one entry, whose logit is the
+        block's upper bound. The arguments are those of `best`."""
         heads = self.storage.layout.num_heads
         grouped = q.to(torch.float32).view(heads, -1, q.shape[3]) * scale
-        bounds = self.index.upper_bounds(segment, grouped)
+        bounds = index.upper_bounds(segment, grouped)
         logits = [bounds, *(grouped @ part.decode_keys()[0].mT for part in hot.parts(segment))]
         if sinks is not None:
             logits.append(sinks.to(torch.float32).view(heads, -1, 1))
         shares = torch.cat(logits, dim=2).softmax(dim=2)[..., : bounds.shape[2]]
-        score = shares.amax(dim=(0, 1))
-        numbers, size = self.index.blocks(segment), self.index.block
-        lent = Counter(place // size for place in self.lent[segment])
-        free = self.index.counts(segment).clone()
-        if lent:
-            keys = torch.tensor(list(lent), device=free.device)
-            rows = (numbers[None] == keys[:, None]).int().argmax(dim=1)
-            free[rows] -= torch.tensor(list(lent.values()), device=free.device).int()
-        is_free = (free > 0) & ((numbers + 1) * size > oldest)
-        score = score.masked_fill(~is_free, -1.0)
-        best = score.topk(min(blocks, score.shape[0])).indices
-        return numbers[best[score[best] >= 0]]
+        return shares.amax(dim=(0, 1))
 
     def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
         """Return a decoded copy of a segment's entries, (1, W, n, D)."""
@@ -280,7 +258,7 @@ class ColdTier:
         TORCH.drop_span(self.storage, ranges)
         if self.index is not None:
             segments = range(self.storage.num_segments)
-            self.index.recount([self.storage.positions(segment) for segment in segments])
+            self.index.keep([self.storage.positions(segment) for segment in segments])
         for segment, lent in enumerate(self.lent):
             if lent:
                 self._lend(segment, torch.tensor(list(lent), device=self.storage.device))

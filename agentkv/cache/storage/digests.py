@@ -12,8 +12,8 @@ from agentkv.cache.storage.table import Meter, Table
 from agentkv_kernels import digests as kernel
 from agentkv_kernels.layout import Field, Layout
 
-BLOCK, COUNT, LOW, HIGH, EXPONENT = range(5)
-"""Fields of the table: number of the block, its entries, codes of its bounds and their exponent."""
+BLOCK, LOW, HIGH, EXPONENT = range(4)
+"""Fields of the table: number of the block, codes of its bounds and their exponent."""
 
 
 class Digests:
@@ -33,7 +33,6 @@ class Digests:
         heads, dim = layout.num_heads, layout.head_dim
         fields = (
             Field(1, (), torch.int32),
-            Field(1, (), torch.int32),
             Field(heads, (dim,), torch.int8),
             Field(heads, (dim,), torch.int8),
             Field(heads, (), torch.int8),
@@ -45,10 +44,6 @@ class Digests:
         """Return the numbers (N,) of a segment's blocks."""
         return self.table.entries(BLOCK, segment)[0]
 
-    def counts(self, segment: int) -> Tensor:
-        """Return the entries (N,) of each block of a segment."""
-        return self.table.entries(COUNT, segment)[0]
-
     def add(self, segment: int, positions: Tensor, keys: Tensor) -> None:
         """Widen the bounds of some blocks by further entries.
 
@@ -56,9 +51,7 @@ class Digests:
             positions: (n,), at least one.
             keys: (W, n, D).
         """
-        blocks, inverse, counts = torch.unique(
-            positions // self.block, return_inverse=True, return_counts=True
-        )
+        blocks, inverse = torch.unique(positions // self.block, return_inverse=True)
         shape = (keys.shape[0], blocks.shape[0], keys.shape[2])
         where = inverse[None, :, None].expand(keys.shape)
         low = keys.new_full(shape, torch.inf, dtype=torch.float32)
@@ -75,7 +68,6 @@ class Digests:
             wider = torch.minimum(low[:, old], bounds[0]), torch.maximum(high[:, old], bounds[1])
             for codes, new in zip((lows, highs, exponents), kernel.encode(*wider), strict=True):
                 codes[:, rows] = new
-            self.counts(segment)[rows] += counts[old].int()
         new_rows = order[is_new]
         if new_rows.numel():
             more = [0] * self.table.num_segments
@@ -84,7 +76,6 @@ class Digests:
             values = kernel.encode(low[:, new_rows], high[:, new_rows])
             first = -new_rows.shape[0]
             self.blocks(segment)[first:] = blocks[new_rows].int()
-            self.counts(segment)[first:] = counts[new_rows].int()
             for codes, new in zip(self._codes(segment), values, strict=True):
                 codes[:, first:] = new
 
@@ -99,20 +90,16 @@ class Digests:
         """
         return kernel.upper_bounds(q, *self._codes(segment))
 
-    def recount(self, positions: Sequence[Tensor]) -> None:
-        """Drop blocks whose entries are gone; the bounds of the others stay as wide as they were.
+    def keep(self, positions: Sequence[Tensor]) -> None:
+        """Drop blocks without entries; the bounds of the others stay as wide as they were.
 
         Args:
             positions: of each segment's entries.
         """
         keep: list[Tensor | None] = []
         for segment, places in enumerate(positions):
-            blocks, counts = torch.unique(places // self.block, return_counts=True)
-            known = self.blocks(segment)
-            stays = torch.isin(known, blocks).nonzero().squeeze(1)
-            rows = torch.searchsorted(blocks, known[stays])
-            self.counts(segment)[stays] = counts[rows].int()
-            keep.append(None if stays.shape[0] == known.shape[0] else stays)
+            stays = torch.isin(self.blocks(segment), places // self.block)
+            keep.append(None if bool(stays.all()) else stays.nonzero().squeeze(1))
         self.table.keep(keep)
 
     def check(self, segment: int, positions: Tensor, keys: Tensor | None) -> None:
@@ -122,10 +109,9 @@ class Digests:
             positions: (n,).
             keys: (W, n, D); None: they are quantized, which may leave the bounds.
         """
-        blocks, counts = torch.unique(positions // self.block, return_counts=True)
+        blocks = torch.unique(positions // self.block)
         known, order = self.blocks(segment).sort()
         assert torch.equal(known.long(), blocks.long()), "another set of blocks has digests"
-        assert torch.equal(self.counts(segment)[order].long(), counts), "miscounted blocks"
         if keys is not None:
             rows = order[torch.searchsorted(blocks, positions // self.block)]
             low, high, exponents = (codes[:, rows] for codes in self._codes(segment))

@@ -17,13 +17,21 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from agentkv.build import SCRIPTED, budget_for, check_model, load_run_model, make_policy
+from agentkv.build import (
+    SCRIPTED,
+    budget_for,
+    cache_dtype_for,
+    check_model,
+    load_run_model,
+    make_policy,
+)
 from agentkv.cache.cache import Cache
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.files import require_file, write_atomic
 from agentkv.models.local import LocalModel
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import Forget, LookBack, Unsure
+from agentkv.policies.slots import Occasion
 from agentkv_tasks.calibrate.recorded import CalibrationError, Recording, of_runs, of_text
 from agentkv_tasks.calibrate.table import table
 
@@ -67,30 +75,30 @@ class Heard:
     positions: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
     could_look: list[bool] = field(default_factory=list)
-    """Whether the cold tier held anything."""
+    """True where the cold tier held anything."""
 
     def note(self, *, could_look: bool) -> None:
         """Say whether the tokens heard since the last call could look back."""
         self.could_look.extend([could_look] * (len(self.positions) - len(self.could_look)))
 
-    def share(self, threshold: float, stretch: int) -> float:
+    def share(self, when: Occasion) -> float:
         """Return which share of the tokens that could look back would do so."""
         last, looks = None, 0
         for place, confidence, could in zip(
             self.positions, self.confidences, self.could_look, strict=True
         ):
-            if confidence < threshold:
-                last = place
-            elif last is not None and place < last:
+            if last is not None and place < last:
                 last = None  # another recording has begun
-            looks += could and last is not None and place - last <= stretch
+            if when.is_alarm(confidence, place, last):
+                last = place
+            looks += could and when.looks(place, last)
         return looks / max(1, sum(self.could_look))
 
     def threshold(self, share: float, stretch: int) -> float:
         """Return the lowest threshold at which at least this share of the tokens looks back."""
         # just above each confidence, so that its own token is an alarm
         choices = [min(1.0, value + 1e-9) for value in sorted(set(self.confidences))]
-        place = bisect_left(choices, share, key=lambda choice: self.share(choice, stretch))
+        place = bisect_left(choices, share, key=lambda t: self.share(Unsure(t, stretch)))
         return choices[min(place, len(choices) - 1)]
 
 
@@ -262,18 +270,18 @@ class _Trial:
         """
         local, settings = self._local, self._settings
         budget = budget_for(settings, policy)
+        acting = local.with_cache(
+            policy,
+            budget=budget,
+            prefill=settings.prefill,
+            chunk=settings.chunk,
+            cache_dtype=cache_dtype_for(settings, local),
+        )
         is_first, peak, cold, looks = not self._far, 0, 0, 0
         scores: list[tuple[float, bool]] = []
         bar = self._progress.add_task(label, total=len(self._recordings))
         for number, recording in enumerate(self._recordings):
-            cache = Cache.for_model(
-                local.model,
-                policy=policy,
-                budget=budget,
-                dtype=local.cache_dtype,
-                prefill=settings.prefill,
-                chunk=settings.chunk,
-            )
+            cache = acting.new_cache()
             if recording.num_goal:
                 cache.label("goal", recording.num_goal, pinned=settings.pins)
             if is_first:

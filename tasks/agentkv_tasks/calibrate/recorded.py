@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentkv.dialog.prompt import Template, nonce_of
-from agentkv.trace import Trace, TraceError, read_trace
-from agentkv_tasks.results import Row, read_rows
+from agentkv.trace import Trace
+from agentkv_tasks.results import Row, read_rows, trace_of
 
 READ, WRITTEN = 448, 64
 """Tokens of a text that are read at once, and that are then written one by one, in turn (our
@@ -71,7 +71,7 @@ def of_runs(folders: Sequence[Path], template: Template, *, model: str) -> list[
                 chosen[row.unit] = folder, row
     found = []
     for folder, row in chosen.values():
-        trace = _trace(folder, row)
+        trace = trace_of(row, folder)
         if trace is not None and any(step.observation for step in trace.steps):
             found.append(_of_trace(trace, row.seed, template))
     if not found:
@@ -81,16 +81,6 @@ def of_runs(folders: Sequence[Path], template: Template, *, model: str) -> list[
             f"of `agentkv run --model {model}`, or give a --text"
         )
     return found
-
-
-def _trace(folder: Path, row: Row) -> Trace | None:
-    path = folder / row.trace
-    if not path.resolve().is_relative_to(folder.resolve()):
-        return None
-    try:
-        return read_trace(path)
-    except (OSError, TraceError):
-        return None
 
 
 def _of_trace(trace: Trace, seed: int, template: Template) -> Recording:

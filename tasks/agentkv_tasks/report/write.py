@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_atomic
-from agentkv.trace import Step, Trace, TraceError, read_trace
+from agentkv.trace import Step, Trace
 from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
 from agentkv_tasks.report.parts import part_times
@@ -43,7 +43,7 @@ from agentkv_tasks.report.tables import (
     references,
     tokens_of,
 )
-from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.results import FAILURES, Row, trace_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -95,7 +95,7 @@ def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
     traces: dict[str, Trace] = {}
     hrefs: dict[str, str] = {}
     for row in rows:
-        trace = _trace(folder, row)
+        trace = trace_of(row, folder)
         if trace is not None:
             traces[row.key] = trace
             page = Path(row.trace).with_suffix(".html")
@@ -275,13 +275,3 @@ def _looks_by_step(steps: Sequence[Step]) -> list[str]:
             f"likeliest token; entries fetched over all layers: {', '.join(shown[:5])}{others}"
         )
     return texts
-
-
-def _trace(out: Path, row: Row) -> Trace | None:
-    path = out / row.trace
-    if not row.trace or not path.resolve().is_relative_to(out.resolve()):
-        return None  # a foreign results file must not make us write outside of `out`
-    try:
-        return read_trace(path)
-    except (OSError, TraceError):
-        return None  # the row is shown without its trace
