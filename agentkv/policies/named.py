@@ -10,6 +10,7 @@ from agentkv.policies.allocators import EnergyAllocator, Shared, Uniform
 from agentkv.policies.entries import BudgetFraction
 from agentkv.policies.gates import Dropping, Fixed, Trimming, Unbounded
 from agentkv.policies.options import (
+    ColdFormat,
     ErrorAlpha,
     ErrorKernel,
     ErrorPool,
@@ -17,6 +18,15 @@ from agentkv.policies.options import (
     EvictionSchedule,
     Help,
     Interval,
+    LookBlock,
+    LookBlocks,
+    LookCalm,
+    LookDigests,
+    LookPromotes,
+    LookShare,
+    LookStretch,
+    LookThreshold,
+    LookWhen,
     Recent,
     Slack,
 )
@@ -51,49 +61,16 @@ def window(
 
 def lookback(
     *,
-    when: Annotated[
-        Literal["unsure", "always", "random"],
-        Help(
-            'Which tokens look back: "unsure" those with an alarm, "always" all, "random" a share '
-            "of them, as a control (our choice: unsure)."
-        ),
-    ] = "unsure",
-    threshold: Annotated[
-        float,
-        Help(
-            "Probability of the likeliest next token below which a token looks back (our choice: "
-            "0.99)."
-        ),
-    ] = 0.99,
-    stretch: Annotated[int, Help("Tokens after an alarm that look back too (our choice: 0).")] = 0,
-    calm: Annotated[
-        float | None,
-        Help(
-            "Right after an alarm, a lower probability than this is one too; None: threshold (our "
-            "choice: None)."
-        ),
-    ] = None,
-    share: Annotated[
-        float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
-    ] = 0.1,
-    blocks: Annotated[int, Help("Blocks that a token fetches in each layer (our choice: 8).")] = 8,
-    block: Annotated[
-        int, Help("Neighboring positions that make a block; 1 for single ones (our choice: 16).")
-    ] = 16,
-    promotes: Annotated[
-        bool,
-        Help("Fetched entries stay, as the youngest; false: one token alone reads them."),
-    ] = True,
-    format: Annotated[
-        str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
-    ] = "int8",
-    digests: Annotated[
-        bool,
-        Help(
-            "Looks scan bounds of the keys of each block instead of all cold keys (our choice: "
-            "false)."
-        ),
-    ] = False,
+    when: LookWhen = "unsure",
+    threshold: LookThreshold = 0.99,
+    stretch: LookStretch = 0,
+    calm: LookCalm = None,
+    share: LookShare = 0.1,
+    blocks: LookBlocks = 8,
+    block: LookBlock = 16,
+    promotes: LookPromotes = True,
+    format: ColdFormat = "int8",
+    digests: LookDigests = False,
     slack: Slack = BLOCK - 1,
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
@@ -366,6 +343,46 @@ def streaming_int8(
     base = streaming(sinks=sinks, slack=slack, schedule=schedule, interval=interval)
     stored = QuantizeOld(require_count("recent", recent), "int8")
     return replace(base, name="streaming-int8", precision=stored)
+
+
+def lookback_int8(
+    *,
+    recent: Recent = 64,
+    when: LookWhen = "unsure",
+    threshold: LookThreshold = 0.99,
+    stretch: LookStretch = 0,
+    calm: LookCalm = None,
+    share: LookShare = 0.1,
+    blocks: LookBlocks = 8,
+    block: LookBlock = 16,
+    promotes: LookPromotes = True,
+    format: ColdFormat = "int8",
+    digests: LookDigests = False,
+    slack: Slack = BLOCK - 1,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """`lookback` with older hot entries in 8-bit integers: the policy that agentkv recommends.
+
+    Source: our choice; see `lookback`, and the storage of CONF-KV (arXiv 2605.24786).
+    """
+    base = lookback(
+        when=when,
+        threshold=threshold,
+        stretch=stretch,
+        calm=calm,
+        share=share,
+        blocks=blocks,
+        block=block,
+        promotes=promotes,
+        format=format,
+        digests=digests,
+        slack=slack,
+        schedule=schedule,
+        interval=interval,
+    )
+    stored = QuantizeOld(require_count("recent", recent), "int8")
+    return replace(base, name="lookback-int8", precision=stored)
 
 
 def _stored(format: str, recent: int) -> Policy:

@@ -162,3 +162,45 @@ ErrorKernel = Annotated[
 ErrorPool = Annotated[
     Pool, Help('"avg" (the paper\'s appendix, our choice) or "max" (its main text).')
 ]
+LookWhen = Annotated[
+    Literal["unsure", "always", "random"],
+    Help(
+        'Which tokens look back: "unsure" those with an alarm, "always" all, "random" a share of '
+        "them, as a control (our choice: unsure)."
+    ),
+]
+LookThreshold = Annotated[
+    float,
+    Help(
+        "Probability of the likeliest next token below which a token looks back (our choice: 0.99)."
+    ),
+]
+LookStretch = Annotated[int, Help("Tokens after an alarm that look back too (our choice: 0).")]
+LookCalm = Annotated[
+    float | None,
+    Help(
+        "Right after an alarm, a lower probability than this is one too; None: threshold (our "
+        "choice: None)."
+    ),
+]
+LookShare = Annotated[
+    float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
+]
+LookBlocks = Annotated[
+    int, Help("Blocks that a token fetches in each layer (our choice: 8).")
+]
+LookBlock = Annotated[
+    int, Help("Neighboring positions that make a block; 1 for single ones (our choice: 16).")
+]
+LookPromotes = Annotated[
+    bool, Help("Fetched entries stay, as the youngest; false: one token alone reads them.")
+]
+ColdFormat = Annotated[
+    str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
+]
+LookDigests = Annotated[
+    bool,
+    Help(
+        "Looks scan bounds of the keys of each block instead of all cold keys (our choice: false)."
+    ),
+]

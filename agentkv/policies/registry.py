@@ -41,6 +41,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "conf-kv-int8": confident.conf_kv_int8,
         "conf-kv-l": confident.conf_kv_l,
         "streaming-int8": named.streaming_int8,
+        "lookback-int8": named.lookback_int8,
         "int8": named.int8,
         "fp8": named.fp8,
         "int4": named.int4,

@@ -119,6 +119,10 @@ CASES = {
         "streaming-int8", {"sinks": 3, "recent": 8}, budget=80, layers=(80,) * 4, heads="shared",
         sinks=3, newest=77, format="int8",
     ),
+    "lookback-int8": case(
+        "lookback-int8", {"threshold": 0.0, "slack": 0, "recent": 8}, budget=80, layers=(80,) * 4,
+        heads="shared", newest=80, format="int8",
+    ),
     "int8": case("int8", {"recent": 8}, format="int8", **ALL),
     "fp8": case("fp8", {"recent": 8}, format="fp8", **ALL),
     "int4": case("int4", {"recent": 8}, format="int4", **ALL),

@@ -42,6 +42,7 @@ def parts_of(policy):
         ("conf-kv-int8", "Confident Shared AttentionAndRecency TopK QuantizeOld Forget"),
         ("conf-kv-l", "Confident Linear AttentionAndRecency TopK QuantizeOld Forget"),
         ("streaming-int8", "Fixed Shared Age TopK QuantizeOld Forget"),
+        ("lookback-int8", "Fixed Shared Age TopK QuantizeOld LookBack"),
         ("int8", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("fp8", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("int4", "Unbounded Shared Age TopK QuantizeOld Forget"),

@@ -666,6 +666,32 @@ class WindowInt8(Window):
         self.storage.apply_gate(self.layers)
 
 
+class LookbackInt8(Lookback):
+    """`Lookback` with the newest `recent` hot tokens as they are and older ones in INT8.
+
+    A token stays cold as it was when it first left: that comes back every time (our choice).
+    """
+
+    def __init__(self, budget: int, *, recent: int, **parameters: object) -> None:
+        super().__init__(budget, **parameters)
+        self.storage = Storage(recent, Int8)
+        self.left: dict[tuple[Layer, Position], tuple[np.ndarray, np.ndarray]] = {}
+        """Keys and values (H, D) of tokens when they first left."""
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        super().evict(num_new, logits)
+        for layer, cold in self.cold.items():
+            for i in cold:
+                both = layer.keys[:, i].copy(), layer.values[:, i].copy()
+                self.left.setdefault((layer, i), both)
+        self.storage.apply_gate(self.layers)
+
+    def fetch(self, layer: Layer) -> None:
+        for i in self.cold.get(layer, ()):
+            layer.keys[:, i], layer.values[:, i] = self.left[layer, i]
+        super().fetch(layer)
+
+
 class ConfKVL(ConfKVInt8):
     """`ConfKVInt8` with layers on a line from 1.25 to 0.75 of the budget (CONF-KV, "Pyramidal layer
     budgets", whose formula is lost: our choice), which sums to the whole."""

@@ -182,6 +182,17 @@ CASES = {
         pages=(100, 150),
         went_all_ways=lambda policy: all(map(len, policy.storage.stored.values())),
     ),
+    "lookback-int8": Case(
+        "llama",
+        lambda: loops.LookbackInt8(150, recent=6, **LOOKS),
+        {**LOOKS, "recent": 6, "format": "dense", "slack": 0},
+        budget=150,
+        pages=(100, 150),
+        went_all_ways=lambda policy: (
+            all(map(len, policy.storage.stored.values()))
+            and 4 < sum(policy.looked) < len(policy.looked) - 4
+        ),
+    ),
     "int8": stored("qwen3", formats.Int8),
     "fp8": stored("llama", formats.Fp8),
     "int4": stored("gemma3", formats.Int4),
