@@ -18,7 +18,6 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cache.storage.backend import by_segment, of_segment
 from agentkv.policies.entries import Span
 from agentkv.policies.recall import LookBack
-from agentkv_kernels.attention import attend
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.layout import KEYS, NORMS, VALUES
 
@@ -126,13 +125,15 @@ class SecondPass(HookedCache):
         _replace_newest(layer, segments, handle, attention)
         fetched = self._fetch(layer, segments, queries, attention)
         for segment in segments:
-            done = attend(
+            done = layer.backend.attend_again(
+                storage,
+                segment,
                 queries[segment, None],
-                [*storage.parts(segment), *fetched.get(segment, ())],
                 scale=scale,
                 sinks=_sinks_of(layer, segment, attention),
+                others=fetched.get(segment, ()),
             )
-            of_segments[segment] = done.output[0]
+            of_segments[segment] = done[0]
         return output.transpose(1, 2)
 
     def _fetch(

@@ -186,9 +186,7 @@ LookCalm = Annotated[
 LookShare = Annotated[
     float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
 ]
-LookBlocks = Annotated[
-    int, Help("Blocks that a token fetches in each layer (our choice: 8).")
-]
+LookBlocks = Annotated[int, Help("Blocks that a token fetches in each layer (our choice: 8).")]
 LookBlock = Annotated[
     int, Help("Neighboring positions that make a block; 1 for single ones (our choice: 16).")
 ]

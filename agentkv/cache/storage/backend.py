@@ -21,8 +21,10 @@ from agentkv.policies.entries import Drop, DropOne, Selection
 from agentkv_kernels.attention import attend, weights
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
+from agentkv_kernels.entries import Part
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import KEYS, NORMS, TRACKED, VALUES
+from agentkv_kernels.look import best_blocks
 
 LastWeights = Callable[[int], Tensor]
 """A number of queries to the weights (n, q, T) of the last q: mean over a segment's query heads."""
@@ -257,6 +259,52 @@ class Backend:
         both = [part, *hot.parts(segment)]
         shares = weights(q, both, scale=scale, q_positions=newest, sinks=sinks)
         return shares[..., : part.num_entries].amax(dim=(0, 1, 2, 3))
+
+    def best_blocks(
+        self,
+        cold: LayerStorage,
+        segment: int,
+        scores: Tensor,
+        *,
+        lent: Sequence[int],
+        oldest: int,
+        blocks: int,
+        block: int,
+    ) -> Tensor:
+        """Return the numbers (n,) of a segment's entries in its best blocks, in order of position.
+
+        Args:
+            scores: (T,) float32, none below 0.
+            lent: as in `largest_shares`; they are left out.
+            oldest, blocks, block: as in `look.best_blocks`.
+        """
+        hidden = torch.tensor(lent, dtype=torch.int64, device=cold.device)
+        return best_blocks(
+            cold.positions(segment), scores, hidden, oldest=oldest, blocks=blocks, block=block
+        )
+
+    def attend_again(
+        self,
+        storage: LayerStorage,
+        segment: int,
+        q: Tensor,
+        *,
+        scale: float,
+        sinks: Tensor | None,
+        others: Sequence[Part],
+    ) -> Tensor:
+        """Attend with the newest token of a segment over all its entries, and keep no statistic.
+
+        Args:
+            q: (1, W * G, 1, D), rotated.
+            sinks: of the segment's query heads.
+            others: further entries that it sees.
+
+        Returns:
+            As `q`.
+        """
+        parts = [*storage.parts(segment), *others]
+        return attend(q, parts, scale=scale, sinks=sinks).output
 
     # ---- dropping
 

@@ -181,27 +181,16 @@ class ColdTier:
             oldest: lowest position that the queries may see.
             blocks, block: as in `LookBack`.
         """
-        positions = self.storage.positions(segment).long()
-        if not positions.shape[0]:
-            return positions
         lent = list(self.lent[segment].values())
-        is_free = positions >= oldest
-        is_free[lent] = False
-        own_blocks = positions // block
         if self.index is None:
-            shares = self._backend.largest_shares(
+            scores = self._backend.largest_shares(
                 self.storage, hot, segment, q, lent=lent, scale=scale, sinks=sinks
             )
-            shares = shares.masked_fill(~is_free, 0.0)
-            numbers, rows = torch.unique(own_blocks, return_inverse=True)
-            score = shares.new_zeros(numbers.shape[0]).scatter_reduce_(0, rows, shares, "amax")
         else:
-            numbers = self.index.blocks(segment)
-            score = self._share_bounds(self.index, hot, segment, q, scale=scale, sinks=sinks)
-        score = score.masked_fill(~torch.isin(numbers, own_blocks[is_free]), -1.0)
-        chosen = numbers[score.topk(min(blocks, score.shape[0])).indices]
-        pick = (torch.isin(own_blocks, chosen) & is_free).nonzero().squeeze(1)
-        return pick[positions[pick].argsort()]
+            scores = self._share_bounds(self.index, hot, segment, q, scale=scale, sinks=sinks)
+        return self._backend.best_blocks(
+            self.storage, segment, scores, lent=lent, oldest=oldest, blocks=blocks, block=block
+        )
 
     def _share_bounds(
         self,
@@ -213,16 +202,18 @@ class ColdTier:
         scale: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        """Return the largest share of each block, (N,), as if it had one entry, whose logit is the
-        block's upper bound. The arguments are those of `best`."""
+        """Return for each entry the largest share, (T,), that its block would have if it had one
+        entry, whose logit is the block's upper bound. The arguments are those of `best`."""
         heads = self.storage.layout.num_heads
         grouped = q.to(torch.float32).view(heads, -1, q.shape[3]) * scale
         bounds = index.upper_bounds(segment, grouped)
         logits = [bounds, *(grouped @ part.decode_keys()[0].mT for part in hot.parts(segment))]
         if sinks is not None:
             logits.append(sinks.to(torch.float32).view(heads, -1, 1))
-        shares = torch.cat(logits, dim=2).softmax(dim=2)[..., : bounds.shape[2]]
-        return shares.amax(dim=(0, 1))
+        shares = torch.cat(logits, dim=2).softmax(dim=2)[..., : bounds.shape[2]].amax(dim=(0, 1))
+        known, order = index.blocks(segment).sort()
+        own = self.storage.positions(segment) // index.block
+        return shares[order][torch.searchsorted(known, own)]
 
     def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
         """Return a decoded copy of a segment's entries, (1, W, n, D)."""

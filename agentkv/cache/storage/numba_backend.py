@@ -23,7 +23,7 @@ from agentkv.cache.storage.backend import (
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
-from agentkv_kernels.entries import Quantized
+from agentkv_kernels.entries import Part
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import POSITION
 from agentkv_kernels.numba import append_attend as kernel
@@ -106,31 +106,59 @@ class NumbaBackend(Backend):
         scale: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        if cold.codes is None:
+        form = hot.layout.format
+        if form is not None and form.name != "int8":
             return super().largest_shares(
                 cold, hot, segment, q, lent=lent, scale=scale, sinks=sinks
             )
-        [part] = cold.parts(segment)
-        assert isinstance(part, Quantized) and part.block_ids is not None
-        num_heads = part.keys.shape[1]
-        grouped = (q.to(torch.float32) * (scale * LOG2_E)).view(num_heads, -1, q.shape[3])
-        logits = [grouped @ part.decode_keys()[0].mT for part in hot.parts(segment)]
-        if sinks is not None:
-            logits.append((sinks.to(torch.float32) * LOG2_E).view(num_heads, -1, 1))
-        # the kernel works in powers of two
-        of_hot = torch.logsumexp(torch.cat(logits, dim=2) / LOG2_E, dim=2) * LOG2_E
-        shares, hidden = torch.zeros(part.num_entries), np.array(lent, np.int64)
-        for head in range(num_heads):
-            look_kernels.raise_to_largest_shares(
-                grouped[head].numpy(),
-                part.keys[0, head].numpy(),
-                part.key_scales[0, head].numpy(),
-                part.block_ids[0].numpy(),
-                hidden,
-                of_hot[head].numpy(),
-                shares.numpy(),
+        shares = np.empty(cold.counts[segment], np.float32)
+        look_kernels.largest_shares(
+            cold.descriptor.address,
+            hot.descriptor.address,
+            segment,
+            scale * LOG2_E,
+            _rows(q),
+            _sinks(sinks),
+            np.array(lent, np.int64),
+            shares,
+        )
+        return torch.from_numpy(shares)
+
+    def best_blocks(
+        self,
+        cold: LayerStorage,
+        segment: int,
+        scores: Tensor,
+        *,
+        lent: Sequence[int],
+        oldest: int,
+        blocks: int,
+        block: int,
+    ) -> Tensor:
+        positions, hidden = cold.positions(segment).numpy(), np.array(lent, np.int64)
+        found = look_kernels.best_blocks(positions, scores.numpy(), hidden, oldest, blocks, block)
+        return torch.from_numpy(found)
+
+    def attend_again(
+        self,
+        storage: LayerStorage,
+        segment: int,
+        q: Tensor,
+        *,
+        scale: float,
+        sinks: Tensor | None,
+        others: Sequence[Part],
+    ) -> Tensor:
+        if others:
+            return super().attend_again(
+                storage, segment, q, scale=scale, sinks=sinks, others=others
             )
-        return shares
+        rows = _rows(q)
+        output = np.empty_like(rows)
+        look_kernels.attend_hot(
+            storage.descriptor.address, segment, scale * LOG2_E, rows, _sinks(sinks), output
+        )
+        return torch.from_numpy(output).to(q.dtype).view(q.shape)
 
     def drop(self, evictions: Iterable[Eviction]) -> None:
         entries: dict[LayerStorage, list[int]] = {}
@@ -171,6 +199,18 @@ class NumbaBackend(Backend):
         if kernel(addresses, numbers, BLOCK):
             for storage in arguments:
                 self.tidy(storage)
+
+
+def _rows(q: Tensor) -> Any:
+    """Return the queries (1, heads, 1, D) of one token as an array (heads, D) of float32."""
+    return q[0, :, 0].to(torch.float32).contiguous().numpy()
+
+
+def _sinks(sinks: Tensor | None) -> Any:
+    """Return the sinks of a segment as an array of float32, empty for none."""
+    if sinks is None:
+        return np.empty(0, np.float32)
+    return sinks.detach().to(torch.float32).contiguous().numpy()
 
 
 NUMBA = NumbaBackend()

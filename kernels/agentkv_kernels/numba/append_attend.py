@@ -45,7 +45,7 @@ from agentkv_kernels.numba.addresses import (
     pointer,
     table_at,
 )
-from agentkv_kernels.numba.attention import attend
+from agentkv_kernels.numba.attention import Stored, attend
 from agentkv_kernels.numba.numbers import narrowed
 
 f32, i32 = np.float32, np.int32
@@ -123,30 +123,17 @@ def update_ema(metadata, segment, mass, keep, gain, starts_at_mass):
 
 
 @njit(error_model="numpy", cache=True)
-def serve(
-    layer, like, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass
-):
-    """Write the new entries of a unit and its queries, and attend; see `serve_unit`."""
-    metadata, dense = table_at(layer[METADATA]), table_at(layer[DENSE])
-    heads, dim, per = layer[NUM_HEADS], layer[HEAD_DIM], layer[PER_SEQUENCE]
-    group = q.shape[0] // heads
-    for head in range(first_head, stop_head):
-        write_last(dense, KEYS, segment, head, keys[head], like)
-        write_last(dense, VALUES, segment, head, values[head], like)
-    if layer[QUERIES]:
-        queries, first_q = table_at(layer[QUERIES]), segment % per * heads * group
-        for j in range(first_head * group, stop_head * group):
-            write_last(queries, QUERY, segment // per, first_q + j, q[j], like)
-    extents = extents_of(metadata)
-    empty = np.zeros((4, extents.shape[1]), np.int64)
+def stored_in(layer, like):
+    """Return a layer's entries as a `Stored`.
+
+    Args:
+        like: array of the type that stands for the dtype of dense entries.
+    """
+    dense, dim = table_at(layer[DENSE]), layer[HEAD_DIM]
     no_codes = np.empty((0, dim), np.int8)
-    key_codes, value_codes, block_ids, code_extents = (
-        no_codes,
-        no_codes,
-        np.empty(0, np.int32),
-        empty,
-    )
-    key_exponents, value_exponents, block_extents = no_codes, no_codes, empty
+    nothing = np.zeros((4, extents_of(dense).shape[1]), np.int64)
+    key_codes, value_codes, key_exponents, value_exponents = no_codes, no_codes, no_codes, no_codes
+    block_ids, code_extents, block_extents = np.empty(0, np.int32), nothing, nothing
     if layer[CODES]:
         codes, scales = table_at(layer[CODES]), table_at(layer[SCALES])
         key_codes = flat_entries(codes, KEYS, dim, np.int8)
@@ -156,15 +143,7 @@ def serve(
         key_exponents = flat_entries(scales, KEYS, dim, np.int8)
         value_exponents = flat_entries(scales, VALUES, dim, np.int8)
         block_extents = extents_of(scales)
-    attend(
-        segment,
-        first_head,
-        stop_head,
-        heads,
-        q,
-        f32(factor),
-        sinks,
-        extents[COUNT, segment],
+    return Stored(
         flat_entries(dense, KEYS, dim, like.dtype),
         flat_entries(dense, VALUES, dim, like.dtype),
         extents_of(dense),
@@ -175,9 +154,44 @@ def serve(
         key_exponents,
         value_exponents,
         block_extents,
+    )
+
+
+@njit(error_model="numpy", cache=True)
+def attend_stored(layer, like, segment, first_head, stop_head, factor, q, sinks, output, mass):
+    """Attend in some heads of a segment over what it stores; the arguments are those of `serve`."""
+    count = extents_of(table_at(layer[METADATA]))[COUNT, segment]
+    attend(
+        segment,
+        first_head,
+        stop_head,
+        layer[NUM_HEADS],
+        q,
+        f32(factor),
+        sinks,
+        count,
+        stored_in(layer, like),
         output,
         mass,
     )
+
+
+@njit(error_model="numpy", cache=True)
+def serve(
+    layer, like, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass
+):
+    """Write the new entries of a unit and its queries, and attend; see `serve_unit`."""
+    dense, heads = table_at(layer[DENSE]), layer[NUM_HEADS]
+    group = q.shape[0] // heads
+    for head in range(first_head, stop_head):
+        write_last(dense, KEYS, segment, head, keys[head], like)
+        write_last(dense, VALUES, segment, head, values[head], like)
+    if layer[QUERIES]:
+        per = layer[PER_SEQUENCE]
+        queries, first_q = table_at(layer[QUERIES]), segment % per * heads * group
+        for j in range(first_head * group, stop_head * group):
+            write_last(queries, QUERY, segment // per, first_q + j, q[j], like)
+    attend_stored(layer, like, segment, first_head, stop_head, factor, q, sinks, output, mass)
 
 
 @njit(error_model="numpy", cache=True)

@@ -8,6 +8,8 @@ Shapes as in `layout`; G query heads per key-value head. A run is a sequence of 
 together in memory and share their scale.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -26,6 +28,24 @@ LONGEST_RUN = 128
 FIRST, STOP, BLOCK = range(3)
 """Columns of a run: its entries in the segment, and the block of their scales, -1 for dense
 ones."""
+
+
+class Stored(NamedTuple):
+    """Flat fields and extents of a layer's entries, as in `ragged.StoredEntries`.
+
+    Without quantized entries, their fields are empty and their extents zeros.
+    """
+
+    keys: Any
+    values: Any
+    dense_extents: Any
+    key_codes: Any
+    value_codes: Any
+    block_ids: Any
+    code_extents: Any
+    key_exponents: Any
+    value_exponents: Any
+    block_extents: Any
 
 
 @njit(error_model="numpy", cache=True)
@@ -51,28 +71,52 @@ def first_entry(extents, segment, head, heads):
     return heads * base + head * capacity + extents[START, segment]
 
 
+@njit(error_model="numpy", cache=True)
+def firsts_of(stored, segment, head, heads):
+    """Return the flat code, dense entry and block at which a head's entries of a segment begin, the
+    dense one as if the quantized entries were dense ones in front of it."""
+    first_dense = first_entry(stored.dense_extents, segment, head, heads)
+    return (
+        first_entry(stored.code_extents, segment, head, heads),
+        first_dense - np.int64(stored.code_extents[COUNT, segment]),
+        first_entry(stored.block_extents, segment, head, heads),
+    )
+
+
+@njit(error_model="numpy", fastmath=FAST, cache=True)
+def find_logits(query, stored, segment, head, heads, runs, num_runs, moved, s, tops):
+    """Write products of queries with all entries of one head to s (G, T); raise `tops` to the
+    largest.
+
+    Args:
+        query: (G, D) float32, times the scale and log2(e).
+        stored: a `Stored`.
+        runs: of the segment, `num_runs` of them.
+        moved: (G, D) float32, work space.
+        tops: (G,) float32.
+    """
+    first_code, first_dense, first_block = firsts_of(stored, segment, head, heads)
+    for r in range(num_runs):
+        t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+        if block < 0:
+            logits(query, stored.keys, first_dense + t, s, t, stop, tops)
+        else:
+            for j in range(query.shape[0]):
+                scaled(query, j, stored.key_exponents, first_block + block, moved)
+            logits(moved, stored.key_codes, first_code + t, s, t, stop, tops)
+
+
+@njit(error_model="numpy", cache=True)
+def runs_of(stored, segment, num_entries, runs):
+    """Call `find_runs` for a segment of a layer."""
+    num_coded = np.int64(stored.code_extents[COUNT, segment])
+    ids = stored.block_ids[first_entry(stored.code_extents, segment, 0, 1) :]
+    return find_runs(ids, num_coded, num_entries, runs)
+
+
 @njit(error_model="numpy", fastmath=FAST, cache=True)
 def attend(
-    segment,
-    first_head,
-    stop_head,
-    heads,
-    q,
-    factor,
-    sinks,
-    num_entries,
-    keys,
-    values,
-    dense_extents,
-    key_codes,
-    value_codes,
-    block_ids,
-    code_extents,
-    key_exponents,
-    value_exponents,
-    block_extents,
-    output,
-    mass,
+    segment, first_head, stop_head, heads, q, factor, sinks, num_entries, stored, output, mass
 ):
     """Attend in some heads of one segment; write `output`, and add to `mass` unless it is empty.
 
@@ -82,21 +126,16 @@ def attend(
         factor: scale * log2(e).
         sinks: (W * G,) float32, of the segment; (0,) for none.
         num_entries: T.
+        stored: a `Stored`.
         mass: (T,) float32, of the segment, or (0,).
-        others: flat fields and extents as in `ragged.StoredEntries`; without quantized entries,
-            empty fields and extents of zeros.
     """
     head_dim, group = q.shape[1], q.shape[0] // heads
     s, runs = np.empty((group, num_entries), f32), np.empty((num_entries, 3), i32)
     query, moved = np.empty((group, head_dim), f32), np.empty((group, head_dim), f32)
     out, tops = np.empty((group, head_dim), f32), np.empty(group, f32)
-    num_coded = np.int64(code_extents[COUNT, segment])
-    ids = block_ids[first_entry(code_extents, segment, 0, 1) :]
-    num_runs = find_runs(ids, num_coded, num_entries, runs)
+    num_runs = runs_of(stored, segment, num_entries, runs)
     for head in range(first_head, stop_head):
-        first_code = first_entry(code_extents, segment, head, heads)
-        first_dense = first_entry(dense_extents, segment, head, heads) - num_coded
-        first_block = first_entry(block_extents, segment, head, heads)
+        first_code, first_dense, first_block = firsts_of(stored, segment, head, heads)
         first_q = head * group
         for j in range(group):
             tops[j] = LOWEST
@@ -105,14 +144,7 @@ def attend(
             for i in range(head_dim):
                 query[j, i] = q[first_q + j, i] * factor
                 out[j, i] = f32(0.0)
-        for r in range(num_runs):
-            t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
-            if block < 0:
-                logits(query, keys, first_dense + t, s, t, stop, tops)
-            else:
-                for j in range(group):
-                    scaled(query, j, key_exponents, first_block + block, moved)
-                logits(moved, key_codes, first_code + t, s, t, stop, tops)
+        find_logits(query, stored, segment, head, heads, runs, num_runs, moved, s, tops)
         for j in range(group):
             total = softmax(s, j, num_entries, tops[j])
             if sinks.shape[0]:
@@ -128,12 +160,12 @@ def attend(
         for r in range(num_runs):
             t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
             if block < 0:
-                mix(s, t, stop, values, first_dense + t, out)
+                mix(s, t, stop, stored.values, first_dense + t, out)
                 continue
             moved[:] = f32(0.0)
-            mix(s, t, stop, value_codes, first_code + t, moved)
+            mix(s, t, stop, stored.value_codes, first_code + t, moved)
             for j in range(group):
-                scaled(moved, j, value_exponents, first_block + block, moved)
+                scaled(moved, j, stored.value_exponents, first_block + block, moved)
                 for i in range(head_dim):
                     out[j, i] += moved[j, i]
         output[first_q : first_q + group] = out

@@ -159,9 +159,10 @@ def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
 @pytest.mark.parametrize("name", ["window", "ada-snapkv", "conf-kv-int8"])
-def test_compiled_shares_are_those_in_torch(model_of, tokens, family, name):
+@pytest.mark.parametrize("form", ["int8", "dense"])
+def test_compiled_looks_are_those_in_torch(model_of, tokens, family, name, form):
     model = model_of(family)
-    cache = cache_of(model, name, Always(), blocks=3, block=2)
+    cache = cache_of(model, name, Always(), blocks=3, block=2, format=form)
     for seed, count in enumerate(CHUNKS):
         cache.feed(model, tokens(2, count, seed=seed))
     num_lent = 0
@@ -185,6 +186,11 @@ def test_compiled_shares_are_those_in_torch(model_of, tokens, family, name):
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
             assert not found[options["lent"]].any() and found.max() <= 1
             num_lent += len(lent)
+            attended = (
+                backend.attend_again(hot, segment, q, scale=0.3, sinks=sinks, others=())
+                for backend in (NUMBA, TORCH)
+            )
+            torch.testing.assert_close(*attended, atol=1e-6, rtol=1e-5)
     assert num_lent
 
 
