@@ -31,7 +31,7 @@ from agentkv.cache.look_back import Looks, SecondPass
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Found, SequenceSpans
-from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory, ColdMemoryError
+from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv.defaults import CHUNK, POLICY
@@ -185,7 +185,7 @@ class Cache(HookedCache):
             raise PolicyError(f"chunk must be at least 1 token; found {chunk}")
         value = named_policy(policy) if isinstance(policy, str) else policy
         parsed = default_budget(value) if budget is None else parse_budget(budget)
-        memory = _cold_memory(model, value, cold_folder, cold_limit)
+        memory = _cold_memory(value, cold_folder, cold_limit)
         attach(model)
         found = None if dtype is None else _dtype(dtype)
         return cls(
@@ -862,7 +862,7 @@ class Cache(HookedCache):
         given = named_policy(policy) if isinstance(policy, str) else policy
 
         def make(policy: Policy, **rest: Any) -> "Cache":
-            memory = _cold_memory(model, policy, cold_folder, cold_limit)
+            memory = _cold_memory(policy, cold_folder, cold_limit)
             return cls(model, policy=policy, cold_memory=memory, **rest)
 
         cache = load(make, inner, path, given)
@@ -892,7 +892,6 @@ class Cache(HookedCache):
 
 
 def _cold_memory(
-    model: PreTrainedModel,
     policy: Policy,
     folder: str | os.PathLike[str] | None,
     limit: int | str | None,
@@ -908,11 +907,6 @@ def _cold_memory(
     parsed = Bytes(limit) if isinstance(limit, int) else parse_budget(limit)
     if parsed is not None and not isinstance(parsed, Bytes):
         raise PolicyError(f"cold_limit must be bytes, such as '2GiB'; found {limit!r}")
-    if folder is not None and model.device.type != "cpu":
-        raise ColdMemoryError(
-            f"a cold tier in files serves a model on a CPU, and this one is on {model.device}; "
-            "leave cold_folder out"
-        )
     memory = ColdMemory(
         None if folder is None else Path(folder), None if parsed is None else parsed.count
     )

@@ -153,16 +153,16 @@ class SecondPass(HookedCache):
             return {}
         recall = layer.policy.policy.recall
         assert isinstance(recall, LookBack)
-        picks = [torch.arange(0, device=storage.device)] * storage.num_segments
+        picks = [torch.arange(0)] * storage.num_segments
         for segment in segments:
             sequence = segment // storage.layout.segments_per_sequence
-            num_seen = layer.fed[sequence]
+            num_seen, q, scale = layer.fed[sequence], queries[segment, None], attention.scale
+            sinks = _sinks_of(layer, segment, attention)
             picks[segment] = cold.best(
-                storage,
                 segment,
-                queries[segment, None],
-                scale=attention.scale,
-                sinks=_sinks_of(layer, segment, attention),
+                q,
+                scale=scale,
+                others=layer.backend.log_sums(storage, segment, q, scale=scale, sinks=sinks),
                 oldest=0 if window is None else num_seen - window,
                 blocks=recall.blocks,
                 block=recall.block,
@@ -171,7 +171,7 @@ class SecondPass(HookedCache):
         if recall.promotes:
             cold.promote(storage, picks)
             return {}
-        return {i: [cold.read(i, picks[i], queries.dtype)] for i in segments}
+        return {i: [cold.read(i, picks[i], queries.dtype).to(storage.device)] for i in segments}
 
 
 class _Tally:

@@ -44,6 +44,10 @@ class Dense:
         """Return a copy of the entries with these numbers (n,)."""
         return Dense(self.keys[:, :, index], self.values[:, :, index], self.positions[:, index])
 
+    def to(self, device: torch.device) -> "Dense":
+        """Return the entries on a device, themselves if they are there."""
+        return Dense(*(x.to(device) for x in (self.keys, self.values, self.positions)))
+
 
 @dataclass(frozen=True, slots=True)
 class Quantized:

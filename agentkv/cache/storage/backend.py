@@ -8,7 +8,7 @@ S segments of a sequence, N = B * S, W = H / S heads per segment, T entries of a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -225,16 +225,32 @@ class Backend:
 
     # ---- looking back
 
+    def log_sums(
+        self, storage: LayerStorage, segment: int, q: Tensor, *, scale: float, sinks: Tensor | None
+    ) -> Tensor:
+        """Return the logarithm of the sum of exp(logit) over a segment's entries and its sink.
+
+        Args:
+            q: of one token, (1, W * G, 1, D), rotated.
+            scale, sinks: as in `append_attend`; sinks of the segment's query heads.
+
+        Returns:
+            (W * G,) float32.
+        """
+        logits = _logits(storage, segment, q, scale)
+        if sinks is not None:
+            logits.append(sinks.to(torch.float32).view(*logits[0].shape[:2], 1))
+        return torch.cat(logits, dim=2).logsumexp(dim=2).flatten()
+
     def largest_shares(
         self,
         cold: LayerStorage,
-        hot: LayerStorage,
         segment: int,
         q: Tensor,
         *,
         lent: Sequence[int],
         scale: float,
-        sinks: Tensor | None,
+        others: Tensor,
     ) -> Tensor:
         """Return the largest share of attention that one token gives each cold entry of a segment.
 
@@ -243,22 +259,16 @@ class Backend:
         Args:
             q: (1, W * G, 1, D), rotated.
             lent: numbers of the cold entries that are hot as well; they have a share of 0.
-            scale, sinks: as in `append_attend`; sinks of the segment's query heads.
+            scale: factor on the logits before the softmax.
+            others: what `log_sums` returns for the hot entries.
 
         Returns:
             (T,) float32.
         """
-        [part] = cold.parts(segment)
-        newest = None
-        if lent:
-            newest = part.positions.amax(dim=1, keepdim=True)
-            newest = torch.maximum(newest, hot.positions(segment).max())
-            visible = part.positions.clone()
-            visible[:, lent] = torch.iinfo(visible.dtype).max
-            part = replace(part, positions=visible)
-        both = [part, *hot.parts(segment)]
-        shares = weights(q, both, scale=scale, q_positions=newest, sinks=sinks)
-        return shares[..., : part.num_entries].amax(dim=(0, 1, 2, 3))
+        [logits] = _logits(cold, segment, q, scale)
+        logits[..., lent] = -torch.inf
+        totals = torch.logaddexp(logits.logsumexp(dim=2), others.view(logits.shape[:2]))
+        return (logits - totals.unsqueeze(2)).exp().amax(dim=(0, 1))
 
     def best_blocks(
         self,
@@ -426,6 +436,12 @@ class Backend:
         append_quantized(storage, [pick.shape[0] for pick in picks], picked)
         storage.dense.keep(stays)
         storage.metadata.keep(orders)
+
+
+def _logits(storage: LayerStorage, segment: int, q: Tensor, scale: float) -> list[Tensor]:
+    """Return the logits (W, G, n) float32 of one token, part by part."""
+    grouped = q.to(torch.float32).view(storage.layout.num_heads, -1, q.shape[3]) * scale
+    return [grouped @ part.decode_keys()[0].mT for part in storage.parts(segment)]
 
 
 def by_segment(storage: LayerStorage, x: Tensor) -> Tensor:

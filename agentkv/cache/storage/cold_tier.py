@@ -1,5 +1,8 @@
 """The cold tier of a layer: entries that were evicted and may be fetched again.
 
+The entries are on the host: on the memory of a device they would free nothing. Digests are where
+the layer is, and scanned there.
+
 Shapes: S segments of each sequence, W heads per segment, G query heads per key-value head, T cold
 entries of a segment, D head size.
 """
@@ -22,6 +25,8 @@ from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import KEYS, VALUES
+
+HOST = torch.device("cpu")
 
 GROWTH = 0.25
 """Unused share of a cold tier that grows: laying it out anew copies all of it (our choice)."""
@@ -54,11 +59,11 @@ class ColdTier:
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
         layout = cold_layout_for(hot.layout, recall.format)
-        self._backend = backend_for(layout, num_q_heads, hot.device)
+        self._backend = backend_for(layout, num_q_heads, HOST)
         self.storage = LayerStorage(
             layout,
             batch=hot.batch,
-            device=hot.device,
+            device=HOST,
             meter=meter,
             growth=GROWTH,
             memory=memory,
@@ -145,7 +150,7 @@ class ColdTier:
         if self.index is not None:
             for segment, count in enumerate(counts):
                 if count:
-                    new = cold.positions(segment)[-count:]
+                    new = cold.positions(segment)[-count:].to(hot.device)
                     self.index.add(segment, new, read(KEYS, segment)[0])
 
     def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
@@ -154,21 +159,21 @@ class ColdTier:
         if not lent or not pick.shape[0]:
             return pick
         numbers = [lent.pop(place, -1) for place in hot.positions(segment)[pick].tolist()]
-        known = torch.tensor(numbers, device=pick.device)
+        known = torch.tensor(numbers)
         is_known = known >= 0
+        known, is_known_there = known[is_known], is_known.to(pick.device)
         for field in range(len(self.storage.metadata.fields)):
-            found = hot.metadata.entries(field, segment)[:, pick[is_known]]
-            self.storage.metadata.entries(field, segment)[:, known[is_known]] = found
-        return pick[~is_known]
+            found = hot.metadata.entries(field, segment)[:, pick[is_known_there]]
+            self.storage.metadata.entries(field, segment)[:, known] = found.to(HOST)
+        return pick[~is_known_there]
 
     def best(
         self,
-        hot: LayerStorage,
         segment: int,
         q: Tensor,
         *,
         scale: float,
-        sinks: Tensor | None,
+        others: Tensor,
         oldest: int,
         blocks: int,
         block: int,
@@ -177,46 +182,37 @@ class ColdTier:
 
         Args:
             q: (1, W * G, 1, D), rotated.
-            scale, sinks: as in `attend`; sinks of the segment's query heads.
+            scale, others: as in `Backend.largest_shares`.
             oldest: lowest position that the queries may see.
             blocks, block: as in `LookBack`.
         """
         lent = list(self.lent[segment].values())
         if self.index is None:
             scores = self._backend.largest_shares(
-                self.storage, hot, segment, q, lent=lent, scale=scale, sinks=sinks
+                self.storage, segment, q.to(HOST), lent=lent, scale=scale, others=others.to(HOST)
             )
         else:
-            scores = self._share_bounds(self.index, hot, segment, q, scale=scale, sinks=sinks)
+            scores = self._share_bounds(self.index, segment, q, scale, others)
         return self._backend.best_blocks(
             self.storage, segment, scores, lent=lent, oldest=oldest, blocks=blocks, block=block
         )
 
     def _share_bounds(
-        self,
-        index: Digests,
-        hot: LayerStorage,
-        segment: int,
-        q: Tensor,
-        *,
-        scale: float,
-        sinks: Tensor | None,
+        self, index: Digests, segment: int, q: Tensor, scale: float, others: Tensor
     ) -> Tensor:
         """Return for each entry the largest share, (T,), that its block would have if it had one
         entry, whose logit is the block's upper bound. The arguments are those of `best`."""
         heads = self.storage.layout.num_heads
         grouped = q.to(torch.float32).view(heads, -1, q.shape[3]) * scale
         bounds = index.upper_bounds(segment, grouped)
-        logits = [bounds, *(grouped @ part.decode_keys()[0].mT for part in hot.parts(segment))]
-        if sinks is not None:
-            logits.append(sinks.to(torch.float32).view(heads, -1, 1))
-        shares = torch.cat(logits, dim=2).softmax(dim=2)[..., : bounds.shape[2]].amax(dim=(0, 1))
+        totals = torch.logaddexp(bounds.logsumexp(dim=2), others.view(bounds.shape[:2]))
+        shares = (bounds - totals.unsqueeze(2)).exp().amax(dim=(0, 1))
         known, order = index.blocks(segment).sort()
         own = self.storage.positions(segment) // index.block
-        return shares[order][torch.searchsorted(known, own)]
+        return shares[order].to(HOST)[torch.searchsorted(known.to(HOST), own)]
 
     def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
-        """Return a decoded copy of a segment's entries, (1, W, n, D)."""
+        """Return a decoded copy of a segment's entries, (1, W, n, D), on the host."""
         [part] = self.storage.parts(segment)
         keys, values = part.pick(pick).decode(dtype)
         return Dense(keys, values, part.positions[:, pick])
@@ -252,7 +248,7 @@ class ColdTier:
             self.index.keep([self.storage.positions(segment) for segment in segments])
         for segment, lent in enumerate(self.lent):
             if lent:
-                self._lend(segment, torch.tensor(list(lent), device=self.storage.device))
+                self._lend(segment, torch.tensor(list(lent)))
 
     def lend_all(self, hot: LayerStorage) -> None:
         """Take what is hot and cold at once as lent, after both were filled anew."""
@@ -262,7 +258,7 @@ class ColdTier:
     def _lend(self, segment: int, places: Tensor) -> None:
         """Take the entries at some positions of a segment as lent, and no others."""
         positions = self.storage.positions(segment)
-        numbers = torch.isin(positions, places).nonzero().squeeze(1)
+        numbers = torch.isin(positions, places.to(HOST)).nonzero().squeeze(1)
         pairs = zip(positions[numbers].tolist(), numbers.tolist(), strict=True)
         self.lent[segment] = dict(pairs)
 
@@ -292,7 +288,7 @@ class ColdTier:
             assert [int(places[number]) for number in lent.values()] == list(lent), (
                 "another entry is lent"
             )
-            both = places[torch.isin(places, hot.positions(segment))].tolist()
+            both = places[torch.isin(places, hot.positions(segment).to(HOST))].tolist()
             assert set(both) <= set(lent), "an entry is hot and cold at once, and not lent"
             if self.index is not None:
                 is_dense = self.storage.codes is None

@@ -98,7 +98,8 @@ class Digests:
         """
         keep: list[Tensor | None] = []
         for segment, places in enumerate(positions):
-            stays = torch.isin(self.blocks(segment), places // self.block)
+            known = self.blocks(segment)
+            stays = torch.isin(known, (places // self.block).to(known.device))
             keep.append(None if bool(stays.all()) else stays.nonzero().squeeze(1))
         self.table.keep(keep)
 
@@ -109,6 +110,7 @@ class Digests:
             positions: (n,).
             keys: (W, n, D); None: they are quantized, which may leave the bounds.
         """
+        positions = positions.to(self.blocks(segment).device)
         blocks = torch.unique(positions // self.block)
         known, order = self.blocks(segment).sort()
         assert torch.equal(known.long(), blocks.long()), "another set of blocks has digests"
@@ -116,6 +118,7 @@ class Digests:
             rows = order[torch.searchsorted(blocks, positions // self.block)]
             low, high, exponents = (codes[:, rows] for codes in self._codes(segment))
             bounds = kernel.decode(low, high, exponents)
+            keys = keys.to(bounds[0].device)
             is_inside = (keys >= bounds[0]) & (keys <= bounds[1])
             assert bool(is_inside.all()), "a key is out of its block's bounds"
 

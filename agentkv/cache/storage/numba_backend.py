@@ -95,30 +95,32 @@ class NumbaBackend(Backend):
             hand_out_mass(storage, mass, observer)
         return output.to(dtype)
 
+    def log_sums(
+        self, storage: LayerStorage, segment: int, q: Tensor, *, scale: float, sinks: Tensor | None
+    ) -> Tensor:
+        rows = _rows(q)
+        sums = np.empty(rows.shape[0], np.float32)
+        address = storage.descriptor.address
+        look_kernels.log_sums(address, segment, scale * LOG2_E, rows, _sinks(sinks), sums)
+        return torch.from_numpy(sums)
+
     def largest_shares(
         self,
         cold: LayerStorage,
-        hot: LayerStorage,
         segment: int,
         q: Tensor,
         *,
         lent: Sequence[int],
         scale: float,
-        sinks: Tensor | None,
+        others: Tensor,
     ) -> Tensor:
-        form = hot.layout.format
-        if form is not None and form.name != "int8":
-            return super().largest_shares(
-                cold, hot, segment, q, lent=lent, scale=scale, sinks=sinks
-            )
-        shares = np.empty(cold.counts[segment], np.float32)
-        look_kernels.largest_shares(
+        shares = np.zeros(cold.counts[segment], np.float32)
+        look_kernels.raise_to_largest_shares(
             cold.descriptor.address,
-            hot.descriptor.address,
             segment,
             scale * LOG2_E,
             _rows(q),
-            _sinks(sinks),
+            others.numpy(),
             np.array(lent, np.int64),
             shares,
         )

@@ -16,64 +16,85 @@ f32, i32 = np.float32, np.int32
 
 
 @njit(error_model="numpy", fastmath=FAST, cache=True)
-def raise_to_largest_shares(cold, hot, like, segment, factor, q, sinks, hidden, shares):
-    """Raise `shares` to the largest share that a query head gives each cold entry; see
-    `largest_shares`."""
-    heads, dim = cold[NUM_HEADS], q.shape[1]
-    group = q.shape[0] // heads
-    num_cold, num_hot = shares.shape[0], extents_of(table_at(hot[METADATA]))[COUNT, segment]
-    of_cold, of_hot = stored_in(cold, like), stored_in(hot, like)
-    s, s_hot = np.empty((group, num_cold), f32), np.empty((group, num_hot), f32)
-    runs, runs_hot = np.empty((num_cold, 3), i32), np.empty((num_hot, 3), i32)
-    query, moved, tops = (
-        np.empty((group, dim), f32),
-        np.empty((group, dim), f32),
-        np.empty(group, f32),
-    )
-    num_runs = runs_of(of_cold, segment, num_cold, runs)
-    num_runs_hot = runs_of(of_hot, segment, num_hot, runs_hot)
-    for head in range(heads):
-        first_q = head * group
-        for j in range(group):
-            tops[j] = LOWEST
-            if sinks.shape[0]:
-                tops[j] = sinks[first_q + j] * LOG2_E
-            for i in range(dim):
-                query[j, i] = q[first_q + j, i] * f32(factor)
-        find_logits(query, of_cold, segment, head, heads, runs, num_runs, moved, s, tops)
-        find_logits(query, of_hot, segment, head, heads, runs_hot, num_runs_hot, moved, s_hot, tops)
-        for j in range(group):
-            for i in range(hidden.shape[0]):
-                s[j, hidden[i]] = LOWEST
-            total = softmax(s, j, num_cold, tops[j]) + softmax(s_hot, j, num_hot, tops[j])
-            if sinks.shape[0]:
-                total += power_of_two(f32(sinks[first_q + j] * LOG2_E - tops[j]))
-            share = f32(1.0) / total
-            for t in range(num_cold):
-                shares[t] = max(shares[t], s[j, t] * share)
+def logits_of(layer, like, segment, head, factor, q, s, tops):
+    """Write the binary logits of a head's queries and all entries of a segment to s (G, T), and
+    raise `tops` (G,) to the largest."""
+    group, dim, num_entries = s.shape[0], q.shape[1], s.shape[1]
+    stored = stored_in(layer, like)
+    query, moved = np.empty((group, dim), f32), np.empty((group, dim), f32)
+    runs = np.empty((num_entries, 3), i32)
+    for j in range(group):
+        for i in range(dim):
+            query[j, i] = q[head * group + j, i] * f32(factor)
+    num_runs = runs_of(stored, segment, num_entries, runs)
+    find_logits(query, stored, segment, head, layer[NUM_HEADS], runs, num_runs, moved, s, tops)
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
-def largest_shares(cold, hot, segment, factor, q, sinks, hidden, shares):
-    """Write the largest share of attention that a query head gives each cold entry of a segment.
+@njit(error_model="numpy", cache=True)
+def find_logits_of(layer, segment, head, factor, q, s, tops):
+    """Call `logits_of` for the dtype of a layer."""
+    if layer[DTYPE] == FLOAT32:
+        logits_of(layer, np.empty(1, np.float32), segment, head, factor, q, s, tops)
+    elif layer[DTYPE] == FLOAT16:
+        logits_of(layer, np.empty(1, np.int16), segment, head, factor, q, s, tops)
+    else:
+        logits_of(layer, np.empty(1, np.uint16), segment, head, factor, q, s, tops)
+
+
+@njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
+def log_sums(address, segment, factor, q, sinks, sums):
+    """Write the logarithm of the sum of exp(logit) over all entries of a segment, and the sink.
 
     Args:
-        cold, hot: addresses of the numbers of two `LayerDescriptor`s of one dtype.
+        address: address of the numbers of a `LayerDescriptor`.
         factor: float64, scale * log2(e).
         q: (W * G, D) float32.
         sinks: (W * G,) float32; (0,) for none.
-        hidden: numbers of cold entries that are not attended to, int64; their share is 0.
+        sums: (W * G,) float32; mutated.
+    """
+    layer = layer_at(address)
+    heads, count = layer[NUM_HEADS], extents_of(table_at(layer[METADATA]))[COUNT, segment]
+    group = q.shape[0] // heads
+    s, tops = np.empty((group, count), f32), np.empty(group, f32)
+    for head in range(heads):
+        for j in range(group):
+            tops[j] = LOWEST
+            if sinks.shape[0]:
+                tops[j] = sinks[head * group + j] * LOG2_E
+        find_logits_of(layer, segment, head, factor, q, s, tops)
+        for j in range(group):
+            total = softmax(s, j, count, tops[j])
+            if sinks.shape[0]:
+                total += power_of_two(f32(sinks[head * group + j] * LOG2_E - tops[j]))
+            sums[head * group + j] = tops[j] / LOG2_E + np.log(total)
+
+
+@njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
+def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares):
+    """Raise `shares` to the largest share of attention that a query head gives each entry.
+
+    Args:
+        address, factor, q: as in `log_sums`.
+        others: (W * G,) float32, the logarithm of the sum of exp(logit) over all other entries.
+        hidden: numbers of entries that are not attended to, int64.
         shares: (T,) float32; mutated.
     """
-    tier, layer = layer_at(cold), layer_at(hot)
-    shares[:] = f32(0.0)
-    rest = (segment, factor, q, sinks, hidden, shares)
-    if layer[DTYPE] == FLOAT32:
-        raise_to_largest_shares(tier, layer, np.empty(1, np.float32), *rest)
-    elif layer[DTYPE] == FLOAT16:
-        raise_to_largest_shares(tier, layer, np.empty(1, np.int16), *rest)
-    else:
-        raise_to_largest_shares(tier, layer, np.empty(1, np.uint16), *rest)
+    layer = layer_at(address)
+    heads, count = layer[NUM_HEADS], shares.shape[0]
+    group = q.shape[0] // heads
+    s, tops = np.empty((group, count), f32), np.empty(group, f32)
+    for head in range(heads):
+        for j in range(group):
+            tops[j] = others[head * group + j] * LOG2_E
+        find_logits_of(layer, segment, head, factor, q, s, tops)
+        for j in range(group):
+            for i in range(hidden.shape[0]):
+                s[j, hidden[i]] = LOWEST
+            total = softmax(s, j, count, tops[j])
+            total += power_of_two(f32(others[head * group + j] * LOG2_E - tops[j]))
+            share = f32(1.0) / total
+            for t in range(count):
+                shares[t] = max(shares[t], s[j, t] * share)
 
 
 @njit(error_model="numpy", cache=True, nogil=True)

@@ -178,9 +178,14 @@ def test_compiled_looks_are_those_in_torch(model_of, tokens, family, name, form)
             torch.manual_seed(segment)
             q = 3 * torch.randn(1, layout.num_heads * group, 1, layout.head_dim)
             sinks = None if heads is None else heads.view(per, -1)[segment % per]
-            options = {"lent": list(lent.values()), "scale": 0.3, "sinks": sinks}
+            sums = [
+                backend.log_sums(hot, segment, q, scale=0.3, sinks=sinks)
+                for backend in (NUMBA, TORCH)
+            ]
+            torch.testing.assert_close(*sums, atol=1e-5, rtol=1e-5)
+            options = {"lent": list(lent.values()), "scale": 0.3, "others": sums[0]}
             found, expected = (
-                backend.largest_shares(cold.storage, hot, segment, q, **options)
+                backend.largest_shares(cold.storage, segment, q, **options)
                 for backend in (NUMBA, TORCH)
             )
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
@@ -202,7 +207,7 @@ def test_digests_choose_the_blocks_with_the_highest_bounds(model_of, tokens, nam
     cache.feed(model, tokens(1, 90))
     seen = []
     for layer in cache.cache_layers:
-        layer.cold = _WatchedDigests(layer.cold, seen)
+        layer.cold = _WatchedDigests(layer.cold, layer.storage, seen)
     for seed in range(6):
         cache.feed(model, tokens(1, 1, seed=seed))
         cache.check()
@@ -215,25 +220,25 @@ def test_digests_choose_the_blocks_with_the_highest_bounds(model_of, tokens, nam
 class _WatchedDigests:
     """A cold tier that computes in loops which blocks it should choose."""
 
-    def __init__(self, tier, seen):
-        self._tier, self._seen = tier, seen
+    def __init__(self, tier, hot, seen):
+        self._tier, self._hot, self._seen = tier, hot, seen
 
     def __getattr__(self, name):
         return getattr(self._tier, name)
 
-    def best(self, hot, segment, q, *, scale, **rest):
-        expected = self._chosen_in_loops(hot, segment, q[0, :, 0].tolist(), scale)
+    def best(self, segment, q, *, scale, **rest):
+        expected = self._chosen_in_loops(segment, q[0, :, 0].tolist(), scale)
         num_lent = len(self._tier.lent[segment])
-        found = self._tier.best(hot, segment, q, scale=scale, **rest)
+        found = self._tier.best(segment, q, scale=scale, **rest)
         places = self._tier.storage.positions(segment)[found].tolist()
         self._seen.append((expected, set(places), num_lent))
         return found
 
-    def _chosen_in_loops(self, hot, segment, q, scale):
+    def _chosen_in_loops(self, segment, q, scale):
         index, lent = self._tier.index, self._tier.lent[segment]
         numbers = index.blocks(segment).tolist()
         bounds = [bound.tolist() for bound in decode(*index._codes(segment))]
-        _, keys = entries_in(hot, segment)
+        _, keys = entries_in(self._hot, segment)
         best = dict.fromkeys(numbers, 0.0)
         for i, query in enumerate(q):
             head = i * len(keys) // len(q)
@@ -257,21 +262,21 @@ def watch_best(cache):
     """Let every cold tier tell what it was asked and what it found."""
     seen = []
     for number, layer in enumerate(cache.cache_layers):
-        layer.cold = _Watched(layer.cold, number, seen)
+        layer.cold = _Watched(layer.cold, layer.storage, number, seen)
     return seen
 
 
 class _Watched:
-    def __init__(self, tier, layer, seen):
-        self._tier, self._layer, self._seen = tier, layer, seen
+    def __init__(self, tier, hot, layer, seen):
+        self._tier, self._hot, self._layer, self._seen = tier, hot, layer, seen
 
     def __getattr__(self, name):
         return getattr(self._tier, name)
 
-    def best(self, hot, segment, q, *, scale, **rest):
-        found = self._tier.best(hot, segment, q, scale=scale, **rest)
+    def best(self, segment, q, *, scale, **rest):
+        both = [entries_in(storage, segment) for storage in (self._tier.storage, self._hot)]
+        found = self._tier.best(segment, q, scale=scale, **rest)
         cold = self._tier.storage
-        both = [entries_in(storage, segment) for storage in (cold, hot)]
         where = set(cold.positions(segment)[found].tolist())
         self._seen.append((self._layer, *both, segment, q[0, :, 0].tolist(), scale, where))
         return found
@@ -665,3 +670,35 @@ def test_a_full_disk_is_told_and_the_cache_can_be_restored(model_of, tokens, tmp
     cache.restore(before)
     cache.check()
     cache.feed(model, tokens(1, 500))
+
+
+@torch.no_grad()
+@pytest.mark.gpu
+@pytest.mark.parametrize("digests", [False, True])
+def test_the_cold_tier_of_a_model_on_a_device_is_on_the_host(model_of, tokens, digests, tmp_path):
+    logits, kept = [], []
+    for device in ("cpu", "cuda"):
+        model = model_of("llama").to(device)
+        policy = agentkv.policy(
+            "lookback-int8", when="always", blocks=2, block=4, recent=4, digests=digests
+        )
+        cache = agentkv.Cache.for_model(model, policy=policy, budget=72)
+        for seed, count in enumerate(CHUNKS):
+            logits.append(cache.feed(model, tokens(2, count, seed=seed).to(device)).cpu())
+            cache.check()
+        cache.save(tmp_path / device)
+        loaded = agentkv.Cache.load(tmp_path / device, model)
+        loaded.reorder_cache(torch.tensor([1, 0]))
+        logits.append(loaded.feed(model, tokens(2, 1, seed=9).to(device)).cpu())
+        loaded.check()
+        kept.append([each.tolist() for head in loaded.kept(0) for each in head])
+        for each in (cache, loaded):
+            for layer in each.cache_layers:
+                hot, cold = layer.storage, layer.cold
+                assert hot.device.type == device and cold.storage.device.type == "cpu"
+                tables = cold.storage.tables.values()
+                assert all(x.device.type == "cpu" for table in tables for x in table.tensors)
+                assert cold.index is None or cold.index.table.tensors[0].device.type == device
+    half = len(logits) // 2
+    torch.testing.assert_close(logits[:half], logits[half:], atol=1e-3, rtol=1e-3)
+    assert kept[0] == kept[1]
