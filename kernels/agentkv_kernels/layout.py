@@ -59,7 +59,16 @@ FLOAT32, FLOAT16, BFLOAT16, OTHER = range(4)
 DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 """Numbers of the dtypes that compiled code reads."""
 
-FIRST_POSITION = 10
+FORMAT = 10
+"""Format of quantized entries in a layer descriptor: one of the next five."""
+
+NO_FORMAT, INT8, FP8, INT4, NF4 = range(5)
+"""Formats that compiled code reads."""
+
+FORMAT_NUMBERS = {None: NO_FORMAT, "int8": INT8, "fp8": FP8, "int4": INT4, "nf4": NF4}
+"""Numbers of the formats by name; None for a layer that quantizes nothing."""
+
+FIRST_POSITION = 11
 """From here on, a layer descriptor holds the next position of every sequence."""
 
 
@@ -253,7 +262,8 @@ class LayerDescriptor(Addressed):
         addresses = [0 if table is None else table.address for table in self._tables]
         head = [layout.num_heads, layout.head_dim, layout.segments_per_sequence]
         dtype = DTYPES.get(layout.dtype, OTHER)
-        numbers = [*head, layout.query_window, *addresses, dtype, *[0] * batch]
+        form = FORMAT_NUMBERS[None if layout.format is None else layout.format.name]
+        numbers = [*head, layout.query_window, *addresses, dtype, form, *[0] * batch]
         assert len(numbers) == FIRST_POSITION + batch
         self.numbers = array("q", numbers)
         self.address = self.numbers.buffer_info()[0]

@@ -115,12 +115,14 @@ def main() -> None:
     for chosen in settings.policies:
         policy = make_policy(chosen)
         acting = make_acting(settings, policy=chosen, model=local)
-        began, replies, peak = time.perf_counter(), [], 0
+        began, replies, peak, looks, cold = time.perf_counter(), [], 0, 0, 0
         for row, goal in encoded:
             cache = acting.new_cache()
             cache.label("goal", len(local.template.opening(goal)), pinned=settings.pins)
             replies += score_replies(local.model, cache, row)
             peak += cache.peak_nbytes
+            looks += cache.num_looks
+            cold += cache.cold_nbytes
         line = {
             "policy": chosen.row_name,
             "parameters": dict(policy.parameters),
@@ -131,7 +133,11 @@ def main() -> None:
             "pins": settings.pins,
             "cache_dtype": cache_dtype_for(settings, local),
             **summarize(replies, far=options.far),
+            "tokens": sum(len(row.ids) for row, _ in encoded),
+            "reply_tokens": sum(weight > 0 for row, _ in encoded for weight in row.weights),
+            "looks": looks,
             "peak_bytes": peak,
+            "cold_bytes": cold,
             "seconds": round(time.perf_counter() - began, 1),
             "model": settings.model,
             "versions": versions(),

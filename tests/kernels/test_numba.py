@@ -2,15 +2,22 @@
 
 import math
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import agentkv_kernels
+from agentkv.cache.storage.backend import Eviction
+from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.cache.storage.table import Meter
+from agentkv.policies.entries import DropOne
+from agentkv_kernels.formats import FORMATS
 from agentkv_kernels.layout import EMPTY, Layout
 
 
@@ -120,3 +127,47 @@ def test_a_process_that_was_forked_after_a_step_takes_steps_too():
         "os._exit(int(found != 4)) if not child else print(os.waitpid(child, 0)[1])"
     )
     assert in_a_process(code) == "0"
+
+
+@pytest.mark.parametrize("head_dim", [8, 34, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_read_as_torch_reads_it(name, dtype, head_dim):
+    torch.manual_seed(0)
+    layout = Layout(1, 2, head_dim, dtype, FORMATS[name], EMPTY, 0, False)
+    storage = LayerStorage(layout, batch=2, device=torch.device("cpu"), meter=Meter())
+    keys, values = (3 * torch.randn(2, 2, 300, head_dim, dtype=dtype) for _ in range(2))
+    keys[:, :, 7] = 0
+    NUMBA.append(storage, keys, values, first=[0, 0])
+    NUMBA.quantize_oldest(storage, [40, 40])
+    NUMBA.drop([Eviction([storage], i, DropOne(torch.tensor([70]))) for i in range(2)])
+    q, key, value = torch.randn(2, 6, 1, head_dim), *torch.randn(2, 2, 2, 1, head_dim)
+    options = {"first": [300, 300], "scale": 0.2, "sinks": None, "ema": None}
+    found = []
+    for backend in (NUMBA, TORCH):
+        received, own = Received(), storage.take([0, 1])
+        output = backend.append_attend(own, q, key, value, **options, observer=received)
+        found.append((output, received.mass))
+        own.check()
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-3)
+
+
+def test_compiled_code_is_kept_until_any_kernel_changes(tmp_path):
+    package = tmp_path / "agentkv_kernels"
+    shutil.copytree(
+        Path(agentkv_kernels.__file__).parent, package, ignore=lambda *_: ["__pycache__"]
+    )
+    code = (
+        "from agentkv_kernels.numba.arithmetic import power_of_two as power; import numpy as np;"
+        "power(np.float32(1.0)); print(sum(power.stats.cache_hits.values()))"
+    )
+
+    def hits():
+        return in_a_process(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}")
+
+    assert hits() == "0"
+    assert hits() == "1"
+    with (package / "layout.py").open("a") as file:
+        file.write("# another state\n")
+    assert hits() == "0"

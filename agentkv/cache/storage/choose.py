@@ -68,15 +68,18 @@ def backend_for(layout: Layout, num_q_heads: int, device: torch.device) -> Backe
         num_q_heads: query heads of a sequence.
     """
     wanted = choice_for(device).implementation
-    if layout.format is not None and layout.format.name != "int8":
-        return TORCH
     if wanted == "numba" and layout.dtype in DTYPES:
         # imported here because Numba takes half a second, and is optional
         from agentkv.cache.storage.numba_backend import NUMBA
 
         return NUMBA
     group = num_q_heads // (layout.segments_per_sequence * layout.num_heads)
-    if wanted == "triton" and not unsupported_by_triton(layout.dtype, group, layout.head_dim):
+    is_read = layout.format is None or layout.format.name == "int8"
+    if (
+        wanted == "triton"
+        and is_read
+        and not unsupported_by_triton(layout.dtype, group, layout.head_dim)
+    ):
         from agentkv.cache.storage.triton_backend import TRITON
 
         return TRITON

@@ -1,6 +1,6 @@
 """Backend for CPUs: one compiled call appends and attends, one drops entries of all layers.
 
-Serves dense entries in 32 and 16 bits, quantized ones in the format int8. Importing this module
+Serves dense entries in 32 and 16 bits and quantized ones in all formats. Importing this module
 imports Numba, which takes half a second.
 
 Shapes as in `backend`; R flat entries of the metadata.

@@ -5,7 +5,7 @@ Nothing is checked here: descriptors must be right, and entries must have capaci
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -21,6 +21,7 @@ from agentkv_kernels.layout import (
     SIZE,
     START,
 )
+from agentkv_kernels.numba.compiled import compiled
 
 
 @intrinsic
@@ -46,7 +47,7 @@ def move(typing_context, target, source, num_bytes):
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def table_at(address):
     """Return the numbers of a `TableDescriptor`."""
     head = carray(pointer(address), (EXTENTS,), np.int64)
@@ -54,27 +55,27 @@ def table_at(address):
     return carray(pointer(address), (size,), np.int64)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def extents_of(table):
     """Return (4, N) int64: base, capacity, start and count of every segment."""
     num_segments = table[NUM_SEGMENTS]
     return table[EXTENTS : EXTENTS + 4 * num_segments].reshape(4, num_segments)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def field_of(table, field, which):
     """Return `ADDRESS`, `HEADS` or `SIZE` of a field."""
     return table[EXTENTS + 4 * table[NUM_SEGMENTS] + 3 * field + which]
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def flat_entries(table, field, width, like):
     """Return (R, width), all flat entries of a field, in the dtype of `like`."""
     num_entries = field_of(table, field, HEADS) * extents_of(table)[CAPACITY].sum()
     return carray(pointer(field_of(table, field, ADDRESS)), (num_entries, width), like)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def has_capacity(table):
     """Return whether every segment has capacity for one more entry."""
     extents = extents_of(table)
@@ -84,7 +85,7 @@ def has_capacity(table):
     return True
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def entry_address(table, field, segment, head, entry):
     """Return the address of an entry, counted from the first one of its segment."""
     extents, heads = extents_of(table), field_of(table, field, HEADS)
@@ -93,7 +94,7 @@ def entry_address(table, field, segment, head, entry):
     return field_of(table, field, ADDRESS) + flat * field_of(table, field, SIZE)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def move_entries(table, segment, source, target, count):
     """Move `count` entries of a segment to another place in it, in all fields."""
     for field in range(table[NUM_FIELDS]):

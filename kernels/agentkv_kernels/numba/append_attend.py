@@ -7,7 +7,7 @@ Shapes as in `layout`; G query heads per key-value head.
 """
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from agentkv_kernels.layout import (
     BASE,
@@ -19,7 +19,9 @@ from agentkv_kernels.layout import (
     FIRST_POSITION,
     FLOAT16,
     FLOAT32,
+    FORMAT,
     HEAD_DIM,
+    KEY_SCALES,
     KEYS,
     METADATA,
     NUM_HEADS,
@@ -33,6 +35,7 @@ from agentkv_kernels.layout import (
     SIZE,
     START,
     TRACKED,
+    VALUE_SCALES,
     VALUES,
     WINDOW,
 )
@@ -45,13 +48,14 @@ from agentkv_kernels.numba.addresses import (
     pointer,
     table_at,
 )
-from agentkv_kernels.numba.attention import Stored, attend
+from agentkv_kernels.numba.attention import Coded, Dense, attend
+from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.numbers import narrowed
 
 f32, i32 = np.float32, np.int32
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def layer_at(address):
     """Return the numbers of a `LayerDescriptor`."""
     head = carray(pointer(address), (FIRST_POSITION,), np.int64)
@@ -59,7 +63,7 @@ def layer_at(address):
     return carray(pointer(address), (FIRST_POSITION + batch,), np.int64)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def can_append(layer):
     """Return whether every table of a layer has capacity for one more entry."""
     if not (has_capacity(table_at(layer[METADATA])) and has_capacity(table_at(layer[DENSE]))):
@@ -67,7 +71,7 @@ def can_append(layer):
     return layer[QUERIES] == 0 or has_capacity(table_at(layer[QUERIES]))
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def begin_entry(layer):
     """Count one more entry in every segment, with its position and a statistic of 0, and one more
     query of every sequence, dropping the oldest of a full window."""
@@ -98,7 +102,7 @@ def begin_entry(layer):
         extents[COUNT, sequence] += 1
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def write_last(table, field, segment, head, numbers, like):
     """Write float32 numbers (D,) to the last entry of a segment, in the dtype of `like`."""
     end = extents_of(table)[COUNT, segment] - 1
@@ -108,7 +112,7 @@ def write_last(table, field, segment, head, numbers, like):
         target[i] = narrowed(numbers[i], like[0])
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def update_ema(metadata, segment, mass, keep, gain, starts_at_mass):
     """Update the first tracked number of a segment's entries by their mass (T,), as `ema.Ema`
     defines."""
@@ -122,61 +126,57 @@ def update_ema(metadata, segment, mass, keep, gain, starts_at_mass):
         tracked[count - 1, 0] = mass[count - 1]
 
 
-@njit(error_model="numpy", cache=True)
-def stored_in(layer, like):
-    """Return a layer's entries as a `Stored`.
+@compiled()
+def bytes_of(table, field):
+    """Return all flat entries of a field as bytes, (R, bytes) int8."""
+    return flat_entries(table, field, field_of(table, field, SIZE), np.int8)
+
+
+@compiled()
+def dense_in(layer, like):
+    """Return the dense entries of a layer as a `Dense`.
 
     Args:
-        like: array of the type that stands for the dtype of dense entries.
+        like: array of the type that stands for their dtype.
     """
     dense, dim = table_at(layer[DENSE]), layer[HEAD_DIM]
-    no_codes = np.empty((0, dim), np.int8)
-    nothing = np.zeros((4, extents_of(dense).shape[1]), np.int64)
-    key_codes, value_codes, key_exponents, value_exponents = no_codes, no_codes, no_codes, no_codes
-    block_ids, code_extents, block_extents = np.empty(0, np.int32), nothing, nothing
-    if layer[CODES]:
-        codes, scales = table_at(layer[CODES]), table_at(layer[SCALES])
-        key_codes = flat_entries(codes, KEYS, dim, np.int8)
-        value_codes = flat_entries(codes, VALUES, dim, np.int8)
-        block_ids = flat_entries(codes, BLOCK_IDS, 1, np.int32).reshape(-1)
-        code_extents = extents_of(codes)
-        key_exponents = flat_entries(scales, KEYS, dim, np.int8)
-        value_exponents = flat_entries(scales, VALUES, dim, np.int8)
-        block_extents = extents_of(scales)
-    return Stored(
+    return Dense(
         flat_entries(dense, KEYS, dim, like.dtype),
         flat_entries(dense, VALUES, dim, like.dtype),
         extents_of(dense),
-        key_codes,
-        value_codes,
+    )
+
+
+@compiled()
+def coded_in(layer):
+    """Return the quantized entries of a layer as a `Coded`."""
+    nothing = np.zeros((4, extents_of(table_at(layer[DENSE])).shape[1]), np.int64)
+    empty, block_ids = np.empty((0, layer[HEAD_DIM]), np.int8), np.empty(0, np.int32)
+    if not layer[CODES]:
+        return Coded(layer[FORMAT], empty, empty, block_ids, nothing, empty, empty, nothing)
+    codes, where, key_scales, value_scales = (
+        table_at(layer[CODES]),
+        layer[CODES],
+        KEY_SCALES,
+        VALUE_SCALES,
+    )
+    if layer[SCALES]:
+        where, key_scales, value_scales = layer[SCALES], KEYS, VALUES
+        block_ids = flat_entries(codes, BLOCK_IDS, 1, np.int32).reshape(-1)
+    scales = table_at(where)
+    return Coded(
+        layer[FORMAT],
+        bytes_of(codes, KEYS),
+        bytes_of(codes, VALUES),
         block_ids,
-        code_extents,
-        key_exponents,
-        value_exponents,
-        block_extents,
+        extents_of(codes),
+        bytes_of(scales, key_scales),
+        bytes_of(scales, value_scales),
+        extents_of(scales),
     )
 
 
-@njit(error_model="numpy", cache=True)
-def attend_stored(layer, like, segment, first_head, stop_head, factor, q, sinks, output, mass):
-    """Attend in some heads of a segment over what it stores; the arguments are those of `serve`."""
-    count = extents_of(table_at(layer[METADATA]))[COUNT, segment]
-    attend(
-        segment,
-        first_head,
-        stop_head,
-        layer[NUM_HEADS],
-        q,
-        f32(factor),
-        sinks,
-        count,
-        stored_in(layer, like),
-        output,
-        mass,
-    )
-
-
-@njit(error_model="numpy", cache=True)
+@compiled()
 def serve(
     layer, like, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass
 ):
@@ -191,10 +191,23 @@ def serve(
         queries, first_q = table_at(layer[QUERIES]), segment % per * heads * group
         for j in range(first_head * group, stop_head * group):
             write_last(queries, QUERY, segment // per, first_q + j, q[j], like)
-    attend_stored(layer, like, segment, first_head, stop_head, factor, q, sinks, output, mass)
+    attend(
+        segment,
+        first_head,
+        stop_head,
+        heads,
+        q,
+        f32(factor),
+        sinks,
+        extents_of(table_at(layer[METADATA]))[COUNT, segment],
+        dense_in(layer, like),
+        coded_in(layer),
+        output,
+        mass,
+    )
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def serve_unit(
     layer,
     segment,
@@ -244,7 +257,7 @@ def serve_unit(
         update_ema(metadata, segment, mass, f32(keep), f32(gain), starts_at_mass)
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def append_attend(
     address,
     group,

@@ -7,8 +7,8 @@ Shapes: entries (R, D); q and out (G, D), one query head each; s and p (G, T), a
 """
 
 import numpy as np
-from numba import njit
 
+from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.numbers import widened
 
 f32, i32 = np.float32, np.int32
@@ -18,7 +18,7 @@ f32, i32 = np.float32, np.int32
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
-@njit(error_model="numpy", fastmath={"contract"}, cache=True)
+@compiled(fastmath={"contract"})
 def power_of_two(y):
     """Return 2 ** y of a float32 y <= 126, with a relative error up to 2.3e-7; 0 below -126."""
     magic = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer
@@ -37,7 +37,7 @@ def power_of_two(y):
     return f32(0.0) if y < f32(-126.0) else p * size
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def logits_of_one(q, j, keys, entry, s, t, stop, tops):
     """Write products of query j with entries from `entry` on to s[j, t:stop]; update tops[j]."""
     top = tops[j]
@@ -64,7 +64,7 @@ def logits_of_one(q, j, keys, entry, s, t, stop, tops):
     tops[j] = top
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def logits(q, keys, first, s, start, stop, tops):
     """Compute `logits_of_one` for all queries, two at a time."""
     group = q.shape[0]
@@ -99,7 +99,7 @@ def logits(q, keys, first, s, start, stop, tops):
         logits_of_one(q, group - 1, keys, first, s, start, stop, tops)
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def softmax(s, j, count, top):
     """Replace the first `count` of s[j] by 2 ** (s - top) and return their sum."""
     total = f32(0.0)
@@ -110,7 +110,7 @@ def softmax(s, j, count, top):
     return total
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def mix_into_one(p, j, t, stop, values, entry, out):
     """Add p[j, t:stop] times the entries from `entry` on to out[j]."""
     while t + 4 <= stop:
@@ -129,7 +129,7 @@ def mix_into_one(p, j, t, stop, values, entry, out):
         entry += 1
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def mix(p, start, stop, values, first, out):
     """Compute `mix_into_one` for all queries, two at a time."""
     group = out.shape[0]
@@ -152,7 +152,7 @@ def mix(p, start, stop, values, first, out):
         mix_into_one(p, group - 1, start, stop, values, first, out)
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def scaled(x, j, exponents, entry, out):
     """Write x[j] * 2 ** exponents[entry] to out[j], by the bits of a float32, for -126..127."""
     for i in range(x.shape[1]):

@@ -1,9 +1,5 @@
 """Numba: attention of one new token per segment over entries of mixed precision.
 
-Functions are compiled at their first call and cached on disk, beside these files or in
-`NUMBA_CACHE_DIR`. Numba recompiles a function when its own file is newer than the cached code, and
-does not look at the functions it calls: after editing one, touch the files that call it.
-
 Shapes as in `layout`; G query heads per key-value head. A run is a sequence of entries that lie
 together in memory and share their scale.
 """
@@ -11,10 +7,11 @@ together in memory and share their scale.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from agentkv_kernels.layout import BASE, CAPACITY, COUNT, START
+from agentkv_kernels.layout import BASE, CAPACITY, COUNT, INT8, START
 from agentkv_kernels.numba.arithmetic import FAST, logits, mix, power_of_two, scaled, softmax
+from agentkv_kernels.numba.compiled import compiled
+from agentkv_kernels.numba.unpack import add_arranged, arrange, unpack
 
 f32, i32 = np.float32, np.int32
 
@@ -30,25 +27,33 @@ FIRST, STOP, BLOCK = range(3)
 ones."""
 
 
-class Stored(NamedTuple):
-    """Flat fields and extents of a layer's entries, as in `ragged.StoredEntries`.
-
-    Without quantized entries, their fields are empty and their extents zeros.
-    """
+class Dense(NamedTuple):
+    """Flat fields and extents of a layer's dense entries, as in `ragged.DenseEntries`."""
 
     keys: Any
     values: Any
-    dense_extents: Any
-    key_codes: Any
-    value_codes: Any
+    extents: Any
+
+
+class Coded(NamedTuple):
+    """Flat fields and extents of a layer's quantized entries.
+
+    Codes and scales are bytes, int8. Without quantized entries, their fields are empty and their
+    extents zeros. Where each entry has its own scales, there are no block ids, and scales have the
+    extents of the codes.
+    """
+
+    format: Any
+    keys: Any
+    values: Any
     block_ids: Any
-    code_extents: Any
-    key_exponents: Any
-    value_exponents: Any
-    block_extents: Any
+    extents: Any
+    key_scales: Any
+    value_scales: Any
+    scale_extents: Any
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def find_runs(block_ids, num_coded, num_entries, runs):
     """Write the runs of a segment into `runs` (num_entries, 3) and return their number."""
     num_runs, t = 0, 0
@@ -64,59 +69,95 @@ def find_runs(block_ids, num_coded, num_entries, runs):
     return num_runs
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def first_entry(extents, segment, head, heads):
     """Return the flat entry at which a head's entries of a segment begin."""
     base, capacity = np.int64(extents[BASE, segment]), np.int64(extents[CAPACITY, segment])
     return heads * base + head * capacity + extents[START, segment]
 
 
-@njit(error_model="numpy", cache=True)
-def firsts_of(stored, segment, head, heads):
-    """Return the flat code, dense entry and block at which a head's entries of a segment begin, the
-    dense one as if the quantized entries were dense ones in front of it."""
-    first_dense = first_entry(stored.dense_extents, segment, head, heads)
-    return (
-        first_entry(stored.code_extents, segment, head, heads),
-        first_dense - np.int64(stored.code_extents[COUNT, segment]),
-        first_entry(stored.block_extents, segment, head, heads),
-    )
+@compiled()
+def runs_of(coded, segment, num_entries, runs):
+    """Call `find_runs` for a segment of a layer; return the runs of quantized entries, and all."""
+    num_coded = np.int64(coded.extents[COUNT, segment])
+    ids = coded.block_ids[first_entry(coded.extents, segment, 0, 1) :]
+    if coded.format > INT8:
+        ids = np.zeros(num_coded, i32)
+    num_runs = find_runs(ids, num_coded, num_entries, runs)
+    num_coded_runs = 0
+    while num_coded_runs < num_runs and runs[num_coded_runs, BLOCK] >= 0:
+        num_coded_runs += 1
+    return num_coded_runs, num_runs
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
-def find_logits(query, stored, segment, head, heads, runs, num_runs, moved, s, tops):
+@compiled(fastmath=FAST)
+def coded_logits(query, coded, segment, head, heads, runs, s, tops):
+    """Do the work of `find_logits` for quantized entries."""
+    moved, form = np.empty(query.shape, f32), coded.format
+    is_by_entry = form > INT8
+    unpacked = np.empty((LONGEST_RUN if is_by_entry else 0, query.shape[1]), f32)
+    first_code = first_entry(coded.extents, segment, head, heads)
+    first_block = first_entry(coded.scale_extents, segment, head, heads)
+    if is_by_entry:
+        arrange(query, form, moved)
+    for r in range(runs.shape[0]):
+        t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+        if is_by_entry:
+            unpack(coded.keys, coded.key_scales, first_code + t, stop - t, form, unpacked)
+            logits(moved, unpacked, 0, s, t, stop, tops)
+        else:
+            for j in range(query.shape[0]):
+                scaled(query, j, coded.key_scales, first_block + block, moved)
+            logits(moved, coded.keys, first_code + t, s, t, stop, tops)
+
+
+@compiled(fastmath=FAST)
+def mix_coded(p, coded, segment, head, heads, runs, out):
+    """Add weights p (G, T) times the values of quantized entries to `out` (G, D)."""
+    moved, form = np.zeros(out.shape, f32), coded.format
+    is_by_entry = form > INT8
+    unpacked = np.empty((LONGEST_RUN if is_by_entry else 0, out.shape[1]), f32)
+    first_code = first_entry(coded.extents, segment, head, heads)
+    first_block = first_entry(coded.scale_extents, segment, head, heads)
+    for r in range(runs.shape[0]):
+        t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
+        if is_by_entry:
+            unpack(coded.values, coded.value_scales, first_code + t, stop - t, form, unpacked)
+            mix(p, t, stop, unpacked, 0, moved)
+            continue
+        moved[:] = f32(0.0)
+        mix(p, t, stop, coded.values, first_code + t, moved)
+        for j in range(out.shape[0]):
+            scaled(moved, j, coded.value_scales, first_block + block, moved)
+            for i in range(out.shape[1]):
+                out[j, i] += moved[j, i]
+    if is_by_entry:
+        add_arranged(moved, form, out)
+
+
+@compiled(fastmath=FAST)
+def find_logits(query, dense, coded, segment, head, heads, runs, num_coded_runs, s, tops):
     """Write products of queries with all entries of one head to s (G, T); raise `tops` to the
     largest.
 
     Args:
         query: (G, D) float32, times the scale and log2(e).
-        stored: a `Stored`.
-        runs: of the segment, `num_runs` of them.
-        moved: (G, D) float32, work space.
+        dense, coded: a `Dense` and a `Coded`.
+        runs: of the segment, the first `num_coded_runs` of them of quantized entries.
         tops: (G,) float32.
     """
-    first_code, first_dense, first_block = firsts_of(stored, segment, head, heads)
-    for r in range(num_runs):
-        t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
-        if block < 0:
-            logits(query, stored.keys, first_dense + t, s, t, stop, tops)
-        else:
-            for j in range(query.shape[0]):
-                scaled(query, j, stored.key_exponents, first_block + block, moved)
-            logits(moved, stored.key_codes, first_code + t, s, t, stop, tops)
+    if num_coded_runs:
+        coded_logits(query, coded, segment, head, heads, runs[:num_coded_runs], s, tops)
+    first_dense = first_entry(dense.extents, segment, head, heads)
+    first_dense -= np.int64(coded.extents[COUNT, segment])
+    for r in range(num_coded_runs, runs.shape[0]):
+        t, stop = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])
+        logits(query, dense.keys, first_dense + t, s, t, stop, tops)
 
 
-@njit(error_model="numpy", cache=True)
-def runs_of(stored, segment, num_entries, runs):
-    """Call `find_runs` for a segment of a layer."""
-    num_coded = np.int64(stored.code_extents[COUNT, segment])
-    ids = stored.block_ids[first_entry(stored.code_extents, segment, 0, 1) :]
-    return find_runs(ids, num_coded, num_entries, runs)
-
-
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def attend(
-    segment, first_head, stop_head, heads, q, factor, sinks, num_entries, stored, output, mass
+    segment, first_head, stop_head, heads, q, factor, sinks, num_entries, dense, coded, output, mass
 ):
     """Attend in some heads of one segment; write `output`, and add to `mass` unless it is empty.
 
@@ -126,16 +167,16 @@ def attend(
         factor: scale * log2(e).
         sinks: (W * G,) float32, of the segment; (0,) for none.
         num_entries: T.
-        stored: a `Stored`.
+        dense, coded: a `Dense` and a `Coded`.
         mass: (T,) float32, of the segment, or (0,).
     """
     head_dim, group = q.shape[1], q.shape[0] // heads
-    s, runs = np.empty((group, num_entries), f32), np.empty((num_entries, 3), i32)
-    query, moved = np.empty((group, head_dim), f32), np.empty((group, head_dim), f32)
-    out, tops = np.empty((group, head_dim), f32), np.empty(group, f32)
-    num_runs = runs_of(stored, segment, num_entries, runs)
+    s, all_runs = np.empty((group, num_entries), f32), np.empty((num_entries, 3), i32)
+    query, out = np.empty((group, head_dim), f32), np.empty((group, head_dim), f32)
+    tops = np.empty(group, f32)
+    num_coded_runs, num_runs = runs_of(coded, segment, num_entries, all_runs)
+    runs = all_runs[:num_runs]
     for head in range(first_head, stop_head):
-        first_code, first_dense, first_block = firsts_of(stored, segment, head, heads)
         first_q = head * group
         for j in range(group):
             tops[j] = LOWEST
@@ -144,7 +185,7 @@ def attend(
             for i in range(head_dim):
                 query[j, i] = q[first_q + j, i] * factor
                 out[j, i] = f32(0.0)
-        find_logits(query, stored, segment, head, heads, runs, num_runs, moved, s, tops)
+        find_logits(query, dense, coded, segment, head, heads, runs, num_coded_runs, s, tops)
         for j in range(group):
             total = softmax(s, j, num_entries, tops[j])
             if sinks.shape[0]:
@@ -157,15 +198,11 @@ def attend(
                 share = f32(1.0) / f32(q.shape[0])
                 for entry in range(num_entries):
                     mass[entry] += s[j, entry] * share
-        for r in range(num_runs):
-            t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
-            if block < 0:
-                mix(s, t, stop, stored.values, first_dense + t, out)
-                continue
-            moved[:] = f32(0.0)
-            mix(s, t, stop, stored.value_codes, first_code + t, moved)
-            for j in range(group):
-                scaled(moved, j, stored.value_exponents, first_block + block, moved)
-                for i in range(head_dim):
-                    out[j, i] += moved[j, i]
+        if num_coded_runs:
+            mix_coded(s, coded, segment, head, heads, runs[:num_coded_runs], out)
+        first_dense = first_entry(dense.extents, segment, head, heads)
+        first_dense -= np.int64(coded.extents[COUNT, segment])
+        for r in range(num_coded_runs, num_runs):
+            t, stop = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])
+            mix(s, t, stop, dense.values, first_dense + t, out)
         output[first_q : first_q + group] = out

@@ -7,12 +7,13 @@ import math
 
 import numpy as np
 import torch
-from numba import carray, njit
+from numba import carray
 from torch import Tensor
 
 from agentkv_kernels.confidence import FAR
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
+from agentkv_kernels.numba.compiled import compiled
 
 f32, i32 = np.float32, np.int32
 
@@ -32,7 +33,7 @@ def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
     return found
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def key_of(bits):
     """Return an integer that orders as the float32 with these bits does, NaN beyond infinity.
 
@@ -41,7 +42,7 @@ def key_of(bits):
     return bits ^ ((bits >> i32(31)) & i32(0x7FFFFFFF))
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def best_of(bits, start, stop):
     """Return the largest key."""
     best = i32(-(2**31))
@@ -50,7 +51,7 @@ def best_of(bits, start, stop):
     return best
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def two_best_of(bits, start, stop, first, second):
     """Return the two largest keys, counting `first` and `second`."""
     for t in range(start, stop):
@@ -62,7 +63,7 @@ def two_best_of(bits, start, stop, first, second):
     return first, second
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def sums_of(logits, start, stop, top):
     """Return the sums of e ** d and d e ** d, where d = logit - top, at least -`FAR`."""
     total = inner = f32(0.0)
@@ -76,7 +77,7 @@ def sums_of(logits, start, stop, top):
     return total, inner
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def value_of(key, at):
     """Return the float32 of a key; `at` is one number of memory, as float32 and as int32."""
     numbers, bits = at
@@ -84,7 +85,7 @@ def value_of(key, at):
     return numbers[0]
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def read(address, batch, size, step, w_entropy, w_gap, w_top, output):
     """Write the confidence of sequences of `size` logits, `step` apart.
 

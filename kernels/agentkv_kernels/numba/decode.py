@@ -10,7 +10,7 @@ Numbers and shapes as in `decoder`.
 import math
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from agentkv_kernels.decoder import (
     ACTIVATED,
@@ -76,6 +76,7 @@ from agentkv_kernels.layout import METADATA, NUM_HEADS, NUM_SEGMENTS, PER_SEQUEN
 from agentkv_kernels.numba import atomics
 from agentkv_kernels.numba.addresses import pointer, table_at
 from agentkv_kernels.numba.append_attend import begin_entry, can_append, layer_at, serve_unit
+from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.linear import (
     add_bias,
     gated,
@@ -98,19 +99,19 @@ PIECES_PER_THREAD = 4
 """Pieces of a product per thread, so that threads end together even if one is interrupted."""
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def take(counters, phase):
     """Return the number of the next piece of a phase."""
     return atomics.add(counters + 8 * COUNTER_STRIDE * phase, 1)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def done(counters, phase):
     """Count a piece of a phase as done."""
     atomics.add(counters + 8 * (COUNTER_STRIDE * phase + COUNTER_STRIDE // 2), 1)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def wait(counters, phase, num_pieces):
     """Wait until all pieces of a phase are done."""
     place = counters + 8 * (COUNTER_STRIDE * phase + COUNTER_STRIDE // 2)
@@ -122,7 +123,7 @@ def wait(counters, phase, num_pieces):
             atomics.give_way()
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def num_pieces_of(rows, threads):
     """Return into how many pieces a product with `rows` rows is cut."""
     if threads == 1:
@@ -130,13 +131,13 @@ def num_pieces_of(rows, threads):
     return max(1, min(rows // LEAST_ROWS, PIECES_PER_THREAD * threads))
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def start_of(piece, num_pieces, rows):
     """Return the first row of a piece, a multiple of 4; the end for the number of pieces."""
     return rows if piece == num_pieces else rows * piece // num_pieces // 4 * 4
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def normed_stream(step, decoder, weight, like, out):
     """Write the norm of the residual stream to `out` (B, d)."""
     hidden = decoder[HIDDEN]
@@ -147,7 +148,7 @@ def normed_stream(step, decoder, weight, like, out):
         rms_norm(x[token], own, f32(constants[EPSILON]), out[token])
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def project(weight, bias, x, rows, first, stop, out, like):
     """Write columns first..stop - 1 of a linear layer with `rows` outputs to `out` (B, rows)."""
     if first < stop:
@@ -156,7 +157,7 @@ def project(weight, bias, x, rows, first, stop, out, like):
         add_bias(weights_at(bias, rows, like), first, stop, out)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def project_qkv(weights, x, first, stop, q, keys, values, like):
     """Project columns first..stop - 1 of the queries, keys and values, counted through."""
     at = q.shape[1]
@@ -168,7 +169,7 @@ def project_qkv(weights, x, first, stop, q, keys, values, like):
     project(weights[V_WEIGHT], weights[V_BIAS], x, size, low, high, values, like)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def add_projection(weight, bias, x, first, stop, scratch, stream, like):
     """Add columns first..stop - 1 of a linear layer to the residual stream (B, d)."""
     project(weight, bias, x, stream.shape[1], first, stop, scratch, like)
@@ -177,7 +178,7 @@ def add_projection(weight, bias, x, first, stop, scratch, stream, like):
             stream[token, i] += scratch[token, i]
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def write_rotation(decoder, position, scale, cosines, sines):
     """Write the rotary cosines and sines (D / 2,) of a position."""
     frequencies = carray(pointer(decoder[FREQUENCIES]), cosines.shape, np.float32)
@@ -187,7 +188,7 @@ def write_rotation(decoder, position, scale, cosines, sines):
         sines[i] = f32(math.sin(angle)) * scale
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def is_whole(step, at):
     """Return whether a unit must be a whole segment, because its heads share statistics."""
     masses = carray(pointer(step[MASSES]), (at + 1,), np.int64)
@@ -195,7 +196,7 @@ def is_whole(step, at):
     return masses[at] != 0 or emas[at, 1] != 0.0
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def num_units_of(step, at):
     """Return the number of units of a cache in a layer, by the number of its descriptor."""
     descriptors = carray(pointer(step[LAYER_DESCRIPTORS]), (at + 1,), np.int64)
@@ -204,7 +205,7 @@ def num_units_of(step, at):
     return segments if is_whole(step, at) else segments * layer[NUM_HEADS]
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def attend_unit(step, decoder, constants, weights, layer_idx, unit, like):
     """Norm and rotate the queries and keys of a unit of a layer, append, and attend.
 
@@ -274,7 +275,7 @@ def attend_unit(step, decoder, constants, weights, layer_idx, unit, like):
     )
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def can_begin(address):
     """Return whether all tables of a step's layers have capacity for one more entry."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
@@ -286,7 +287,7 @@ def can_begin(address):
     return True
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def begin(address, like):
     """Begin an entry in all layers, read the embeddings, and set the counters to 0."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
@@ -306,7 +307,7 @@ def begin(address, like):
     carray(pointer(step[COUNTERS]), (num_phases * COUNTER_STRIDE,), np.int64)[:] = 0
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def work(address, like):
     """Walk through all phases of a step that has begun; return when all of it is done."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)

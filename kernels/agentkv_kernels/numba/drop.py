@@ -5,7 +5,7 @@ All segments of a table move their entries to the same side, so that equal segme
 """
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from agentkv_kernels.layout import (
     CAPACITY,
@@ -18,9 +18,10 @@ from agentkv_kernels.layout import (
     START,
 )
 from agentkv_kernels.numba.addresses import extents_of, move_entries, pointer, table_at
+from agentkv_kernels.numba.compiled import compiled
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def drop(layers, entries, spare):
     """Drop at most one entry of every segment of every layer.
 
@@ -47,13 +48,14 @@ def drop(layers, entries, spare):
             in_codes = np.where(own < num_coded, own, -1)
             in_dense = np.where(own < num_coded, -1, own - num_coded)
             needs_tidying |= drop_from_table(codes, in_codes, spare)
-            needs_tidying |= has_sparse_blocks(codes, table_at(head[SCALES]))
+            if head[SCALES]:
+                needs_tidying |= has_sparse_blocks(codes, table_at(head[SCALES]))
         needs_tidying |= drop_from_table(dense, in_dense, spare)
         needs_tidying |= drop_from_table(metadata, own, spare)
     return needs_tidying
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def drop_from_table(table, entries, spare):
     """Apply `drop` to one table."""
     extents, balance, has_excess = extents_of(table), 0, False
@@ -73,7 +75,7 @@ def drop_from_table(table, entries, spare):
     return has_excess
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def keep(layers, masks, spare):
     """Keep only some entries of every segment of every layer.
 
@@ -99,13 +101,14 @@ def keep(layers, masks, spare):
             for segment in range(num_segments):
                 in_dense[segment] += num_coded[segment] if own[segment] else 0
             needs_tidying |= keep_in_table(codes, own, spare)
-            needs_tidying |= has_sparse_blocks(codes, table_at(head[SCALES]))
+            if head[SCALES]:
+                needs_tidying |= has_sparse_blocks(codes, table_at(head[SCALES]))
         needs_tidying |= keep_in_table(dense, in_dense, spare)
         needs_tidying |= keep_in_table(metadata, own, spare)
     return needs_tidying
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def keep_in_table(table, masks, spare):
     """Apply `keep` to one table."""
     extents, balance, has_excess = extents_of(table), 0, False
@@ -127,7 +130,7 @@ def keep_in_table(table, masks, spare):
     return has_excess
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def compact(table, segment, mask, move_older):
     """Move the entries that stay together, run by run, to the end of the segment or its start."""
     extents = extents_of(table)
@@ -153,14 +156,14 @@ def compact(table, segment, mask, move_older):
     extents[COUNT, segment] = num_kept
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def has_excess_capacity(extents, segment, spare):
     """Return whether a segment has more unused capacity than `spare`."""
     capacity, count = extents[CAPACITY, segment], extents[COUNT, segment]
     return capacity > count + spare or (capacity > 0 and not count)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def has_sparse_blocks(codes, scales):
     """Return whether some segment has more than twice the blocks of scales that its entries
     fill."""

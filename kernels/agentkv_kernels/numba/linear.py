@@ -9,23 +9,24 @@ Shapes: B tokens; weights (outputs, inputs); D head size.
 import math
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
+from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.numbers import widened
 
 f32 = np.float32
 LOG2_E = f32(1.4426950408889634)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def weights_at(address, size, like):
     """Return weights (size,) in the dtype of `like`; (0,) if the address is 0."""
     return carray(pointer(address), (size if address else 0,), like.dtype)
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def products(weight, width, x, first, stop, out):
     """Write x (B, width) times rows first..stop - 1 of a flat weight to the same columns of `out`.
 
@@ -60,7 +61,7 @@ def products(weight, width, x, first, stop, out):
         row += 1
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def add_bias(bias, first, stop, out):
     """Add a bias to columns first..stop - 1 of `out` (B, outputs); nothing if it is (0,)."""
     if bias.shape[0]:
@@ -69,7 +70,7 @@ def add_bias(bias, first, stop, out):
                 out[token, row] += widened(bias[row])
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def rms_norm(x, weight, epsilon, out):
     """Write the RMS norm of x (n,) to `out`, which may be x."""
     total = f32(0.0)
@@ -80,7 +81,7 @@ def rms_norm(x, weight, epsilon, out):
         out[i] = x[i] * share * widened(weight[i])
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def rotate(x, cosines, sines):
     """Rotate a head (D,) in place; channel i and channel i + D / 2 are a pair."""
     half = cosines.shape[0]
@@ -90,7 +91,7 @@ def rotate(x, cosines, sines):
         x[i + half] = b * cosines[i] + a * sines[i]
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def gated(gate, up, first, stop):
     """Replace columns first..stop - 1 of `gate` (B, m) by SiLU(gate) * up."""
     for token in range(gate.shape[0]):

@@ -4,33 +4,33 @@ Shapes as in `layout`; T cold entries of a segment, D head size, G query heads p
 """
 
 import numpy as np
-from numba import njit
 
 from agentkv_kernels.layout import COUNT, DTYPE, FLOAT16, FLOAT32, METADATA, NUM_HEADS
 from agentkv_kernels.numba.addresses import extents_of, table_at
-from agentkv_kernels.numba.append_attend import attend_stored, layer_at, stored_in
+from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two, softmax
-from agentkv_kernels.numba.attention import LOG2_E, LOWEST, find_logits, runs_of
+from agentkv_kernels.numba.attention import LOG2_E, LOWEST, attend, find_logits, runs_of
+from agentkv_kernels.numba.compiled import compiled
 
 f32, i32 = np.float32, np.int32
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True)
+@compiled(fastmath=FAST)
 def logits_of(layer, like, segment, head, factor, q, s, tops):
     """Write the binary logits of a head's queries and all entries of a segment to s (G, T), and
     raise `tops` (G,) to the largest."""
     group, dim, num_entries = s.shape[0], q.shape[1], s.shape[1]
-    stored = stored_in(layer, like)
-    query, moved = np.empty((group, dim), f32), np.empty((group, dim), f32)
-    runs = np.empty((num_entries, 3), i32)
+    dense, coded = dense_in(layer, like), coded_in(layer)
+    query, runs = np.empty((group, dim), f32), np.empty((num_entries, 3), i32)
     for j in range(group):
         for i in range(dim):
             query[j, i] = q[head * group + j, i] * f32(factor)
-    num_runs = runs_of(stored, segment, num_entries, runs)
-    find_logits(query, stored, segment, head, layer[NUM_HEADS], runs, num_runs, moved, s, tops)
+    num_coded, num_runs = runs_of(coded, segment, num_entries, runs)
+    heads = layer[NUM_HEADS]
+    find_logits(query, dense, coded, segment, head, heads, runs[:num_runs], num_coded, s, tops)
 
 
-@njit(error_model="numpy", cache=True)
+@compiled()
 def find_logits_of(layer, segment, head, factor, q, s, tops):
     """Call `logits_of` for the dtype of a layer."""
     if layer[DTYPE] == FLOAT32:
@@ -41,7 +41,7 @@ def find_logits_of(layer, segment, head, factor, q, s, tops):
         logits_of(layer, np.empty(1, np.uint16), segment, head, factor, q, s, tops)
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
+@compiled(fastmath=FAST, nogil=True)
 def log_sums(address, segment, factor, q, sinks, sums):
     """Write the logarithm of the sum of exp(logit) over all entries of a segment, and the sink.
 
@@ -69,7 +69,7 @@ def log_sums(address, segment, factor, q, sinks, sums):
             sums[head * group + j] = tops[j] / LOG2_E + np.log(total)
 
 
-@njit(error_model="numpy", fastmath=FAST, cache=True, nogil=True)
+@compiled(fastmath=FAST, nogil=True)
 def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares):
     """Raise `shares` to the largest share of attention that a query head gives each entry.
 
@@ -97,7 +97,7 @@ def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares)
                 shares[t] = max(shares[t], s[j, t] * share)
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def best_blocks(positions, scores, hidden, oldest, num_blocks, block):
     """Return the numbers of the entries in the best blocks; see `look.best_blocks`.
 
@@ -131,7 +131,7 @@ def best_blocks(positions, scores, hidden, oldest, num_blocks, block):
     return found[np.argsort(positions[found], kind="mergesort")]
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def attend_hot(address, segment, factor, q, sinks, output):
     """Attend with one token over all entries of a segment, its own included; write `output`.
 
@@ -142,10 +142,13 @@ def attend_hot(address, segment, factor, q, sinks, output):
         sinks: (W * G,) float32; (0,) for none.
     """
     layer = layer_at(address)
-    rest = (segment, 0, layer[NUM_HEADS], factor, q, sinks, output, np.empty(0, np.float32))
+    count = extents_of(table_at(layer[METADATA]))[COUNT, segment]
+    heads, nothing = layer[NUM_HEADS], np.empty(0, np.float32)
+    own = (segment, 0, heads, heads, q, f32(factor), sinks, count)
+    coded = coded_in(layer)
     if layer[DTYPE] == FLOAT32:
-        attend_stored(layer, np.empty(1, np.float32), *rest)
+        attend(*own, dense_in(layer, np.empty(1, np.float32)), coded, output, nothing)
     elif layer[DTYPE] == FLOAT16:
-        attend_stored(layer, np.empty(1, np.int16), *rest)
+        attend(*own, dense_in(layer, np.empty(1, np.int16)), coded, output, nothing)
     else:
-        attend_stored(layer, np.empty(1, np.uint16), *rest)
+        attend(*own, dense_in(layer, np.empty(1, np.uint16)), coded, output, nothing)

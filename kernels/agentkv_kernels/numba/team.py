@@ -11,9 +11,9 @@ import threading
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from agentkv_kernels.numba import atomics
+from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.decode import work
 
 OPEN, SERIAL, KIND, SIZE, INSIDE = 0, 1, 2, 3, 8
@@ -25,7 +25,7 @@ PATIENCE = 300_000
 """Looks at the control block before a helper sleeps: most of a millisecond (our choice)."""
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def lead(control, step, kind, size, like):
     """Do a step that has begun, with helpers.
 
@@ -45,7 +45,7 @@ def lead(control, step, kind, size, like):
         pass
 
 
-@njit(error_model="numpy", cache=True, nogil=True)
+@compiled(nogil=True)
 def help(control, number, kind, like, patience):
     """Help with every step of one dtype, until none was open for a while or another dtype is.
 
