@@ -182,7 +182,7 @@ class RunSettings(_Settings):
     budget: int | str | None = None
     """Budget of every policy that does not bring its own: tokens per layer and KV head, a share of
     the tokens seen such as "25%" or "25%, at least 1024", or bytes such as "64MiB". None stands for
-    `agentkv.defaults.BUDGET`; nano's profile says 704."""
+    `agentkv.defaults.BUDGET`; nano's profile says 3.1MiB."""
     prefill: Literal["chunked", "whole"] = "chunked"
     """`chunked` feeds a page in chunks, which keeps the cache near its budget; `whole` feeds it at
     once."""

@@ -27,7 +27,7 @@ Policies = Annotated[
     str | None,
     typer.Option(
         help="Cache policies, separated by commas. [default: full, window and conf-kv-int8; for "
-        "nano full, window and conf-kv-l with its profile's parameters; for scripts full]"
+        "nano full, int4, window and lookback-int8; for scripts full]"
     ),
 ]
 Model = Annotated[
@@ -48,7 +48,7 @@ RunBudget = Annotated[
     str | None,
     typer.Option(
         help="Budget of policies without their own: tokens per layer and KV head, a share of the "
-        "tokens seen (25%), or bytes (64MiB). [default: '25%, at least 1024'; for nano 704]"
+        "tokens seen (25%), or bytes (64MiB). [default: '25%, at least 1024'; for nano 3.1MiB]"
     ),
 ]
 Chunk = Annotated[

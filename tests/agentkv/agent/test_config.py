@@ -13,7 +13,7 @@ from agentkv.build import (
     resolved_parameters,
 )
 from agentkv.config import PolicySettings, RunSettings, SettingsError, read_settings
-from agentkv.defaults import BUDGET, CHUNK
+from agentkv.defaults import BUDGET, CHUNK, POLICY
 from agentkv.models.scripted import Solution
 from agentkv.policies.registry import NAMED, parameters_of
 from agentkv_env.page import Page
@@ -213,10 +213,10 @@ def test_a_run_without_a_budget_keeps_a_share_of_the_context() -> None:
 
 def test_the_profile_of_nano_applies_to_nano_alone(tmp_path: Path) -> None:
     nano, other = RunSettings(), RunSettings(model=str(tmp_path))
-    assert (nano.budget, nano.chunk) == (704, 32)
+    assert (nano.budget, nano.chunk) == ("3.1MiB", 32)
     assert (other.budget, other.chunk) == (None, CHUNK)
-    assert any(policy.parameters for policy in nano.policies)
-    assert not any(policy.parameters for policy in other.policies)
+    assert [policy.name for policy in nano.policies] == ["full", "int4", "window", "lookback-int8"]
+    assert [policy.name for policy in other.policies] == ["full", "window", POLICY]
 
 
 def test_given_settings_override_the_profile(tmp_path: Path) -> None:
@@ -245,13 +245,11 @@ def test_a_label_of_a_named_policy_with_its_own_defaults_is_accepted() -> None:
     assert resolved_parameters(RunSettings(model="solution"), policy)["sinks"] == 4
 
 
-def test_a_run_with_default_settings_keeps_the_cache_as_the_committed_result_did() -> None:
-    measured = read_settings(ROOT / "tasks/results/world_cpu-2-cores_2026-11-23/l.toml")
+def test_a_run_with_default_settings_is_part_of_the_committed_result() -> None:
+    measured = read_settings(ROOT / "tasks/results/pressure_cpu-2-cores_2026-11-25/run.toml")
     run = RunSettings()
-    assert [policy.name for policy in run.policies] == ["full", "window", "conf-kv-l"]
-    assert run.policies[-1].parameters == measured.policies[-1].parameters
-    assert run.chunk == measured.chunk
-    assert budget_for(run, make_policy(run.policies[-1])) is None
+    assert all(policy in measured.policies for policy in run.policies)
+    assert (run.budget, run.chunk, run.tasks) == (measured.budget, measured.chunk, measured.tasks)
 
 
 @pytest.mark.parametrize(
