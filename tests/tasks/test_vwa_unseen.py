@@ -66,14 +66,8 @@ def test_a_flow_contains_its_contiguous_parts_and_no_other_flow() -> None:
     assert not contains("abcde", "ac") and not contains("abcde", "ed") and not contains("ab", "abc")
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        DEFAULT_SEED,
-        pytest.param(FIRST_TRAINING_SEED, marks=pytest.mark.slow),
-        pytest.param(FIRST_TRAINING_SEED + 5, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [DEFAULT_SEED, FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 5])
 def test_no_other_suite_has_the_flow_of_a_task_or_a_flow_that_contains_it(seed: int) -> None:
     world = World(seed)
     with Server(world) as server:

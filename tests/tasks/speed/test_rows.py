@@ -114,6 +114,7 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
         assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
 
 
+@pytest.mark.slow
 def test_a_step_has_the_parts_of_the_way_that_was_timed(
     measure: Measure,
 ) -> None:
