@@ -13,11 +13,14 @@ from agentkv_env.serialize import neutralize
 from train_nano.annotate import annotate
 from train_nano.augment import vary
 from train_nano.episode import Episode, Row, encode, encode_page, load, refuse_unseen_goals, stretch
+from train_nano.paraphrase import paraphrase
 
 _KEPT_PLACES = 0.5
 """Share of the shortened rows whose pages keep the positions that they had in the whole row."""
 _MIN_ODDS = 0.05
 """Sampling weight of a task without errors. The share of wrong replies is added to it."""
+_PARAPHRASED = 0.5
+"""Share of the rows of tasks whose goal is in other words than its template's."""
 
 
 class Recordings:
@@ -68,6 +71,9 @@ class Recordings:
         """
         drawn = self._draw_task(rng, wrong) if kind == "task" else rng.choice(self.random_walks)
         episode = vary(draw_goal(drawn, rng), rng, thinned=thinned)
+        if kind == "task" and rng.random() < _PARAPHRASED:
+            other = paraphrase(episode, rng)
+            episode = other if is_grounded(other) else episode
         encoded: dict[tuple[int, str], list[int]] = {}  # keyed by the identity of pages
         shortened = shorten(episode, rng, template, max_tokens=max_tokens, known=encoded)
         row = encode(template, annotate(shortened), known=encoded)

@@ -73,13 +73,10 @@ def backend_for(layout: Layout, num_q_heads: int, device: torch.device) -> Backe
         from agentkv.cache.storage.numba_backend import NUMBA
 
         return NUMBA
+    if wanted != "triton" or (layout.format is not None and layout.format.name != "int8"):
+        return TORCH
     group = num_q_heads // (layout.segments_per_sequence * layout.num_heads)
-    is_read = layout.format is None or layout.format.name == "int8"
-    if (
-        wanted == "triton"
-        and is_read
-        and not unsupported_by_triton(layout.dtype, group, layout.head_dim)
-    ):
+    if not unsupported_by_triton(layout.dtype, group, layout.head_dim):
         from agentkv.cache.storage.triton_backend import TRITON
 
         return TRITON

@@ -1,7 +1,7 @@
 """The cold tier of a layer: entries that were evicted and may be fetched again.
 
-The entries are on the host: on the memory of a device they would free nothing. Digests are where
-the layer is, and scanned there.
+The entries are on the host: in the memory of a device they would free nothing. Digests are where
+the layer is, and are scanned there.
 
 Shapes: S segments of each sequence, W heads per segment, G query heads per key-value head, T cold
 entries of a segment, D head size.
