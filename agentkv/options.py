@@ -27,7 +27,7 @@ Policies = Annotated[
     str | None,
     typer.Option(
         help="Cache policies, separated by commas. [default: full, window and conf-kv-int8; for "
-        "nano full, int4, window and lookback-int8; for scripts full]"
+        "nano full, int4 and lookback-int8; for scripts full]"
     ),
 ]
 Model = Annotated[
