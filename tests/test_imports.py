@@ -28,7 +28,7 @@ COMMAND_LINE = {"agentkv.bench", "agentkv.cli"}
 # From the bottom up: a room may import rooms of lower floors, and itself. A new room goes here.
 FLOORS = {
     "agentkv_kernels": (
-        "decoder device formats ema",
+        "decoder device formats ema look",
         "digests entries layout confidence",
         "attention ragged",
         "segments",
@@ -67,7 +67,7 @@ FLOORS = {
     ),
     "train_nano": (
         "attention episode optimizer passages tokenizer",
-        "annotate associative_recall copying drills model quoting record reword workers",
+        "annotate associative_recall copying drills model paraphrase quoting record reword workers",
         "augment lookups loss page_recall random_walk teacher_forcing",
         "corpus data",
         "mixture record_miniwob rephrase",

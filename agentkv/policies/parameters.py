@@ -8,19 +8,22 @@ from collections.abc import Sequence
 
 from agentkv.policies.entries import PolicyError
 
+MOST = 2**31 - 1
+"""Largest number of tokens or entries: a cache counts positions in 32 bits."""
+
 
 def require_positive(name: str, value: object) -> int:
-    """Require a whole number of at least 1."""
+    """Require a whole number of at least 1 and at most `MOST`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PolicyError(f"{name} must be a whole number of tokens, at least 1; found {value!r}")
-    return value
+    return _at_most(name, value)
 
 
 def require_count(name: str, value: object) -> int:
-    """Require a whole number of at least 0."""
+    """Require a whole number of at least 0 and at most `MOST`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise PolicyError(f"{name} must be a whole number of entries, at least 0; found {value!r}")
-    return value
+    return _at_most(name, value)
 
 
 def require_odd(name: str, value: object) -> int:
@@ -91,3 +94,10 @@ def require_numbers(name: str, value: object, count: int) -> tuple[float, ...]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _at_most(name: str, value: int) -> int:
+    if value > MOST:
+        bits = value.bit_length()  # such a number may be too long to print
+        raise PolicyError(f"{name} must be at most {MOST:,}; found a number of {bits} bits")
+    return value

@@ -79,6 +79,8 @@ def test_the_best_layer_keeps_everything_exact_and_others_their_share():
     ("make", "message"),
     [
         (lambda: QuantizeOld(-1), "recent must be a whole number of entries, at least 0; found -1"),
+        (lambda: QuantizeOld(2**31), "recent must be at most 2,147,483,647; found a number of 32"),
+        (lambda: QuantizeOld(10**5000), "recent must be at most 2,147,483,647; found a number of"),
         (lambda: QuantizeOld(1.5), "recent must be"),
         (
             lambda: QuantizeOld(1, "int2"),
