@@ -135,7 +135,7 @@ class ComposedPolicy(_Settings):
     precision: OneSlot | None = None
     """Format of the stored entries."""
     recall: OneSlot | None = None
-    """What happens to evicted entries: the cache forgets them, or tokens look back at them."""
+    """The cache forgets evicted entries, or keeps them for tokens that look back."""
 
 
 Policy = Annotated[PolicySettings, BeforeValidator(_named)]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import agentkv_kernels
-from agentkv.cache.storage.backend import Eviction
 from agentkv.cache.storage.choose import TORCH
+from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.cache.storage.table import Meter

@@ -12,8 +12,8 @@ from torch import Tensor
 from agentkv.cache.eviction.view import View
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.spans import NO_PINS
-from agentkv.cache.storage.backend import Backend, Eviction
-from agentkv.cache.storage.cold_tier import evicted_entries
+from agentkv.cache.storage.backend import Backend
+from agentkv.cache.storage.evictions import Eviction, evicted_entries
 from agentkv.policies.entries import Entries, Selection
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import Unpooled

@@ -7,7 +7,7 @@ Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new 
 S segments of a sequence, N = B * S, W = H / S heads per segment, T entries of a segment.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.storage.codes import append_quantized, merge_blocks
+from agentkv.cache.storage.evictions import Eviction, by_storage, dropped_entries, kept_entries
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Run, Which
-from agentkv.policies.entries import Drop, DropOne, Selection
+from agentkv.policies.entries import Selection
 from agentkv_kernels.attention import attend, weights
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
@@ -40,16 +41,6 @@ class MassObserver(Protocol):
     def observe(self, which: Which, mass: Tensor, num_new: int, last_weights: LastWeights) -> None:
         """Take the mass (n, T) of some segments: mean over query heads and the last queries."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """A verdict on one sequence in some layers of equal shape."""
-
-    storages: Sequence[LayerStorage]
-    sequence: int
-    verdict: Selection
-    """Verdict in storage order, over the segments of the first storage, then of the next."""
 
 
 class Backend:
@@ -336,7 +327,9 @@ class Backend:
                 self.drop_runs(storage, runs)
             else:
                 both = zip(dropped, storage.counts, strict=True)
-                self.keep(storage, [_kept(each, count, storage.device) for each, count in both])
+                self.keep(
+                    storage, [kept_entries(each, count, storage.device) for each, count in both]
+                )
 
     def drop_runs(self, storage: LayerStorage, runs: Sequence[Run]) -> None:
         """Drop entries first..last - 1 of each segment, in storage order."""
@@ -457,16 +450,6 @@ def of_segment(storage: LayerStorage, x: Tensor, segment: int) -> Tensor:
     return x[sequence, i * width : (i + 1) * width]
 
 
-def single_entries(verdict: Selection, num_segments: int) -> list[int] | None:
-    """Return the entry to drop per segment if the verdict drops exactly one of each; else None."""
-    if isinstance(verdict, DropOne):
-        entries: list[int] = verdict.entries.tolist()
-        return entries
-    if isinstance(verdict, Drop) and verdict.stop - verdict.start == 1:
-        return [verdict.start] * num_segments
-    return None
-
-
 def hand_out_mass(storage: LayerStorage, mass: Tensor, observer: MassObserver) -> None:
     """Hand out the mass (R,) of one new token as views: of all segments if they are even, else of
     each."""
@@ -482,54 +465,9 @@ def hand_out_mass(storage: LayerStorage, mass: Tensor, observer: MassObserver) -
         observer.observe(segment, own, 1, lambda count, own=own: own[:, None])  # type: ignore[misc]
 
 
-def by_storage(eviction: Eviction) -> Iterator[tuple[LayerStorage, Selection]]:
-    """Yield each storage of an eviction with its own part of the verdict."""
-    verdict, per = eviction.verdict, eviction.storages[0].layout.segments_per_sequence
-    for i, storage in enumerate(eviction.storages):
-        own = slice(i * per, (i + 1) * per)
-        if isinstance(verdict, Tensor):
-            yield storage, verdict[own]
-        elif isinstance(verdict, DropOne):
-            yield storage, DropOne(verdict.entries[own])
-        else:
-            yield storage, verdict
-
-
-def dropped_entries(verdict: Selection | None, segment: int, count: int) -> Run | Tensor:
-    """Return the entries that a segment drops, as one run if they are one, else as numbers (n,).
-
-    Args:
-        verdict: in storage order, a mask being padded at its front; None: all entries stay.
-        segment: which of the sequence's segments.
-        count: its entries.
-    """
-    if verdict is None:
-        return 0, 0
-    if isinstance(verdict, Drop):
-        return verdict.start, verdict.stop
-    if isinstance(verdict, DropOne):
-        entry = int(verdict.entries[segment])
-        return entry, entry + 1
-    keep = verdict[segment, verdict.shape[1] - count :]
-    gone = keep.logical_not().nonzero().squeeze(1)
-    if not gone.shape[0]:
-        return 0, 0
-    start, stop = int(gone[0]), int(gone[-1]) + 1
-    return (start, stop) if stop - start == gone.shape[0] else gone
-
-
 def _inside(positions: Tensor, run: Run) -> Tensor:
     """Mark the positions that are first..last - 1, bool."""
     return (positions >= run[0]) & (positions < run[1])
-
-
-def _kept(dropped: Run | Tensor, count: int, device: torch.device) -> Tensor | None:
-    """Return the numbers of a segment's other entries, ascending; None: all."""
-    if isinstance(dropped, tuple) and dropped[0] == dropped[1]:
-        return None
-    keep = torch.ones(count, dtype=torch.bool, device=device)
-    keep[slice(*dropped) if isinstance(dropped, tuple) else dropped] = False
-    return keep.nonzero().squeeze(1)
 
 
 def _write_last(entries: Tensor, x: Tensor, pick: Tensor | None) -> None:

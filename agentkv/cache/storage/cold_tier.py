@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentkv.cache.storage.backend import Eviction, by_storage, dropped_entries
 from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
 from agentkv.cache.storage.codes import append_quantized
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -296,18 +295,3 @@ class ColdTier:
                 self.index.check(segment, places, keys)
         if self.storage.codes is not None:
             assert not any(self.storage.dense.counts), "a cold entry is not quantized"
-
-
-def evicted_entries(evictions: Sequence[Eviction]) -> dict[LayerStorage, list[Tensor]]:
-    """Return which entries some evictions drop: per storage and segment their numbers (n,)."""
-    found: dict[LayerStorage, list[Tensor]] = {}
-    for eviction in evictions:
-        for storage, verdict in by_storage(eviction):
-            nothing = torch.arange(0, device=storage.device)
-            picks = found.setdefault(storage, [nothing] * storage.num_segments)
-            for j, segment in enumerate(storage.segments(eviction.sequence)):
-                gone = dropped_entries(verdict, j, storage.counts[segment])
-                if isinstance(gone, tuple):
-                    gone = torch.arange(*gone, device=storage.device)
-                picks[segment] = gone
-    return found

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from agentkv.cache.storage.backend import (
     Backend,
-    Eviction,
     MassObserver,
     hand_out_mass,
-    single_entries,
 )
+from agentkv.cache.storage.evictions import Eviction, single_entries
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Table
 from agentkv.policies.entries import DropOne

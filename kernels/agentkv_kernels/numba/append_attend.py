@@ -150,9 +150,10 @@ def dense_in(layer, like):
 @compiled()
 def coded_in(layer):
     """Return the quantized entries of a layer as a `Coded`."""
-    nothing = np.zeros((4, extents_of(table_at(layer[DENSE])).shape[1]), np.int64)
-    empty, block_ids = np.empty((0, layer[HEAD_DIM]), np.int8), np.empty(0, np.int32)
+    block_ids = np.empty(0, np.int32)
     if not layer[CODES]:
+        empty = np.empty((0, layer[HEAD_DIM]), np.int8)
+        nothing = np.zeros((4, extents_of(table_at(layer[DENSE])).shape[1]), np.int64)
         return Coded(layer[FORMAT], empty, empty, block_ids, nothing, empty, empty, nothing)
     codes, where, key_scales, value_scales = (
         table_at(layer[CODES]),

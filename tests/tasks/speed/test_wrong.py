@@ -17,7 +17,7 @@ from transformers.cache_utils import StaticLayer
 
 import agentkv
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.storage.backend import Eviction
+from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.numba_backend import NumbaBackend
 from agentkv.config import read_settings

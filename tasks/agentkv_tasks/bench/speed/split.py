@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from agentkv.cache.hf.families import attentions
 from agentkv.cache.hf.forward import COMPILED
-from agentkv.cache.storage.backend import Backend, Eviction
+from agentkv.cache.storage.backend import Backend
+from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from agentkv.cache.storage.backend import Backend, Eviction
+from agentkv.cache.storage.backend import Backend
+from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter
 from agentkv_kernels.formats import format_of, powers
