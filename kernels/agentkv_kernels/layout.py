@@ -60,13 +60,13 @@ DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT
 """Numbers of the dtypes that compiled code reads."""
 
 FORMAT = 10
-"""Format of quantized entries in a layer descriptor: one of the next five."""
+"""Format of quantized entries in a layer descriptor: one of the next six."""
 
-NO_FORMAT, INT8, FP8, INT4, NF4 = range(5)
-"""Formats that compiled code reads."""
+NO_FORMAT, INT8, FP8, INT4, NF4, OTHER_FORMAT = range(6)
+"""No format, the formats that compiled code reads, and any other."""
 
 FORMAT_NUMBERS = {None: NO_FORMAT, "int8": INT8, "fp8": FP8, "int4": INT4, "nf4": NF4}
-"""Numbers of the formats by name; None for a layer that quantizes nothing."""
+"""Numbers of the formats that compiled code reads, by name; None for no format."""
 
 FIRST_POSITION = 11
 """From here on, a layer descriptor holds the next position of every sequence."""
@@ -262,7 +262,8 @@ class LayerDescriptor(Addressed):
         addresses = [0 if table is None else table.address for table in self._tables]
         head = [layout.num_heads, layout.head_dim, layout.segments_per_sequence]
         dtype = DTYPES.get(layout.dtype, OTHER)
-        form = FORMAT_NUMBERS[None if layout.format is None else layout.format.name]
+        name = None if layout.format is None else layout.format.name
+        form = FORMAT_NUMBERS.get(name, OTHER_FORMAT)
         numbers = [*head, layout.query_window, *addresses, dtype, form, *[0] * batch]
         assert len(numbers) == FIRST_POSITION + batch
         self.numbers = array("q", numbers)

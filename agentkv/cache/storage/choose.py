@@ -9,7 +9,7 @@ from agentkv.cache.storage.backend import Backend
 from agentkv.policies.policy import Policy
 from agentkv_kernels.device import choice_for, unsupported_by_triton
 from agentkv_kernels.formats import format_of
-from agentkv_kernels.layout import DTYPES, EMPTY, Field, Layout
+from agentkv_kernels.layout import DTYPES, EMPTY, FORMAT_NUMBERS, Field, Layout
 
 TORCH = Backend()
 
@@ -68,12 +68,13 @@ def backend_for(layout: Layout, num_q_heads: int, device: torch.device) -> Backe
         num_q_heads: query heads of a sequence.
     """
     wanted = choice_for(device).implementation
-    if wanted == "numba" and layout.dtype in DTYPES:
+    form = None if layout.format is None else layout.format.name
+    if wanted == "numba" and layout.dtype in DTYPES and form in FORMAT_NUMBERS:
         # imported here because Numba takes half a second, and is optional
         from agentkv.cache.storage.numba_backend import NUMBA
 
         return NUMBA
-    if wanted != "triton" or (layout.format is not None and layout.format.name != "int8"):
+    if wanted != "triton" or form not in (None, "int8"):
         return TORCH
     group = num_q_heads // (layout.segments_per_sequence * layout.num_heads)
     if not unsupported_by_triton(layout.dtype, group, layout.head_dim):

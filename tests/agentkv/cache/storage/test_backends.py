@@ -4,6 +4,8 @@ With `TRITON_INTERPRET=1` in the environment, or a CUDA device, Triton is tried 
 """
 
 import os
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.geometry import Attention, Geometry, LayerShape
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.spans import Spans
+from agentkv.cache.storage.choose import backend_for
 from agentkv.cache.storage.table import Meter
 from agentkv.policies.entries import Drop, DropOne
 from agentkv_kernels.device import preferring
@@ -24,7 +27,7 @@ from agentkv_kernels.ema import Ema
 from agentkv_kernels.layout import EMPTY, Field
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.policies_under_test import CASES
-from tests.agentkv.cache.storage.by_hand import DIM, TORCH, contents, drop, layout, storage_for
+from tests.agentkv.cache.storage.by_hand import CPU, DIM, TORCH, contents, drop, layout, storage_for
 
 HEADS, GROUP = 2, 3
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -58,6 +61,45 @@ def tokens_for(batch, count, seed):
     draw = torch.Generator().manual_seed(seed)
     sizes = ((HEADS * GROUP, 1.0), (HEADS, 2.0), (HEADS, 1.0))
     return [torch.randn(batch, heads, count, DIM, generator=draw) * x for heads, x in sizes]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A format that only plain torch knows: float16 codes, and a scale for each entry and head."""
+
+    name: ClassVar[str] = "halves"
+    by_block: ClassVar[bool] = False
+    code_dtype: ClassVar[torch.dtype] = torch.float16
+    scale_dtype: ClassVar[torch.dtype] = torch.float32
+
+    def code_size(self, head_dim):
+        return head_dim
+
+    def scale_size(self, head_dim):
+        return 1
+
+    def encode(self, x):
+        scales = x.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30)
+        return (x / scales).to(torch.float16), scales
+
+    def decode(self, codes, scales, block_ids):
+        return codes.to(torch.float32) * scales
+
+
+@pytest.mark.parametrize("implementation", ["torch", *NAMES])
+def test_a_format_that_compiled_code_does_not_read_is_served_by_plain_torch(implementation):
+    shape = replace(layout(), format=Halves())
+    with preferring(implementation):
+        serving = backend_for(shape, HEADS * GROUP, CPU)
+    assert serving.name == "torch"
+    storage = storage_for(shape)
+    keys, values = (torch.randn(1, 2, 100, DIM) for _ in range(2))
+    serving.append(storage, keys, values, None, first=[0], columns=None)
+    serving.quantize_oldest(storage, [20])
+    assert storage.num_quantized == [64]
+    found = contents(storage, 0)
+    torch.testing.assert_close(found[0], keys[0], atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(found[1], values[0], atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("sinks", [None, torch.linspace(-2, 3, HEADS * GROUP)])

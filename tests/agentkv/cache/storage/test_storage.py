@@ -36,7 +36,7 @@ class StorageAgainstLists(RuleBasedStateMachine):
     )
     def start(self, form, segments_and_heads, batch, tracked, norms, by_rank, is_compiled):
         self.per, self.heads = segments_and_heads
-        self.backend = NUMBA if is_compiled and form in (None, "int8") else TORCH
+        self.backend = NUMBA if is_compiled else TORCH
         self.batch, self.meter, self.fed = batch, Meter(), [0] * batch
         self.shape = layout(
             form,
