@@ -20,14 +20,16 @@ from agentkv.cache.storage.backend import (
 )
 from agentkv.cache.storage.evictions import Eviction, single_entries
 from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.table import Which
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
-from agentkv_kernels.entries import Part
+from agentkv_kernels.entries import Dense, Part
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import POSITION
 from agentkv_kernels.numba import append_attend as kernel
 from agentkv_kernels.numba import drop as drop_kernels
 from agentkv_kernels.numba import look as look_kernels
+from agentkv_kernels.numba.read import read_segment
 
 LOG2_E = 1.4426950408889634
 NO_UPDATE = Ema(keep=1.0, gain=0.0, starts_at_mass=False)
@@ -93,6 +95,23 @@ class NumbaBackend(Backend):
         if observer is not None and mass is not None:
             hand_out_mass(storage, mass, observer)
         return output.to(dtype)
+
+    def parts(self, storage: LayerStorage, which: Which) -> Sequence[Part]:
+        parts = storage.parts(which)
+        if isinstance(parts[0], Dense):
+            return parts
+        assert not isinstance(which, slice)
+        segments = range(storage.num_segments) if which is None else [which]
+        shape = (
+            len(segments),
+            storage.layout.num_heads,
+            storage.counts[segments[0]],
+            storage.layout.head_dim,
+        )
+        keys, values = torch.empty(shape), torch.empty(shape)
+        for i, segment in enumerate(segments):
+            read_segment(storage.descriptor.address, segment, keys[i].numpy(), values[i].numpy())
+        return [Dense(keys, values, storage.all_positions(which))]
 
     def log_sums(
         self, storage: LayerStorage, segment: int, q: Tensor, *, scale: float, sinks: Tensor | None

@@ -9,15 +9,16 @@ Shapes: R flat entries, D head size, G query heads.
 
 import numpy as np
 
+from agentkv_kernels import formats
 from agentkv_kernels.formats import GROUP
-from agentkv_kernels.formats import NF4 as NF4_LEVELS
 from agentkv_kernels.layout import FP8, INT4
 from agentkv_kernels.numba.arithmetic import FAST
 from agentkv_kernels.numba.compiled import compiled
 
 f32, i32 = np.float32, np.int32
 
-LEVELS = np.array(NF4_LEVELS, np.float32)
+INT4_LEVELS = np.array(formats.INT4, np.float32)
+NF4_LEVELS = np.array(formats.NF4, np.float32)
 HALF_GROUP = GROUP // 2
 """Bytes that share a scale."""
 
@@ -53,6 +54,13 @@ def add_arranged(x, form, out):
                 out[j, 2 * i + 1] += x[j, half + i]
 
 
+@compiled()
+def scale_of_group(scales, entry, group):
+    """Return the bfloat16 scale of a group of an entry's channels as float32."""
+    low, high = i32(scales[entry, 2 * group]), i32(scales[entry, 2 * group + 1])
+    return i32(((low & i32(255)) << i32(16)) | (high << i32(24))).view(np.float32)
+
+
 @compiled(fastmath=FAST)
 def unpack(codes, scales, first, count, form, out):
     """Decode entries first..first + count - 1 of a head to `out`.
@@ -70,8 +78,7 @@ def unpack(codes, scales, first, count, form, out):
     for t in range(count):
         entry = first + t
         for group in range(scales.shape[1] // 2):
-            low, high = i32(scales[entry, 2 * group]), i32(scales[entry, 2 * group + 1])
-            scale = i32(((low & i32(255)) << i32(16)) | (high << i32(24))).view(np.float32)
+            scale = scale_of_group(scales, entry, group)
             start, stop = group * HALF_GROUP, min(size, (group + 1) * HALF_GROUP)
             if form == INT4:
                 scale *= f32(1.0 / 7.0)
@@ -82,8 +89,8 @@ def unpack(codes, scales, first, count, form, out):
             else:
                 for i in range(start, stop):
                     byte = i32(codes[entry, i])
-                    out[t, i] = LEVELS[byte & i32(15)] * scale
-                    out[t, size + i] = LEVELS[(byte >> i32(4)) & i32(15)] * scale
+                    out[t, i] = NF4_LEVELS[byte & i32(15)] * scale
+                    out[t, size + i] = NF4_LEVELS[(byte >> i32(4)) & i32(15)] * scale
 
 
 @compiled(fastmath=FAST)

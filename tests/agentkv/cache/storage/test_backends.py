@@ -24,6 +24,7 @@ from agentkv.cache.storage.table import Meter
 from agentkv.policies.entries import Drop, DropOne
 from agentkv_kernels.device import preferring
 from agentkv_kernels.ema import Ema
+from agentkv_kernels.formats import FORMATS
 from agentkv_kernels.layout import EMPTY, Field
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.policies_under_test import CASES
@@ -100,6 +101,26 @@ def test_a_format_that_compiled_code_does_not_read_is_served_by_plain_torch(impl
     found = contents(storage, 0)
     torch.testing.assert_close(found[0], keys[0], atol=2e-3, rtol=2e-3)
     torch.testing.assert_close(found[1], values[0], atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("segments", "heads"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("form", [None, *FORMATS])
+def test_compiled_code_reads_entries_exactly_as_their_format_decodes_them(
+    form, segments, heads, dtype
+):
+    shape = replace(layout(form, segments=segments, heads=heads), dtype=dtype, head_dim=72)
+    storage = storage_for(shape, batch=2)
+    keys, values = torch.randn(2, 2, 2, 200, 72, generator=torch.Generator().manual_seed(0))
+    TORCH.append(storage, keys.to(dtype), values.to(dtype), first=[0, 0])
+    if form is not None:
+        TORCH.quantize_oldest(storage, [20, 20])
+    TORCH.drop_runs(storage, [(3, 9 + 4 * segment) for segment in range(storage.num_segments)])
+    for segment in range(storage.num_segments):
+        [read] = backend("numba").parts(storage, segment)
+        found = [x[0] for x in read.decode(torch.float32)]
+        torch.testing.assert_close(found, contents(storage, segment), atol=0, rtol=0)
+        assert torch.equal(read.positions[0], storage.positions(segment))
 
 
 @pytest.mark.parametrize("sinks", [None, torch.linspace(-2, 3, HEADS * GROUP)])

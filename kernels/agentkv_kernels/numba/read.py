@@ -1,0 +1,116 @@
+"""Numba: all entries of a segment in float32, for attention of several tokens at once.
+
+Shapes as in `layout`; T entries of a segment, W heads, D head size.
+"""
+
+import numpy as np
+
+from agentkv_kernels.layout import COUNT, DTYPE, FLOAT16, FLOAT32, FP8, INT4, INT8, NUM_HEADS
+from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at
+from agentkv_kernels.numba.arithmetic import FAST
+from agentkv_kernels.numba.attention import (
+    BLOCK,
+    FIRST,
+    STOP,
+    first_entry,
+    runs_of,
+)
+from agentkv_kernels.numba.compiled import compiled
+from agentkv_kernels.numba.numbers import widened
+from agentkv_kernels.numba.unpack import HALF_GROUP, INT4_LEVELS, NF4_LEVELS, scale_of_group, unpack
+
+f32, i32 = np.float32, np.int32
+
+
+@compiled(fastmath=FAST)
+def read_by_block(codes, scales, first_code, first_block, runs, out):
+    """Write int8 entries of a head to `out` (T, D).
+
+    Args:
+        codes, scales: (R, D) and (B, D) int8.
+        first_code, first_block: rows at which the head begins.
+        runs: of the segment's quantized entries, as `find_runs` writes them.
+    """
+    power = np.empty(out.shape[1], f32)
+    for r in range(runs.shape[0]):
+        row = first_block + np.int64(runs[r, BLOCK])
+        for i in range(out.shape[1]):
+            power[i] = i32((i32(scales[row, i]) + i32(127)) << i32(23)).view(np.float32)
+        for t in range(np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])):
+            for i in range(out.shape[1]):
+                out[t, i] = f32(codes[first_code + t, i]) * power[i]
+
+
+@compiled(fastmath=FAST)
+def read_four_bits(codes, scales, first_code, levels, count, out):
+    """Write `count` entries of a head in 4 bits to `out` (T, D)."""
+    size = codes.shape[1]
+    for t in range(count):
+        row = first_code + t
+        for group in range(scales.shape[1] // 2):
+            scale = scale_of_group(scales, row, group)
+            for i in range(group * HALF_GROUP, min(size, (group + 1) * HALF_GROUP)):
+                byte = i32(codes[row, i])
+                out[t, 2 * i] = levels[byte & i32(15)] * scale
+                out[t, 2 * i + 1] = levels[(byte >> i32(4)) & i32(15)] * scale
+
+
+@compiled()
+def read_by_entry(codes, scales, first_code, form, count, out):
+    """Write `count` entries of a head, each with its own scales, to `out` (T, D)."""
+    if form == FP8:
+        unpack(codes, scales, first_code, count, form, out)
+    elif form == INT4:
+        read_four_bits(codes, scales, first_code, INT4_LEVELS, count, out)
+    else:
+        read_four_bits(codes, scales, first_code, NF4_LEVELS, count, out)
+
+
+@compiled()
+def read_dense(numbers, first, out):
+    """Write rows of `numbers` from `first` on to `out` (T, D)."""
+    for t in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            out[t, i] = widened(numbers[first + t, i])
+
+
+@compiled()
+def read_dense_of(layer, like, segment, num_coded, keys, values):
+    """Write the dense entries of a segment to keys and values (W, T, D), behind the others."""
+    dense, heads = dense_in(layer, like), layer[NUM_HEADS]
+    for head in range(heads):
+        first = first_entry(dense.extents, segment, head, heads)
+        read_dense(dense.keys, first, keys[head, num_coded:])
+        read_dense(dense.values, first, values[head, num_coded:])
+
+
+@compiled(nogil=True)
+def read_segment(address, segment, keys, values):
+    """Write all entries of a segment in storage order to keys and values.
+
+    Args:
+        address: address of the numbers of a `LayerDescriptor`.
+        keys, values: (W, T, D) float32; mutated.
+    """
+    layer = layer_at(address)
+    coded, heads = coded_in(layer), layer[NUM_HEADS]
+    num_coded = np.int64(coded.extents[COUNT, segment])
+    runs = np.empty((num_coded, 3), i32)
+    num_runs = runs_of(coded, segment, num_coded, runs)[1]
+    for head in range(heads if num_coded else 0):
+        first_code = first_entry(coded.extents, segment, head, heads)
+        first_block = first_entry(coded.scale_extents, segment, head, heads)
+        for codes, scales, out in (
+            (coded.keys, coded.key_scales, keys[head]),
+            (coded.values, coded.value_scales, values[head]),
+        ):
+            if coded.format == INT8:
+                read_by_block(codes, scales, first_code, first_block, runs[:num_runs], out)
+            else:
+                read_by_entry(codes, scales, first_code, coded.format, num_coded, out)
+    if layer[DTYPE] == FLOAT32:
+        read_dense_of(layer, np.empty(1, np.float32), segment, num_coded, keys, values)
+    elif layer[DTYPE] == FLOAT16:
+        read_dense_of(layer, np.empty(1, np.int16), segment, num_coded, keys, values)
+    else:
+        read_dense_of(layer, np.empty(1, np.uint16), segment, num_coded, keys, values)
