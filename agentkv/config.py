@@ -153,8 +153,7 @@ def _profile(model: object) -> dict[str, Any]:
 class RunSettings(_Settings):
     """One run: its tasks, model, policies and limits.
 
-    Where the model is nano, its profile takes the place of the defaults of `policies`, `budget` and
-    `chunk`.
+    Where the model is nano, its profile takes the place of the defaults of `budget` and `chunk`.
     """
 
     tasks: str = "vwa75"
@@ -163,10 +162,10 @@ class RunSettings(_Settings):
     """`nano`, a hub id, a folder, or a script: `solution`, `stop` or `random`."""
     policies: tuple[Policy, ...] = (
         PolicySettings(name="full"),
-        PolicySettings(name="window"),
+        PolicySettings(name="int4"),
         PolicySettings(name=POLICY),
     )
-    """Policies; every task runs under each. nano's profile names others."""
+    """Policies; every task runs under each."""
     seeds: tuple[Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)], ...] = (0,)
     """Every task runs once per policy and seed. Under greedy decoding all seeds give equal runs."""
     world_seed: int = Field(default=75, ge=0, le=_LARGEST)

@@ -3,7 +3,7 @@
 What was tuned for nano is in `models/nano/profile.toml` and holds for nano alone.
 """
 
-POLICY = "conf-kv-int8"
+POLICY = "lookback-int8"
 """Cache policy."""
 
 BUDGET = "25%, at least 1024"

@@ -26,8 +26,8 @@ Suite = Annotated[
 Policies = Annotated[
     str | None,
     typer.Option(
-        help="Cache policies, separated by commas. [default: full, window and conf-kv-int8; for "
-        "nano full, int4 and lookback-int8; for scripts full]"
+        help="Cache policies, separated by commas. [default: full, int4 and "
+        "lookback-int8; for scripts full]"
     ),
 ]
 Model = Annotated[
