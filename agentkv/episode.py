@@ -247,6 +247,7 @@ class _EpisodeLoop:
             index_bytes=cache.index_bytes if cache else 0,
             num_looks=cache.num_looks if cache else 0,
             num_changing_looks=cache.num_changing_looks if cache else 0,
+            look_bytes=cache.look_bytes if cache else 0,
             fetched=cache.fetched if cache else {},
             prefill_s=reply.prefill_s,
             decode_s=reply.decode_s,

@@ -92,6 +92,9 @@ class Step:
     """Tokens that have looked back since the episode began."""
     num_changing_looks: int = 0
     """Looks after which another token was the likeliest one, whatever the grammar."""
+    look_bytes: int = 0
+    """Bytes that looks have read since the episode began: keys or digests to choose by, and what
+    they fetched."""
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Entries that looks have fetched since the episode began, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""

@@ -513,6 +513,11 @@ class Cache(HookedCache):
         return self.looks.changed
 
     @property
+    def look_nbytes(self) -> int:
+        """Bytes that looks have read: keys or digests to choose by, and the entries fetched."""
+        return self.looks.read_nbytes
+
+    @property
     def fetched(self) -> Mapping[str, int]:
         """Entries that looks have fetched, by the label of their tokens.
 
@@ -549,6 +554,7 @@ class Cache(HookedCache):
         self.looks.count += sum(looking)
         self.looks.changed += int((again.argmax(-1) != logits.argmax(-1)).sum())
         self.looks.fetched += second.fetched
+        self.looks.read_nbytes += second.read_nbytes
         return again.to(logits.dtype)
 
     # ---- what transformers and the hooks of an attached model call

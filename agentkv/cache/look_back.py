@@ -30,7 +30,7 @@ _LAST = torch.iinfo(torch.int64).max
 class Looks:
     """Alarms of a cache's sequences, and what its looks have come to so far."""
 
-    __slots__ = ("alarms", "changed", "count", "fetched")
+    __slots__ = ("alarms", "changed", "count", "fetched", "read_nbytes")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Looks:
         count: int = 0,
         changed: int = 0,
         fetched: Mapping[str, int] | None = None,
+        read_nbytes: int = 0,
     ) -> None:
         self.alarms = list(alarms)
         """Position of each sequence's latest alarm; None before the first."""
@@ -47,6 +48,8 @@ class Looks:
         """Looks after which another token was the likeliest."""
         self.fetched = Counter(fetched or {})
         """Entries fetched, over all layers and segments, by the label of their tokens."""
+        self.read_nbytes = read_nbytes
+        """Bytes read in cold tiers and their digests, over all layers and segments."""
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
@@ -90,6 +93,8 @@ class SecondPass(HookedCache):
         sequences = cache.evictor.spans.sequences
         looks = [i for i, each in enumerate(looking) if each]
         self._fetched = {i: _Tally(sequences[i].labelled) for i in looks}
+        self.read_nbytes = 0
+        """Bytes read in cold tiers and their digests, over all layers and segments."""
 
     @property
     def fetched(self) -> Counter[str]:
@@ -168,6 +173,7 @@ class SecondPass(HookedCache):
                 block=recall.block,
             )
             self._fetched[sequence].add(cold.storage.positions(segment)[picks[segment]])
+            self.read_nbytes += cold.look_nbytes(segment, picks[segment].shape[0])
         if recall.promotes:
             cold.promote(storage, picks)
             return {}

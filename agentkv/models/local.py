@@ -348,6 +348,7 @@ class LocalConversation:
             index_bytes=cache.index_nbytes,
             num_looks=earlier.num_looks + cache.num_looks,
             num_changing_looks=earlier.num_changing_looks + cache.num_changing_looks,
+            look_bytes=earlier.look_bytes + cache.look_nbytes,
             fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),
         )
 

@@ -89,6 +89,9 @@ class Row:
     """Tokens that looked back; None in older rows."""
     changing_looks: int | None = None
     """Looks after which another token was the likeliest one; None in older rows."""
+    look_bytes: int | None = None
+    """Bytes that looks read: keys or digests to choose by, and what they fetched. None in older
+    rows."""
     kv_seen_tokens: int | None = None
     allocator_peak_bytes: int | None = None
     """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, and if

@@ -115,13 +115,15 @@ def main() -> None:
     for chosen in settings.policies:
         policy = make_policy(chosen)
         acting = make_acting(settings, policy=chosen, model=local)
-        began, replies, peak, looks, cold = time.perf_counter(), [], 0, 0, 0
+        began, replies = time.perf_counter(), []
+        peak = looks = moved = cold = 0
         for row, goal in encoded:
             cache = acting.new_cache()
             cache.label("goal", len(local.template.opening(goal)), pinned=settings.pins)
             replies += score_replies(local.model, cache, row)
             peak += cache.peak_nbytes
             looks += cache.num_looks
+            moved += cache.look_nbytes
             cold += cache.cold_nbytes
         line = {
             "policy": chosen.row_name,
@@ -136,6 +138,7 @@ def main() -> None:
             "tokens": sum(len(row.ids) for row, _ in encoded),
             "reply_tokens": sum(weight > 0 for row, _ in encoded for weight in row.weights),
             "looks": looks,
+            "look_bytes": moved,
             "peak_bytes": peak,
             "cold_bytes": cold,
             "seconds": round(time.perf_counter() - began, 1),

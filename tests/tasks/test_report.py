@@ -279,12 +279,18 @@ def test_a_cold_tier_and_looks_back_have_columns_of_their_own(tmp_path: Path, ro
     costs = {"kv_peak_bytes": 4096, "kv_mean_bytes": 2048, "tokens_out": 200}
     rows = [
         row(**costs, kv_cold_bytes=0, looks=0),
-        row(**costs | {"policy": "lookback", "kv_cold_bytes": 1024, "looks": 25}),
+        row(
+            **costs
+            | {"policy": "lookback", "kv_cold_bytes": 1024, "looks": 25, "look_bytes": 409600}
+        ),
     ]
     table = markdown(policy_lines(summarize(rows)))
     head, _, full, lookback, *_ = table.splitlines()
-    assert "| cold tier at the end (of the peak) | looks per reply token |" in head
-    assert "| - | - |" in full and "| 1.0 KiB (25.0 %) | 12.5 % |" in lookback
+    assert (
+        "| cold tier at the end (of the peak) | looks and bytes they read, per reply token |"
+        in head
+    )
+    assert "| - | - |" in full and "| 1.0 KiB (25.0 %) | 12.5 %, 2.0 KiB |" in lookback
     with Results(tmp_path / "results.jsonl") as results:
         for each in rows:
             results.append(each)

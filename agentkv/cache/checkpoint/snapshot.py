@@ -152,6 +152,7 @@ def state_of(cache: Restorable) -> CacheState:
             num_looks=cache.looks.count,
             num_changing_looks=cache.looks.changed,
             fetched=dict(cache.looks.fetched),
+            look_nbytes=cache.looks.read_nbytes,
             cold_peak=cache.cold_meter.peak,
         )
     except ValidationError as error:
@@ -223,7 +224,13 @@ def fill(
             cache.reset()  # a partly filled cache is of no use
             raise
         cache.batch, cache.num_new = batch, state.num_new
-        cache.looks = Looks(state.alarms, state.num_looks, state.num_changing_looks, state.fetched)
+        cache.looks = Looks(
+            state.alarms,
+            state.num_looks,
+            state.num_changing_looks,
+            state.fetched,
+            state.look_nbytes,
+        )
         cache.confidences = None if state.confidences is None else list(state.confidences)
     else:
         evictor.use_spans(list(map(_spans_of, state.spans)))

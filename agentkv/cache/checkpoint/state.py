@@ -103,6 +103,8 @@ class CacheState(_State):
     """Looks after which another token was the likeliest."""
     fetched: dict[str, Count]
     """Entries that looks have fetched, by the label of their tokens."""
+    look_nbytes: NumBytes
+    """Bytes that looks have read."""
     cold_peak: NumBytes
 
     @model_validator(mode="after")

@@ -96,6 +96,20 @@ class ColdTier:
         tables = {f"cold {name}": table for name, table in self.storage.tables.items()}
         return tables if self.index is None else {**tables, "cold index": self.index.table}
 
+    def look_nbytes(self, segment: int, num_fetched: int) -> int:
+        """Return the bytes that a look reads in a segment to choose among its entries, and those of
+        the entries that it fetches.
+
+        It chooses by all keys, half of the bytes of the entries, or by the digests.
+        """
+        size, cold = EntrySize.of(self.storage.layout), self.storage
+        entry = size.quantized or size.dense
+        fetched = num_fetched * entry
+        if self.index is not None:
+            return self.index.read_nbytes(segment) + fetched
+        num_blocks = 0 if cold.scales is None else cold.scales.counts[segment]
+        return (cold.counts[segment] * entry + num_blocks * size.block) // 2 + fetched
+
     def num_entries(self, sequence: int) -> int:
         """Return the number of entries in all segments of a sequence that are not lent."""
         lent = sum(len(self.lent[segment]) for segment in self.storage.segments(sequence))

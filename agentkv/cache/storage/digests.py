@@ -40,6 +40,11 @@ class Digests:
         self.block = block
         self.table = Table(fields, num_segments, device=device, meter=meter)
 
+    def read_nbytes(self, segment: int) -> int:
+        """Return the bytes of a segment's digests, unused capacity excluded."""
+        each = sum(field.heads * field.num_bytes for field in self.table.fields)
+        return each * self.table.counts[segment]
+
     def blocks(self, segment: int) -> Tensor:
         """Return the numbers (N,) of a segment's blocks."""
         return self.table.entries(BLOCK, segment)[0]

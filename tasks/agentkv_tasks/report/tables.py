@@ -69,6 +69,8 @@ class PolicyLine:
     peak."""
     looks: float | None
     """Looks back per token of the replies; None if no row records them."""
+    look_bytes: float | None
+    """Bytes that looks read per token of the replies; None if no row records them."""
 
 
 def policy_lines(
@@ -125,8 +127,12 @@ def has_cold_tier(lines: Sequence[PolicyLine]) -> bool:
 
 
 def looks_of(line: PolicyLine) -> str:
-    """Format the looks back per token of the replies; a dash stands for none."""
-    return f"{100 * line.looks:.1f} %" if line.looks else "-"
+    """Format the looks back per token of the replies, and the bytes that they read per token; a
+    dash stands for none."""
+    if not line.looks:
+        return "-"
+    read = f", {human_bytes(line.look_bytes)}" if line.look_bytes else ""
+    return f"{100 * line.looks:.1f} %{read}"
 
 
 def references(lines: Sequence[PolicyLine]) -> list[str]:
@@ -172,7 +178,11 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
         *(f"{name} pages back" for name in bands),
         *(f"against {name}" for name in others),
         *(f"{name} (of {baseline})" for name in ("peak cache", "largest peak", "mean cache")),
-        *(("cold tier at the end (of the peak)", "looks per reply token") if cold else ()),
+        *(
+            ("cold tier at the end (of the peak)", "looks and bytes they read, per reply token")
+            if cold
+            else ()
+        ),
         "tokens read",
     ]
     rows = []
@@ -235,7 +245,8 @@ def _policy_line(
         worst=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
         mean=_costs(summary, baseline, lambda row: row.kv_mean_bytes, figures.fmean),
         cold=_cold(summary, baseline),
-        looks=_looks(summary),
+        looks=_per_reply_token(summary, lambda row: row.looks),
+        look_bytes=_per_reply_token(summary, lambda row: row.look_bytes),
     )
 
 
@@ -250,11 +261,11 @@ def _cold(summary: Summary, baseline: Summary) -> Cost:
     return Cost(mean, share)
 
 
-def _looks(summary: Summary) -> float | None:
-    rows = [row for row in summary.rows if row.looks is not None and row.tokens_out]
+def _per_reply_token(summary: Summary, measure: Callable[[Row], int | None]) -> float | None:
+    rows = [row for row in summary.rows if measure(row) is not None and row.tokens_out]
     if not rows:
         return None
-    return sum(row.looks or 0 for row in rows) / sum(row.tokens_out or 0 for row in rows)
+    return sum(measure(row) or 0 for row in rows) / sum(row.tokens_out or 0 for row in rows)
 
 
 def _rates(bands: Bands, summary: Summary, measure: Callable[[Row], int | None]) -> dict[str, Rate]:

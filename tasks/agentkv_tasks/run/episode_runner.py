@@ -323,6 +323,7 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
             "kv_index_bytes": cached[-1].index_bytes,
             "looks": cached[-1].num_looks,
             "changing_looks": cached[-1].num_changing_looks,
+            "look_bytes": cached[-1].look_bytes,
             "kv_seen_tokens": cached[-1].seen_tokens,
             "prefill_s": round(sum(step.prefill_s for step in steps), 4),
             "decode_s": round(sum(step.decode_s for step in steps), 4),

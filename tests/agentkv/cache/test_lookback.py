@@ -88,6 +88,29 @@ def test_entries_are_hot_or_cold_however_often_tokens_look_back(model_of, tokens
     assert cache.num_looks == 2 * len(CHUNKS)
 
 
+@pytest.mark.parametrize("form", ["dense", "int8", "int4"])
+@pytest.mark.parametrize("digests", [False, True])
+def test_a_look_reads_all_keys_or_the_digests_and_what_it_fetches(model_of, tokens, form, digests):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Always(), blocks=2, block=4, format=form, digests=digests)
+    cache.may_look_back = False
+    cache.feed(model, tokens(1, 200, seed=0))
+    assert cache.look_nbytes == 0
+    cache.may_look_back = True
+    cache.feed(model, tokens(1, 1, seed=1))
+    assert cache.fetched == {"": 8 * len(cache.cache_layers)}
+    layout, num_cold = cache.cache_layers[0].cold.storage.layout, 201 - cache.budget
+    heads, dim = layout.num_heads, layout.head_dim
+    # a key has its scales, or half of the number of the block that has them
+    key = {"dense": 4 * heads * dim, "int8": heads * dim + 2, "int4": heads * (dim // 2 + 2)}[form]
+    scanned = num_cold * key
+    if form == "int8":
+        scanned += 4 * heads * dim  # scales: three blocks of the 176 entries, one of the newest
+    if digests:
+        scanned = -(-num_cold // 4) * (4 + heads * (2 * dim + 1))
+    assert cache.look_nbytes == len(cache.cache_layers) * (scanned + 8 * 2 * key)
+
+
 @pytest.mark.parametrize("form", ["dense", "int8", "fp8", "int4", "nf4"])
 def test_a_cold_tier_of_any_format_reads_back_what_was_evicted(model_of, tokens, form):
     model = model_of("llama")
@@ -433,6 +456,7 @@ def test_copies_files_and_snapshots_go_on_as_the_cache_does(
         assert_same(each, cache)
         assert (each.num_looks, each.cold_nbytes) == (cache.num_looks, cache.cold_nbytes)
         assert each.num_changing_looks == cache.num_changing_looks
+        assert each.look_nbytes == cache.look_nbytes > 0
         assert each.fetched == cache.fetched
     cache.reset()
     assert cache.cold_nbytes == cache.num_looks == 0
