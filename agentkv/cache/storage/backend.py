@@ -173,7 +173,7 @@ class Backend:
             starts = [first[i] for i in sequences for _ in range(per if which is None else 1)]
             segment_sinks = None if own_sinks is None else own_sinks[_only(which or 0) % per]
             q_positions = _query_positions(starts, q) if q.shape[2] > 1 else None
-            parts = storage.parts(which) if observer else self.parts(storage, which)
+            parts = self.parts(storage, which) if observer is None else storage.parts(which)
             done = attend(
                 q,
                 parts,
@@ -215,8 +215,7 @@ class Backend:
         return output
 
     def parts(self, storage: LayerStorage, which: Which) -> Sequence[Part]:
-        """Return the entries of some segments for attention without a mass, as `LayerStorage.parts`
-        does, in a form that is fast to read."""
+        """Return what `LayerStorage.parts` returns, in the form that this backend reads fastest."""
         return storage.parts(which)
 
     # ---- looking back
