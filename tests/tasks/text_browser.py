@@ -161,7 +161,8 @@ class TextBrowser:
     def _request(self, url: str, body: str | None) -> tuple[http.client.HTTPResponse, bytes]:
         parts = urlsplit(url)
         cookies = self._cookies.setdefault(parts.netloc, {})
-        headers = {"Host": parts.netloc}
+        # the server closes connections that are idle for some seconds, which a busy machine reaches
+        headers = {"Host": parts.netloc, "Connection": "close"}
         if cookies:
             headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
         if body is not None:

@@ -86,7 +86,8 @@ def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention
         monkeypatch.setattr(module, "SHAPES", shapes)
     rows, said = measure("full", "conf-kv", "ada-snapkv", shape="tiny-oss", against=("quantized",))
     found = {row["label"]: row for row in rows}
-    assert found["transformers"]["attention"] == "eager" and "DynamicCache, eager" in said
+    assert found["transformers"]["attention"] == "eager"
+    assert "DynamicCache, eager" in " ".join(said.split())  # wherever the line was wrapped
     assert found["transformers"]["split_parts_ms"]["attention"] > 0
     assert all(row["checked"]["logits"] < 1e-4 for row in rows)
     assert "quantized-fp8: left out" in said  # it knows no windows
