@@ -11,7 +11,7 @@ import numpy as np
 from agentkv_kernels.layout import BASE, CAPACITY, COUNT, INT8, START
 from agentkv_kernels.numba.arithmetic import FAST, logits, mix, power_of_two, scaled, softmax
 from agentkv_kernels.numba.compiled import compiled
-from agentkv_kernels.numba.unpack import add_arranged, arrange, unpack
+from agentkv_kernels.numba.unpack import unpack
 
 f32, i32 = np.float32, np.int32
 
@@ -94,17 +94,15 @@ def runs_of(coded, segment, num_entries, runs):
 def coded_logits(query, coded, segment, head, heads, runs, s, tops):
     """Do the work of `find_logits` for quantized entries."""
     moved, form = np.empty(query.shape, f32), coded.format
-    is_by_entry = form > INT8
+    is_by_entry = form > INT8  # decoded run by run, while the run is in a fast cache
     unpacked = np.empty((LONGEST_RUN if is_by_entry else 0, query.shape[1]), f32)
     first_code = first_entry(coded.extents, segment, head, heads)
     first_block = first_entry(coded.scale_extents, segment, head, heads)
-    if is_by_entry:
-        arrange(query, form, moved)
     for r in range(runs.shape[0]):
         t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
         if is_by_entry:
             unpack(coded.keys, coded.key_scales, first_code + t, stop - t, form, unpacked)
-            logits(moved, unpacked, 0, s, t, stop, tops)
+            logits(query, unpacked, 0, s, t, stop, tops)
         else:
             for j in range(query.shape[0]):
                 scaled(query, j, coded.key_scales, first_block + block, moved)
@@ -123,7 +121,7 @@ def mix_coded(p, coded, segment, head, heads, runs, out):
         t, stop, block = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP]), runs[r, BLOCK]
         if is_by_entry:
             unpack(coded.values, coded.value_scales, first_code + t, stop - t, form, unpacked)
-            mix(p, t, stop, unpacked, 0, moved)
+            mix(p, t, stop, unpacked, 0, out)
             continue
         moved[:] = f32(0.0)
         mix(p, t, stop, coded.values, first_code + t, moved)
@@ -131,8 +129,6 @@ def mix_coded(p, coded, segment, head, heads, runs, out):
             scaled(moved, j, coded.value_scales, first_block + block, moved)
             for i in range(out.shape[1]):
                 out[j, i] += moved[j, i]
-    if is_by_entry:
-        add_arranged(moved, form, out)
 
 
 @compiled(fastmath=FAST)

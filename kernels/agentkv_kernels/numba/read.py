@@ -5,9 +5,9 @@ Shapes as in `layout`; T entries of a segment, W heads, D head size.
 
 import numpy as np
 
-from agentkv_kernels.layout import COUNT, DTYPE, FLOAT16, FLOAT32, FP8, INT4, INT8, NUM_HEADS
+from agentkv_kernels.layout import COUNT, DTYPE, FLOAT16, FLOAT32, INT8, NUM_HEADS
 from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at
-from agentkv_kernels.numba.arithmetic import FAST
+from agentkv_kernels.numba.arithmetic import FAST, scaled
 from agentkv_kernels.numba.attention import (
     BLOCK,
     FIRST,
@@ -17,7 +17,7 @@ from agentkv_kernels.numba.attention import (
 )
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.numbers import widened
-from agentkv_kernels.numba.unpack import HALF_GROUP, INT4_LEVELS, NF4_LEVELS, scale_of_group, unpack
+from agentkv_kernels.numba.unpack import unpack
 
 f32, i32 = np.float32, np.int32
 
@@ -31,39 +31,12 @@ def read_by_block(codes, scales, first_code, first_block, runs, out):
         first_code, first_block: rows at which the head begins.
         runs: of the segment's quantized entries, as `find_runs` writes them.
     """
-    power = np.empty(out.shape[1], f32)
+    ones, power = np.ones((1, out.shape[1]), f32), np.empty((1, out.shape[1]), f32)
     for r in range(runs.shape[0]):
-        row = first_block + np.int64(runs[r, BLOCK])
-        for i in range(out.shape[1]):
-            power[i] = i32((i32(scales[row, i]) + i32(127)) << i32(23)).view(np.float32)
+        scaled(ones, 0, scales, first_block + np.int64(runs[r, BLOCK]), power)
         for t in range(np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])):
             for i in range(out.shape[1]):
-                out[t, i] = f32(codes[first_code + t, i]) * power[i]
-
-
-@compiled(fastmath=FAST)
-def read_four_bits(codes, scales, first_code, levels, count, out):
-    """Write `count` entries of a head in 4 bits to `out` (T, D)."""
-    size = codes.shape[1]
-    for t in range(count):
-        row = first_code + t
-        for group in range(scales.shape[1] // 2):
-            scale = scale_of_group(scales, row, group)
-            for i in range(group * HALF_GROUP, min(size, (group + 1) * HALF_GROUP)):
-                byte = i32(codes[row, i])
-                out[t, 2 * i] = levels[byte & i32(15)] * scale
-                out[t, 2 * i + 1] = levels[(byte >> i32(4)) & i32(15)] * scale
-
-
-@compiled()
-def read_by_entry(codes, scales, first_code, form, count, out):
-    """Write `count` entries of a head, each with its own scales, to `out` (T, D)."""
-    if form == FP8:
-        unpack(codes, scales, first_code, count, form, out)
-    elif form == INT4:
-        read_four_bits(codes, scales, first_code, INT4_LEVELS, count, out)
-    else:
-        read_four_bits(codes, scales, first_code, NF4_LEVELS, count, out)
+                out[t, i] = f32(codes[first_code + t, i]) * power[0, i]
 
 
 @compiled()
@@ -107,7 +80,7 @@ def read_segment(address, segment, keys, values):
             if coded.format == INT8:
                 read_by_block(codes, scales, first_code, first_block, runs[:num_runs], out)
             else:
-                read_by_entry(codes, scales, first_code, coded.format, num_coded, out)
+                unpack(codes, scales, first_code, num_coded, coded.format, out)
     if layer[DTYPE] == FLOAT32:
         read_dense_of(layer, np.empty(1, np.float32), segment, num_coded, keys, values)
     elif layer[DTYPE] == FLOAT16:
