@@ -212,6 +212,11 @@ def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -
             "a budget in bytes needs a policy that evicts at every step; this one lets the cache "
             "grow while it decodes"
         )
+    if policy.precision.sure is not None:
+        raise PolicyError(
+            "a budget in bytes needs a policy that quantizes after every forward; this one waits "
+            f"for a confidence of {policy.precision.sure}: give the budget in tokens"
+        )
     needed = resting_bytes(policy.fitted(low), geometry, batch)
     if needed > num_bytes:
         raise PolicyError(

@@ -19,6 +19,7 @@ from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.saved import load, save
 from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
 from agentkv.cache.eviction.evictor import Evictor
+from agentkv.cache.eviction.turns import Turns
 from agentkv.cache.geometry import Attention, Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import Handle, TransformersLayer, outside_compile
@@ -117,6 +118,8 @@ class Cache(HookedCache):
         """Columns of the latest forward."""
         self.confidences: list[float] | None = None
         """Confidence of each sequence when the gate was last applied; None if it never was."""
+        self.turns = Turns()
+        """Confidence of each sequence's turn, of a gate that decides between turns."""
         self.looks = Looks()
         """Alarms and looks back, of a policy that looks back."""
         self.may_look_back = True
@@ -463,10 +466,9 @@ class Cache(HookedCache):
         return LogitsGate(self)
 
     def note_logits(self, logits: Tensor) -> None:
-        gate = self.policy.gate
-        if self._has_gate and gate.needs_logits:
+        if self._has_gate and self.policy.needs_logits:
             # one number per sequence: the logits of a whole prompt need not be kept for it
-            self._new_confidences = gate.confidence(logits.detach())
+            self._new_confidences = self.policy.confidence(logits.detach())
 
     def apply_noted_gate(self, logits: Tensor) -> None:
         confidences, self._new_confidences = self._new_confidences, None
@@ -479,12 +481,11 @@ class Cache(HookedCache):
 
     def apply_gate(self, logits: Tensor) -> None:
         """Evict down to what the gate allows, given the raw logits (B, V) of the last token."""
-        gate = self.policy.gate
-        if not gate.needs_logits or self.batch is None:
+        if not self.policy.needs_logits or self.batch is None:
             return
         self._require_batch(logits)
         # the only point of a step that waits for the device
-        self.apply_gate_at(gate.confidence(logits.detach()).tolist())
+        self.apply_gate_at(self.policy.confidence(logits.detach()).tolist())
 
     def _require_batch(self, logits: Tensor) -> None:
         if logits.shape[0] != self.batch:
@@ -493,12 +494,16 @@ class Cache(HookedCache):
     @torch.no_grad()
     def apply_gate_at(self, confidences: Sequence[float]) -> None:
         """Evict down to what the gate allows at these confidences, one per sequence."""
-        if not self.policy.gate.needs_logits or self.batch is None:
+        if not self.policy.needs_logits or self.batch is None:
             return
         assert len(confidences) == self.batch, "a confidence for every sequence"
         with self.progress.changing():
             self.confidences = list(confidences)
-            self.evictor.apply_gate(self.confidences, self.num_new)
+            decided: list[float] | None = self.confidences
+            if self.policy.gate.by_turn:
+                decided = self.turns.decide(self.confidences, self.num_new)
+            if decided is not None:
+                self.evictor.apply_gate(decided, self.num_new)
 
     # ---- looking back
 
@@ -747,6 +752,7 @@ class Cache(HookedCache):
                 self.looks.reorder(index)
             if self.confidences is not None:
                 self.confidences = [self.confidences[i] for i in index]
+                self.turns.reorder(index)
             self.batch = len(index)
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
@@ -767,6 +773,7 @@ class Cache(HookedCache):
         self.meter.live = 0  # a forward that did not end may have left bytes uncounted
         self.batch, self.confidences, self.pending = None, None, None
         self._new_ids, self._new_confidences, self._newest = None, None, None
+        self.turns = Turns()
         self.looks, self.cold_meter.live, self.index_meter.live = Looks(), 0, 0
         self.token_ids = TokenIds()
 

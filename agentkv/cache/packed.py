@@ -9,7 +9,7 @@ Shapes: B_i sequences in cache i, B of all caches together, n_i new tokens of ea
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from typing import NoReturn, SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from agentkv.cache.hf.compat import Handle
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
+from agentkv.policies.policy import Policy
 
 T = TypeVar("T")
 
@@ -119,25 +120,25 @@ class PackedForward(HookedCache):
         return torch.cat(parts)
 
     def confidences(self, logits: Tensor) -> Tensor:
-        """Return the confidence (B,) float32 of logits (B, V), by the gate of each cache.
+        """Return the confidence (B,) float32 of logits (B, V), by the policy of each cache.
 
-        Equal gates are asked once; a gate that needs no logits yields zeros.
+        Equal policies are asked once; one that needs no logits yields zeros.
         """
         found = logits.new_zeros(logits.shape[0], dtype=torch.float32)
-        gates: list[tuple[Any, list[slice]]] = []
+        policies: list[tuple[Policy, list[slice]]] = []
         for cache, rows in zip(self._caches, self.rows, strict=True):
-            gate = cache.policy.gate
-            if not gate.needs_logits:
+            policy = cache.policy
+            if not policy.needs_logits:
                 continue
-            equal = next((rows for other, rows in gates if other == gate), None)
+            equal = next((rows for other, rows in policies if other == policy), None)
             if equal is None:
-                gates.append((gate, [rows]))
+                policies.append((policy, [rows]))
             else:
                 equal.append(rows)
-        for gate, of_gate in gates:
-            each = gate.confidence(torch.cat([logits[rows] for rows in of_gate]))
-            sizes = [rows.stop - rows.start for rows in of_gate]
-            for rows, part in zip(of_gate, each.split(sizes), strict=True):
+        for policy, of_policy in policies:
+            each = policy.confidence(torch.cat([logits[rows] for rows in of_policy]))
+            sizes = [rows.stop - rows.start for rows in of_policy]
+            for rows, part in zip(of_policy, each.split(sizes), strict=True):
                 found[rows] = part
         return found
 

@@ -7,6 +7,7 @@ from agentkv.policies.entries import BudgetFraction
 from agentkv.policies.gates import Confident
 from agentkv.policies.options import (
     BudgetRecent,
+    ByTurn,
     ConfidenceProtected,
     ConfidenceWeights,
     EvictionSchedule,
@@ -37,13 +38,16 @@ def conf_kv(
     weights: ConfidenceWeights = (0.4, 0.3, 0.3),
     slack: Slack = 0,
     schedule: EvictionSchedule = "always",
+    by_turn: ByTurn = False,
 ) -> Policy:
     """Chooses one of two budgets by confidence, and the entries by attention and recency.
 
     Source: CONF-KV (arXiv 2605.24786).
     """
     shares = require_numbers("weights", weights, 3)
-    gate = Confident(threshold, (shares[0], shares[1], shares[2]), tight, loose, slack, schedule)
+    gate = Confident(
+        threshold, (shares[0], shares[1], shares[2]), tight, loose, slack, schedule, by_turn
+    )
     newest = BudgetFraction(0.125, 64) if protected is None else protected
     scorer = AttentionAndRecency(
         require_share("mass_weight", mass_weight), require_part("decay", decay)
@@ -62,6 +66,7 @@ def conf_kv_int8(
     weights: ConfidenceWeights = (0.4, 0.3, 0.3),
     slack: Slack = 0,
     schedule: EvictionSchedule = "always",
+    by_turn: ByTurn = False,
     recent: BudgetRecent = None,
     format: Format = "int8",
 ) -> Policy:
@@ -79,6 +84,7 @@ def conf_kv_int8(
         weights=weights,
         slack=slack,
         schedule=schedule,
+        by_turn=by_turn,
     )
     stored = QuantizeOld(recent, format)
     return Policy("conf-kv-int8", base.gate, base.allocator, base.scorer, base.selector, stored)
@@ -95,6 +101,7 @@ def conf_kv_l(
     weights: ConfidenceWeights = (0.4, 0.3, 0.3),
     slack: Slack = 0,
     schedule: EvictionSchedule = "always",
+    by_turn: ByTurn = False,
     recent: BudgetRecent = None,
     format: Format = "int8",
     slope: Annotated[
@@ -120,6 +127,7 @@ def conf_kv_l(
         weights=weights,
         slack=slack,
         schedule=schedule,
+        by_turn=by_turn,
         recent=recent,
         format=format,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
     require_count,
+    require_flag,
     require_number,
     require_numbers,
     require_one_of,
@@ -30,6 +31,7 @@ class Unbounded:
     """Keeps every entry."""
 
     needs_logits: ClassVar[bool] = False
+    by_turn: ClassVar[bool] = False
     evicts: ClassVar[bool] = False
     slack: ClassVar[int] = 0
     bounded: ClassVar[bool] = False
@@ -66,6 +68,7 @@ class Fixed:
     """Evict after every `interval` decoded tokens and at no other time; None: by `schedule`."""
     ceiling: int | None = None
     needs_logits: ClassVar[bool] = False
+    by_turn: ClassVar[bool] = False
     evicts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -159,6 +162,9 @@ class Trimming(Fixed):
 class Confident:
     """Allows fewer entries while the model is confident of its next token.
 
+    With `by_turn` it decides after the tokens that end a turn, a forward of several, by the mean
+    confidence of the tokens decoded before them; in between every layer keeps to the loose budget.
+
     The model counts as not confident before the first logits, and if the caller never passes any.
     Every forward therefore ends at the loose budget. If its logits are confident, the remaining
     entries are ranked again, with masses and recency rescaled over fewer entries, and cut to the
@@ -175,6 +181,7 @@ class Confident:
     """Entries otherwise; None: the cache's budget."""
     slack: int = 0
     schedule: Schedule = "always"
+    by_turn: bool = False
     needs_logits: ClassVar[bool] = True
     evicts: ClassVar[bool] = True
 
@@ -187,6 +194,7 @@ class Confident:
                 require_positive(name, value)
         require_count("slack", self.slack)
         require_one_of("schedule", self.schedule, ("always", "prefill"))
+        require_flag("by_turn", self.by_turn)
 
     @property
     def ceiling(self) -> int | None:

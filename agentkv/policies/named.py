@@ -29,6 +29,7 @@ from agentkv.policies.options import (
     LookWhen,
     Recent,
     Slack,
+    Sure,
 )
 from agentkv.policies.parameters import require_count, require_flag, require_one_of
 from agentkv.policies.policy import Policy
@@ -294,33 +295,33 @@ def edie_tada(
     return replace(base, name="edie-tada", allocator=EnergyAllocator(least, decay, key))
 
 
-def int8(*, recent: Recent = 64) -> Policy:
+def int8(*, recent: Recent = 64, sure: Sure = None) -> Policy:
     """Keeps all entries, older ones in 8-bit integers: a scale per head, channel and 64 entries.
 
     Source: the storage of CONF-KV (arXiv 2605.24786) without its eviction.
     """
-    return _stored("int8", recent)
+    return _stored("int8", recent, sure)
 
 
-def fp8(*, recent: Recent = 64) -> Policy:
+def fp8(*, recent: Recent = 64, sure: Sure = None) -> Policy:
     """`int8` in 8-bit floating point: one scale per head and entry.
 
     Source: the storage of ARKV without its eviction.
     """
-    return _stored("fp8", recent)
+    return _stored("fp8", recent, sure)
 
 
-def int4(*, recent: Recent = 64) -> Policy:
+def int4(*, recent: Recent = 64, sure: Sure = None) -> Policy:
     """`int8` with 4 evenly spaced bits: one scale per head, entry and 32 channels."""
-    return _stored("int4", recent)
+    return _stored("int4", recent, sure)
 
 
-def nf4(*, recent: Recent = 64) -> Policy:
+def nf4(*, recent: Recent = 64, sure: Sure = None) -> Policy:
     """`int8` with 4 normally spaced bits: one scale per head, entry and 32 channels.
 
     Source: NF4 of QLoRA (arXiv 2305.14314).
     """
-    return _stored("nf4", recent)
+    return _stored("nf4", recent, sure)
 
 
 def streaming_int8(
@@ -385,6 +386,6 @@ def lookback_int8(
     return replace(base, name="lookback-int8", precision=stored)
 
 
-def _stored(format: str, recent: int) -> Policy:
-    stored = QuantizeOld(require_count("recent", recent), format)
+def _stored(format: str, recent: int, sure: float | None) -> Policy:
+    stored = QuantizeOld(require_count("recent", recent), format, sure)
     return Policy(format, Unbounded(), Shared(), Age(), TopK(), stored)

@@ -141,6 +141,20 @@ Format = Annotated[
     str,
     Help("Storage format of older entries: int8 (paper), fp8, int4 or nf4."),
 ]
+ByTurn = Annotated[
+    bool,
+    Help(
+        "Decide once a turn, after the input that ends it, by the mean confidence of the tokens "
+        "decoded before; false: after every token (our choice)."
+    ),
+]
+Sure = Annotated[
+    float | None,
+    Help(
+        "Quantize only after a token whose probability, as the likeliest, is at least this; None: "
+        "after every forward (our choice)."
+    ),
+]
 Recent = Annotated[int, Help("Newest entries that stay in the model's dtype (our choice: 64).")]
 ErrorWindow = Annotated[
     int,

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Forget
 from agentkv.policies.slots import (
@@ -81,6 +84,18 @@ class Policy:
                 f"policy {self.name!r} looks back and may evict or quantize the newest entry, "
                 "which a second pass replaces; protect at least one entry, and keep one dense"
             )
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the gate or the precision depends on the confidence of the next token."""
+        return self.gate.needs_logits or self.precision.sure is not None
+
+    def confidence(self, logits: Tensor) -> Tensor:
+        """Return the model's confidence (B,) float32 from raw logits (B, V): the gate's, or the
+        probability of the likeliest token if the gate has none."""
+        if self.gate.needs_logits or self.precision.sure is None:
+            return self.gate.confidence(logits)
+        return logits.to(torch.float32).softmax(-1).amax(-1)
 
     def fitted(self, budget: int | None, *, leading: int = 0, pinned: int = 0) -> "Policy":
         """Return this policy for a budget of entries per layer and KV head.

@@ -11,7 +11,12 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from agentkv.policies.parameters import require_above, require_count, require_one_of
+from agentkv.policies.parameters import (
+    require_above,
+    require_count,
+    require_one_of,
+    require_share,
+)
 
 FORMATS = ("int8", "fp8", "int4", "nf4")
 """Quantized formats of `agentkv_kernels.formats`."""
@@ -23,6 +28,7 @@ class Dense:
 
     format: ClassVar[str | None] = None
     recent: ClassVar[int | None] = None
+    sure: ClassVar[float | None] = None
     by_rank: ClassVar[bool] = False
     estimates_once: ClassVar[bool] = False
 
@@ -48,6 +54,9 @@ class QuantizeOld:
     recent: int | None
     """None: half of the budget, at most 256 (the paper's 256 of 512; 128 of 256 is our choice)."""
     format: str = "int8"
+    sure: float | None = None
+    """Quantize a sequence's entries only after a token with at least this confidence (our choice);
+    None: after every forward."""
     by_rank: ClassVar[bool] = False
     estimates_once: ClassVar[bool] = False
 
@@ -55,6 +64,8 @@ class QuantizeOld:
         if self.recent is not None:
             require_count("recent", self.recent)
         require_one_of("format", self.format, FORMATS)
+        if self.sure is not None:
+            require_share("sure", self.sure)
 
     def fitted(self, budget: int | None) -> Self:
         if self.recent is not None:
@@ -108,6 +119,7 @@ class QuantizeByRank:
     format: str = "fp8"
     estimate: Literal["once", "every_trim"] = "once"
     recent: ClassVar[int | None] = None
+    sure: ClassVar[float | None] = None
     by_rank: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

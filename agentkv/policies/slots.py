@@ -57,6 +57,11 @@ class Gate(Protocol):
         ...
 
     @property
+    def by_turn(self) -> bool:
+        """Whether `budget` is given the mean confidence of a whole turn, once it has ended."""
+        ...
+
+    @property
     def evicts(self) -> bool:
         """Whether eviction ever drops entries."""
         ...
@@ -280,6 +285,12 @@ class Precision(Protocol):
     def recent(self) -> int | None:
         """Newest entries that stay dense while older ones are quantized in blocks of 64; None: the
         format does not depend on age."""
+        ...
+
+    @property
+    def sure(self) -> float | None:
+        """Least confidence in the next token at which entries are quantized; None: they are after
+        every forward."""
         ...
 
     @property

@@ -18,6 +18,7 @@ from agentkv.cache.checkpoint.state import (
     first_error,
 )
 from agentkv.cache.eviction.evictor import Evictor
+from agentkv.cache.eviction.turns import Turns
 from agentkv.cache.geometry import Attention
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import Looks
@@ -43,6 +44,7 @@ class Restorable(Protocol):
     meter: Meter
     cold_meter: Meter
     looks: Looks
+    turns: Turns
     progress: Progress
     token_ids: TokenIds
     prefill: Literal["chunked", "whole"]
@@ -143,6 +145,7 @@ def state_of(cache: Restorable) -> CacheState:
             num_new=cache.num_new,
             peak=cache.meter.peak,
             confidences=None if cache.confidences is None else tuple(cache.confidences),
+            turns=tuple(zip(cache.turns.sums, cache.turns.counts, strict=True)),
             pending=cache.pending,
             layers=tuple(layers),
             learned=dict(allocator.state) if isinstance(allocator, Learner) else {},
@@ -232,6 +235,7 @@ def fill(
             state.look_nbytes,
         )
         cache.confidences = None if state.confidences is None else list(state.confidences)
+        cache.turns = Turns(*zip(*state.turns, strict=True)) if state.turns else Turns()
     else:
         evictor.use_spans(list(map(_spans_of, state.spans)))
     cache.pending = copy.deepcopy(state.pending)

@@ -87,6 +87,9 @@ class CacheState(_State):
     """Columns of the latest forward."""
     peak: NumBytes
     confidences: tuple[float, ...] | None
+    turns: tuple[tuple[FiniteFloat, Count], ...]
+    """Sum of the confidences of each sequence's turn, and number of its tokens; empty before the
+    first, and for a gate that does not decide between turns."""
     pending: list[list[int]] | None
     layers: tuple[LayerState, ...]
     learned: Energies
@@ -114,6 +117,8 @@ class CacheState(_State):
             raise ValueError(f"found {self.num_new} new tokens among {self.seen} seen")
         if self.confidences is not None and len(self.confidences) != batch:
             raise ValueError(f"found {len(self.confidences)} confidences for {batch} sequences")
+        if len(self.turns) not in (0, batch):
+            raise ValueError(f"found turns of {len(self.turns)} sequences, not {batch}")
         if len(self.alarms) not in (0, batch):
             raise ValueError(f"found alarms of {len(self.alarms)} sequences, not {batch}")
         if len(self.spans) != max(1, batch):

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from torch import Tensor
 
+from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.eviction.view import View
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.spans import NO_PINS
@@ -27,7 +28,8 @@ def evict(
 ) -> None:
     """Drop entries of each sequence and layer down to what the policy allows.
 
-    After a forward, that is without confidences, old entries are also quantized.
+    After a forward, that is without confidences, old entries are also quantized, unless the policy
+    quantizes by confidence.
 
     Args:
         layers: layers of one cache that the policy acts on.
@@ -58,10 +60,25 @@ def evict(
     for backend, of_backend in evictions.items():
         backend.drop(of_backend)
     precision = allowance.policy.precision
-    if confidences is None and precision.format is not None and not precision.by_rank:
-        recent = [policy_part.fitted(i).precision.recent or 0 for i in range(len(fed))]
-        for layer in layers:
-            layer.backend.quantize_oldest(layer.storage, recent)
+    if precision.format is not None and not precision.by_rank:
+        _quantize_by_age(layers, policy_part, confidences)
+
+
+def _quantize_by_age(
+    layers: Sequence[CacheLayer], own: LayerPolicy, confidences: Sequence[float] | None
+) -> None:
+    """Quantize the oldest dense entries, after every forward or where the model is sure."""
+    sure = own.allowance.policy.precision.sure
+    if (confidences is None) != (sure is None):
+        return
+    recent = [own.fitted(i).precision.recent or 0 for i in range(len(own.fed))]
+    if sure is not None and confidences is not None:
+        recent = [
+            count if confidence >= sure else num_seen
+            for count, confidence, num_seen in zip(recent, confidences, own.fed, strict=True)
+        ]
+    for layer in layers:
+        layer.backend.quantize_oldest(layer.storage, recent)
 
 
 def _keep_cold(layers: Sequence[CacheLayer], evictions: Iterable[Sequence[Eviction]]) -> None:

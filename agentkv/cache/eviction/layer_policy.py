@@ -118,7 +118,8 @@ class LayerPolicy:
             if budget is not None and policy.gate.bounded:
                 most = per * (budget + policy.gate.slack)
                 assert held <= most, f"{held} entries in all segments, at most {most} allowed"
-            if (recent := policy.precision.recent) is not None:
+            recent = policy.precision.recent
+            if recent is not None and policy.precision.sure is None:
                 segments = storage.segments(sequence)
                 num_dense = max(storage.dense.counts[segments.start : segments.stop])
                 assert num_dense < recent + BLOCK, f"{num_dense} dense entries, not {recent}"
