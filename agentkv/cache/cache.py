@@ -28,7 +28,7 @@ from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.no_gradient import WithoutGradient
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.look_back import Looks, SecondPass
+from agentkv.cache.look_back import Looks, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Found, SequenceSpans
@@ -538,12 +538,15 @@ class Cache(HookedCache):
             return None
         if ids is None or self.batch is None:
             return None
-        confidences = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
+        if recall.num_queries:
+            signals = query_similarities(self.cache_layers)
+        else:
+            signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
         newest = [
             None if is_padding else num_seen - 1
             for is_padding, num_seen in zip(self._ends_with_padding, self.evictor.fed, strict=True)
         ]
-        decided = self.looks.decide(recall, confidences, newest)
+        decided = self.looks.decide(recall, signals, newest)
         both = zip(decided, self.evictor.num_cold, strict=True)
         looking = [looks and num_cold > 0 for looks, num_cold in both]
         if not any(looking):

@@ -56,21 +56,21 @@ class Looks:
         self.alarms = [self.alarms[i] for i in index]
 
     def decide(
-        self, recall: LookBack, confidences: Sequence[float], newest: Sequence[int | None]
+        self, recall: LookBack, signals: Sequence[float], newest: Sequence[int | None]
     ) -> list[bool]:
         """Note the alarms of the newest tokens, and return which of them look back.
 
         Args:
-            confidences: of the next token of each sequence.
+            signals: of each sequence; see `Occasion`.
             newest: position of each sequence's newest token; None for a sequence that has no new
                 token.
         """
         looking = []
-        for i, (confidence, position) in enumerate(zip(confidences, newest, strict=True)):
+        for i, (signal, position) in enumerate(zip(signals, newest, strict=True)):
             if position is None:
                 looking.append(False)
                 continue
-            if recall.when.is_alarm(confidence, position, self.alarms[i]):
+            if recall.when.is_alarm(signal, position, self.alarms[i]):
                 self.alarms[i] = position
             looking.append(recall.when.looks(position, self.alarms[i]))
         return looking
@@ -178,6 +178,22 @@ class SecondPass(HookedCache):
             cold.promote(storage, picks)
             return {}
         return {i: [cold.read(i, picks[i], queries.dtype).to(storage.device)] for i in segments}
+
+
+def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:
+    """Return the cosine of the two newest queries of each sequence, in the mean over all heads of
+    the layers that keep queries; 1 before the second token."""
+    windows = [layer.storage.queries for layer in layers]
+    kept = [window for window in windows if window is not None]
+    similarities = []
+    for sequence in range(len(layers[0].fed)):
+        newest = [window.of(sequence)[0][:, -2:] for window in kept]
+        if layers[0].fed[sequence] < 2:
+            similarities.append(1.0)
+            continue
+        pairs = torch.cat([queries.to("cpu", torch.float32) for queries in newest])
+        similarities.append(float(torch.cosine_similarity(pairs[:, 0], pairs[:, 1], -1).mean()))
+    return similarities
 
 
 class _Tally:

@@ -24,6 +24,7 @@ from agentkv.policies.options import (
     LookDigests,
     LookPromotes,
     LookShare,
+    LookSimilarity,
     LookStretch,
     LookThreshold,
     LookWhen,
@@ -34,7 +35,7 @@ from agentkv.policies.options import (
 from agentkv.policies.parameters import require_count, require_flag, require_one_of
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
-from agentkv.policies.recall import Always, AtRandom, LookBack, Unsure
+from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.scorers import (
     Age,
     HeavyHitters,
@@ -66,6 +67,7 @@ def lookback(
     threshold: LookThreshold = 0.99,
     stretch: LookStretch = 0,
     calm: LookCalm = None,
+    similarity: LookSimilarity = 0.8,
     share: LookShare = 0.1,
     blocks: LookBlocks = 8,
     block: LookBlock = 16,
@@ -87,6 +89,7 @@ def lookback(
     occasions: dict[str, Occasion] = {
         "unsure": Unsure(threshold, stretch, calm),
         "always": Always(),
+        "turned": Turned(similarity),
         "random": AtRandom(share),
     }
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
@@ -353,6 +356,7 @@ def lookback_int8(
     threshold: LookThreshold = 0.99,
     stretch: LookStretch = 0,
     calm: LookCalm = None,
+    similarity: LookSimilarity = 0.8,
     share: LookShare = 0.1,
     blocks: LookBlocks = 8,
     block: LookBlock = 16,
@@ -372,6 +376,7 @@ def lookback_int8(
         threshold=threshold,
         stretch=stretch,
         calm=calm,
+        similarity=similarity,
         share=share,
         blocks=blocks,
         block=block,

@@ -177,10 +177,11 @@ ErrorPool = Annotated[
     Pool, Help('"avg" (the paper\'s appendix, our choice) or "max" (its main text).')
 ]
 LookWhen = Annotated[
-    Literal["unsure", "always", "random"],
+    Literal["unsure", "always", "turned", "random"],
     Help(
-        'Which tokens look back: "unsure" those with an alarm, "always" all, "random" a share of '
-        "them, as a control (our choice: unsure)."
+        'Which tokens look back: "unsure" those with an alarm, "always" all, "turned" those whose '
+        'queries differ from those of the token before, "random" a share of them, as a control '
+        "(our choice: unsure)."
     ),
 ]
 LookThreshold = Annotated[
@@ -195,6 +196,13 @@ LookCalm = Annotated[
     Help(
         "Right after an alarm, a lower probability than this is one too; None: threshold (our "
         "choice: None)."
+    ),
+]
+LookSimilarity = Annotated[
+    float,
+    Help(
+        "Mean cosine of a token's queries and those of the token before, below which it looks back "
+        'if when="turned" (our choice: 0.8).'
     ),
 ]
 LookShare = Annotated[

@@ -76,7 +76,13 @@ class Policy:
             self._check_recall()
 
     def _check_recall(self) -> None:
-        """Check that the newest entry stays as it is, because a second pass replaces it."""
+        """Check that the newest entry stays as it is, because a second pass replaces it, and that
+        scorer and recall can read one window of queries."""
+        if 0 < self.scorer.window < self.recall.num_queries:
+            raise PolicyError(
+                f"policy {self.name!r} looks back by {self.recall.num_queries} queries, and its "
+                f"scorer reads a window of {self.scorer.window}; give it at least as many"
+            )
         newest = self.selector.protected
         is_first = self.scorer.by_age or not isinstance(newest, int) or newest > 0
         if not is_first or self.precision.recent == 0:

@@ -26,6 +26,7 @@ class Forget:
 
     looks_back: ClassVar[bool] = False
     promotes: ClassVar[bool] = False
+    num_queries: ClassVar[int] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,22 @@ class LookBack:
         require_flag("digests", self.digests)
         if not isinstance(self.when, Occasion):
             raise PolicyError(
-                f"when must be Always(), Unsure(...) or AtRandom(...); found {self.when!r}"
+                "when must be Always(), Unsure(...), Turned(...) or AtRandom(...); found "
+                f"{self.when!r}"
             )
+
+    @property
+    def num_queries(self) -> int:
+        return self.when.num_queries
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
     """Every token looks back."""
 
-    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
+    num_queries: ClassVar[int] = 0
+
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         return True
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
@@ -95,6 +103,7 @@ class Unsure:
     calm: float | None = None
     """Right after an alarm, a confidence below this is one too: looks go on until the model is this
     sure again. None: `threshold`."""
+    num_queries: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         require_share("threshold", self.threshold)
@@ -105,13 +114,35 @@ class Unsure:
                 "is at least as sure as where they begin"
             )
 
-    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         if self.calm is not None and last_alarm == position - 1:
-            return confidence < self.calm
-        return confidence < self.threshold
+            return signal < self.calm
+        return signal < self.threshold
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
         return last_alarm is not None and position - last_alarm <= self.stretch
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A token looks back if its queries have turned away from those of the token before.
+
+    Source: FreeKV (arXiv 2505.13109), which corrects the choice of the step before where the cosine
+    of the two queries is low; the mean over all layers and heads is our choice.
+    """
+
+    similarity: float = 0.8
+    """A mean cosine below it is an alarm."""
+    num_queries: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        require_share("similarity", self.similarity)
+
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
+        return signal < self.similarity
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        return position == last_alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +152,13 @@ class AtRandom:
     share: float
     """Share of the tokens."""
     seed: int = 0
+    num_queries: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         require_share("share", self.share)
         require_count("seed", self.seed)
 
-    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         # drawn by position, so that copies of a cache draw the same
         digest = hashlib.blake2b(f"{self.seed}/{position}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.share * 2**64

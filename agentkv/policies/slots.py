@@ -328,10 +328,18 @@ class Precision(Protocol):
 class Occasion(Protocol):
     """Decides which tokens look back."""
 
-    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
-        """Return whether a token is an alarm, given the confidence of the next one.
+    @property
+    def num_queries(self) -> int:
+        """Latest queries of each layer that the signal needs: 2 if it is their similarity, 0 if it
+        is the confidence."""
+        ...
+
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
+        """Return whether a token is an alarm.
 
         Args:
+            signal: confidence of the next token; or mean cosine of the token's queries and those of
+                the token before.
             position: of the token in its sequence.
             last_alarm: position of the latest alarm before it; None: none yet.
         """
@@ -352,6 +360,11 @@ class Recall(Protocol):
     @property
     def looks_back(self) -> bool:
         """True if evicted entries move to a cold tier, from which tokens fetch some."""
+        ...
+
+    @property
+    def num_queries(self) -> int:
+        """Latest queries of each layer that decide which tokens look back; 0 for none."""
         ...
 
     @property

@@ -30,6 +30,7 @@ def layout_for(
     # a policy that evicts by age alone evicts the same entries of all heads
     is_shared = policy.allocator.shared or policy.scorer.by_age
     tracker, form = policy.scorer.tracker, policy.precision.format
+    query_window = max(policy.scorer.window, policy.recall.num_queries)
     return Layout(
         segments_per_sequence=1 if is_shared else heads,
         num_heads=heads if is_shared else 1,
@@ -40,8 +41,8 @@ def layout_for(
         num_norms={None: 0, "mean": 1, "each": num_q_heads // heads}[policy.selector.norms],
         by_rank=policy.precision.by_rank,
         promotes=policy.recall.promotes,
-        query_window=policy.scorer.window,
-        num_query_heads=num_q_heads if policy.scorer.window else 0,
+        query_window=query_window,
+        num_query_heads=num_q_heads if query_window else 0,
     )
 
 

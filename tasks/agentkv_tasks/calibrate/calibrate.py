@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -108,11 +108,12 @@ class _Listening:
 
     unsure: Unsure
     heard: Heard
+    num_queries: ClassVar[int] = 0
 
-    def is_alarm(self, confidence: float, position: int, last_alarm: int | None) -> bool:
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         self.heard.positions.append(position)
-        self.heard.confidences.append(confidence)
-        return self.unsure.is_alarm(confidence, position, last_alarm)
+        self.heard.confidences.append(signal)
+        return self.unsure.is_alarm(signal, position, last_alarm)
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
         return self.unsure.looks(position, last_alarm)

@@ -11,11 +11,12 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
+from agentkv.cache.look_back import query_similarities
 from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Unsure
+from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure
 from agentkv_kernels.digests import decode
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
@@ -382,6 +383,55 @@ def test_looks_go_on_until_the_model_is_calm():
         Unsure(threshold=0.5, calm=0.4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "snapkv"])
+def test_a_token_looks_back_where_its_queries_have_turned(model_of, tokens, name):
+    model = model_of("llama")
+    ids = tokens(2, 60)
+    seen = queries_of(model, torch.cat([ids, tokens(2, 1, seed=1)], 1))
+    cosines = torch.cosine_similarity(seen[:, :, -1], seen[:, :, -2], dim=-1).mean(1)
+    threshold = float(cosines.mean())  # one of the two sequences turns more
+    # the hot tier holds everything, and one entry looks back at nothing: queries are exact
+    cache = cache_of(model, name, Turned(threshold), budget=200)
+    cache.feed(model, ids)
+    cache.feed(model, tokens(2, 1, seed=1))
+    assert (
+        cache.looks.alarms[int(cosines.argmin())] == 60 != cache.looks.alarms[int(cosines.argmax())]
+    )
+    assert query_similarities(cache.cache_layers) == pytest.approx(cosines.tolist(), abs=1e-5)
+
+
+def queries_of(model, ids):
+    """All rotated queries (B, layers * heads, T, D) of a model without a cache's help."""
+    cache = agentkv.Cache.for_model(
+        model, policy=agentkv.policy("snapkv", window=ids.shape[1]), budget=2 * ids.shape[1]
+    )
+    cache.feed(model, ids)
+    layers = [layer.storage.queries for layer in cache.cache_layers]
+    return torch.stack(
+        [torch.cat([layer.of(i)[0] for layer in layers]) for i in range(ids.shape[0])]
+    )
+
+
+@torch.no_grad()
+def test_looks_by_queries_go_on_after_copies_files_and_other_orders(model_of, tokens, tmp_path):
+    model = model_of("llama")
+    policy = agentkv.policy("lookback", when="turned", similarity=1.0, blocks=2, block=4, slack=0)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=24)
+    for count in (60, 1):
+        cache.feed(model, tokens(2, count, seed=count))
+    cache.save(tmp_path / "cache")
+    others = [copy.deepcopy(cache), agentkv.Cache.load(tmp_path / "cache", model)]
+    others[0].reorder_cache(torch.tensor([1, 0]))
+    expected = cache.feed(model, tokens(2, 1, seed=7))
+    found = [others[0].feed(model, tokens(2, 1, seed=7).flip(0)).flip(0)]
+    found.append(others[1].feed(model, tokens(2, 1, seed=7)))
+    for logits, other in zip(found, others, strict=True):
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        assert other.num_looks == cache.num_looks == 6
+        other.check()
+
+
 def test_random_looks_have_their_share_and_are_drawn_by_position():
     when = AtRandom(share=0.2, seed=3)
     alarms = [position for position in range(5000) if when.is_alarm(1.0, position, None)]
@@ -550,14 +600,14 @@ def test_generate_sees_the_second_pass_only(model_of, tokens, options):
 @torch.no_grad()
 def test_caches_that_share_a_forward_look_back_each_for_itself(model_of, tokens):
     model = model_of("llama")
-    whens = (Always(), Unsure(0.0), AtRandom(0.5))
+    whens = (Always(), Unsure(0.0), AtRandom(0.5), Turned(0.5))
     together, alone = (
         [cache_of(model, "window", when, blocks=2, block=4) for when in whens] for _ in range(2)
     )
     for seed, count in enumerate((60, 1, 1, 7, 1, 1)):
-        ids = [tokens(1, count, seed=10 * seed + i) for i in range(3)]
+        ids = [tokens(1, count, seed=10 * seed + i) for i in range(4)]
         found = feed_packed(model, together, ids)
-        assert found.errors == (None, None, None)
+        assert found.errors == (None,) * 4
         expected = [cache.feed(model, own) for cache, own in zip(alone, ids, strict=True)]
         torch.testing.assert_close(found.logits, torch.cat(expected), atol=1e-4, rtol=1e-4)
     for one, other in zip(together, alone, strict=True):
@@ -580,6 +630,12 @@ def test_a_policy_that_may_lose_the_newest_entry_cannot_look_back():
     assert not Forget().looks_back
 
 
+def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
+    one = agentkv.policy("snapkv", window=1)
+    with pytest.raises(PolicyError, match="looks back by 2 queries, and its scorer reads a window"):
+        replace(one, recall=LookBack(Turned()))
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -590,6 +646,7 @@ def test_a_policy_that_may_lose_the_newest_entry_cannot_look_back():
         (lambda: Unsure(1.5), r"threshold must be in \[0, 1\]"),
         (lambda: Unsure(stretch=-1), "stretch must be"),
         (lambda: AtRandom(2.0), "share must be"),
+        (lambda: Turned(-0.1), "similarity must be"),
     ],
 )
 def test_a_wrong_parameter_is_refused(make, message):
