@@ -23,7 +23,7 @@ class Agent:
         model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
             scripted one.
         policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations,
-        cache_dtype, pins, last_pages, rebuild:
+        cache_dtype, pins, last_pages, notes_only, rebuild:
             as in `LocalModel.with_cache`; without effect on any other `Model`.
         strict: parse replies exactly as VisualWebArena does; False also accepts common deviations.
         max_parse_failures: an episode ends after this many replies in a row that cannot be parsed.
@@ -52,6 +52,7 @@ class Agent:
         cache_dtype: str | None = None,
         pins: bool = True,
         last_pages: int | None = None,
+        notes_only: bool = False,
         rebuild: bool = False,
         strict: bool = False,
         max_parse_failures: int = 3,
@@ -73,6 +74,7 @@ class Agent:
                 cache_dtype=cache_dtype,
                 pins=pins,
                 last_pages=last_pages,
+                notes_only=notes_only,
                 rebuild=rebuild,
             )
         self.model: Model = model

@@ -180,6 +180,7 @@ def make_acting(
         cache_dtype=cache_dtype_for(settings, model),
         pins=settings.pins,
         last_pages=policy.last_pages,
+        notes_only=policy.notes_only,
         rebuild=policy.rebuild,
     )
 

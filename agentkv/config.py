@@ -65,6 +65,8 @@ class PolicySettings(_Settings):
     last_pages: int | None = Field(default=None, ge=1, le=_LARGEST)
     """Number of the latest pages that stay readable, the current one included; older pages leave
     only their heads, and replies stay. None: all pages."""
+    notes_only: bool = False
+    """Of older pages nothing stays, and of their replies only the notes that they begin with."""
     rebuild: bool = False
     """Read the whole prompt again in every turn, into an empty cache, as programs without a lasting
     cache do."""
@@ -82,8 +84,10 @@ class PolicySettings(_Settings):
 
     @property
     def pages(self) -> dict[str, Any]:
-        """`last_pages` and `rebuild` where they differ from their defaults, as rows hold them."""
-        return self.model_dump(include={"last_pages", "rebuild"}, exclude_defaults=True)
+        """`last_pages`, `notes_only` and `rebuild` where they differ from their defaults, as rows
+        hold them."""
+        pages = {"last_pages", "notes_only", "rebuild"}
+        return self.model_dump(include=pages, exclude_defaults=True)
 
     @property
     def is_file(self) -> bool:

@@ -11,7 +11,9 @@ can thus be copied from what the model has read.
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
+from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import quote_up_to
 from agentkv_env.actions import Action, render
 from agentkv_env.page import Node, Page
@@ -33,6 +35,15 @@ def write_reply(action: Action, page: Page, *, quote: str = "") -> str:
     if not lines:
         lines.append("done" if action.kind == "stop" else action.kind)
     return "\n".join([*lines, f"```{render(action)}```"])
+
+
+def notes_in(reply: str, thoughts: Thoughts) -> str:
+    """Return the notes that a reply begins with: its `read` lines, or whatever precedes the action
+    of a reply with free thoughts."""
+    if thoughts == "free":
+        return reply.partition("```")[0]
+    lines = reply.splitlines(keepends=True)
+    return "".join(takewhile(lambda line: line.startswith("read "), lines))
 
 
 def label(node: Node) -> str:

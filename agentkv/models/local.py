@@ -14,6 +14,7 @@ from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import Template, nonce_of
+from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.model import CacheUse, Reply
@@ -60,6 +61,7 @@ class LocalModel:
         cache_dtype: str | None = None,
         pins: bool = True,
         last_pages: int | None = None,
+        notes_only: bool = False,
         rebuild: bool = False,
         **cache_options: Any,
     ) -> "ActingModel":
@@ -81,6 +83,8 @@ class LocalModel:
             last_pages: number of the latest pages that stay readable, the current one included. Of
                 an older page only its head stays (address and title); replies and notes stay. The
                 policy acts on what is left. None: all pages.
+            notes_only: of older pages nothing stays, and of their replies only the notes that they
+                begin with: nano's `read` lines, or what another model says before its action.
             rebuild: read the whole prompt again in every turn, into an empty cache, as programs
                 without a lasting cache do. False: older pages are dropped from the cache.
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
@@ -88,7 +92,8 @@ class LocalModel:
 
         Raises:
             ValueError: unknown policy or option, a budget that the policy cannot keep, or
-                `last_pages` with observations that refer to earlier pages.
+                `last_pages` with observations that refer to earlier pages, or `notes_only` without
+                `last_pages`.
         """
         if last_pages is not None and last_pages < 1:
             raise ValueError(
@@ -98,6 +103,11 @@ class LocalModel:
             raise ValueError(
                 "observations='changes' shows what differs from earlier pages, and "
                 f"last_pages={last_pages} forgets them; give one of the two"
+            )
+        if notes_only and last_pages is None:
+            raise ValueError(
+                "notes_only is about pages that are forgotten, and last_pages forgets none; "
+                "give last_pages=1 as well"
             )
         dtype = cache_dtype or self.cache_dtype
 
@@ -117,6 +127,7 @@ class LocalModel:
             observations=observations,
             pins=pins,
             last_pages=last_pages,
+            notes_only=notes_only,
             rebuild=rebuild,
         )
 
@@ -139,6 +150,7 @@ class ActingModel:
     observations: Observations = field(kw_only=True)
     pins: bool = field(kw_only=True)
     last_pages: int | None = field(kw_only=True)
+    notes_only: bool = field(kw_only=True)
     rebuild: bool = field(kw_only=True)
 
     @property
@@ -178,14 +190,19 @@ class _Turn:
     """Position of the first id in the cache."""
     reply: list[int] = field(default_factory=list)
     """Ids after `shown`, up to the next turn."""
+    action: range = range(0)
+    """Numbers of the ids in `reply` that are gone once the page is forgotten."""
     is_forgotten: bool = False
 
     @property
     def left(self) -> list[int]:
         """The ids of `shown` that are not forgotten."""
-        if not self.is_forgotten:
-            return self.shown
-        return self.shown[: self.body.start] + self.shown[self.body.stop :]
+        return _without(self.shown, self.body) if self.is_forgotten else self.shown
+
+    @property
+    def left_reply(self) -> list[int]:
+        """The ids of `reply` that are not forgotten."""
+        return _without(self.reply, self.action) if self.is_forgotten else self.reply
 
 
 class LocalConversation:
@@ -223,7 +240,7 @@ class LocalConversation:
         turn.start = self.cache.seen + len(self._pending)
         self.cache.label(f"page {number}", len(turn.left), start=turn.start)
         self.cache.label(f"reply {number}")
-        self._pending += [*turn.left, *turn.reply]
+        self._pending += [*turn.left, *turn.left_reply]
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
@@ -297,8 +314,11 @@ class LocalConversation:
         shown = template.turn(observation, note, self._nonce)
         if last_pages is None:
             return _Turn(shown, range(0))
-        head = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes)
-        left = template.turn(head.text, note, self._nonce)
+        if self._acting.notes_only:
+            left = template.turn("", "", self._nonce)
+        else:
+            head = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes)
+            left = template.turn(head.text, note, self._nonce)
         start = _common_start(shown, left)
         end = _common_start(shown[start:][::-1], left[start:][::-1])
         return _Turn(shown, range(start, len(shown) - end))
@@ -309,12 +329,20 @@ class LocalConversation:
         if last_pages is not None and len(self._turns) >= last_pages:
             turn = self._turns[-last_pages]
             turn.is_forgotten = True
-            if turn.body and not self._acting.rebuild:
-                first = turn.start + turn.body.start
-                self.cache.drop(range(first, first + len(turn.body)))
+            if not self._acting.rebuild:
+                self._drop(turn.start, turn.body)
+                self._drop(turn.start + len(turn.shown), turn.action)
         if self._acting.rebuild:
             self._earlier = self._cache_use()
             self._begin_cache()
+
+    def _drop(self, first: int, numbers: range) -> None:
+        """Drop ids of the stream, given the position of the first: from the cache, and from what it
+        has yet to read."""
+        seen, start, stop = self.cache.seen, first + numbers.start, first + numbers.stop
+        if start < min(stop, seen):
+            self.cache.drop(range(start, min(stop, seen)))
+        del self._pending[max(0, start - seen) : max(0, stop - seen)]
 
     def finish_reply(self, pending: PendingReply) -> Reply:
         """Return the reply of a generation that is over. Raises the error that ended it early."""
@@ -324,9 +352,15 @@ class LocalConversation:
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
         assert prefilled_at is not None and ended_at is not None, "the generation is not over"
         self._pending = [*generation.rule.pending, *template.separator]
-        self._turns[-1].reply = [*generation.rule.ids, *template.separator]
+        turn, ids = self._turns[-1], generation.rule.ids
+        turn.reply = [*ids, *template.separator]
         with timed(pending.stopwatch, "tokenizer"):
-            text = template.decode(generation.rule.ids)
+            text = template.decode(ids)
+        if self._acting.notes_only:
+            notes = notes_in(text, template.thoughts)
+            counts = range(len(ids) + 1)
+            num_noted = next(i for i in counts if template.decode(ids[:i]).startswith(notes))
+            turn.action = range(num_noted, len(ids))
         return Reply(
             text=text,
             observation=pending.observation,
@@ -360,6 +394,10 @@ class LocalConversation:
         thoughts = local.template.thoughts
         matcher = local.grammar.start(page, self._goal, thoughts=thoughts, max_tokens=max_tokens)
         return GrammarRule(matcher, stopwatch=stopwatch)
+
+
+def _without(ids: list[int], gone: range) -> list[int]:
+    return ids[: gone.start] + ids[gone.stop :]
 
 
 def _common_start(one: Sequence[int], other: Sequence[int]) -> int:

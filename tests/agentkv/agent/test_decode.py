@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 import agentkv
 from agentkv.agent import Agent
+from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.find import ModelError
 from agentkv.models.load import load_model, local_model
@@ -149,6 +150,36 @@ def test_older_pages_leave_their_heads_and_replies_in_the_cache(
         conversation.cache.check()
 
 
+@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize("last_pages", [1, 2])
+def test_of_older_pages_only_the_notes_of_their_replies_stay(
+    tiny_model: LocalModel, page: Page, last_pages: int, rebuild: bool
+) -> None:
+    options: dict[str, Any] = {"last_pages": last_pages, "rebuild": rebuild, "temperature": 1.0}
+    conversation = begin(tiny_model, notes_only=True, **options)
+    template, turns = tiny_model.template, []
+    for number in range(7):
+        reply = conversation.reply(page, "error: x")
+        notes = notes_in(reply.text, template.thoughts)
+        turns.append((template.turn(reply.observation, "error: x"), reply.text, notes))
+        expected = template.opening("find the kayak")
+        for turn, (shown, text, notes) in enumerate(turns):
+            is_readable = turn > number - last_pages
+            expected += shown if is_readable else template.turn("")
+            expected += template.reply(text) if is_readable else template.encode(notes)
+            expected += () if is_readable else template.separator
+        kept = conversation.cache.kept(1)[0][0].long()
+        assert conversation.cache.ids is not None
+        found = conversation.cache.ids[0, kept].tolist()
+        # a reply was not written in the tokens that its text encodes to, and the end of the newest
+        # one is fed with the next page
+        assert template.decode(expected).startswith(template.decode(found))
+        specials = [[id for id in ids if id < 4] for ids in (found, expected)]
+        assert specials[0] == specials[1][: len(specials[0])]
+        conversation.cache.check()
+    assert any(notes for _, _, notes in turns)
+
+
 def test_only_tokens_before_one_that_is_chosen_look_back(
     tiny_model: LocalModel, page: Page
 ) -> None:
@@ -189,6 +220,7 @@ def test_a_rebuilt_prompt_counts_every_token_that_it_reads_again(
     [
         ({"last_pages": 0}, "1 or more; found 0"),
         ({"last_pages": 2, "observations": "changes"}, "last_pages=2 forgets them"),
+        ({"notes_only": True}, "give last_pages=1 as well"),
     ],
 )
 def test_numbers_of_pages_that_make_no_sense_are_refused(

@@ -3,8 +3,8 @@
 import pytest
 from tokenizers import Tokenizer
 
-from agentkv.dialog.prompt import PlainTemplate
-from agentkv.dialog.reply import write_reply
+from agentkv.dialog.prompt import PlainTemplate, Thoughts
+from agentkv.dialog.reply import notes_in, write_reply
 from agentkv.models.find import NANO
 from agentkv.models.scripted import Solution, resolve
 from agentkv_env.actions import Action, extract, parse
@@ -51,6 +51,23 @@ def test_a_solution_quotes_earlier_pages() -> None:
     conversation = Solution(("scroll [down]", "stop [1220]")).begin("When?")
     conversation.reply(a_page("Founded | 1220"))
     assert conversation.reply(a_page()).text == "from Founded | 1220\n```stop [1220]```"
+
+
+@pytest.mark.parametrize(
+    ("reply", "thoughts", "notes"),
+    [
+        (
+            "read Total | 12\nread Tax | 3\nat Pay\n```click [2]```",
+            "named",
+            "read Total | 12\nread Tax | 3\n",
+        ),
+        ("at Pay\nread Total | 12\n```click [2]```", "named", ""),
+        ("the total is 12\n```click [2]```", "free", "the total is 12\n"),
+        ("click [2]", "free", "click [2]"),
+    ],
+)
+def test_notes_are_what_a_reply_begins_with(reply: str, thoughts: Thoughts, notes: str) -> None:
+    assert notes_in(reply, thoughts) == notes
 
 
 def test_a_reply_names_an_unnamed_element_by_its_role() -> None:
