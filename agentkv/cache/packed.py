@@ -138,7 +138,7 @@ class PackedForward(HookedCache):
         for policy, of_policy in policies:
             each = policy.confidence(torch.cat([logits[rows] for rows in of_policy]))
             sizes = [rows.stop - rows.start for rows in of_policy]
-            for rows, part in zip(of_policy, each.split(sizes), strict=True):
+            for rows, part in zip(of_policy, torch.split(each, sizes), strict=True):
                 found[rows] = part
         return found
 
