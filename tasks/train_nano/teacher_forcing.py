@@ -37,6 +37,8 @@ class ForcedReply:
     """Whether every token of the reply was the most likely one."""
     nll: float
     """Negative log-likelihood of the whole reply, in nats."""
+    nbytes: float
+    """Bytes of the cache, in the mean of the reply's beginning and end."""
 
 
 def score_replies(model: Any, cache: Cache, row: Row) -> Iterator[ForcedReply]:
@@ -61,12 +63,12 @@ def score_replies(model: Any, cache: Cache, row: Row) -> Iterator[ForcedReply]:
             start = stop
             continue
         assert logits is not None, "a row starts with its goal"
-        seen, is_correct, nll = cache.seen, True, 0.0
+        seen, is_correct, nll, nbytes = cache.seen, True, 0.0, cache.nbytes
         for at in range(start, stop):
             is_correct = is_correct and int(logits[0].argmax()) == row.ids[at]
             nll -= float(F.log_softmax(logits[0].to(torch.float32), -1)[row.ids[at]])
             logits = cache.feed(model, ids[:, at : at + 1])
-        yield ForcedReply(seen, is_correct, nll)
+        yield ForcedReply(seen, is_correct, nll, (nbytes + cache.nbytes) / 2)
         start = stop
 
 
@@ -137,6 +139,7 @@ def main() -> None:
             **summarize(replies, far=options.far),
             "tokens": sum(len(row.ids) for row, _ in encoded),
             "reply_tokens": sum(weight > 0 for row, _ in encoded for weight in row.weights),
+            "mean_bytes": round(sum(reply.nbytes for reply in replies) / len(replies)),
             "looks": looks,
             "look_bytes": moved,
             "peak_bytes": peak,

@@ -68,9 +68,9 @@ def test_a_policy_that_drops_entries_changes_only_replies_after_the_first_drop(
 
 def test_replies_are_aggregated_by_the_length_of_their_context() -> None:
     replies = [
-        ForcedReply(10, True, 1.0),
-        ForcedReply(99, False, 2.5),
-        ForcedReply(100, True, 0.25),
+        ForcedReply(10, True, 1.0, 9),
+        ForcedReply(99, False, 2.5, 9),
+        ForcedReply(100, True, 0.25, 9),
     ]
     assert summarize(replies, far=100) == {
         "near": {"replies": 2, "right": 1, "nll": 3.5},
