@@ -55,7 +55,12 @@ def test_policies_with_fewer_pages_have_names_and_parameters_of_their_own() -> N
     assert plain.row_name == "int8"
     assert fewer.row_name == "int8 last_pages=3 notes_only=True rebuild=True"
     own = resolved_parameters(run, fewer)
-    assert own == {**resolved_parameters(run, plain), "last_pages": 3, "notes_only": True, "rebuild": True}
+    assert own == {
+        **resolved_parameters(run, plain),
+        "last_pages": 3,
+        "notes_only": True,
+        "rebuild": True,
+    }
     with pytest.raises(ValueError, match="label 'full' belongs to"):
         resolved_parameters(run, PolicySettings(name="full", label="full", last_pages=1))
 

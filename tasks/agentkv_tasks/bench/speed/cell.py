@@ -116,6 +116,7 @@ class Timed:
             p20_ms=percentile(steps, 0.2),
             p50_ms=percentile(steps, 0.5),
             p80_ms=percentile(steps, 0.8),
+            p99_ms=percentile(steps, 0.99),
             tokens_per_second=percentile(speeds, 0.5),
             ratio=percentile(self.ratios, 0.5),
             ratio_least=min(self.ratios),

@@ -15,7 +15,7 @@ class SpeedRow(BenchRow):
 
     BENCH: ClassVar[str] = "speed"
     SUMMARY: ClassVar[tuple[str, ...]] = (
-        "label", "attention", "decoding", "batch", "seen", "p20_ms", "p50_ms", "p80_ms",
+        "label", "attention", "decoding", "batch", "seen", "p20_ms", "p50_ms", "p80_ms", "p99_ms",
         "tokens_per_second", "ratio", "ratio_least", "ratio_most", "whole_ratio", "page_ms",
         "page_ratio", "split_ms", "keeping_share", "live_bytes", "peak_bytes", "kept_rows",
     )  # fmt: skip
@@ -49,6 +49,7 @@ class SpeedRow(BenchRow):
     """Percentiles of the latency of a step, over the steps of all rounds."""
     p50_ms: float
     p80_ms: float
+    p99_ms: float
     tokens_per_second: float
     """Tokens of all sequences per second: median over rounds."""
     ratio: float
@@ -91,7 +92,7 @@ class SpeedRow(BenchRow):
     """Load of the machine over a minute, before and after the rounds; empty if unknown."""
     threads: int = 1
     command: str = ""
-    schema: int = 3
+    schema: int = 4
 
 
 def speed_file(path: Path, *, fresh: bool) -> RowFile[SpeedRow]:

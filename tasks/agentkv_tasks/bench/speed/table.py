@@ -20,7 +20,7 @@ from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, wi
 from agentkv_tasks.report.summary import human_bytes
 
 _TIMES = (
-    "{model}, batch {batch}, {device}, {dtype}, {threads}. p20, p50, p80: latency of a step in ms "
+    "{model}, batch {batch}, {device}, {dtype}, {threads}. p50, p80, p99: latency of a step in ms "
     "over {tokens} steps in each of {rounds} interleaved rounds from the same state. tok/s: tokens "
     "of the batch per second. x: p50 relative to {baseline} (DynamicCache, {attention}) in the "
     "same round, median and range. tokens: kept per layer and head. {paths}{ways}Load of the "
@@ -74,13 +74,13 @@ def _times(rows: Sequence[SpeedRow]) -> Table:
         ways=_named("Steps of agentkv", rows, lambda row: [row.decoding]),
         load=f"{min(loads):.1f}-{max(loads):.1f}" if loads else "unknown",
     )
-    table = _empty_table(caption, "p20", "p50", "p80", "tok/s", "x", "", "tokens")
+    table = _empty_table(caption, "p50", "p80", "p99", "tok/s", "x", "", "tokens")
     for row in _by_length(rows, table):
         table.add_row(
             *_head(row),
-            _ms(row.p20_ms),
             _ms(row.p50_ms),
             _ms(row.p80_ms),
+            _ms(row.p99_ms),
             _rate(row.tokens_per_second),
             f"{row.ratio:.2f}",
             f"{row.ratio_least:.2f}-{row.ratio_most:.2f}",
