@@ -39,6 +39,7 @@ from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.scorers import (
     Age,
     HeavyHitters,
+    KeyDifference,
     MeanAndVariance,
     RemovalError,
     Unimportance,
@@ -178,6 +179,23 @@ def scissorhands(
     selector = TopK(protected=protected)
     scorer = Unimportance(history, variant)
     return Policy("scissorhands", gate, Uniform(), scorer, selector, Dense())
+
+
+def keydiff(
+    *,
+    protected: Annotated[
+        int, Help("Newest entries that are never dropped (our choice: 0, as in kvpress).")
+    ] = 0,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the entries whose keys differ most from the average key; it needs no attention.
+
+    Source: KeyDiff (arXiv 2504.15364).
+    """
+    gate = Fixed(slack, schedule, interval)
+    return Policy("keydiff", gate, Uniform(), KeyDifference(), TopK(protected=protected), Dense())
 
 
 def arkv(

@@ -18,6 +18,7 @@ from agentkv.policies.parameters import (
     require_number,
     require_one_of,
     require_positive,
+    require_share,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
 from agentkv.policies.slots import Tracker
@@ -235,6 +236,79 @@ class RemovalError:
         return most.masked_fill_(~is_middle.any(dim=1)[:, None, None], 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class KeyDifference:
+    """Scores entries by how far their key points away from the average key.
+
+    Minus the cosine of the key and the mean of all unit keys of a head.
+
+    Source: KeyDiff (arXiv 2504.15364).
+    """
+
+    window: ClassVar[int] = 0
+    tracker: ClassVar[Tracker | None] = None
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+    def scores(self, entries: Entries) -> Tensor:
+        keys, present = entries.keys_values()[0], _present_by_head(entries)
+        units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
+        anchors = units.sum(dim=1, keepdim=True)  # as long as the mean is of no account
+        return -functional.cosine_similarity(keys, anchors, dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAndRedundancy:
+    """Blends the attention of the last queries with how little an entry's key repeats others.
+
+    share * importance - (1 - share) * redundancy. The importance is the largest weight among the
+    group's heads, normalized over the entries before the window, averaged over the window's queries
+    and max-pooled along the entries. The redundancy is the mean cosine of the entry's key and every
+    other key of the head, softmaxed over the entries; of the entries that resemble a key by more
+    than `similarity`, the newest does not count for it, so that one of a kind stays. The window's
+    own entries score 0; protect them.
+
+    Source: R-KV (arXiv 2505.24133), with its public code's order of steps. That code takes the
+    largest logit of a group instead of the largest weight, and lets a key that resembles no other
+    pass over the first entry; both differ here (our choice).
+    """
+
+    window: int
+    kernel: int
+    share: float
+    similarity: float
+    tracker: ClassVar[Tracker | None] = None
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_positive("window", self.window)
+        require_pool(self.kernel, "max")
+        require_share("share", self.share)
+        require_share("similarity", self.similarity)
+
+    def scores(self, entries: Entries) -> Tensor:
+        drawn = _past(entries.attention().amax(dim=1), self.window)  # (H, w, past)
+        drawn = drawn / drawn.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(drawn.dtype).tiny)
+        importance = pooled(drawn.mean(dim=1), self.kernel, "max")
+        redundancy = _past(self._redundancy(entries), self.window)
+        return _whole(self.share * importance - (1 - self.share) * redundancy, entries)
+
+    def _redundancy(self, entries: Entries) -> Tensor:
+        """(H, T), which sums to 1 over the entries of a head."""
+        keys, present = entries.keys_values()[0], _present_by_head(entries)
+        units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
+        cosines = units @ units.mT  # (H, T, T)
+        cosines.diagonal(dim1=1, dim2=2).zero_()
+        places = torch.arange(1, cosines.shape[-1] + 1, device=cosines.device)
+        newest = (places * (cosines > self.similarity)).amax(dim=-1, keepdim=True)  # 0 for none
+        cosines.masked_fill_(places == newest, 0.0)
+        means = cosines.sum(dim=1) / present.sum(dim=1, keepdim=True).clamp_min(1)
+        return means.masked_fill(~present, -torch.inf).softmax(dim=-1)
+
+
 def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
     """Return bounds on the L1 change of each query's output if an entry is dropped, (H, G, w, T).
 
@@ -253,6 +327,12 @@ def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
     norms = values.abs().sum(dim=-1)[:, None, None] + output_norms[..., None]
     rest = (1 + alpha - attention).clamp_min_(torch.finfo(attention.dtype).eps)
     return attention / rest * norms
+
+
+def _present_by_head(entries: Entries) -> Tensor:
+    """(H, T) bool: False at padding."""
+    present = entries.present
+    return present.repeat_interleave(entries.num_heads // present.shape[0], dim=0)
 
 
 def _past(x: Tensor, window: int) -> Tensor:

@@ -4,8 +4,9 @@ All of them protect the window; the budget includes it.
 """
 
 from dataclasses import replace
+from typing import Annotated
 
-from agentkv.policies.allocators import Adaptive, Pyramid, Uniform
+from agentkv.policies.allocators import Adaptive, Pyramid, Shared, Uniform
 from agentkv.policies.gates import Fixed
 from agentkv.policies.options import (
     Beta,
@@ -14,6 +15,7 @@ from agentkv.policies.options import (
     FirstStage,
     Floor,
     Grouping,
+    Help,
     Interval,
     Kernel,
     Pooled,
@@ -24,7 +26,7 @@ from agentkv.policies.options import (
 )
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
-from agentkv.policies.scorers import WindowMean
+from agentkv.policies.scorers import AttentionAndRedundancy, WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
 
@@ -63,6 +65,49 @@ def pyramidkv(
     gate = Fixed(slack, schedule, interval)
     scorer = WindowMean(window, kernel, pool)
     return Policy("pyramidkv", gate, Pyramid(beta), scorer, TopK(protected=window), Dense())
+
+
+def tova(
+    *, slack: Slack = 0, schedule: EvictionSchedule = "always", interval: Interval = None
+) -> Policy:
+    """Keeps the entries that the newest query attends to most, the same for all heads.
+
+    Source: TOVA (arXiv 2401.06104).
+    """
+    gate, scorer = Fixed(slack, schedule, interval), WindowMean(1, 1, "avg")
+    return Policy("tova", gate, Shared(), scorer, TopK(protected=1), Dense())
+
+
+def r_kv(
+    *,
+    window: Annotated[
+        int,
+        Help(
+            "Number of last queries that score the entries, and number of newest entries that are "
+            "never dropped (paper: 8)."
+        ),
+    ] = 8,
+    kernel: Kernel = 7,
+    share: Annotated[
+        float, Help("Share of attention in the score; redundancy has the rest (paper: 0.1).")
+    ] = 0.1,
+    similarity: Annotated[
+        float, Help("Cosine above which a key resembles another (0.5, as in its code).")
+    ] = 0.5,
+    slack: Annotated[
+        int,
+        Help("Entries tolerated above the budget before eviction runs (paper: a buffer of 128)."),
+    ] = 127,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps entries that the last queries attend to and whose keys do not repeat others.
+
+    Source: R-KV (arXiv 2505.24133).
+    """
+    gate = Fixed(slack, schedule, interval)
+    scorer = AttentionAndRedundancy(window, kernel, share, similarity)
+    return Policy("r-kv", gate, Uniform(), scorer, TopK(protected=window), Dense())
 
 
 def ada_snapkv(

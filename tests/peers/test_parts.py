@@ -12,6 +12,7 @@ from kvpress import (
     AdaKVPress,
     CriticalAdaKVPress,
     CriticalKVPress,
+    KeyDiffPress,
     KeyRerotationPress,
     ObservedAttentionPress,
     PyramidKVPress,
@@ -25,7 +26,7 @@ from agentkv.policies.allocators import Adaptive, Pyramid, Shared, Uniform
 from agentkv.policies.gates import Fixed
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
-from agentkv.policies.scorers import Age, HeavyHitters, WindowMean
+from agentkv.policies.scorers import Age, HeavyHitters, KeyDifference, WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
 RATIO, BUDGET, WINDOW, KERNEL = 0.6, 38, 8, 5
@@ -105,6 +106,16 @@ def test_a_window_of_one_query_and_one_set_for_all_heads_is_tova(
             ours = policy.scorer.scores(rows_of(layer, row, policy)).mean(0)
             torch.testing.assert_close(ours[:-1], theirs[row, 0, :-1], **SCORES)
     assert_same(kept_of(layers, policy), kept_by(TOVAPress(RATIO), family, ids))
+
+
+def test_key_differences_are_those_of_keydiff(family, ids, layers, rows_of, kept_of, kept_by):
+    policy = of_parts(KeyDifference(), TopK())
+    for layer in layers:
+        theirs = layer.call(KeyDiffPress(RATIO))
+        for row in range(2):
+            ours = policy.scorer.scores(rows_of(layer, row, policy))
+            torch.testing.assert_close(ours, theirs[row], **SCORES)
+    assert_same(kept_of(layers, policy), kept_by(KeyDiffPress(RATIO), family, ids))
 
 
 def theirs_of_pyramid(press, layers, length):

@@ -101,6 +101,8 @@ CASES = {
         "scissorhands", {"history": 20, "protected": 4},
         layers=(12,) * 4, grows_by=12, newest=4, tracked=3,
     ),
+    "keydiff": case("keydiff", {"protected": 3}, newest=3),
+    "tova": case("tova", heads="shared", newest=1, window=1),
     "snapkv": case("snapkv", SMALL, **QUERIES),
     "pyramidkv": case("pyramidkv", STEEP, **PYRAMID),
     "ada-snapkv": case("ada-snapkv", SMALL, **RAGGED),
@@ -108,6 +110,7 @@ CASES = {
     "critical-snapkv": case("critical-snapkv", SMALL, norms=1, **QUERIES),
     "critical-pyramidkv": case("critical-pyramidkv", STEEP, norms=1, **PYRAMID),
     "critical-ada-snapkv": case("critical-ada-snapkv", SMALL, norms=1, **RAGGED),
+    "r-kv": case("r-kv", SMALL | {"slack": 0}, **QUERIES),
     # of 19 rows beyond the window 14 stay
     "arkv": case("arkv", SMALL, shrinks_by=4, format="fp8", **QUERIES),
     "edie": case("edie", SMALL, **QUERIES),

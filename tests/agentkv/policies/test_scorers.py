@@ -11,7 +11,9 @@ from agentkv.policies.pool import pooled
 from agentkv.policies.scorers import (
     Age,
     AttentionAndRecency,
+    AttentionAndRedundancy,
     HeavyHitters,
+    KeyDifference,
     MeanAndVariance,
     RemovalError,
     Unimportance,
@@ -34,6 +36,7 @@ TRACKING = [
     HeavyHitters(normalize=True),
     Unimportance(variant="sum"),
 ]
+BY_KEYS = [KeyDifference(), AttentionAndRedundancy(window=2, kernel=3, share=0.1, similarity=0.5)]
 
 
 def pool_in_loops(scores, kernel, pool):
@@ -94,7 +97,7 @@ def test_what_the_window_itself_draws_leaks_into_no_pool(scorer):
     torch.testing.assert_close(scorer.scores(loud), scorer.scores(quiet))
 
 
-@pytest.mark.parametrize("scorer", [Age(), *WINDOWED, *TRACKING], ids=str)
+@pytest.mark.parametrize("scorer", [Age(), *WINDOWED, *TRACKING, *BY_KEYS], ids=str)
 @pytest.mark.parametrize("shorter", [5, 13, 19])
 def test_a_lane_scores_the_same_alone_and_beside_a_longer_one(scorer, shorter):
     heads = [random_head(7, num_entries=shorter), random_head(8, num_entries=22)]
@@ -158,6 +161,19 @@ def test_heavy_hitters_count_all_attention_or_its_mean_over_who_could_see_the_ro
     assert HeavyHitters(normalize=True).scores(entries)[0].tolist() == pytest.approx(expected)
 
 
+def test_the_newest_of_equal_keys_is_worth_as_much_as_one_of_a_kind():
+    keys = torch.tensor([[[1.0, 0], [1, 0], [0, 1], [1, 0], [-1, -1]]])
+    entries = dataclasses.replace(
+        shown([random_head(3, num_entries=5)]), keys_values=lambda: (keys, keys)
+    )
+    alone = AttentionAndRedundancy(window=1, kernel=1, share=0.0, similarity=0.5)
+    first, second, other, newest = alone.scores(entries)[0, :4].tolist()
+    # both older keys pass over the newest, which passes over the second
+    assert first < second < newest == other
+    distance = KeyDifference().scores(entries)[0]
+    assert distance.argmax() == 4 and distance[0] == distance[3] < distance[2]
+
+
 def test_a_row_passed_over_more_often_is_worth_less():
     entries = dataclasses.replace(
         shown([random_head(3, num_entries=4)]),
@@ -212,6 +228,9 @@ def test_nan_where_there_is_no_row_does_no_harm():
         (lambda: WindowMean(8, 5, "mean"), "pool must be one of max, avg; found 'mean'"),
         (lambda: MeanAndVariance(8, "much", 5), "gamma must be a number"),
         (lambda: RemovalError(8, -0.1, 5, "avg"), "alpha must be at least 0"),
+        (lambda: AttentionAndRedundancy(0, 7, 0.1, 0.5), "window must be"),
+        (lambda: AttentionAndRedundancy(8, 7, 1.1, 0.5), r"share must be in \[0, 1\]"),
+        (lambda: AttentionAndRedundancy(8, 7, 0.1, -1), "similarity must be"),
         (lambda: Unimportance(0), "history must be"),
         (lambda: Unimportance(variant="mean"), "variant must be one of count, sum"),
         (lambda: Function("mine", len, window=-1), "window must be"),

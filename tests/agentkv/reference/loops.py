@@ -81,6 +81,10 @@ def whole(shares: Sequence[float], total: int) -> list[int]:
     return counts
 
 
+def norm(x: np.ndarray) -> float:
+    return math.sqrt(float(x @ x))
+
+
 def pooled(scores: Sequence[float], kernel: int, how: str) -> list[float]:
     """Max over what is there, or a mean whose divisor is always the kernel."""
     half = kernel // 2
@@ -273,6 +277,76 @@ class SnapKV(Policy):
 
     def select(self, layer: Layer, head: Head, scores: dict, count: int) -> set:
         return self.best(layer, scores, count)
+
+
+class Tova(Policy):
+    """The tokens that the newest query attends to most, in the mean over all heads; the newest
+    stays (TOVA, arXiv 2401.06104)."""
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            held = layer.held[0]
+            if len(held) > self.budget:
+                weights = [layer.window(h, 1).mean(axis=(0, 1)) for h in range(len(layer.held))]
+                drawn = dict(zip(held[:-1], sum(weights) / len(weights), strict=False))
+                kept = self.best(layer, drawn, self.budget - 1) | {held[-1]}
+                for of_head in layer.held:
+                    keep(of_head, kept)
+
+
+class KeyDiff(Policy):
+    """The tokens whose keys are least like the mean of all unit keys (KeyDiff, arXiv 2504.15364).
+
+    Keys are rotated, as a cache holds them (kvpress).
+    """
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for h, held in enumerate(layer.held):
+                if len(held) > self.budget:
+                    units = {i: layer.keys[h, i] / norm(layer.keys[h, i]) for i in held}
+                    mean = sum(units.values()) / len(units)
+                    scores = {i: -float(unit @ mean) / norm(mean) for i, unit in units.items()}
+                    keep(held, self.best(layer, scores, self.budget))
+
+
+class RKV(SnapKV):
+    """Attention of the last w queries to older tokens, less how much their keys repeat others
+    (R-KV, arXiv 2505.24133).
+
+    Of a query the largest weight of the group's heads counts (our choice). Of the tokens that a key
+    resembles the newest is passed over.
+    """
+
+    share, similarity = 0.1, 0.5
+    num_alike = 0
+    """Keys that resembled another when tokens were scored."""
+
+    def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
+        weights = layer.window(head, self.window)
+        drawn = np.zeros(len(layer.held[head]) - self.window)
+        for query in range(weights.shape[1]):
+            largest = [max(of_head) for of_head in weights[:, query].T][: -self.window]
+            drawn += np.array(largest) / sum(largest) / weights.shape[1]
+        importance = pooled(list(drawn), self.kernel, "max")
+        odds = [math.exp(mean) for mean in self.repeats(layer, head)]
+        total = sum(odds)
+        both = zip(importance, odds[: -self.window], strict=True)
+        blended = [self.share * a - (1 - self.share) * b / total for a, b in both]
+        return self.by_position(layer, head, blended)
+
+    def repeats(self, layer: Layer, head: Head) -> list[float]:
+        """Per token held: mean cosine of its key and the others, whatever they pass over."""
+        held = layer.held[head]
+        units = [layer.keys[head, i] / norm(layer.keys[head, i]) for i in held]
+        sums = [0.0] * len(held)
+        for i, unit in enumerate(units):
+            cosines = [0.0 if i == j else float(unit @ other) for j, other in enumerate(units)]
+            alike = [j for j, cosine in enumerate(cosines) if cosine > self.similarity]
+            self.num_alike += bool(alike)
+            for j, cosine in enumerate(cosines):
+                sums[j] += 0.0 if alike and j == alike[-1] else cosine
+        return [total / len(held) for total in sums]
 
 
 class Pyramid(SnapKV):
