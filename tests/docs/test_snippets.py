@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from agentkv.build import make_policy
+from agentkv.config import PolicySettings
 from agentkv.policies.registry import NAMED
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +37,17 @@ def test_a_snippet_runs_as_written(
 def test_the_policies_page_names_every_policy() -> None:
     page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
     assert [name for name in NAMED if f"`{name}`" not in page] == []
+
+
+def test_the_policy_files_of_the_policies_page_are_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
+    files = re.findall(r"```toml\n(.*?)```", page, re.S)
+    assert len(files) >= 3
+    for number, text in enumerate(files):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(text)
+        policy = make_policy(PolicySettings(name=str(path)))
+        assert f'name = "{policy.name}"' in text
 
 
 def test_relative_links_of_the_readme_lead_somewhere() -> None:
