@@ -278,3 +278,63 @@ def needle(
             ),
             console,
         )
+
+
+@bench.command()
+def ppl(
+    policies: Policies = "full,window,streaming-int8,conf-kv-int8,lookback-int8,int4",
+    model: Model = "nano",
+    entries: Annotated[
+        int, typer.Option(min=1, help="Entries of the window whose bytes all budgets have.")
+    ] = 512,
+    seen: Annotated[str, typer.Option(help="Tokens read before, by commas.")] = "2048,8192",
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a continuation.")] = 128,
+    samples: Annotated[int, typer.Option(min=1, help="Continuations.")] = 32,
+    world_seed: options.World = 75,
+    text: Annotated[Path | None, typer.Option(help="Text file instead of the world.")] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens read at once.")] = 32,
+    threads: Threads = None,
+    dtype: Dtype = "auto",
+    cache_dtype: CacheDtype = "auto",
+    device: options.Device = "auto",
+    browser_path: options.Browser = None,
+    out: OutFile = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
+    ] = False,
+) -> None:
+    """Measure the perplexity of continuations at equal bytes.
+
+    Policies with a budget get the bytes of a window of --entries. The table says which share of the
+    gap between that window and a full cache each of them closes. The continuations are replies of
+    the solutions of vwa75 in the embedded world, or parts of a text file, the same at all lengths.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.bench.ppl.measure import Bench, run_bench
+
+        settings = read_settings(
+            model=model,
+            policies=tuple(options.split("--policies", policies)),
+            world_seed=world_seed,
+            chunk=chunk,
+            dtype=dtype,
+            cache_dtype=cache_dtype,
+            device=device,
+            browser_path=browser_path,
+        )
+        run_bench(
+            Bench(
+                settings=settings,
+                lengths=options.read_numbers("--seen", seen),
+                num_tokens=tokens,
+                num_samples=samples,
+                entries=entries,
+                text=text,
+                threads=threads,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or options.bench_out("ppl", world_seed, model),
+                fresh=fresh,
+            ),
+            console,
+        )

@@ -19,7 +19,7 @@ from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv_tasks.bench.states.measure import Bench, run_bench
-from agentkv_tasks.bench.states.stream import of_world
+from agentkv_tasks.bench.stream import of_world
 
 LAYERS = 6
 

@@ -31,8 +31,8 @@ from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on
 from agentkv_tasks.bench.states.follow import Follower, Reference
 from agentkv_tasks.bench.states.rows import StateRow
-from agentkv_tasks.bench.states.stream import Stream, of_file, of_world
 from agentkv_tasks.bench.states.table import tables
+from agentkv_tasks.bench.stream import Stream, of_file, of_world
 from agentkv_tasks.provenance import commit
 from agentkv_tasks.run.preflight import find_browser
 

@@ -1,0 +1,137 @@
+"""`agentkv bench ppl`: nano on short texts, its numbers against a model that never heard of our
+cache."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from agentkv.cli import cli
+from agentkv.config import read_settings
+from agentkv.dialog.prompt import PlainTemplate
+from agentkv.models.find import NANO
+from agentkv_tasks.bench.ppl.measure import Bench, run_bench
+from agentkv_tasks.bench.ppl.rows import PerplexityRow
+from agentkv_tasks.bench.ppl.table import closed_share
+
+Rows = dict[tuple[int, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "bees.txt"
+    path.write_text(
+        "\n".join(f"link Bee number {i * i % 97} of hive {i} [{i}]" for i in range(400))
+    )
+    return path
+
+
+Measure = Callable[..., tuple[Rows, str]]
+
+
+@pytest.fixture
+def measure(text: Path, tmp_path: Path) -> Measure:
+    def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
+        values: dict[str, Any] = {"lengths": (300,), "num_tokens": 6, "num_samples": 2}
+        settings = read_settings(model="nano", policies=policies, chunk=32)
+        out = tmp_path / "ppl.jsonl"
+        console = Console(width=80, record=True, file=io.StringIO())
+        bench = Bench(settings=settings, text=text, out=out, entries=160, **values | changes)
+        run_bench(bench, console)
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        return {(row["seen"], row["label"]): row for row in rows}, console.export_text()
+
+    return run
+
+
+def test_likelihoods_are_those_of_transformers_and_of_a_mask_that_hides_the_past(
+    measure: Measure, text: Path
+) -> None:
+    rows, said = measure("full", "window", "lookback-int8", fresh=True)
+    template = PlainTemplate(AutoTokenizer.from_pretrained(NANO).backend_tokenizer)
+    ids = template.encode(text.read_text())[: 300 + 2 * 1024 + 6]
+    plain = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32)
+    # places 300 to 300 + 2 * 1024 are possible starts; the second sample begins half way
+    starts = [300, 300 + 2049 // 2]
+    for sample, start in enumerate(starts):
+        context = torch.tensor([ids[start - 300 : start + 6]])
+        with torch.no_grad():
+            log_odds = plain(context).logits[0].double().log_softmax(dim=-1)
+        found = -log_odds[torch.arange(299, 305), context[0, 300:]].mean()
+        assert rows[300, "full"]["sample_nll"][sample] == pytest.approx(float(found), rel=0.01)
+    nll = {label: row["nll"] for (_, label), row in rows.items()}
+    assert nll["window"] != pytest.approx(nll["full"], rel=1e-3)
+    window, look = rows[300, "window"], rows[300, "lookback-int8"]
+    # the bytes are those of 160 entries of bfloat16 in every layer, with room for a block more
+    assert window["parameters"]["budget"] == look["parameters"]["budget"]
+    assert window["mean_bytes"] <= window["budget_bytes"] >= look["mean_bytes"]
+    assert rows[300, "full"]["parameters"]["budget"] is None
+    assert 0 < look["look_share"] <= 1 and look["cold_bytes"] > 0 == window["cold_bytes"]
+    lines = said.splitlines()
+    assert max(map(len, lines[:-2])) <= 80 and "bees.txt" in said and "…" not in said
+
+
+def test_a_run_goes_on_where_it_ended_and_equal_runs_give_equal_rows(measure: Measure) -> None:
+    first, _ = measure("full", "window")
+    again, _ = measure("full", "window", "int4")
+    assert first.items() <= again.items() and (300, "int4") in again
+    other, _ = measure("full", "window", "int4", fresh=True)
+    for place, row in again.items():
+        for name in ("sample_nll", "mean_bytes", "stream_sha256"):
+            assert other[place][name] == row[name]
+
+
+def row(*sample_nll: float, sizes: tuple[int, ...] = (1, 3)) -> PerplexityRow:
+    values: dict[str, Any] = {field.name: 0 for field in fields(PerplexityRow)}
+    values |= {"sample_nll": list(sample_nll), "sample_tokens": list(sizes)}
+    return PerplexityRow(**values)
+
+
+def test_the_share_closed_is_of_the_nats_of_all_tokens() -> None:
+    full, window = row(1.0, 2.0), row(3.0, 4.0)
+    share, low, high = closed_share(row(3.0, 3.0), full=full, window=window)
+    # 9 + 3 of 15 nats are left, where full has 7
+    assert share == pytest.approx((15 - 12) / (15 - 7))
+    assert low == pytest.approx(0) and high == pytest.approx(0.5)
+    assert closed_share(full, full=full, window=window)[0] == 1
+    assert closed_share(window, full=full, window=window) == (0, 0, 0)
+    nothing, *_ = closed_share(full, full=window, window=full)
+    assert nothing != nothing, "a window that is better leaves no gap"
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["bench", "ppl", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policies", "full,int8"], "lacks window; the shares say where"),
+        (["--policies", "full,window,gatd"], "unknown policy 'gatd'; known: "),
+        (["--model", "solution"], "is a script; give nano, a folder or a hub id"),
+        (["--seen", "512"], "--seen 512: a window of 512 entries forgets nothing"),
+        (["--seen", "40000"], "32768 positions of nano"),
+        (["--seen", "9000"], "tokens for this model"),
+        (["--entries", "8", "--policies", "full,window,snapkv"], "too small"),
+        (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
+    ],
+)
+def test_a_mistake_is_answered_before_anything_is_read(
+    arguments: list[str], message: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "--text" not in arguments:
+        arguments = [*arguments, "--text", str(text)]
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.split()) and "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
