@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.progress import Progress
+
 from agentkv.agent import Agent
+from agentkv.config import RunSettings
 from agentkv.dialog.prompt import Template
 from agentkv.models.model import Reply
 from agentkv.models.scripted import Solution
@@ -18,6 +21,7 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.run.preflight import find_browser
 from agentkv_tasks.suites import load_suite
 
 
@@ -35,6 +39,45 @@ class Stream:
     def digest(self) -> str:
         """SHA-256 of the ids in decimal, separated by commas."""
         return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+
+
+def check_source(settings: RunSettings, text: Path | None) -> None:
+    """Check that a stream can be read from a text file, or else from the world of the settings.
+
+    Raises:
+        BenchError: the file is missing.
+        BrowserMissing: the world needs a browser, and none was found.
+    """
+    if text is None:
+        find_browser(settings.browser_path)
+    elif not text.is_file():
+        raise BenchError(f"--text {text} is not a file")
+
+
+def read_stream(
+    settings: RunSettings,
+    text: Path | None,
+    template: Template,
+    num_tokens: int,
+    progress: Progress,
+) -> Stream:
+    """Return the first tokens of a text file, or else of the world of the settings.
+
+    Raises:
+        BenchError, BrowserMissing, BrowserGone: as `of_file` and `of_world`.
+    """
+    if text is not None:
+        return of_file(text, template, num_tokens)
+    bar = progress.add_task("reading the world", total=num_tokens)
+    stream = of_world(
+        settings.world_seed,
+        template,
+        num_tokens,
+        browser_path=settings.browser_path,
+        on_page=lambda done: progress.update(bar, completed=done),
+    )
+    progress.remove_task(bar)
+    return stream
 
 
 def of_file(path: Path, template: Template, num_tokens: int) -> Stream:

@@ -38,10 +38,9 @@ from agentkv_tasks.bench.ppl.read import Continuation, read_sample
 from agentkv_tasks.bench.ppl.rows import PerplexityRow, perplexity_file
 from agentkv_tasks.bench.ppl.table import FULL, WINDOW, tables
 from agentkv_tasks.bench.row_file import RowFile
-from agentkv_tasks.bench.stream import Stream, of_file, of_world
+from agentkv_tasks.bench.stream import Stream, check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.run.preflight import find_browser
 
 if TYPE_CHECKING:
     from agentkv.cache.cache import Cache
@@ -108,10 +107,7 @@ def check(bench: Bench) -> None:
             f"--seen {min(bench.lengths)}: a window of {bench.entries} entries forgets nothing "
             "there; give a longer one, or fewer --entries"
         )
-    if bench.text is None:
-        find_browser(settings.browser_path)
-    elif not bench.text.is_file():
-        raise BenchError(f"--text {bench.text} is not a file")
+    check_source(settings, bench.text)
     perplexity_file(bench.out, fresh=bench.fresh)
 
 
@@ -144,7 +140,9 @@ def run_bench(bench: Bench, console: Console) -> list[PerplexityRow]:
         interrupted = False
         try:
             with Progress(console=console, transient=True) as progress:
-                stream = _stream(bench, local, progress)
+                stream = read_stream(
+                    settings, bench.text, local.template, bench.num_needed, progress
+                )
                 alike = _alike(bench, settings, local, stream)
                 file.require_same(
                     lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
@@ -191,21 +189,6 @@ def _maker(
         chunk=settings.chunk,
         dtype=cache_dtype_for(settings, local),
     )
-
-
-def _stream(bench: Bench, local: "LocalModel", progress: Progress) -> Stream:
-    if bench.text is not None:
-        return of_file(bench.text, local.template, bench.num_needed)
-    bar = progress.add_task("reading the world", total=bench.num_needed)
-    stream = of_world(
-        bench.settings.world_seed,
-        local.template,
-        bench.num_needed,
-        browser_path=bench.settings.browser_path,
-        on_page=lambda done: progress.update(bar, completed=done),
-    )
-    progress.remove_task(bar)
-    return stream
 
 
 def _measure(

@@ -32,9 +32,8 @@ from agentkv_tasks.bench.host import dtype_name, measured_on
 from agentkv_tasks.bench.states.follow import Follower, Reference
 from agentkv_tasks.bench.states.rows import StateRow
 from agentkv_tasks.bench.states.table import tables
-from agentkv_tasks.bench.stream import Stream, of_file, of_world
+from agentkv_tasks.bench.stream import Stream, check_source, read_stream
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.run.preflight import find_browser
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
@@ -106,10 +105,7 @@ def check(bench: Bench) -> None:
         )
     if bench.out.exists() and not bench.fresh:
         raise BenchError(f"{bench.out} exists already; give another --out, or --fresh")
-    if bench.text is None:
-        find_browser(settings.browser_path)
-    elif not bench.text.is_file():
-        raise BenchError(f"--text {bench.text} is not a file")
+    check_source(settings, bench.text)
     require_file(bench.out)
 
 
@@ -131,7 +127,7 @@ def run_bench(bench: Bench, console: Console) -> list[StateRow]:
         )
     followers = _followers(bench, local)
     with Progress(console=console, transient=True) as progress:
-        stream = _stream(bench, local, num_all, progress)
+        stream = read_stream(bench.settings, bench.text, local.template, num_all, progress)
         rows = _measure(bench, local, stream, followers, progress)
     for table in tables([row for row in rows if row.is_whole]):
         console.print(table)
@@ -156,22 +152,6 @@ def _followers(bench: Bench, local: "LocalModel") -> list[Follower]:
         parameters = resolved_parameters(settings, chosen)
         followers.append(Follower(chosen.row_name, parameters, cache))
     return followers
-
-
-def _stream(bench: Bench, local: "LocalModel", num_tokens: int, progress: Progress) -> Stream:
-    if bench.text is not None:
-        return of_file(bench.text, local.template, num_tokens)
-    bar = progress.add_task("reading the world", total=num_tokens)
-    settings = bench.settings
-    stream = of_world(
-        settings.world_seed,
-        local.template,
-        num_tokens,
-        browser_path=settings.browser_path,
-        on_page=lambda done: progress.update(bar, completed=done),
-    )
-    progress.remove_task(bar)
-    return stream
 
 
 @torch.inference_mode()
