@@ -52,8 +52,8 @@ class LookBack:
     format: str = "int8"
     """Format of the cold tier; "dense" stores what the layer stores."""
     digests: bool = False
-    """True: a look scans digests of the blocks, which bound the shares of their entries. It is
-    faster, and less sure to find the best blocks. False: it scans all cold keys."""
+    """True: a look scans digests of the blocks, which bound the shares of their entries. It reads
+    less, and is less sure to find the best blocks. False: it scans all cold keys."""
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -88,7 +88,9 @@ def _percentages(found: tuple[float, float, float]) -> tuple[str, str]:
     share, low, high = found
     if math.isnan(share):
         return "-", "-"
-    interval = "-" if math.isnan(low) or math.isnan(high) else f"{100 * low:.0f}-{100 * high:.0f}"
+    interval = (
+        "-" if math.isnan(low) or math.isnan(high) else f"{100 * low:.0f} to {100 * high:.0f}"
+    )
     return f"{100 * share:.0f}%", interval
 
 
