@@ -63,7 +63,7 @@ def test_the_example_keeps_the_entries_that_transformers_attention_ranks_highest
 
 
 def test_the_policies_page_composes_the_policy_that_it_describes(tmp_path):
-    (code,) = blocks("docs/policies.md", "toml", "base")
+    code, *_ = blocks("docs/policies.md", "toml", "base")
     path = tmp_path / "mine.toml"
     path.write_text(code)
     made = make_policy(PolicySettings(name=str(path)))
