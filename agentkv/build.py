@@ -38,6 +38,19 @@ def check_model(settings: RunSettings) -> None:
         raise ModelError(f"{error}; scripts: {', '.join(SCRIPTED)}") from None
 
 
+def check_language_model(settings: RunSettings) -> None:
+    """Check that the model of a measurement exists and is no script, without loading it.
+
+    Raises:
+        ModelError: a ValueError; the message says what to give.
+    """
+    from agentkv.models.find import ModelError
+
+    if settings.model in SCRIPTED:
+        raise ModelError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
+    check_model(settings)
+
+
 def load_run_model(settings: RunSettings) -> "LocalModel | None":
     """Load the language model of a run; return None if the run uses a script.
 

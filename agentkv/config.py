@@ -66,7 +66,7 @@ class PolicySettings(_Settings):
     """Number of the latest pages that stay readable, the current one included; older pages leave
     only their heads, and replies stay. None: all pages."""
     notes_only: bool = False
-    """Of older pages nothing stays, and of their replies only the notes that they begin with."""
+    """An older page leaves nothing, and its reply only the notes that it begins with."""
     rebuild: bool = False
     """Read the whole prompt again in every turn, into an empty cache, as programs without a lasting
     cache do."""

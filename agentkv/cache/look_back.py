@@ -187,10 +187,10 @@ def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:
     kept = [window for window in windows if window is not None]
     similarities = []
     for sequence in range(len(layers[0].fed)):
-        newest = [window.of(sequence)[0][:, -2:] for window in kept]
         if layers[0].fed[sequence] < 2:
             similarities.append(1.0)
             continue
+        newest = [window.of(sequence)[0][:, -2:] for window in kept]
         pairs = torch.cat([queries.to("cpu", torch.float32) for queries in newest])
         similarities.append(float(torch.cosine_similarity(pairs[:, 0], pairs[:, 1], -1).mean()))
     return similarities

@@ -83,8 +83,8 @@ class LocalModel:
             last_pages: number of the latest pages that stay readable, the current one included. Of
                 an older page only its head stays (address and title); replies and notes stay. The
                 policy acts on what is left. None: all pages.
-            notes_only: of older pages nothing stays, and of their replies only the notes that they
-                begin with: nano's `read` lines, or what another model says before its action.
+            notes_only: an older page leaves nothing, and its reply only the notes that it begins
+                with: nano's `read` lines, or what another model says before its action.
             rebuild: read the whole prompt again in every turn, into an empty cache, as programs
                 without a lasting cache do. False: older pages are dropped from the cache.
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and

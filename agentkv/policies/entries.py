@@ -60,7 +60,7 @@ class Entries:
     units have the same number of entries to keep, of segments and of heads. S and H count all
     units, one unit after another; entries of different units never compete."""
     is_padded: bool = True
-    """Whether a segment may be padded; False promises that none is."""
+    """True if a segment may be padded; False promises that none is."""
     pinned: Tensor | None = None
     """(S, T) bool: entries that are never dropped because someone pinned them, sinks and protected
     entries excluded. All segments of a unit have the same number. None: no entry is pinned."""

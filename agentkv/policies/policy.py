@@ -93,7 +93,7 @@ class Policy:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether the gate or the precision depends on the confidence of the next token."""
+        """True if the gate or the precision reads the confidence of the next token."""
         return self.gate.needs_logits or self.precision.sure is not None
 
     def confidence(self, logits: Tensor) -> Tensor:

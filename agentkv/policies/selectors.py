@@ -79,7 +79,7 @@ class TwoStage:
     first_stage: float = 0.25
     epsilon: float = 1e-4
     pooled: bool = True
-    """Whether the second stage reads the scorer's scores; otherwise it reads the mean of
+    """True if the second stage reads the scorer's scores; otherwise it reads the mean of
     `Entries.attention`, which requires a scorer with a window."""
     gqa: Literal["mean_norm", "product_then_mean"] = "mean_norm"
     """Where the group is averaged: the norms, before the product (kvpress), or the product of each

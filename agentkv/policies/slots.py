@@ -53,17 +53,17 @@ class Gate(Protocol):
 
     @property
     def needs_logits(self) -> bool:
-        """Whether the budget depends on the confidence of the next token."""
+        """True if the budget depends on the confidence of the next token."""
         ...
 
     @property
     def by_turn(self) -> bool:
-        """Whether `budget` is given the mean confidence of a whole turn, once it has ended."""
+        """True if `budget` reads the mean confidence of a whole turn, once it has ended."""
         ...
 
     @property
     def evicts(self) -> bool:
-        """Whether eviction ever drops entries."""
+        """True if eviction ever drops entries."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Gate(Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Whether a layer never holds more than ceiling + slack entries between forwards."""
+        """True if a layer never holds more than ceiling + slack entries between forwards."""
         ...
 
     @property
@@ -119,17 +119,17 @@ class Allocator(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether all heads of a layer keep the same entries."""
+        """True if all heads of a layer keep the same entries."""
         ...
 
     @property
     def pools(self) -> bool:
-        """Whether entries of different heads compete, which requires comparable scores."""
+        """True if entries of different heads compete, which requires comparable scores."""
         ...
 
     @property
     def learns(self) -> bool:
-        """Whether it is a `Learner`."""
+        """True if it is a `Learner`."""
         ...
 
     def fitted(self, protected: int) -> Self:
@@ -198,17 +198,17 @@ class Scorer(Protocol):
 
     @property
     def by_age(self) -> bool:
-        """Whether newer entries always score higher, so that no scores are needed."""
+        """True if newer entries always score higher, so that no scores are needed."""
         ...
 
     @property
     def comparable(self) -> bool:
-        """Whether scores of different heads of a layer have the same unit."""
+        """True if scores of different heads of a layer have the same unit."""
         ...
 
     @property
     def segmentwise(self) -> bool:
-        """Whether the scores of a segment or head depend on its own entries alone, so that several
+        """True if the scores of a segment or head depend on its own entries alone, so that several
         layers and sequences can be scored in one call."""
         ...
 
@@ -249,7 +249,7 @@ class Selector(Protocol):
 
     @property
     def needs_window(self) -> bool:
-        """Whether it reads `Entries.attention`, which requires a scorer with a window."""
+        """True if it reads `Entries.attention`, which requires a scorer with a window."""
         ...
 
     def fitted(self, budget: int, tight: int, *, leading: int = 0, pinned: int = 0) -> Self:
@@ -295,12 +295,12 @@ class Precision(Protocol):
 
     @property
     def by_rank(self) -> bool:
-        """Whether the format depends on the score: see `quality` and `num_dense`."""
+        """True if the format depends on the score: see `quality` and `num_dense`."""
         ...
 
     @property
     def estimates_once(self) -> bool:
-        """Whether `quality` is evaluated once per sequence and layer, after the prefill, rather
+        """True if `quality` is evaluated once per sequence and layer, after the prefill, rather
         than at every eviction."""
         ...
 

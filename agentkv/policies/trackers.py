@@ -62,7 +62,7 @@ class SummedMass:
     recent: int | None = None
     """None: all queries count without decay."""
     counts: bool = False
-    """Whether a second number counts the queries that could see the entry."""
+    """True if a second number counts the queries that could see the entry."""
 
     @property
     def size(self) -> int:

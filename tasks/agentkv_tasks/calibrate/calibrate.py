@@ -18,10 +18,9 @@ from rich.progress import Progress
 from rich.text import Text
 
 from agentkv.build import (
-    SCRIPTED,
     budget_for,
     cache_dtype_for,
-    check_model,
+    check_language_model,
     load_run_model,
     make_policy,
 )
@@ -145,11 +144,7 @@ def check(calibration: Calibration) -> Policy:
         ValueError: an option is wrong; the message names valid values.
     """
     settings = calibration.settings
-    if settings.model in SCRIPTED:
-        raise CalibrationError(
-            f"--model {settings.model} is a script; give nano, a folder or a hub id"
-        )
-    check_model(settings)
+    check_language_model(settings)
     policy = make_policy(settings.policies[0])
     budget_for(settings, policy)
     if not policy.gate.evicts:

@@ -391,7 +391,7 @@ def test_a_token_looks_back_where_its_queries_have_turned(model_of, tokens, name
     seen = queries_of(model, torch.cat([ids, tokens(2, 1, seed=1)], 1))
     cosines = torch.cosine_similarity(seen[:, :, -1], seen[:, :, -2], dim=-1).mean(1)
     threshold = float(cosines.mean())  # one of the two sequences turns more
-    # the hot tier holds everything, and one entry looks back at nothing: queries are exact
+    # nothing is cold yet, so that no look changes a query
     cache = cache_of(model, name, Turned(threshold), budget=200)
     cache.feed(model, ids)
     cache.feed(model, tokens(2, 1, seed=1))

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentkv.build import (
-    SCRIPTED,
     cache_dtype_for,
-    check_model,
+    check_language_model,
     load_run_model,
     make_acting,
     resolved_parameters,
@@ -82,9 +81,7 @@ def check(bench: Bench) -> None:
         ValueError: an option is wrong; the message names valid values.
     """
     settings = bench.settings
-    if settings.model in SCRIPTED:
-        raise BenchError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
-    check_model(settings)
+    check_language_model(settings)
     for policy in settings.policies:
         resolved_parameters(settings, policy)
     labels = [policy.row_name for policy in settings.policies]

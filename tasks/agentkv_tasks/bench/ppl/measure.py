@@ -7,7 +7,6 @@ of so many entries, so that none wins by storing more.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -18,18 +17,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentkv.build import (
-    SCRIPTED,
-    budget_for,
     cache_dtype_for,
-    check_model,
+    check_language_model,
     load_run_model,
+    make_acting,
     make_policy,
     resolved_parameters,
 )
-from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.families import describe
 from agentkv.cache.storage.sizes import resting_bytes
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.config import RunSettings
 from agentkv.models.find import weights_digest
 from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.bench.errors import BenchError
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
 
 SPREAD = 1024
-"""Tokens of the stream per sample: about two turns, so that each sample has a reply of its own."""
+"""Tokens of the stream per sample: about two turns, of which each has a reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +85,7 @@ def check(bench: Bench) -> None:
         BrowserMissing: the stream needs a browser, and none was found.
     """
     settings = bench.settings
-    if settings.model in SCRIPTED:
-        raise BenchError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
-    check_model(settings)
+    check_language_model(settings)
     for policy in settings.policies:
         make_policy(policy)
     labels = [policy.row_name for policy in settings.policies]
@@ -130,20 +125,23 @@ def run_bench(bench: Bench, console: Console) -> list[PerplexityRow]:
                 f"--seen {max(bench.lengths)} and --tokens {bench.num_tokens} are more than the "
                 f"{positions} positions of {local.name}"
             )
-        settings = _at_equal_bytes(bench, local)
+        num_bytes = _matched_bytes(bench, local)
+        settings = bench.settings.model_copy(update={"budget": f"{num_bytes}B"})
         parameters = {
             chosen.row_name: resolved_parameters(settings, chosen) for chosen in settings.policies
         }
-        makers = {chosen.row_name: _maker(settings, local, chosen) for chosen in settings.policies}
-        for make in makers.values():
-            make()  # a policy that does not fit is refused before anything is read
+        # a policy that does not fit is refused here, before anything is read
+        makers = {
+            chosen.row_name: make_acting(settings, policy=chosen, model=local).new_cache
+            for chosen in settings.policies
+        }
         interrupted = False
         try:
             with Progress(console=console, transient=True) as progress:
                 stream = read_stream(
                     settings, bench.text, local.template, bench.num_needed, progress
                 )
-                alike = _alike(bench, settings, local, stream)
+                alike = _alike(bench, local, stream, num_bytes)
                 file.require_same(
                     lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
                 )
@@ -162,33 +160,11 @@ def _sorted(rows: Sequence[PerplexityRow]) -> list[PerplexityRow]:
     return sorted(rows, key=lambda row: row.seen)
 
 
-def _at_equal_bytes(bench: Bench, local: "LocalModel") -> RunSettings:
-    """Return the settings with the bytes of a window of so many entries as the budget."""
-    window = named_policy(WINDOW).fitted(bench.entries)
-    geometry = _geometry(local, cache_dtype_for(bench.settings, local))
-    num_bytes = resting_bytes(window, geometry, batch=1)
-    return bench.settings.model_copy(update={"budget": f"{num_bytes}B"})
-
-
-def _geometry(local: "LocalModel", dtype: str) -> Geometry:
-    return replace(describe(local.model), dtype=getattr(torch, dtype))
-
-
-def _maker(
-    settings: RunSettings, local: "LocalModel", chosen: PolicySettings
-) -> Callable[[], "Cache"]:
-    from agentkv.cache.cache import Cache
-
-    policy = make_policy(chosen)
-    return partial(
-        Cache.for_model,
-        local.model,
-        policy=policy,
-        budget=budget_for(settings, policy),
-        prefill=settings.prefill,
-        chunk=settings.chunk,
-        dtype=cache_dtype_for(settings, local),
-    )
+def _matched_bytes(bench: Bench, local: "LocalModel") -> int:
+    """Return the bytes of a window of so many entries."""
+    dtype = getattr(torch, cache_dtype_for(bench.settings, local))
+    geometry = replace(describe(local.model), dtype=dtype)
+    return resting_bytes(named_policy(WINDOW).fitted(bench.entries), geometry, batch=1)
 
 
 def _measure(
@@ -272,10 +248,9 @@ def _summary(found: Sequence[Continuation]) -> dict[str, Any]:
     }
 
 
-def _alike(
-    bench: Bench, settings: RunSettings, local: "LocalModel", stream: Stream
-) -> dict[str, Any]:
+def _alike(bench: Bench, local: "LocalModel", stream: Stream, num_bytes: int) -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
+    settings = bench.settings
     return {
         "model": local.name,
         "weights": weights_digest(settings.model),
@@ -285,7 +260,7 @@ def _alike(
         "of_replies": any(stream.of_replies),
         "stream_tokens": len(stream.ids),
         "entries": bench.entries,
-        "budget_bytes": int(str(settings.budget).removesuffix("B")),
+        "budget_bytes": num_bytes,
         "settings": {
             "prefill": settings.prefill,
             "chunk": settings.chunk,

@@ -18,9 +18,8 @@ from rich.text import Text
 from torch import Tensor
 
 from agentkv.build import (
-    SCRIPTED,
     budget_for,
-    check_model,
+    check_language_model,
     load_run_model,
     make_policy,
     resolved_parameters,
@@ -94,9 +93,7 @@ def check(bench: Bench) -> None:
         BrowserMissing: the stream needs a browser, and none was found.
     """
     settings = bench.settings
-    if settings.model in SCRIPTED:
-        raise BenchError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
-    check_model(settings)
+    check_language_model(settings)
     for policy in settings.policies:
         resolved_parameters(settings, policy)
     if not 1 <= bench.num_parts <= bench.num_tokens:
