@@ -3,11 +3,14 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from agentkv import options
+
+if TYPE_CHECKING:
+    from agentkv_tasks.bench.samples.measure import SampleBench
 
 bench = typer.Typer(
     help="Measure a cache by itself, without tasks.", no_args_is_help=True, rich_markup_mode=None
@@ -35,6 +38,33 @@ CacheDtype = Annotated[
         help="How agentkv stores entries that are not quantized: model (as it computes), auto (16 "
         "bits), float32, bfloat16 or float16."
     ),
+]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Parameter and values: threshold=0.5,0.9 adds a variation of each policy that has "
+        "the parameter, at every value. Repeatable."
+    ),
+]
+Entries = Annotated[
+    int, typer.Option(min=1, help="Entries of the window whose bytes all budgets have.")
+]
+SeenBefore = Annotated[
+    str | None,
+    typer.Option(help="Tokens read before, by commas. [default: 2048,8192; with --quick 1024]"),
+]
+ContinuationTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a continuation.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="Continuations. [default: 32; with --quick 6]")
+]
+SamplesQuick = Annotated[
+    bool,
+    typer.Option("--quick", help="Small sizes: 6 continuations after 1,024 tokens."),
+]
+TextFile = Annotated[Path | None, typer.Option(help="Text file instead of the world.")]
+ReadAtOnce = Annotated[int, typer.Option(min=1, help="Tokens read at once.")]
+FreshOrResume = Annotated[
+    bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
 ]
 OutFile = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
 Overwrite = Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")]
@@ -80,6 +110,7 @@ def states(
                 num_prompt=prompt,
                 num_parts=parts,
                 text=text,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
                 out=out or options.bench_out("states", world_seed, model),
                 fresh=fresh,
             ),
@@ -283,25 +314,23 @@ def needle(
 @bench.command()
 def ppl(
     policies: Policies = "full,window,streaming-int8,conf-kv-int8,lookback-int8,int4",
+    sweep: Sweep = None,
     model: Model = "nano",
-    entries: Annotated[
-        int, typer.Option(min=1, help="Entries of the window whose bytes all budgets have.")
-    ] = 512,
-    seen: Annotated[str, typer.Option(help="Tokens read before, by commas.")] = "2048,8192",
-    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a continuation.")] = 128,
-    samples: Annotated[int, typer.Option(min=1, help="Continuations.")] = 32,
+    entries: Entries = 512,
+    seen: SeenBefore = None,
+    tokens: ContinuationTokens = 128,
+    samples: Samples = None,
+    quick: SamplesQuick = False,
     world_seed: options.World = 75,
-    text: Annotated[Path | None, typer.Option(help="Text file instead of the world.")] = None,
-    chunk: Annotated[int, typer.Option(min=1, help="Tokens read at once.")] = 32,
+    text: TextFile = None,
+    chunk: ReadAtOnce = 32,
     threads: Threads = None,
     dtype: Dtype = "auto",
     cache_dtype: CacheDtype = "auto",
     device: options.Device = "auto",
     browser_path: options.Browser = None,
     out: OutFile = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
-    ] = False,
+    fresh: FreshOrResume = False,
 ) -> None:
     """Measure the perplexity of continuations at equal bytes.
 
@@ -310,31 +339,140 @@ def ppl(
     the solutions of vwa75 in the embedded world, or parts of a text file, the same at all lengths.
     """
     with options.for_people() as console:
-        from agentkv.config import read_settings
-        from agentkv_tasks.bench.ppl.measure import Bench, run_bench
+        from agentkv_tasks.bench.ppl.measure import run_bench
 
-        settings = read_settings(
-            model=model,
-            policies=tuple(options.split("--policies", policies)),
-            world_seed=world_seed,
-            chunk=chunk,
-            dtype=dtype,
-            cache_dtype=cache_dtype,
-            device=device,
-            browser_path=browser_path,
-        )
         run_bench(
-            Bench(
-                settings=settings,
-                lengths=options.read_numbers("--seen", seen),
-                num_tokens=tokens,
-                num_samples=samples,
+            _sample_bench(
+                "ppl",
+                policies=policies,
+                sweep=sweep,
+                model=model,
                 entries=entries,
+                seen=seen,
+                tokens=tokens,
+                samples=samples,
+                quick=quick,
+                world_seed=world_seed,
                 text=text,
+                chunk=chunk,
                 threads=threads,
-                command=shlex.join(["agentkv", *sys.argv[1:]]),
-                out=out or options.bench_out("ppl", world_seed, model),
+                dtype=dtype,
+                cache_dtype=cache_dtype,
+                device=device,
+                browser_path=browser_path,
+                out=out,
                 fresh=fresh,
             ),
             console,
         )
+
+
+@bench.command()
+def confidence(
+    policies: Policies = "window,streaming-int8,conf-kv-int8,lookback-int8",
+    sweep: Sweep = None,
+    model: Model = "nano",
+    entries: Entries = 512,
+    seen: SeenBefore = None,
+    tokens: ContinuationTokens = 128,
+    samples: Samples = None,
+    quick: SamplesQuick = False,
+    world_seed: options.World = 75,
+    text: TextFile = None,
+    chunk: ReadAtOnce = 32,
+    threads: Threads = None,
+    dtype: Dtype = "auto",
+    cache_dtype: CacheDtype = "auto",
+    device: options.Device = "auto",
+    browser_path: options.Browser = None,
+    out: OutFile = None,
+    fresh: FreshOrResume = False,
+) -> None:
+    """Measure what the confidence in the next token says about what was forgotten.
+
+    Every token of the continuations is predicted with the whole past and under each policy. The
+    tables relate confidence to the distance of the two predictions, and say how many of the tokens
+    that a look changes an alarm catches, over its threshold. Under a policy that looks back, every
+    token looks. Bytes and continuations are those of `agentkv bench ppl`.
+    """
+    with options.for_people() as console:
+        from agentkv_tasks.bench.confidence.measure import run_bench
+
+        run_bench(
+            _sample_bench(
+                "confidence",
+                policies=policies,
+                sweep=sweep,
+                model=model,
+                entries=entries,
+                seen=seen,
+                tokens=tokens,
+                samples=samples,
+                quick=quick,
+                world_seed=world_seed,
+                text=text,
+                chunk=chunk,
+                threads=threads,
+                dtype=dtype,
+                cache_dtype=cache_dtype,
+                device=device,
+                browser_path=browser_path,
+                out=out,
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+def _sample_bench(
+    what: str,
+    *,
+    policies: str,
+    sweep: list[str] | None,
+    model: str,
+    entries: int,
+    seen: str | None,
+    tokens: int,
+    samples: int | None,
+    quick: bool,
+    world_seed: int,
+    text: Path | None,
+    chunk: int,
+    threads: int | None,
+    dtype: str,
+    cache_dtype: str,
+    device: str,
+    browser_path: Path | None,
+    out: Path | None,
+    fresh: bool,
+) -> "SampleBench":
+    """Return the settings of a benchmark of samples."""
+    from agentkv.config import read_settings
+    from agentkv_tasks.bench.samples.measure import SampleBench
+    from agentkv_tasks.bench.sweep import swept
+
+    settings = read_settings(
+        model=model,
+        policies=tuple(options.split("--policies", policies)),
+        world_seed=world_seed,
+        chunk=chunk,
+        dtype=dtype,
+        cache_dtype=cache_dtype,
+        device=device,
+        browser_path=browser_path,
+    )
+    if sweep:
+        varied = tuple(swept(settings.policies, sweep))
+        settings = settings.model_copy(update={"policies": varied})
+    return SampleBench(
+        settings=settings,
+        lengths=options.read_numbers("--seen", seen or ("1024" if quick else "2048,8192")),
+        num_tokens=tokens,
+        num_samples=samples or (6 if quick else 32),
+        entries=entries,
+        text=text,
+        threads=threads,
+        command=shlex.join(["agentkv", *sys.argv[1:]]),
+        out=out or options.bench_out(what, world_seed, model),
+        fresh=fresh,
+    )

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.trace import Step, Trace
-from agentkv_tasks.report.curves import NUM_STYLES, Curve, curves, plots, success_plot
+from agentkv_tasks.report.curves import Curve, curves, plots, success_plot
+from agentkv_tasks.report.plot import NUM_STYLES
 from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import policy_lines
 from agentkv_tasks.results import Row

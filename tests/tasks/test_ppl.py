@@ -19,9 +19,10 @@ from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
-from agentkv_tasks.bench.ppl.measure import Bench, run_bench
+from agentkv_tasks.bench.ppl.measure import run_bench
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
 from agentkv_tasks.bench.ppl.table import closed_share
+from agentkv_tasks.bench.samples.measure import SampleBench
 
 Rows = dict[tuple[int, str], dict[str, Any]]
 
@@ -45,7 +46,7 @@ def measure(text: Path, tmp_path: Path) -> Measure:
         settings = read_settings(model="nano", policies=policies, chunk=32)
         out = tmp_path / "ppl.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())
-        bench = Bench(settings=settings, text=text, out=out, entries=160, **values | changes)
+        bench = SampleBench(settings=settings, text=text, out=out, entries=160, **values | changes)
         run_bench(bench, console)
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         return {(row["seen"], row["label"]): row for row in rows}, console.export_text()
@@ -77,7 +78,7 @@ def test_likelihoods_are_those_of_transformers_and_of_a_mask_that_hides_the_past
     assert rows[300, "full"]["parameters"]["budget"] is None
     assert 0 < look["look_share"] <= 1 and look["cold_bytes"] > 0 == window["cold_bytes"]
     lines = said.splitlines()
-    assert max(map(len, lines[:-2])) <= 80 and "bees.txt" in said and "…" not in said
+    assert max(map(len, lines[:-3])) <= 80 and "bees.txt" in said and "…" not in said
 
 
 def test_a_run_goes_on_where_it_ended_and_equal_runs_give_equal_rows(measure: Measure) -> None:

@@ -74,6 +74,8 @@ def test_shares_are_what_arithmetic_says(measure: Measure) -> None:
     assert found["int8 recent=16"]["quantised"] == pytest.approx(quantised, abs=1e-12)
     assert [layer["layer"] for layer in found["int8 recent=16"]["layers"]] == list(range(LAYERS))
     assert found["window"]["evictions"] == 120 - 64
+    assert found["full"]["entries"] == list(seen)
+    assert found["window"]["entries"] == [min(64, count) for count in seen]
 
 
 def test_quantised_rows_are_followed_until_they_go(measure: Measure) -> None:
@@ -162,7 +164,7 @@ def test_rows_carry_all_parameters_and_tables_fit_80_columns(
     # precision drops no rows
     assert found["arkv"]["evicted"] == pytest.approx(found["arkv-evict"]["evicted"], abs=1e-12)
     lines = said.splitlines()
-    assert lines[-1].startswith("rows: ") and max(map(len, lines[:-1])) <= 80
+    assert lines[-2].startswith("page: ") and max(map(len, lines[:-3])) <= 80
     assert "…" not in said and "arkv-evict" in said and "bees.txt, nano" in said
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,14 @@ from hypothesis import strategies as st
 from agentkv_tasks.report.statistics import (
     Rate,
     bootstrap_interval,
+    cluster_interval,
     holm,
     macro_average,
     paired,
+    rank_correlation,
+    ranks,
     rate,
+    separation,
     sign_flip_exact,
     wilson_interval,
 )
@@ -125,3 +130,39 @@ def test_a_wilson_interval_is_valid_at_zero_and_one() -> None:
     assert wilson_interval(Rate(0, 20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert wilson_interval(Rate(20, 20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
     assert wilson_interval(Rate(81, 263)) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+
+
+def test_equal_values_share_their_mean_rank() -> None:
+    assert ranks([3.0, 1.0, 3.0, 2.0]).tolist() == [3.5, 1.0, 3.5, 2.0]
+
+
+def test_a_rank_correlation_sees_order_alone() -> None:
+    assert rank_correlation([1, 2, 3], [1, 10, 100]) == 1
+    assert rank_correlation([1, 2, 3], [9, 8, -1]) == -1
+    assert math.isnan(rank_correlation([1, 1], [1, 2]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
+def test_separation_counts_the_pairs_in_which_the_positive_is_larger(
+    units: list[tuple[int, bool]],
+) -> None:
+    pairs = [
+        1.0 if a > b else 0.5 if a == b else 0.0
+        for a, is_positive in units
+        for b, is_other in units
+        if is_positive and not is_other
+    ]
+    found = separation([score for score, _ in units], [positive for _, positive in units])
+    assert math.isnan(found) if not pairs else found == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_the_interval_of_clusters_is_wider_than_that_of_their_units() -> None:
+    values = [0.0] * 10 + [1.0] * 10
+
+    def mean(units: Sequence[int]) -> float:
+        return sum(values[i] for i in units) / len(units)
+
+    of_units = cluster_interval(mean, [[i] for i in range(20)])
+    of_clusters = cluster_interval(mean, [range(5 * k, 5 * k + 5) for k in range(4)])
+    assert of_clusters == (0, 1) and 0 < of_units[0] < 0.5 < of_units[1] < 1
+    assert math.isnan(cluster_interval(lambda units: math.nan, [[0]])[0])

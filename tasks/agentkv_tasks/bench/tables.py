@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentkv_tasks.bench.page import write_page
 from agentkv_tasks.bench.rows import BenchRow, summary
+from agentkv_tasks.report.plot import Figure
 
 _Item = TypeVar("_Item")
 
@@ -62,10 +64,13 @@ def print_results(
     out: Path,
     *,
     tables: Iterable[Table],
+    figures: Iterable[Figure] = (),
     interrupted: bool,
     resume: str = "; run the same command again to continue",
 ) -> None:
-    """Print the tables, the path of the rows and their summary.
+    """Print the tables, the paths of the rows and of their page, and the summary of the rows.
+
+    The page, which also shows the figures, is written beside the rows if there are any.
 
     Args:
         interrupted: raise KeyboardInterrupt after the tables.
@@ -73,12 +78,17 @@ def print_results(
 
     Raises:
         KeyboardInterrupt: the benchmark was interrupted; the message says what was kept.
+        WriteError: the page could not be written.
     """
-    for table in tables:
+    shown = list(tables)
+    for table in shown:
         console.print(table)
         console.print()
+    page = write_page(out, rows, tables=shown, figures=figures) if rows else None
     if interrupted:
         kept = f"{len(rows)} rows measured so far: {out}" if rows else "no rows yet"
         raise KeyboardInterrupt(f"interrupted; {kept}{resume}")
     console.print(Text(f"rows: {out}"), soft_wrap=True)
+    if page is not None:
+        console.print(Text(f"page: {page}"), soft_wrap=True)
     console.print(Text(summary(kind, rows, str(out))), soft_wrap=True)

@@ -182,3 +182,59 @@ def macro_average(rates: Mapping[_Unit, Rate]) -> float:
     """Return the mean of the groups' rates (macro average), ignoring empty groups."""
     present = [group.value for group in rates.values() if group.num_episodes]
     return sum(present) / len(present) if present else math.nan
+
+
+def ranks(values: Sequence[float]) -> torch.Tensor:
+    """Return the rank of each value, from 1 up; equal values share their mean rank."""
+    found = torch.tensor(values, dtype=torch.float64)
+    ordered = found.sort().values
+    first = torch.searchsorted(ordered, found)
+    last = torch.searchsorted(ordered, found, right=True)
+    return (first + last + 1).double() / 2
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Spearman's rank correlation; NaN if either has one value only."""
+    both = torch.stack([ranks(first), ranks(second)])
+    centred = both - both.mean(dim=1, keepdim=True)
+    norms = centred.square().sum(dim=1).prod().sqrt()
+    return float((centred[0] * centred[1]).sum() / norms) if norms > 0 else math.nan
+
+
+def separation(scores: Sequence[float], are_positive: Sequence[bool]) -> float:
+    """Return the probability that a positive has the larger score than a negative, equal scores
+    counting one half: the area under the ROC curve; NaN without positives or without negatives."""
+    positives = torch.tensor(are_positive)
+    many, few = int(positives.sum()), int((~positives).sum())
+    if not many or not few:
+        return math.nan
+    total = float(ranks(scores)[positives].sum())
+    return (total - many * (many + 1) / 2) / (many * few)
+
+
+def cluster_interval(
+    statistic: Callable[[Sequence[int]], float],
+    clusters: Sequence[Sequence[int]],
+    *,
+    level: float = 0.95,
+    num_resamples: int = 1_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Return the percentile interval of a statistic of units, by bootstrap over their clusters.
+
+    Resamples in which the statistic is NaN are left out. Equal arguments give equal intervals.
+
+    Args:
+        statistic: of the numbers of the units that were drawn, several times each perhaps.
+        clusters: numbers of the units of each cluster, such as the tokens of a reply.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(len(clusters), (num_resamples, len(clusters)), generator=generator)
+    drawn = [statistic([unit for i in row for unit in clusters[i]]) for row in picks.tolist()]
+    found = sorted(value for value in drawn if not math.isnan(value))
+    if not found:
+        return math.nan, math.nan
+    below = (1.0 - level) / 2.0
+    first = math.floor(below * (len(found) - 1))
+    last = math.ceil((1.0 - below) * (len(found) - 1))
+    return found[first], found[last]

@@ -1,7 +1,6 @@
 """Write the HTML report of a run: OUT/report.html and a page for each episode.
 
-The pages are static and self-contained: no scripts, no network, screenshots by relative links. All
-text from web pages and models is escaped.
+The pages are static and self-contained, with screenshots by relative links.
 """
 
 import json
@@ -15,13 +14,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
-from markupsafe import Markup
 
 from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_atomic
 from agentkv.trace import Step, Trace
 from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
+from agentkv_tasks.report.html import template_environment
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.statistics import MARGIN
@@ -44,8 +43,6 @@ from agentkv_tasks.report.tables import (
     tokens_of,
 )
 from agentkv_tasks.results import FAILURES, Row, trace_of
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +120,8 @@ def kib(count: float | None) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+    environment = template_environment()
     environment.globals.update(
-        style=Markup(style),
         kib=kib,
         human=human_bytes,
         percent=percent,

@@ -1,14 +1,16 @@
 """The table of `agentkv bench ppl`; it fits 80 columns."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
+from agentkv_tasks.bench.sweep import variation_of
 from agentkv_tasks.bench.tables import bench_table, threads_text, with_gaps
+from agentkv_tasks.report.plot import Axis, Figure, Plot, Series, line_plot, naming, spanning
 from agentkv_tasks.report.summary import human_bytes
 
 FULL, WINDOW = "full", "window"
@@ -56,9 +58,71 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
 
 
 def tables(rows: Sequence[PerplexityRow]) -> Iterator[Table]:
-    """Yield the table, if there are rows."""
-    if rows:
-        yield table(rows)
+    """Yield the table."""
+    yield table(rows)
+
+
+def figures(rows: Sequence[PerplexityRow]) -> Iterator[Figure]:
+    """Yield the nats over the bytes, by length, and the nats over the values of each sweep."""
+    lengths = list(dict.fromkeys(row.seen for row in rows))
+    yield Figure(
+        "Negative log-likelihood over the mean bytes of the cache. Lower and further left is "
+        "better.",
+        tuple(_over_bytes(seen, [row for row in rows if row.seen == seen]) for seen in lengths),
+    )
+    sweeps: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if (variation := variation_of(row.label)) is not None:
+            policy, name, value = variation
+            values = sweeps.setdefault((policy, name), [])
+            values += [value] * (value not in values)
+    for (policy, name), values in sweeps.items():
+        own = next((_own(row, name) for row in rows if row.label == policy), None)
+        plot = _over_values(rows, policy, name, [*([] if own is None else [own]), *values])
+        yield Figure(
+            f"Negative log-likelihood of {policy} by {name}, at equal bytes; the first value is "
+            "its own.",
+            (plot,),
+        )
+
+
+def _over_bytes(seen: int, rows: Sequence[PerplexityRow]) -> Plot:
+    points = [(row.mean_bytes / 2**20, row.nll) for row in rows]
+    series = [
+        Series(row.label, (point,), number, f"{point[1]:.3f} nats, {human_bytes(row.mean_bytes)}")
+        for number, (row, point) in enumerate(zip(rows, points, strict=True))
+    ]
+    return line_plot(
+        f"nats per token after {seen:,}",
+        series,
+        x=spanning(0.0, max(size for size, _ in points)),
+        y=_around(nats for _, nats in points),
+        x_title="MiB",
+    )
+
+
+def _over_values(
+    rows: Sequence[PerplexityRow], policy: str, name: str, values: Sequence[str]
+) -> Plot:
+    series, found = [], {(row.seen, row.label): row.nll for row in rows}
+    for number, seen in enumerate(dict.fromkeys(row.seen for row in rows)):
+        points = []
+        for place, value in enumerate(values):
+            label = f"{policy} {name}={value}"
+            nll = found.get((seen, label), found.get((seen, policy)) if place == 0 else None)
+            points.append((place, math.nan if nll is None else nll))
+        series.append(Series(f"after {seen:,} tokens", tuple(points), number))
+    every = [y for each in series for _, y in each.points if not math.isnan(y)]
+    return line_plot("nats per token", series, x=naming(values), y=_around(every), x_title=name)
+
+
+def _around(values: Iterable[float]) -> Axis:
+    found = list(values)
+    return spanning(min(found), max(found))
+
+
+def _own(row: PerplexityRow, name: str) -> str:
+    return str(row.parameters.get(name))
 
 
 def closed_share(

@@ -78,6 +78,8 @@ class Follower:
     sizes: list[int] = field(default_factory=list)
     """Storage after each step, in bytes."""
     steps: list[Step] = field(default_factory=list)
+    entries: list[float] = field(default_factory=list)
+    """Entries after each step, mean over layers and heads."""
     evictions: list[bool] = field(default_factory=list)
     """True for each step with an eviction."""
     _ages: list[int] = field(default_factory=list)
@@ -100,6 +102,7 @@ class Follower:
         self.sizes.append(self.cache.nbytes)
         self.evictions.append(self._record())
         self.steps.append(self._states())
+        self.entries.append(round(_mean(self._num_entries()), 2))
         self.seconds += time.perf_counter() - began
 
     @property
@@ -148,6 +151,7 @@ class Follower:
             distance=_distance(distances),
             reply_distance=_distance(on_replies) if on_replies else None,
             evictions=sum(self.evictions[part]),
+            entries=self.entries[part],
             mean_bytes=round(_mean(self.sizes[part])),
             end_bytes=self.sizes[end - 1],
             peak_bytes=self.cache.peak_nbytes,
@@ -168,6 +172,10 @@ class Follower:
             num_dense, num_quantized = sum(storage.dense.counts), sum(storage.num_quantized)
             states.append((num_dense / seen, num_quantized / seen, deserved))
         return tuple(states)
+
+    def _num_entries(self) -> list[float]:
+        storages = [self._storage(index) for index in self.cache.evictor.layer_policies]
+        return [sum(storage.counts) / storage.num_segments for storage in storages]
 
     def _record(self) -> bool:
         """Record quantized and evicted entries; return True if entries were evicted."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.text import Text
 from torch import Tensor
 
 from agentkv.build import (
@@ -30,8 +29,9 @@ from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on
 from agentkv_tasks.bench.states.follow import Follower, Reference
 from agentkv_tasks.bench.states.rows import StateRow
-from agentkv_tasks.bench.states.table import tables
+from agentkv_tasks.bench.states.table import figures, tables
 from agentkv_tasks.bench.stream import Stream, check_source, read_stream
+from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Bench:
     """Parts of the stream, each with its own row."""
     text: Path | None = None
     """File to read instead of the world."""
+    command: str = ""
     out: Path
     """File of the rows."""
     fresh: bool = False
@@ -126,10 +127,16 @@ def run_bench(bench: Bench, console: Console) -> list[StateRow]:
     with Progress(console=console, transient=True) as progress:
         stream = read_stream(bench.settings, bench.text, local.template, num_all, progress)
         rows = _measure(bench, local, stream, followers, progress)
-    for table in tables([row for row in rows if row.is_whole]):
-        console.print(table)
-        console.print()
-    console.print(Text(f"rows: {bench.out}"), soft_wrap=True)
+    whole = [row for row in rows if row.is_whole]
+    print_results(
+        console,
+        StateRow,
+        whole,
+        bench.out,
+        tables=tables(whole),
+        figures=figures(rows),
+        interrupted=False,
+    )
     return rows
 
 
@@ -220,4 +227,5 @@ def _about(bench: Bench, local: "LocalModel", stream: Stream) -> dict[str, Any]:
         "versions": machine["versions"],
         "device": machine["device"],
         "commit": commit(),
+        "command": bench.command,
     }

@@ -1,6 +1,6 @@
 """Rows of `agentkv bench states`: one for every policy and part of the stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,6 +58,9 @@ class StateRow(BenchRow):
     """One policy along one part of a stream; means are over its steps of one token."""
 
     BENCH: ClassVar[str] = "states"
+    SUMMARY: ClassVar[tuple[str, ...]] = (
+        "label", "original", "quantised", "evicted", "mean_bytes", "peak_bytes", "seconds",
+    )  # fmt: skip
 
     label: str
     policy_parameters: Mapping[str, Any]
@@ -87,6 +90,8 @@ class StateRow(BenchRow):
     """Distance over the steps whose next token belongs to a reply; None without replies."""
     evictions: int
     """Steps with an eviction."""
+    entries: Sequence[float]
+    """Entries after each step, mean over layers and heads."""
     mean_bytes: int
     """Storage after each step, mean."""
     end_bytes: int
@@ -96,4 +101,5 @@ class StateRow(BenchRow):
     """Lifetimes over the whole stream; None in rows of parts."""
     seconds: float | None = None
     """Time of this policy with its comparison; None in rows of parts."""
-    schema: int = 1
+    command: str = ""
+    schema: int = 2

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from agentkv_tasks.bench.states.rows import Distance, StateRow
 from agentkv_tasks.bench.tables import bench_table
+from agentkv_tasks.report.plot import Figure, Plot, Series, from_zero, line_plot, spanning
 from agentkv_tasks.report.summary import human_bytes
 
 _STATES = (
@@ -39,6 +40,48 @@ def tables(rows: Sequence[StateRow]) -> Iterator[Table]:
     yield _distances(rows)
     if any(row.quantised for row in rows):
         yield _lives([row for row in rows if row.quantised])
+
+
+def figures(rows: Sequence[StateRow]) -> Iterator[Figure]:
+    """Yield the entries over the tokens read, and the distance from a full cache by parts.
+
+    Args:
+        rows: rows of the whole stream and of its parts.
+    """
+    whole = [row for row in rows if row.is_whole]
+    first, last = whole[0].first + 1, whole[0].first + whole[0].num_steps
+    held = [
+        Series(
+            row.label,
+            tuple(enumerate(row.entries, start=first)),
+            number,
+            f"{row.entries[-1]:,.0f} entries",
+        )
+        for number, row in enumerate(whole)
+    ]
+    plots = [_over_tokens("entries", held, first, last)]
+    bounded = [each for each in held if each.points[-1][1] < last - 1]
+    if bounded and len(bounded) < len(held):
+        plots.append(_over_tokens("entries, of caches that evict", bounded, first, last))
+    yield Figure("Entries after each token, mean over layers and heads.", tuple(plots))
+    divergences = []
+    for number, row in enumerate(whole):
+        parts = [each for each in rows if each.label == row.label and not each.is_whole]
+        points = tuple((each.first + each.num_steps, each.distance.divergence) for each in parts)
+        divergences.append(
+            Series(row.label, points, number, f"{row.distance.divergence:.4f} nats in the mean")
+        )
+    yield Figure(
+        "Mean KL(full || policy) of each part of the stream.",
+        (_over_tokens("KL, nats", divergences, first, last),),
+    )
+
+
+def _over_tokens(title: str, series: Sequence[Series], first: int, last: int) -> Plot:
+    most = max(value for each in series for _, value in each.points)
+    return line_plot(
+        title, series, x=spanning(first, last), y=from_zero(most), x_title="tokens read"
+    )
 
 
 def _states(rows: Sequence[StateRow]) -> Table:

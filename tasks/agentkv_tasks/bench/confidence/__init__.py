@@ -1,0 +1,1 @@
+"""`agentkv bench confidence`."""

@@ -1,0 +1,1 @@
+"""Samples: contexts of one stream with their continuations, which every policy reads the same."""
