@@ -282,11 +282,22 @@ def calibrate(
         typer.Argument(help="Folders (--out) of runs of the model.", metavar="[DIR]..."),
     ] = None,
     text: Annotated[Path | None, typer.Option(help="Text file to read instead of runs.")] = None,
+    fit: Annotated[
+        str,
+        typer.Option(
+            help="looks: threshold, stretch and blocks of looks; weights: threshold and weights of "
+            "the confidence; layers: shares of the first and the last layer."
+        ),
+    ] = "looks",
     policy: Annotated[
-        str, typer.Option(help="Policy that evicts; it looks back afterwards.")
-    ] = "lookback",
+        str | None,
+        typer.Option(
+            help="Named policy that evicts. [default: lookback; for weights conf-kv-int8]"
+        ),
+    ] = None,
     share: Annotated[
-        float, typer.Option(help="Wanted share of the written tokens that look back.")
+        float,
+        typer.Option(help="Wanted share of the written tokens that look back, or are unsure."),
     ] = 0.1,
     model: options.Model = "nano",
     budget: options.RunBudget = None,
@@ -297,14 +308,17 @@ def calibrate(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
     device: options.Device = "auto",
-    out: Annotated[Path, typer.Option(help="File of the policy.")] = Path("lookback.toml"),
+    out: Annotated[
+        Path | None, typer.Option(help="File of the policy. [default: FIT.toml]")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")] = False,
 ) -> None:
-    """Choose when a policy looks back, for a wanted share of looks, and write it to a file.
+    """Fit a policy to a model, and write it to a file.
 
-    The model reads recorded episodes, or a text, under several candidates. Each gets the threshold
-    of confidence at which the wanted share of tokens looks back. The candidate that predicts what
-    was written best is written to --out, which stands for a policy's name in other commands.
+    The model reads recorded episodes, or a text, under several candidates with the same budget.
+    With looks and weights, each gets the threshold of confidence at which the wanted share of
+    tokens looks back, or keeps the loose budget. The candidate that predicts what was written best
+    is written to --out, which stands for a policy's name in other commands.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -313,7 +327,7 @@ def calibrate(
 
         given: dict[str, Any] = {
             "model": model,
-            "policies": (policy,),
+            "policies": (policy or ("conf-kv-int8" if fit == "weights" else "lookback"),),
             "budget": options.read_budget(budget),
             "chunk": chunk,
             "pins": pins,
@@ -322,12 +336,13 @@ def calibrate(
         run_calibration(
             Calibration(
                 settings=read_settings(**options.without_none(given)),
+                fit=fit,
                 share=share,
                 runs=tuple(folders or ()),
                 text=text,
                 limit=limit,
                 threads=threads,
-                out=out,
+                out=out or Path(f"{fit}.toml"),
                 fresh=fresh,
             ),
             console,

@@ -14,20 +14,17 @@ from agentkv.config import PolicySettings, read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
+from agentkv.policies.allocators import Linear
+from agentkv.policies.gates import Confident
 from agentkv.policies.recall import LookBack, Unsure
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.page import Box, Node, Page
-from agentkv_tasks.calibrate.calibrate import (
-    BLOCKS,
-    STRETCHES,
-    Calibration,
-    Heard,
-    Outcome,
-    best_of,
-    calibrate,
-    check,
-)
+from agentkv_tasks.calibrate.calibrate import Calibration, best_of, calibrate, check
+from agentkv_tasks.calibrate.layers import SLOPES
+from agentkv_tasks.calibrate.looks import BLOCKS, STRETCHES, Heard
 from agentkv_tasks.calibrate.recorded import READ, WRITTEN, CalibrationError, of_runs, of_text
+from agentkv_tasks.calibrate.trial import Outcome
+from agentkv_tasks.calibrate.weights import WEIGHTS, quantile
 from agentkv_tasks.results import Results, Row
 
 MakeRow = Callable[..., Row]
@@ -43,6 +40,14 @@ def nano() -> LocalModel:
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "bees.txt"
     path.write_text("\n".join(LINES))
+    return path
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of one part that is read, and one that is written."""
+    path = tmp_path_factory.mktemp("text") / "few-bees.txt"
+    path.write_text("\n".join(LINES[:42]))
     return path
 
 
@@ -154,7 +159,8 @@ def calibrated(
 
 def calibration(policy: str = "lookback", model: str = "nano", **changes: object) -> Calibration:
     settings = read_settings(policies=[policy], model=model, budget=64, chunk=64)
-    values: dict[str, object] = {"settings": settings, "share": 0.2, "threads": 1, **changes}
+    values: dict[str, object] = {"settings": settings, "fit": "looks", "share": 0.2, "threads": 1}
+    values |= changes
     return Calibration(**values)  # type: ignore[arg-type]
 
 
@@ -163,15 +169,16 @@ def test_every_candidate_looks_back_about_as_often_as_wanted(
     calibrated: tuple[list[Outcome], Path, str],
 ) -> None:
     full, without, *candidates = calibrated[0]
-    assert full.looks is None and without.looks is None and without.cold_bytes == 0
+    assert full.share is None and without.share is None and without.cold_bytes == 0
     assert full.peak_bytes > without.peak_bytes and full.nll < without.nll
-    tried = [(each.recall.blocks, each.recall.when) for each in candidates if each.recall]
+    recalls = [each.policy.recall for each in candidates]
+    tried = [(each.blocks, each.when) for each in recalls if isinstance(each, LookBack)]
     assert [blocks for blocks, _ in tried[: len(BLOCKS)]] == list(BLOCKS)
     assert [when.stretch for _, when in tried[len(BLOCKS) :] if isinstance(when, Unsure)] == list(
         STRETCHES
     )
     for each in candidates[: len(BLOCKS)]:
-        assert each.looks == pytest.approx(0.2, abs=0.06) and each.cold_bytes > 0
+        assert each.share == pytest.approx(0.2, abs=0.06) and each.cold_bytes > 0
 
 
 @pytest.mark.slow
@@ -182,9 +189,42 @@ def test_the_file_holds_the_candidate_that_predicts_best(
     made = make_policy(PolicySettings(name=str(out)))
     best = best_of(candidates)
     assert best.nll == min(each.nll for each in candidates)
-    assert made.recall == best.recall and isinstance(made.recall, LookBack)
+    assert made.recall == best.policy.recall and isinstance(made.recall, LookBack)
     assert str(out) in said.replace("\n", "") and f"{best.label} *" in " ".join(said.split())
     assert all(len(line) <= 80 for line in said.splitlines() if str(out) not in line)
+
+
+def test_weights_are_compared_with_as_many_unsure_tokens(short: Path, tmp_path: Path) -> None:
+    out, console = tmp_path / "weights.toml", Console(file=io.StringIO())
+    wanted = calibration("conf-kv-int8", text=short, out=out, fit="weights", share=0.3)
+    full, *candidates = calibrate(wanted, console)
+    assert len(candidates) == len(WEIGHTS) + 1 and full.threshold is None
+    assert sum(each.share == pytest.approx(0.3, abs=0.06) for each in candidates) >= 5
+    best = best_of(candidates)
+    gate = make_policy(PolicySettings(name=str(out))).gate
+    assert isinstance(gate, Confident) and gate == best.policy.gate
+    assert gate.threshold == best.threshold
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0.01, 0.99))
+def test_a_quantile_has_its_share_of_the_values_below_it(values: list[float], share: float) -> None:
+    found = quantile(values, share)
+    below = sum(value < found for value in values)
+    assert found in values and below <= round(share * len(values))
+
+
+def test_layers_are_compared_at_equal_sums(short: Path, tmp_path: Path) -> None:
+    out, console = tmp_path / "layers.toml", Console(file=io.StringIO())
+    wanted = calibration("h2o", text=short, out=out, fit="layers")
+    _, own, *candidates = calibrate(wanted, console)
+    assert len(candidates) == len(SLOPES) and own.label == "its own"
+    allocators = [each.policy.allocator for each in candidates]
+    assert [each.slope for each in allocators if isinstance(each, Linear)] == list(SLOPES)
+    # slopes that sum to the budget take as many bytes, but for the granularity of entries
+    peaks = [each.peak_bytes for each in candidates]
+    assert max(peaks) < 1.2 * min(peaks)
+    made = make_policy(PolicySettings(name=str(out)))
+    assert made.allocator == best_of([own, *candidates]).policy.allocator
 
 
 def test_a_policy_that_evicts_gets_a_recall(text: Path, tmp_path: Path) -> None:
@@ -197,6 +237,9 @@ def test_a_policy_that_evicts_gets_a_recall(text: Path, tmp_path: Path) -> None:
         ({"model": "solution"}, "is a script"),
         ({"policy": "full"}, "full evicts nothing"),
         ({"policy": "lookbak"}, "lookback"),
+        ({"fit": "loks"}, "--fit 'loks' is unknown; known: looks, weights, layers"),
+        ({"fit": "weights"}, "lookback has no confidence gate"),
+        ({"policy": "mine.toml"}, "cannot be the base of another"),
         ({"share": 0.0}, "more than 0, less than 1"),
         ({"share": float("nan")}, "more than 0, less than 1"),
         ({"text": None}, "one of the two"),
