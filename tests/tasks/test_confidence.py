@@ -120,10 +120,14 @@ def test_an_alarm_catches_the_missed_tokens_below_its_threshold() -> None:
     tops = [0.2, 0.6, 0.8, 0.995]
     features = [[0.0, 0.0, top] for top in tops]
     changed = [True, False, True, False]
-    found = row(features=features, changed=changed, divergence=[4.0, 3.0, 2.0, 1.0])
+    full = features[::-1]
+    found = row(
+        features=features, full_features=full, changed=changed, divergence=[4.0, 3.0, 2.0, 1.0]
+    )
     assert caught(found, 0.5) == (0.5, 0.25)
     assert caught(found, 0.9) == (1.0, 0.75)
-    assert area(found) == 0.75
+    assert area(found, of_full=False) == 0.75
+    assert area(found, of_full=True) == 0.25
     assert correlation(found, of_full=False)[0] == -1
     looking = row(features=features, changed=changed, changed_by_look=[False, True, False, None])
     assert looking.missed == [False, True, False, False]

@@ -22,22 +22,22 @@ from agentkv_tasks.report.plot import (
 from agentkv_tasks.report.statistics import cluster_interval, rank_correlation, separation
 
 _Item = TypeVar("_Item")
-THRESHOLDS = (0.5, 0.7, 0.9, 0.95, 0.99, 0.999, 0.9999)
+THRESHOLDS = (0.7, 0.9, 0.99, 0.999, 0.9999)
 """Confidences below which the table counts an alarm (our choice)."""
 TOP = list(FEATURES).index("top")
 _NUM_BINS = 8
 _CORRELATED = (
     "{tokens} tokens of {samples} {what} of {source}. KL: KL(full || policy) in nats before any "
     "look, mean. changed: % of the tokens whose likeliest candidate differs from a full cache. "
-    "rho: rank correlation of that KL and the probability of the likeliest token under the policy, "
-    "which knows what is left (alarm), and with a full cache, before anything is forgotten "
-    "(forecast); 95 % intervals over the {what}. {model}, {device}, {threads}."
+    "alarm: rank correlation of that KL and the probability of the likeliest token under the "
+    "policy. forecast: the same with a full cache, before anything is forgotten; 95 % intervals "
+    "over the {what}. {model}, {device}, {threads}."
 )
 _CAUGHT = (
     "missed: tokens that a look changes, or, under a policy that does not look, that differ from a "
-    "full cache. area: probability that such a token has less confidence than another (0.5: by "
-    "chance). Further columns: of the missed tokens, % with a confidence below the threshold / % "
-    "of all tokens that it alarms."
+    "full cache. alarm, forecast: probability that such a token has less confidence than another, "
+    "under the policy and with a full cache (0.5: by chance). Further columns: of the missed "
+    "tokens, % with a confidence below the threshold / % of all tokens that it alarms."
 )
 
 
@@ -76,9 +76,10 @@ def correlation(row: ConfidenceRow, of_full: bool) -> tuple[float, float, float]
     return of(range(len(confidence))), *cluster_interval(of, row.samples)
 
 
-def area(row: ConfidenceRow, feature: int = TOP) -> float:
+def area(row: ConfidenceRow, of_full: bool, feature: int = TOP) -> float:
     """Return the probability that a missed token has less confidence than another."""
-    return separation([-each[feature] for each in row.features], row.missed)
+    features = row.full_features if of_full else row.features
+    return separation([-each[feature] for each in features], row.missed)
 
 
 def caught(row: ConfidenceRow, threshold: float) -> tuple[float, float]:
@@ -99,7 +100,7 @@ def _correlated(rows: Sequence[ConfidenceRow]) -> Table:
         device=longest.device,
         threads=threads_text(longest.threads),
     )
-    columns = ("KL", "changed", "alarm rho", "95 %", "forecast rho", "95 %")
+    columns = ("KL", "changed", "alarm", "95 %", "forecast", "95 %")
     found = bench_table(caption, *columns, length="seen", label="policy")
     for row in with_gaps(found, rows, key=lambda row: row.seen):
         found.add_row(
@@ -115,14 +116,21 @@ def _correlated(rows: Sequence[ConfidenceRow]) -> Table:
 
 def _caught(rows: Sequence[ConfidenceRow]) -> Table:
     names = tuple(f"{threshold:g}" for threshold in THRESHOLDS)
-    found = bench_table(_CAUGHT, "missed", "area", *names, length="seen", label="policy")
+    found = bench_table(
+        _CAUGHT, "missed", "alarm", "forecast", *names, length="seen", label="policy"
+    )
     for row in with_gaps(found, rows, key=lambda row: row.seen):
         cells = []
         for threshold in THRESHOLDS:
             share, of_all = caught(row, threshold)
             cells.append("-" if math.isnan(share) else f"{100 * share:.0f}/{100 * of_all:.0f}")
         found.add_row(
-            str(row.seen), Text(row.label), str(sum(row.missed)), _number(area(row)), *cells
+            str(row.seen),
+            Text(row.label),
+            str(sum(row.missed)),
+            _number(area(row, of_full=False)),
+            _number(area(row, of_full=True)),
+            *cells,
         )
     return found
 
@@ -154,7 +162,7 @@ def _catches(seen: int, rows: Sequence[ConfidenceRow]) -> Plot:
         for place, token in enumerate(order, start=1):
             so_far += row.missed[token]
             points.append((place / len(order), so_far / num_missed if num_missed else math.nan))
-        last = f"area {_number(area(row))}"
+        last = f"area {_number(area(row, of_full=False))}"
         series.append(Series(row.label, tuple(points), number, last))
     return line_plot(
         f"missed tokens caught after {seen:,}, %",
@@ -174,7 +182,9 @@ def _signed(found: tuple[float, float, float]) -> tuple[str, str]:
     value, low, high = found
     if math.isnan(value):
         return "-", "-"
-    return f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}"
+    shown = (f"{number:+.2f}".replace("0.", ".") for number in (value, low, high))
+    found_value, *interval = shown
+    return found_value, " to ".join(interval)
 
 
 def _number(value: float) -> str:
