@@ -13,6 +13,7 @@ from agentkv_tasks.report.plot import (
     from_zero,
     line_plot,
     naming,
+    over_lengths,
     percentages,
     spanning,
 )
@@ -52,3 +53,12 @@ def test_points_that_are_not_finite_are_left_out() -> None:
     (line,) = plot.lines
     assert line.points == f"{plot.left:.1f},{plot.bottom:.1f} {plot.right:.1f},{plot.top:.1f}"
     assert line.end == (plot.right, pytest.approx(plot.top))
+
+
+def test_values_over_lengths_end_with_what_their_legend_says() -> None:
+    values = {"full": {4096: 8.0, 512: 1.0}, "window": {512: 1.0}}
+    plot = over_lengths("ms", values, {"full": "8.0 ms"})
+    assert [tick.label for tick in plot.x_ticks] == ["512", "4,096"]
+    full, window = plot.lines
+    assert full.last == "8.0 ms" and window.last == ""
+    assert full.end == (plot.right, pytest.approx(plot.top)) and window.end[0] == plot.left

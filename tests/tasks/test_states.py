@@ -150,6 +150,16 @@ def test_parts_are_rows_of_their_own_and_make_up_the_whole(measure: Measure) -> 
         assert total["stream_sha256"] == parts[0]["stream_sha256"]
 
 
+def test_equal_runs_give_equal_rows(measure: Measure) -> None:
+    first, _ = measure("snapkv", "conf-kv-int8", num_tokens=40)
+    again, _ = measure("snapkv", "conf-kv-int8", num_tokens=40, fresh=True)
+    apart = {"seconds", "finished_at"}
+    for before, after in zip(first, again, strict=True):
+        assert {k: v for k, v in before.items() if k not in apart} == {
+            k: v for k, v in after.items() if k not in apart
+        }
+
+
 def test_rows_carry_all_parameters_and_tables_fit_80_columns(
     measure: Measure, tmp_path: Path
 ) -> None:

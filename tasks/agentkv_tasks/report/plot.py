@@ -1,7 +1,7 @@
 """Line plots: series on two axes, as lines and ticks in an SVG's units."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 640, 340
@@ -109,6 +109,29 @@ def line_plot(title: str, series: Sequence[Series], *, x: Axis, y: Axis, x_title
         x_ticks=tuple(Tick(round(across(value), 1), label) for value, label in x.ticks),
         y_ticks=tuple(Tick(round(down(value), 1), label) for value, label in y.ticks),
         x_title=x_title,
+    )
+
+
+def over_lengths(
+    title: str, values: Mapping[str, Mapping[int, float]], lasts: Mapping[str, str]
+) -> Plot:
+    """Draw values over lengths in tokens, which are on a logarithmic axis.
+
+    Args:
+        values: by label, then by length; at least one.
+        lasts: text for the last point, by label.
+    """
+    series = [
+        Series(label, tuple(sorted(by_length.items())), number, lasts.get(label, ""))
+        for number, (label, by_length) in enumerate(values.items())
+    ]
+    points = [point for each in series for point in each.points]
+    return line_plot(
+        title,
+        series,
+        x=doubling([length for length, _ in points]),
+        y=from_zero(max(value for _, value in points)),
+        x_title="tokens seen",
     )
 
 

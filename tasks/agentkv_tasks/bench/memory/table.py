@@ -1,12 +1,13 @@
 """The table of `agentkv bench memory`; it fits 80 columns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
+from agentkv_tasks.report.plot import Figure, Plot, over_lengths
 from agentkv_tasks.report.summary import human_bytes
 
 _CAPTION = (
@@ -51,5 +52,23 @@ def table(rows: Sequence[MemoryRow]) -> Table:
             human_bytes(row.cache_peak_bytes),
             f"{row.kept_rows:.0f}",
         )
-
     return found
+
+
+def figures(rows: Sequence[MemoryRow]) -> Iterator[Figure]:
+    """Yield the memory of processes and of caches over the tokens seen."""
+    yield Figure(
+        "Growth of the process beyond the loaded model, and storage of the cache at the end.",
+        (
+            _over_seen("growth, MiB", rows, lambda row: row.growth_bytes),
+            _over_seen("cache, MiB", rows, lambda row: row.live_bytes),
+        ),
+    )
+
+
+def _over_seen(title: str, rows: Sequence[MemoryRow], measure: Callable[[MemoryRow], int]) -> Plot:
+    values: dict[str, dict[int, float]] = {}
+    for row in rows:
+        values.setdefault(row.label, {})[row.seen] = measure(row) / 2**20
+    lasts = {label: f"{each[max(each)]:.1f} MiB" for label, each in values.items()}
+    return over_lengths(title, values, lasts)

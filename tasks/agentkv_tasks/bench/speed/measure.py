@@ -33,7 +33,7 @@ from agentkv_tasks.bench.host import (
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.speed.cell import Cell, measure_cell
 from agentkv_tasks.bench.speed.rows import SpeedRow, speed_file
-from agentkv_tasks.bench.speed.table import tables
+from agentkv_tasks.bench.speed.table import figures, tables
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.provenance import commit
 
@@ -140,8 +140,15 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
         except KeyboardInterrupt:
             interrupted = True
     rows = file.rows
-    shown = tables(rows)
-    print_results(console, SpeedRow, rows, bench.out, tables=shown, interrupted=interrupted)
+    print_results(
+        console,
+        SpeedRow,
+        rows,
+        bench.out,
+        tables=tables(rows),
+        figures=figures(rows),
+        interrupted=interrupted,
+    )
     return rows
 
 
