@@ -49,6 +49,13 @@ Sweep = Annotated[
 Entries = Annotated[
     int, typer.Option(min=1, help="Entries of the window whose bytes all budgets have.")
 ]
+MatchedBytes = Annotated[
+    Literal["budget", "mean"],
+    typer.Option(
+        help="budget: equal budgets; mean: budgets at which the caches have equal bytes in the "
+        "mean, within 2 %."
+    ),
+]
 SeenBefore = Annotated[
     str | None,
     typer.Option(help="Tokens read before, by commas. [default: 2048,8192; with --quick 1024]"),
@@ -317,6 +324,7 @@ def ppl(
     sweep: Sweep = None,
     model: Model = "nano",
     entries: Entries = 512,
+    match: MatchedBytes = "budget",
     seen: SeenBefore = None,
     tokens: ContinuationTokens = 128,
     samples: Samples = None,
@@ -348,6 +356,7 @@ def ppl(
                 sweep=sweep,
                 model=model,
                 entries=entries,
+                match=match,
                 seen=seen,
                 tokens=tokens,
                 samples=samples,
@@ -373,6 +382,7 @@ def confidence(
     sweep: Sweep = None,
     model: Model = "nano",
     entries: Entries = 512,
+    match: MatchedBytes = "budget",
     seen: SeenBefore = None,
     tokens: ContinuationTokens = 128,
     samples: Samples = None,
@@ -405,6 +415,7 @@ def confidence(
                 sweep=sweep,
                 model=model,
                 entries=entries,
+                match=match,
                 seen=seen,
                 tokens=tokens,
                 samples=samples,
@@ -431,6 +442,7 @@ def _sample_bench(
     sweep: list[str] | None,
     model: str,
     entries: int,
+    match: Literal["budget", "mean"],
     seen: str | None,
     tokens: int,
     samples: int | None,
@@ -470,6 +482,7 @@ def _sample_bench(
         num_tokens=tokens,
         num_samples=samples or (6 if quick else 32),
         entries=entries,
+        match=match,
         text=text,
         threads=threads,
         command=shlex.join(["agentkv", *sys.argv[1:]]),

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 from rich.console import Console
@@ -26,12 +27,13 @@ from agentkv.build import (
 )
 from agentkv.cache.hf.families import describe
 from agentkv.cache.storage.sizes import resting_bytes
-from agentkv.config import RunSettings
+from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import weights_digest
 from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
 from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.samples.match import matched_budget
 from agentkv_tasks.bench.samples.rows import SampleRow
 from agentkv_tasks.bench.stream import Stream, check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
 
 SPREAD = 1024
 """Tokens of the stream per sample: about two turns, of which each has a reply."""
+
+NUM_MATCHED = 4
+"""Samples on which mean bytes are matched."""
+Match = Literal["budget", "mean"]
 
 RowT = TypeVar("RowT", bound=SampleRow)
 SampleT = TypeVar("SampleT")
@@ -63,6 +69,9 @@ class SampleBench:
     """Continuations, the same at all lengths."""
     entries: int
     """Entries of the window that sets the bytes."""
+    match: Match = "budget"
+    """What is equal: the bytes of the budgets, or of the caches in the mean over the tokens of the
+    continuations."""
     text: Path | None = None
     """File to read instead of the world."""
     threads: int | None = None
@@ -124,8 +133,9 @@ def measure_samples(
     """Measure, write each row at once, and print the tables and a summary in JSON.
 
     Raises:
-        ValueError: as `check_samples`; bytes that a policy does not fit into; a stream that is too
-            short; lengths beyond the model's positions; rows of another measurement.
+        ValueError: as `check_samples`; bytes that a policy does not fit into or cannot be matched
+            with; a stream that is too short; lengths beyond the model's positions; rows of another
+            measurement.
         KeyboardInterrupt: finished rows are written and printed.
     """
     file = _file(bench, measurement.kind)
@@ -138,50 +148,14 @@ def measure_samples(
                 f"--seen {max(bench.lengths)} and --tokens {bench.num_tokens} are more than the "
                 f"{positions} positions of {local.name}"
             )
-        num_bytes = window_bytes(bench.settings, local, bench.entries)
-        settings = bench.settings.model_copy(update={"budget": f"{num_bytes}B"})
-        parameters = {
-            chosen.row_name: resolved_parameters(settings, chosen) for chosen in settings.policies
-        }
-        # a policy that does not fit is refused here, before anything is read
-        makers = {
-            chosen.row_name: make_acting(settings, policy=chosen, model=local).new_cache
-            for chosen in settings.policies
-        }
+        caches = _Caches(bench.settings, local, window_bytes(bench.settings, local, bench.entries))
         interrupted = False
         try:
             with Progress(console=console, transient=True) as progress:
                 stream = read_stream(
-                    settings, bench.text, local.template, bench.num_needed, progress
+                    bench.settings, bench.text, local.template, bench.num_needed, progress
                 )
-                alike = _alike(bench, local, stream, num_bytes)
-                file.require_same(
-                    lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
-                )
-                about = {**alike, "command": bench.command, "commit": commit()}
-                continuations = _continuations(bench, stream)
-                wanted = [(seen, label) for seen in sorted(set(bench.lengths)) for label in makers]
-                left = [place for place in wanted if place not in file.keys]
-                bar = progress.add_task("", total=bench.num_samples * len(left))
-                for seen, label in left:
-                    progress.update(bar, description=f"{label}, {seen} tokens")
-                    began, found = perf_counter(), []
-                    for each in continuations:
-                        ids = stream.ids[each.start - seen : each.stop]
-                        found.append(measurement.read(local.model, makers[label](), ids, seen))
-                        progress.advance(bar)
-                    file.add(
-                        measurement.kind(
-                            label=label,
-                            parameters=parameters[label],
-                            seen=seen,
-                            sample_tokens=[len(each) for each in continuations],
-                            seconds=round(perf_counter() - began, 1),
-                            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                            **measurement.summarize(found),
-                            **about,
-                        )
-                    )
+                _measure(bench, measurement, stream, caches, file, progress)
         except KeyboardInterrupt:
             interrupted = True
     rows = sorted(file.rows, key=lambda row: row.seen)
@@ -197,11 +171,115 @@ def measure_samples(
     return rows
 
 
+class _Caches:
+    """Makes the caches of the policies.
+
+    Args:
+        num_bytes: bytes of the budgets.
+
+    Raises:
+        ValueError: a policy does not fit into these bytes.
+    """
+
+    def __init__(self, settings: RunSettings, local: "LocalModel", num_bytes: int) -> None:
+        self.local, self.num_bytes, self._settings = local, num_bytes, settings
+        self.policies = {chosen.row_name: chosen for chosen in settings.policies}
+        nominal = settings.model_copy(update={"budget": f"{num_bytes}B"})
+        self.parameters = {
+            label: resolved_parameters(nominal, chosen) for label, chosen in self.policies.items()
+        }
+        for chosen in self.policies.values():
+            self.maker(chosen, num_bytes)
+
+    def maker(self, chosen: PolicySettings, num_bytes: int) -> "Callable[[], Cache]":
+        """Return a function that makes empty caches with a budget."""
+        settings = self._settings.model_copy(update={"budget": f"{num_bytes}B"})
+        return make_acting(settings, policy=chosen, model=self.local).new_cache
+
+    def matched(self, label: str, samples: Sequence[Sequence[int]], seen: int) -> int:
+        """Return the budget at which a policy has the bytes of the window in the mean.
+
+        Raises:
+            BenchError: none was found.
+        """
+
+        def mean_bytes(num_bytes: int, chosen: PolicySettings) -> float:
+            return _mean_bytes(self.local.model, self.maker(chosen, num_bytes), samples, seen)
+
+        target = mean_bytes(self.num_bytes, PolicySettings(name="window"))
+        chosen = self.policies[label]
+        return matched_budget(lambda num_bytes: mean_bytes(num_bytes, chosen), target, label)
+
+
+def _measure(
+    bench: SampleBench,
+    measurement: Measurement[RowT, SampleT],
+    stream: Stream,
+    caches: _Caches,
+    file: RowFile[RowT],
+    progress: Progress,
+) -> None:
+    """Add the missing rows of each length and policy, shorter ones first."""
+    local, parameters = caches.local, caches.parameters
+    alike = _alike(bench, local, stream, caches.num_bytes)
+    file.require_same(lambda row: {**alike, "parameters": _expected(row, parameters)})
+    about = {**alike, "command": bench.command, "commit": commit()}
+    continuations = _continuations(bench, stream)
+    wanted = [(seen, label) for seen in sorted(set(bench.lengths)) for label in caches.policies]
+    left = [place for place in wanted if place not in file.keys]
+    bar = progress.add_task("", total=bench.num_samples * len(left))
+    for seen, label in left:
+        progress.update(bar, description=f"{label}, {seen} tokens")
+        samples = [stream.ids[each.start - seen : each.stop] for each in continuations]
+        own, budget = dict(parameters[label]), caches.num_bytes
+        if bench.match == "mean" and own["budget"] is not None:
+            budget = caches.matched(label, samples[:NUM_MATCHED], seen)
+            own["budget"] = f"{budget}B"
+        new_cache = caches.maker(caches.policies[label], budget)
+        began, found = perf_counter(), []
+        for ids in samples:
+            found.append(measurement.read(local.model, new_cache(), ids, seen))
+            progress.advance(bar)
+        file.add(
+            measurement.kind(
+                label=label,
+                parameters=own,
+                seen=seen,
+                sample_tokens=[len(each) for each in continuations],
+                seconds=round(perf_counter() - began, 1),
+                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                **measurement.summarize(found),
+                **about,
+            )
+        )
+
+
 def window_bytes(settings: RunSettings, local: "LocalModel", entries: int) -> int:
     """Return the bytes of a window of so many entries in the dtype in which runs store them."""
     dtype = getattr(torch, cache_dtype_for(settings, local))
     geometry = replace(describe(local.model), dtype=dtype)
     return resting_bytes(named_policy("window").fitted(entries), geometry, batch=1)
+
+
+@torch.inference_mode()
+def _mean_bytes(
+    model: Any, new_cache: "Callable[[], Cache]", samples: Sequence[Sequence[int]], seen: int
+) -> float:
+    """Return the bytes of caches, mean over the tokens of the continuations."""
+    sizes = []
+    for ids in samples:
+        cache, tokens = new_cache(), torch.tensor([ids], device=model.device)
+        cache.feed(model, tokens[:, :seen])
+        sizes.append(cache.nbytes)
+        for place in range(seen, len(ids) - 1):
+            cache.feed(model, tokens[:, place : place + 1])
+            sizes.append(cache.nbytes)
+    return fmean(sizes)
+
+
+def _expected(row: SampleRow, parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the parameters that a row must have; matched budgets are found anew."""
+    return {**parameters.get(row.label, row.parameters), "budget": row.parameters["budget"]}
 
 
 def _file(bench: SampleBench, kind: type[RowT]) -> RowFile[RowT]:
@@ -256,6 +334,7 @@ def _alike(
             "chunk": settings.chunk,
             "dtype": dtype_name(local.model),
             "cache_dtype": cache_dtype_for(settings, local),
+            "match": bench.match,
         },
         **measured_on(local.model),
     }
