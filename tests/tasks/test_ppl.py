@@ -133,6 +133,7 @@ def call(*arguments: str) -> Result:
         (["--seen", "40000"], "32768 positions of nano"),
         (["--seen", "9000"], "tokens for this model"),
         (["--entries", "8", "--policies", "full,window,snapkv"], "too small"),
+        (["--sweep", "schedule=prefill"], "window schedule=prefill: a budget in bytes needs"),
         (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
     ],
 )

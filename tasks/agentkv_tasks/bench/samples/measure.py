@@ -29,6 +29,7 @@ from agentkv.cache.hf.families import describe
 from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import weights_digest
+from agentkv.policies.entries import PolicyError
 from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
@@ -188,8 +189,11 @@ class _Caches:
         self.parameters = {
             label: resolved_parameters(nominal, chosen) for label, chosen in self.policies.items()
         }
-        for chosen in self.policies.values():
-            self.maker(chosen, num_bytes)
+        for label, chosen in self.policies.items():
+            try:
+                self.maker(chosen, num_bytes)
+            except PolicyError as error:
+                raise PolicyError(f"{label}: {error}") from error
 
     def maker(self, chosen: PolicySettings, num_bytes: int) -> "Callable[[], Cache]":
         """Return a function that makes empty caches with a budget."""
