@@ -164,7 +164,7 @@ class CacheLayer(Addressed):
     def unit(self, sequence: int) -> Unit:
         """Return one sequence, to be shown to the policy."""
         assert self.attention is not None
-        return Unit(self.storage, sequence, self.attention, self.shape.window)
+        return Unit(self.storage, sequence, self.attention, self.shape)
 
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, attention: Attention

@@ -28,6 +28,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "h2o": named.h2o,
         "scissorhands": named.scissorhands,
         "keydiff": named.keydiff,
+        "expected-attention": named.expected_attention,
         "tova": windowed.tova,
         "snapkv": windowed.snapkv,
         "pyramidkv": windowed.pyramidkv,

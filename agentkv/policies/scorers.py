@@ -252,7 +252,7 @@ class KeyDifference:
     comparable: ClassVar[bool] = True
 
     def scores(self, entries: Entries) -> Tensor:
-        keys, present = entries.keys_values()[0], _present_by_head(entries)
+        keys, present = entries.keys_values()[0], present_by_head(entries)
         units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
         anchors = units.sum(dim=1, keepdim=True)  # as long as the mean is of no account
         return -functional.cosine_similarity(keys, anchors, dim=-1)
@@ -298,7 +298,7 @@ class AttentionAndRedundancy:
 
     def _redundancy(self, entries: Entries) -> Tensor:
         """(H, T), which sums to 1 over the entries of a head."""
-        keys, present = entries.keys_values()[0], _present_by_head(entries)
+        keys, present = entries.keys_values()[0], present_by_head(entries)
         units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
         cosines = units @ units.mT  # (H, T, T)
         cosines.diagonal(dim1=1, dim2=2).zero_()
@@ -329,7 +329,7 @@ def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
     return attention / rest * norms
 
 
-def _present_by_head(entries: Entries) -> Tensor:
+def present_by_head(entries: Entries) -> Tensor:
     """(H, T) bool: False at padding."""
     present = entries.present
     return present.repeat_interleave(entries.num_heads // present.shape[0], dim=0)

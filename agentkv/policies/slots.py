@@ -229,6 +229,17 @@ class Unpooled(Protocol):
         ...
 
 
+@runtime_checkable
+class Predictor(Protocol):
+    """A scorer that turns queries to coming positions, which requires rotary embedding whose
+    frequencies do not change."""
+
+    @property
+    def horizon(self) -> int:
+        """Number of coming positions."""
+        ...
+
+
 class Selector(Protocol):
     """Chooses the entries that stay within a budget."""
 

@@ -102,6 +102,10 @@ CASES = {
         layers=(12,) * 4, grows_by=12, newest=4, tracked=3,
     ),
     "keydiff": case("keydiff", {"protected": 3}, newest=3),
+    "expected-attention": case(
+        "expected-attention", {"queries": 9, "horizon": 20, "sinks": 2, "protected": 3},
+        sinks=2, newest=3, window=9,
+    ),
     "tova": case("tova", heads="shared", newest=1, window=1),
     "snapkv": case("snapkv", SMALL, **QUERIES),
     "pyramidkv": case("pyramidkv", STEEP, **PYRAMID),

@@ -85,6 +85,12 @@ def norm(x: np.ndarray) -> float:
     return math.sqrt(float(x @ x))
 
 
+def frequencies(base: float, size: int) -> list[float]:
+    """Rotary embedding turns channels i and i + D / 2 by this angle from one position to the next
+    (RoFormer, arXiv 2104.09864)."""
+    return [base ** (-2 * i / size) for i in range(size // 2)]
+
+
 def pooled(scores: Sequence[float], kernel: int, how: str) -> list[float]:
     """Max over what is there, or a mean whose divisor is always the kernel."""
     half = kernel // 2
@@ -308,6 +314,72 @@ class KeyDiff(Policy):
                     mean = sum(units.values()) / len(units)
                     scores = {i: -float(unit @ mean) / norm(mean) for i, unit in units.items()}
                     keep(held, self.best(layer, scores, self.budget))
+
+
+class ExpectedAttention(Policy):
+    """The tokens to which coming queries would attend, times the length of their value (Expected
+    Attention, arXiv 2510.00636, section 3).
+
+    A query at position t has the mean R_t mu and the covariance R_t C R_t', mu and C being those of
+    the last w queries before rotation. R is the mean of R_t over the next n positions, and the
+    logit of key k is then distributed so that E exp = exp(k R mu s + k R C R' k s^2 / 2), with the
+    scale s. The first tokens stay, and their queries do not count (kvpress).
+    """
+
+    def __init__(
+        self, budget: int, queries: int, horizon: int, sinks: int, frequencies: Sequence[float]
+    ) -> None:
+        super().__init__(budget)
+        self.queries, self.horizon, self.sinks = queries, horizon, sinks
+        self.frequencies = frequencies
+        """Angles per position of channels i and i + D / 2; empty without rotation."""
+
+    def rotation(self, position: int) -> np.ndarray:
+        """(D, D)."""
+        half = len(self.frequencies)
+        matrix = np.zeros((2 * half, 2 * half))
+        for i, frequency in enumerate(self.frequencies):
+            angle = position * frequency
+            matrix[i, i] = matrix[i + half, i + half] = math.cos(angle)
+            matrix[i + half, i], matrix[i, i + half] = math.sin(angle), -math.sin(angle)
+        return matrix
+
+    def before_rotation(self, layer: Layer, head: Head, member: int) -> list[np.ndarray]:
+        """The last queries that count."""
+        first = max(self.sinks, layer.num_seen - self.queries)
+        queries = layer.queries[head, member]
+        if not self.frequencies:
+            return [queries[i] for i in range(first, layer.num_seen)]
+        return [self.rotation(-i) @ queries[i] for i in range(first, layer.num_seen)]
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for h, held in enumerate(layer.held):
+                if len(held) > self.budget:
+                    old = held[self.sinks :]
+                    scores = dict(zip(old, self.expected(layer, h, old), strict=True))
+                    kept = self.best(layer, scores, self.budget - self.sinks)
+                    keep(held, kept | set(held[: self.sinks]))
+
+    def expected(self, layer: Layer, head: Head, old: list[Position]) -> list[float]:
+        coming = range(layer.num_seen, layer.num_seen + self.horizon)
+        size, group = layer.keys.shape[2], layer.queries.shape[1]
+        turn = np.eye(size)
+        if self.frequencies:
+            turn = sum(self.rotation(t) for t in coming) / self.horizon
+        sums = [0.0] * len(old)
+        for g in range(group):
+            queries = np.array(self.before_rotation(layer, head, g))
+            mean = turn @ queries.mean(axis=0)
+            spread = turn @ np.cov(queries.T, bias=True) @ turn.T
+            logits = []
+            for i in old:
+                key = layer.keys[head, i] * layer.scaling
+                logits.append(float(key @ mean + key @ spread @ key / 2))
+            odds = [math.exp(logit - max(logits)) for logit in logits]
+            for place, odd in enumerate(odds):
+                sums[place] += odd / sum(odds) / group
+        return [total * norm(layer.values[head, i]) for total, i in zip(sums, old, strict=True)]
 
 
 class RKV(SnapKV):

@@ -114,6 +114,7 @@ class Case:
 
 
 SMALL = {"window": 6, "kernel": 3}
+COMING = {"queries": 18, "horizon": 30, "sinks": 3}
 STEEP = SMALL | {"beta": 4}
 SURE = {"threshold": 0.45, "tight": 16, "protected": 5}
 LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4}
@@ -151,6 +152,11 @@ CASES = {
         {"history": 20, "protected": 4},
     ),
     "keydiff": Case("qwen3", lambda: loops.KeyDiff(28)),
+    "expected-attention": Case(
+        "gemma3",
+        lambda: loops.ExpectedAttention(28, **COMING, frequencies=loops.frequencies(1e6, 8)),
+        COMING,
+    ),
     "tova": Case("mistral", lambda: loops.Tova(28)),
     "r-kv": Case(
         "gpt2",
