@@ -42,6 +42,7 @@ from agentkv.policies.scorers import (
     HeavyHitters,
     KeyDifference,
     MeanAndVariance,
+    Recurrence,
     RemovalError,
     Unimportance,
 )
@@ -180,6 +181,37 @@ def scissorhands(
     selector = TopK(protected=protected)
     scorer = Unimportance(history, variant)
     return Policy("scissorhands", gate, Uniform(), scorer, selector, Dense())
+
+
+def lazy_eviction(
+    *,
+    threshold: Annotated[
+        float,
+        Help("Least weight that counts as an activation of an entry (0.0001, as in its code)."),
+    ] = 1e-4,
+    protected: Annotated[
+        int,
+        Help(
+            "Newest entries that are never dropped: the paper's observation window (128, the "
+            "default of its code; its scripts have 52 to 363, by task)."
+        ),
+    ] = 128,
+    slack: Annotated[
+        int,
+        Help(
+            "Entries tolerated above the budget before eviction runs: one less than the "
+            "observation window, after which eviction lags (127, as in its code)."
+        ),
+    ] = 127,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the newest entries and those that attention returns to; drops in bulk.
+
+    Source: LazyEviction (arXiv 2506.15969).
+    """
+    gate, scorer = Fixed(slack, schedule, interval), Recurrence(threshold)
+    return Policy("lazy-eviction", gate, Uniform(), scorer, TopK(protected=protected), Dense())
 
 
 def keydiff(

@@ -27,6 +27,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "streaming": named.streaming,
         "h2o": named.h2o,
         "scissorhands": named.scissorhands,
+        "lazy-eviction": named.lazy_eviction,
         "keydiff": named.keydiff,
         "expected-attention": named.expected_attention,
         "tova": windowed.tova,

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from agentkv.policies.entries import Entries
 from agentkv.policies.parameters import (
+    require_above,
     require_at_least,
     require_number,
     require_one_of,
@@ -22,7 +23,7 @@ from agentkv.policies.parameters import (
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
 from agentkv.policies.slots import Tracker
-from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
+from agentkv.policies.trackers import MovingMass, Recurrences, Shortfalls, SummedMass
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,43 @@ class KeyDifference:
         units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
         anchors = units.sum(dim=1, keepdim=True)  # as long as the mean is of no account
         return -functional.cosine_similarity(keys, anchors, dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Scores entries by how soon they should be activated again.
+
+    2 / (1 + exp(1 + t / longest)) + 2 / (1 + exp(longest - 1)), with the time t since an entry's
+    last activation and the longest time between two of its activations. The second term is 0 for an
+    entry that was never activated; the first one is then almost 0 unless t is 0.
+
+    Source: LazyEviction (arXiv 2506.15969), as its public code computes it. Averaging the weights
+    over the group before they are compared with the threshold is our choice; that code keeps
+    entries for every query head.
+    """
+
+    threshold: float
+    """Least weight that counts as an activation."""
+    window: ClassVar[int] = 0
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_above("threshold", self.threshold, 0)
+
+    @property
+    def tracker(self) -> Recurrences:
+        return Recurrences(self.threshold)
+
+    def scores(self, entries: Entries) -> Tensor:
+        assert entries.tracked is not None, "the cache was not told to track recurrences"
+        # scores differ little where both times are long
+        last, longest = entries.tracked.to(torch.float64).unbind(dim=-1)
+        since = entries.num_seen - 1 - last
+        soon = torch.sigmoid(-1 - since / (longest + 1e-5))
+        often = torch.sigmoid(1 - longest).where(longest > 0, 0.0)
+        return (2 * (soon + often)).to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)

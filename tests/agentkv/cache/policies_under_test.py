@@ -101,6 +101,9 @@ CASES = {
         "scissorhands", {"history": 20, "protected": 4},
         layers=(12,) * 4, grows_by=12, newest=4, tracked=3,
     ),
+    "lazy-eviction": case(
+        "lazy-eviction", {"threshold": 0.02, "protected": 4, "slack": 0}, newest=4, tracked=8
+    ),
     "keydiff": case("keydiff", {"protected": 3}, newest=3),
     "expected-attention": case(
         "expected-attention", {"queries": 9, "horizon": 20, "sinks": 2, "protected": 3},

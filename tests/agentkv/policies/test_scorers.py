@@ -1,6 +1,7 @@
 """Scores equal the papers' formulas in plain loops over float64."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from agentkv.policies.scorers import (
     HeavyHitters,
     KeyDifference,
     MeanAndVariance,
+    Recurrence,
     RemovalError,
     Unimportance,
     WindowMean,
@@ -35,6 +37,7 @@ TRACKING = [
     HeavyHitters(),
     HeavyHitters(normalize=True),
     Unimportance(variant="sum"),
+    Recurrence(threshold=0.01),
 ]
 BY_KEYS = [KeyDifference(), AttentionAndRedundancy(window=2, kernel=3, share=0.1, similarity=0.5)]
 
@@ -182,6 +185,18 @@ def test_a_row_passed_over_more_often_is_worth_less():
     assert Unimportance(history=10).scores(entries)[0].tolist() == [0.0, -9.0, -1.0, -6.0]
 
 
+def test_a_row_is_worth_more_the_sooner_it_should_be_activated_again():
+    tracked = [[9, 0], [1, 0], [9, 1], [5, 1], [5, 4], [5, 8]]  # last activation, longest time
+    entries = shown([random_head(3, num_entries=6)], tracked=[tracked], num_seen=10)
+    found = Recurrence(threshold=0.01).scores(entries)[0].tolist()
+    expected = []
+    for last, longest in tracked:
+        first = 2 / (1 + math.exp(1 + (9 - last) / longest)) if longest else 0.0
+        expected.append(first + (2 / (1 + math.exp(longest - 1)) if longest else 0.0))
+    expected[0] = 2 / (1 + math.e)  # activated just now, and never before
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("pool", ["avg", "max"])
 def test_a_pool_keeps_shapes_and_takes_any_number_of_leading_ones(pool):
     x = torch.rand(2, 3, 9)
@@ -232,6 +247,7 @@ def test_nan_where_there_is_no_row_does_no_harm():
         (lambda: AttentionAndRedundancy(8, 7, 1.1, 0.5), r"share must be in \[0, 1\]"),
         (lambda: AttentionAndRedundancy(8, 7, 0.1, -1), "similarity must be"),
         (lambda: Unimportance(0), "history must be"),
+        (lambda: Recurrence(0.0), "threshold must be more than 0"),
         (lambda: Unimportance(variant="mean"), "variant must be one of count, sum"),
         (lambda: Function("mine", len, window=-1), "window must be"),
     ],

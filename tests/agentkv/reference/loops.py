@@ -9,6 +9,7 @@ a head in tokens.
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -237,6 +238,56 @@ class Scissorhands(Policy):
                     }
                     target = self.budget - int(self.drop * self.budget)
                     keep(held, self.best(layer, scores, target - self.protected) | set(new))
+
+
+class LazyEviction(Policy):
+    """A query activates the tokens to which it gives at least alpha. Of a token with its last
+    activation at time l and the longest time m between two, at time t,
+    2 / (1 + exp(1 + (t - l) / m)) + 2 / (1 + exp(m - 1)) is the importance (LazyEviction, arXiv
+    2506.15969; both terms as in its code, with m + 0.00001 in the first and no second one if m is
+    0).
+
+    The w newest stay, and nothing goes before w more tokens are held than may be. A token begins
+    with l one before its own position; the group is averaged first, and the tokens of a page count
+    like decoded ones (our choice).
+    """
+
+    def __init__(self, budget: int, threshold: float, window: int) -> None:
+        super().__init__(budget)
+        self.threshold, self.window = threshold, window
+        self.times: dict[tuple[Layer, Head, Position], list[Position]] = {}
+        """When each token was activated, after the time at which it begins."""
+
+    def notice(self, layer: Layer, num_new: int) -> None:
+        first = layer.num_seen - num_new
+        for h, held in enumerate(layer.held):
+            weights = layer.weights[h].mean(axis=0)
+            for i in held:
+                times = self.times.setdefault((layer, h, i), [i - 1])
+                times += [
+                    t
+                    for t in range(max(i, first), layer.num_seen)
+                    if weights[t - first, i] >= self.threshold
+                ]
+
+    def longest(self, layer: Layer, head: Head, position: Position) -> int:
+        times = self.times[layer, head, position]
+        return max((b - a for a, b in pairwise(times)), default=0)
+
+    def importance(self, layer: Layer, head: Head, position: Position) -> float:
+        since = layer.num_seen - 1 - self.times[layer, head, position][-1]
+        longest = self.longest(layer, head, position)
+        first = 2 / (1 + math.exp(min(700, 1 + since / (longest + 1e-5))))
+        second = 2 / (1 + math.exp(longest - 1)) if longest else 0.0
+        return float(np.float32(first + second))  # as exactly as scores are
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for h, held in enumerate(layer.held):
+                if len(held) >= self.budget + self.window:
+                    old, new = held[: -self.window], held[-self.window :]
+                    scores = {i: self.importance(layer, h, i) for i in old}
+                    keep(held, self.best(layer, scores, self.budget - self.window) | set(new))
 
 
 # ---------------------------------------------------------------------------- a window of queries

@@ -151,6 +151,12 @@ CASES = {
         lambda: loops.Scissorhands(28, history=20, protected=4, drop=0.5),
         {"history": 20, "protected": 4},
     ),
+    "lazy-eviction": Case(
+        "mistral",
+        lambda: loops.LazyEviction(28, threshold=0.02, window=5),
+        {"threshold": 0.02, "protected": 5, "slack": 4},
+        went_all_ways=lambda p: {0, 1, 2, 3, 4} < {p.longest(*token) for token in p.times},
+    ),
     "keydiff": Case("qwen3", lambda: loops.KeyDiff(28)),
     "expected-attention": Case(
         "gemma3",
