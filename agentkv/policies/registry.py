@@ -32,6 +32,8 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "expected-attention": named.expected_attention,
         "tova": windowed.tova,
         "snapkv": windowed.snapkv,
+        "snapkv-by-phase": windowed.snapkv_by_phase,
+        "snapkv-by-span": windowed.snapkv_by_span,
         "pyramidkv": windowed.pyramidkv,
         "ada-snapkv": windowed.ada_snapkv,
         "ada-pyramidkv": windowed.ada_pyramidkv,

@@ -150,7 +150,7 @@ class View:
         """All units are of one sequence, so their queries have the same positions."""
         rotated, frequencies = [], []
         for unit in self._units:
-            q, positions = _window_of(unit)
+            q, positions = unit.storage.last_queries(unit.sequence)
             heads = len(unit.segments) * unit.storage.layout.num_heads
             by_head = q.view(heads, -1, *q.shape[1:])
             rotated.append(by_head.to(torch.float32) * unit.attention.scale)
@@ -184,16 +184,9 @@ class View:
         return joined.take_along_dim(self._orders.view(shape), dim=axis)
 
 
-def _window_of(unit: Unit) -> tuple[Tensor, Tensor]:
-    """Return a unit's latest queries (H * G, w, D) and their positions (w,)."""
-    window = unit.storage.queries
-    assert window is not None, "the policy's scorer has no window"
-    return window.of(unit.sequence)
-
-
 def _attention(unit: Unit) -> Iterator[Tensor]:
     """Yield the window's attention (n, W, G, w, T) float32 for each of a unit's pieces."""
-    (queries, positions), attention = _window_of(unit), unit.attention
+    (queries, positions), attention = unit.storage.last_queries(unit.sequence), unit.attention
     by_segment = queries.view(len(unit.segments), -1, *queries.shape[1:])
     pieces, sinks = unit.pieces, attention.sinks
     if sinks is not None and len(unit.segments) > 1:

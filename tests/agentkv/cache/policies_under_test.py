@@ -46,6 +46,8 @@ class Case:
     """Numbers in float32 that each row of a head carries."""
     window: int = 0
     """Queries that are remembered."""
+    phases: int = 1
+    """Windows of so many queries."""
     learns: bool = False
     """True if earlier contexts change the number of entries per layer, in the current one too."""
     is_published: bool = True
@@ -111,6 +113,8 @@ CASES = {
     ),
     "tova": case("tova", heads="shared", newest=1, window=1),
     "snapkv": case("snapkv", SMALL, **QUERIES),
+    "snapkv-by-phase": case("snapkv-by-phase", SMALL, phases=2, **QUERIES),
+    "snapkv-by-span": case("snapkv-by-span", SMALL, **QUERIES),
     "pyramidkv": case("pyramidkv", STEEP, **PYRAMID),
     "ada-snapkv": case("ada-snapkv", SMALL, **RAGGED),
     "ada-pyramidkv": case("ada-pyramidkv", STEEP, heads="ragged", **PYRAMID),

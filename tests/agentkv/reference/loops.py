@@ -336,6 +336,54 @@ class SnapKV(Policy):
         return self.best(layer, scores, count)
 
 
+class SnapKVByPhase(SnapKV):
+    """`SnapKV` by the last w queries read, which came several at a time, and the last w written,
+    one at a time (our choice)."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.read: list[Position] = []
+        self.written: list[Position] = []
+        self.num_mixed = 0
+        """Heads that were scored by both."""
+
+    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
+        last = layers[0].num_seen
+        (self.written if num_new == 1 else self.read).extend(range(last - num_new, last))
+        super().step(layers, num_new, logits)
+
+    def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
+        queries = self.read[-self.window :] + self.written[-self.window :]
+        self.num_mixed += bool(self.read and self.written)
+        held, group = layer.held[head], layer.queries.shape[1]
+        drawn = [layer.weights_of(head, g, t)[held] for g in range(group) for t in queries]
+        past = (sum(drawn) / len(drawn))[: -self.window]
+        return self.by_position(layer, head, pooled(list(past), self.kernel, self.pool))
+
+
+class SnapKVBySpan(SnapKV):
+    """`SnapKV` whose scores are multiplied by `left` on pages that were left and by `replies` on
+    replies (our choice)."""
+
+    def __init__(self, *args: object, left: float, replies: float, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.factors = {"page": left, "reply": replies}
+        self.kinds: list[str] = []
+        """Of every token, the kind of its span."""
+
+    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
+        self.kinds += ["reply" if num_new == 1 else "page"] * num_new
+        super().step(layers, num_new, logits)
+
+    def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
+        kinds, last = self.kinds, max(i for i, kind in enumerate(self.kinds) if kind == "page")
+        first = next((i + 1 for i in range(last, -1, -1) if kinds[i] == "reply"), 0)
+        return {
+            i: score * (1.0 if first <= i <= last else self.factors[kinds[i]])
+            for i, score in super().scores(layer, head).items()
+        }
+
+
 class Tova(Policy):
     """The tokens that the newest query attends to most, in the mean over all heads; the newest
     stays (TOVA, arXiv 2401.06104)."""

@@ -171,6 +171,17 @@ CASES = {
         went_all_ways=lambda p: p.num_alike > 99,
     ),
     "snapkv": Case("gpt_oss", lambda: loops.SnapKV(28, **SMALL), SMALL),
+    "snapkv-by-phase": Case(
+        "qwen2",
+        lambda: loops.SnapKVByPhase(28, **SMALL),
+        SMALL,
+        went_all_ways=lambda policy: policy.num_mixed > 50,
+    ),
+    "snapkv-by-span": Case(
+        "llama",
+        lambda: loops.SnapKVBySpan(28, **SMALL, left=0.3, replies=2.0),
+        SMALL | {"left": 0.3, "replies": 2.0},
+    ),
     "pyramidkv": Case("qwen3", lambda: loops.Pyramid(28, **STEEP), STEEP),
     "ada-snapkv": Case("gemma3", lambda: loops.AdaSnapKV(28, **SMALL, floor=0.2), SMALL),
     "ada-pyramidkv": Case("mistral", lambda: loops.AdaPyramid(28, **STEEP, floor=0.2), STEEP),
@@ -298,6 +309,8 @@ class Watched:
         if self.sizes:
             self.held.append(kept_by(self.cache))
         self.sizes.append((args[0] if args else kwargs["input_ids"]).shape[1])
+        kind = "page" if self.sizes[-1] > 1 else "reply"
+        self.cache.label(f"{kind} {len(self.sizes)}", self.sizes[-1])
 
     def _after(self, module: object, args: tuple, kwargs: dict, output: object) -> None:
         if kwargs["past_key_values"] is self.cache:
