@@ -40,6 +40,7 @@ from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import policy as named_policy
+from agentkv.policies.slots import Predictor
 
 AT_ONCE = 512
 """Tokens that one forward of `feed` reads at most, unless a chunk is longer (our choice): more
@@ -99,6 +100,7 @@ class Cache(HookedCache):
         """
         if dtype is not None:
             geometry = replace(geometry, dtype=dtype)
+        _require_steady_rotation(policy, geometry)
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
         self.prefill: Prefill = prefill
@@ -905,6 +907,17 @@ class Cache(HookedCache):
                 "as long as the cache"
             )
         save(self, model, path)
+
+
+def _require_steady_rotation(policy: Policy, geometry: Geometry) -> None:
+    if not isinstance(policy.scorer, Predictor):
+        return
+    if any(geometry.layers[i].frequencies is None for i in geometry.policy_layers):
+        raise PolicyError(
+            f"policy {policy.name!r} turns queries to coming positions, and this model's rotary "
+            "embedding changes its frequencies with the length of the sequence, or is offloaded; "
+            "take another policy"
+        )
 
 
 def _cold_memory(

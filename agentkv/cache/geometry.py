@@ -15,6 +15,10 @@ class LayerShape:
     head_dim: int
     window: int | None
     """A token sees only tokens less than this many positions back; None: all."""
+    frequencies: tuple[float, ...] | None = ()
+    """Angles in radians by which rotary embedding turns a query from one position to the next, one
+    for each pair of channels i and i + D / 2; empty without rotary embedding. None: they change
+    with the length of the sequence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class CacheLayer(Addressed):
     def unit(self, sequence: int) -> Unit:
         """Return one sequence, to be shown to the policy."""
         assert self.attention is not None
-        return Unit(self.storage, sequence, self.attention, self.shape.window)
+        return Unit(self.storage, sequence, self.attention, self.shape)
 
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, attention: Attention
@@ -295,8 +295,7 @@ class CacheLayer(Addressed):
             window=self.shape.window,
             observer=None if tracker is None else self._observer(tracker),
         )
-        if storage.queries is not None:
-            storage.queries.append(q, first=self.fed, columns=columns)
+        storage.note_queries(q, first=self.fed, columns=columns)
         return output
 
     def _observer(self, tracker: Tracker) -> MassObserver:
@@ -382,7 +381,7 @@ class CacheLayer(Addressed):
         if self.policy is not None:
             self.policy.check(storage)
             if storage.queries is not None:
-                storage.queries.check(self.fed)
+                storage.queries.check(self.fed, is_whole=storage.queries_of_chunks is None)
         for num_seen, heads in zip(self.fed, self.kept(), strict=True):
             assert num_seen <= self.seen, "more tokens than columns"
             for positions in (positions for positions in heads if positions.shape[0]):

@@ -30,6 +30,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Queries:
+    """The last w queries of one sequence, in the layers that a policy is shown."""
+
+    rotated: Tensor
+    """(H, G, w, D) float32: each at its own position, scaled, so that its product with a key is the
+    logit."""
+    positions: Tensor
+    """(w,) integers, ascending."""
+    frequencies: Tensor
+    """(H, D / 2) float32: angles in radians by which rotary embedding turns channels i and
+    i + D / 2 of a query from one position to the next; (H, 0) without rotary embedding."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entries:
     """The entries that one layer holds for one sequence, in order of position."""
 
@@ -55,6 +69,8 @@ class Entries:
     less at the start of a sequence). The softmax is causal over all T. Computed on first call."""
     keys_values: Callable[[], tuple[Tensor, Tensor]]
     """Keys and values (H, T, D) float32, dequantized."""
+    queries: Callable[[], Queries]
+    """The last w queries, of which `attention` has the weights."""
     num_units: int = 1
     """Number of layers and sequences in this view, more than 1 only for a `segmentwise` scorer. All
     units have the same number of entries to keep, of segments and of heads. S and H count all

@@ -35,12 +35,14 @@ from agentkv.policies.options import (
 from agentkv.policies.parameters import require_count, require_flag, require_one_of
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
+from agentkv.policies.predictors import ExpectedAttention
 from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.scorers import (
     Age,
     HeavyHitters,
     KeyDifference,
     MeanAndVariance,
+    Recurrence,
     RemovalError,
     Unimportance,
 )
@@ -181,6 +183,37 @@ def scissorhands(
     return Policy("scissorhands", gate, Uniform(), scorer, selector, Dense())
 
 
+def lazy_eviction(
+    *,
+    threshold: Annotated[
+        float,
+        Help("Least weight that counts as an activation of an entry (0.0001, as in its code)."),
+    ] = 1e-4,
+    protected: Annotated[
+        int,
+        Help(
+            "Newest entries that are never dropped: the paper's observation window (128, the "
+            "default of its code; its scripts have 52 to 363, by task)."
+        ),
+    ] = 128,
+    slack: Annotated[
+        int,
+        Help(
+            "Entries tolerated above the budget before eviction runs: one less than the "
+            "observation window, after which eviction lags (127, as in its code)."
+        ),
+    ] = 127,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the newest entries and those that attention returns to; drops in bulk.
+
+    Source: LazyEviction (arXiv 2506.15969).
+    """
+    gate, scorer = Fixed(slack, schedule, interval), Recurrence(threshold)
+    return Policy("lazy-eviction", gate, Uniform(), scorer, TopK(protected=protected), Dense())
+
+
 def keydiff(
     *,
     protected: Annotated[
@@ -196,6 +229,46 @@ def keydiff(
     """
     gate = Fixed(slack, schedule, interval)
     return Policy("keydiff", gate, Uniform(), KeyDifference(), TopK(protected=protected), Dense())
+
+
+def expected_attention(
+    *,
+    queries: Annotated[
+        int,
+        Help(
+            "Number of last queries whose mean and covariance stand for coming ones (256, the "
+            "buffer of kvpress; it compresses a prompt with all of the prompt's queries)."
+        ),
+    ] = 256,
+    horizon: Annotated[
+        int, Help("Number of coming positions that are averaged over (512, as in kvpress).")
+    ] = 512,
+    sinks: Annotated[
+        int,
+        Help(
+            "Entries kept from the start of the sequence, whose queries do not count (4, as in "
+            "kvpress)."
+        ),
+    ] = 4,
+    epsilon: Annotated[
+        float,
+        Help("Added to the expected attention before the value's norm (0, as in kvpress)."),
+    ] = 0.0,
+    protected: Annotated[
+        int, Help("Newest entries that are never dropped (our choice: 0, as in kvpress).")
+    ] = 0,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the entries to which coming queries would attend if they were like the last ones.
+
+    Source: Expected Attention (arXiv 2510.00636).
+    """
+    gate = Fixed(slack, schedule, interval)
+    scorer = ExpectedAttention(queries, horizon, sinks, epsilon)
+    selector = TopK(sinks, protected)
+    return Policy("expected-attention", gate, Uniform(), scorer, selector, Dense())
 
 
 def arkv(

@@ -13,6 +13,7 @@ from agentkv.policies.slots import (
     Allocator,
     Gate,
     Learner,
+    Phased,
     Precision,
     Recall,
     Scorer,
@@ -78,6 +79,12 @@ class Policy:
     def _check_recall(self) -> None:
         """Check that the newest entry stays as it is, because a second pass replaces it, and that
         scorer and recall can read one window of queries."""
+        if self.recall.num_queries and isinstance(self.scorer, Phased):
+            raise PolicyError(
+                f"policy {self.name!r} looks back by its last {self.recall.num_queries} queries, "
+                f"and {type(self.scorer).__name__} keeps those of pages and of replies apart; take "
+                "another scorer, or look back by confidence"
+            )
         if 0 < self.scorer.window < self.recall.num_queries:
             raise PolicyError(
                 f"policy {self.name!r} looks back by {self.recall.num_queries} queries, and its "

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from agentkv.policies.entries import Entries
+from agentkv.policies.entries import Entries, PolicyError
 from agentkv.policies.parameters import (
+    require_above,
     require_at_least,
     require_number,
     require_one_of,
@@ -21,8 +22,8 @@ from agentkv.policies.parameters import (
     require_share,
 )
 from agentkv.policies.pool import Pool, pooled, require_pool
-from agentkv.policies.slots import Tracker
-from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
+from agentkv.policies.slots import Phased, Scorer, Tracker
+from agentkv.policies.trackers import MovingMass, Recurrences, Shortfalls, SummedMass
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +253,47 @@ class KeyDifference:
     comparable: ClassVar[bool] = True
 
     def scores(self, entries: Entries) -> Tensor:
-        keys, present = entries.keys_values()[0], _present_by_head(entries)
+        keys, present = entries.keys_values()[0], present_by_head(entries)
         units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
         anchors = units.sum(dim=1, keepdim=True)  # as long as the mean is of no account
         return -functional.cosine_similarity(keys, anchors, dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Scores entries by how soon they should be activated again.
+
+    2 / (1 + exp(1 + t / longest)) + 2 / (1 + exp(longest - 1)), with the time t since an entry's
+    last activation and the longest time between two of its activations. The second term is 0 for an
+    entry that was never activated; the first one is then almost 0 unless t is 0.
+
+    Source: LazyEviction (arXiv 2506.15969), as its public code computes it. Averaging the weights
+    over the group before they are compared with the threshold is our choice; that code keeps
+    entries for every query head.
+    """
+
+    threshold: float
+    """Least weight that counts as an activation."""
+    window: ClassVar[int] = 0
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_above("threshold", self.threshold, 0)
+
+    @property
+    def tracker(self) -> Recurrences:
+        return Recurrences(self.threshold)
+
+    def scores(self, entries: Entries) -> Tensor:
+        assert entries.tracked is not None, "the cache was not told to track recurrences"
+        # scores differ little where both times are long
+        last, longest = entries.tracked.to(torch.float64).unbind(dim=-1)
+        since = entries.num_seen - 1 - last
+        soon = torch.sigmoid(-1 - since / (longest + 1e-5))
+        often = torch.sigmoid(1 - longest).where(longest > 0, 0.0)
+        return (2 * (soon + often)).to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +336,7 @@ class AttentionAndRedundancy:
 
     def _redundancy(self, entries: Entries) -> Tensor:
         """(H, T), which sums to 1 over the entries of a head."""
-        keys, present = entries.keys_values()[0], _present_by_head(entries)
+        keys, present = entries.keys_values()[0], present_by_head(entries)
         units = functional.normalize(keys, dim=-1).masked_fill(~present[..., None], 0.0)
         cosines = units @ units.mT  # (H, T, T)
         cosines.diagonal(dim1=1, dim2=2).zero_()
@@ -307,6 +345,109 @@ class AttentionAndRedundancy:
         cosines.masked_fill_(places == newest, 0.0)
         means = cosines.sum(dim=1) / present.sum(dim=1, keepdim=True).clamp_min(1)
         return means.masked_fill(~present, -torch.inf).softmax(dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class ByPhase:
+    """Scores as another scorer does, by the last queries of replies and as many of pages.
+
+    The scorer's window holds the last queries of the phase that the model is in, which is reading
+    after a page and writing in a reply. Here the last `window` queries of either phase count alike,
+    whichever came last. A forward of one token belongs to a reply, a forward of several to a page.
+
+    Source: our choice, after the idea of AgentKV (OpenReview s80e8otSxP), which has four phases.
+    """
+
+    of: Scorer
+    """A scorer that reads a window of queries."""
+    phases: ClassVar[tuple[str, str]] = ("written", "read")
+
+    def __post_init__(self) -> None:
+        if self.of.window == 0 or isinstance(self.of, Phased):
+            raise PolicyError(
+                f"phases are told apart by windows of queries, and {type(self.of).__name__} keeps "
+                "none, or one for each already; take a scorer such as snapkv's"
+            )
+
+    @property
+    def window(self) -> int:
+        return self.of.window
+
+    @property
+    def tracker(self) -> Tracker | None:
+        return self.of.tracker
+
+    @property
+    def by_age(self) -> bool:
+        return self.of.by_age
+
+    @property
+    def comparable(self) -> bool:
+        return self.of.comparable
+
+    @property
+    def segmentwise(self) -> bool:
+        return self.of.segmentwise
+
+    def scores(self, entries: Entries) -> Tensor:
+        return self.of.scores(entries)
+
+
+@dataclass(frozen=True, slots=True)
+class BySpan:
+    """Multiplies the scores of another scorer by a factor for the span that an entry is in.
+
+    Spans are told apart by the first word of their label: an entry of any "page" but the latest
+    gets the factor `left`, an entry of a "reply" the factor `replies`, any other 1.
+
+    Source: our choice.
+    """
+
+    of: Scorer
+    """A scorer whose scores are not negative, such as snapkv's."""
+    left: float
+    replies: float
+
+    def __post_init__(self) -> None:
+        require_at_least("left", self.left, 0)
+        require_at_least("replies", self.replies, 0)
+        if self.of.by_age:
+            raise PolicyError(
+                f"{type(self.of).__name__} ranks entries by age without scores, which no factor "
+                "can change; take a scorer such as snapkv's"
+            )
+
+    @property
+    def window(self) -> int:
+        return self.of.window
+
+    @property
+    def tracker(self) -> Tracker | None:
+        return self.of.tracker
+
+    @property
+    def by_age(self) -> bool:
+        return False
+
+    @property
+    def comparable(self) -> bool:
+        return self.of.comparable
+
+    @property
+    def segmentwise(self) -> bool:
+        return self.of.segmentwise
+
+    def scores(self, entries: Entries) -> Tensor:
+        scores, positions = self.of.scores(entries), entries.positions
+        pages = [span for span in entries.spans if span.label.split()[0] == "page"]
+        replies = [span for span in entries.spans if span.label.split()[0] == "reply"]
+        begun = [page for page in pages if page.start < entries.num_seen]
+        factors = torch.ones_like(positions, dtype=scores.dtype)
+        for spans, factor in ((begun[:-1], self.left), (replies, self.replies)):
+            for span in spans:
+                stop = entries.num_seen if span.stop is None else span.stop
+                factors.masked_fill_((positions >= span.start) & (positions < stop), factor)
+        return scores * factors.repeat_interleave(scores.shape[0] // positions.shape[0], dim=0)
 
 
 def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
@@ -329,7 +470,7 @@ def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:
     return attention / rest * norms
 
 
-def _present_by_head(entries: Entries) -> Tensor:
+def present_by_head(entries: Entries) -> Tensor:
     """(H, T) bool: False at padding."""
     present = entries.present
     return present.repeat_interleave(entries.num_heads // present.shape[0], dim=0)

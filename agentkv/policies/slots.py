@@ -229,6 +229,28 @@ class Unpooled(Protocol):
         ...
 
 
+@runtime_checkable
+class Phased(Protocol):
+    """A scorer that reads two windows of queries: the last ones of forwards of one token, which the
+    model wrote, and the last ones of forwards of several tokens, which it read."""
+
+    @property
+    def phases(self) -> tuple[str, str]:
+        """Names of the two."""
+        ...
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A scorer that turns queries to coming positions, which requires rotary embedding whose
+    frequencies do not change."""
+
+    @property
+    def horizon(self) -> int:
+        """Number of coming positions."""
+        ...
+
+
 class Selector(Protocol):
     """Chooses the entries that stay within a budget."""
 

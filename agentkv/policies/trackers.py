@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from agentkv.policies.entries import AttentionUpdate
-from agentkv.policies.parameters import require_positive
+from agentkv.policies.parameters import require_above, require_positive
 from agentkv_kernels.ema import Ema
 
 MOVING_QUERIES = 32
 """Number of a chunk's last queries that update an average (our choice)."""
+
+RECURRING_QUERIES = 512
+"""Number of a chunk's last queries whose weights `Recurrences` compares with its threshold (our
+choice: each takes a number per entry while it does)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +185,55 @@ class Shortfalls:
             # a query cannot pass over a later entry
             below &= torch.arange(num_entries, device=visible.device) < visible[:, None]
         return below
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrences:
+    """Tracks when a query last activated an entry, and the longest time between two activations.
+
+    A query activates an entry to which it gives at least `threshold`. Times are positions of
+    queries. An entry begins as if the query before its own had activated it, and with a longest
+    time of 0.
+
+    Source: LazyEviction (arXiv 2506.15969), as its public code tracks decoded tokens. That code
+    begins with the first decoded token, and with one time for the whole prompt; here the tokens of
+    a page are tracked as they are read (our choice).
+
+    Raises:
+        PolicyError: `threshold` is not above 0.
+    """
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        require_above("threshold", self.threshold, 0)
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.int32
+
+    def num_queries(self, num_new: int) -> int:
+        # `mass` is read for a single query only; several are read one by one through `each`
+        return 1
+
+    @property
+    def ema(self) -> None:
+        return None
+
+    def update(self, column: Tensor, seen: AttentionUpdate) -> None:
+        """Write the times of the new queries into `column` (N, T, 2), in place."""
+        first = torch.tensor(seen.first, dtype=torch.int32, device=column.device)[:, None]
+        last, longest = column[..., 0], column[..., 1]
+        new = torch.arange(seen.num_new, dtype=torch.int32, device=column.device)
+        last[:, -seen.num_new :] = first + new - 1
+        count = min(seen.num_new, RECURRING_QUERIES)
+        weights = seen.mass[:, None] if seen.num_new == 1 else seen.each(count)  # (N, q, T)
+        is_active, times = weights >= self.threshold, (first + new[-count:])[..., None]
+        after = torch.where(is_active, times, last[:, None]).cummax(dim=1).values
+        before = torch.cat([last[:, None], after[:, :-1]], dim=1)
+        longest.copy_(torch.maximum(longest, ((times - before) * is_active).amax(dim=1)))
+        last.copy_(after[:, -1])

@@ -26,7 +26,7 @@ from agentkv.policies.options import (
 )
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
-from agentkv.policies.scorers import AttentionAndRedundancy, WindowMean
+from agentkv.policies.scorers import AttentionAndRedundancy, ByPhase, BySpan, WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
 
@@ -46,6 +46,60 @@ def snapkv(
     gate = Fixed(slack, schedule, interval)
     scorer = WindowMean(window, kernel, pool)
     return Policy("snapkv", gate, Uniform(), scorer, TopK(protected=window), Dense())
+
+
+def snapkv_by_phase(
+    *,
+    window: Annotated[
+        int,
+        Help(
+            "Number of last queries of pages, and of replies, that score the entries, and number "
+            "of newest entries that are never dropped (our choice: 32, as in snapkv)."
+        ),
+    ] = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """`snapkv` by the last queries of pages and as many of replies, whichever came last.
+
+    Source: our choice, after AgentKV (OpenReview s80e8otSxP), which keeps queries of four phases.
+    """
+    base = snapkv(
+        window=window, kernel=kernel, pool=pool, slack=slack, schedule=schedule, interval=interval
+    )
+    return replace(base, name="snapkv-by-phase", scorer=ByPhase(base.scorer))
+
+
+def snapkv_by_span(
+    *,
+    left: Annotated[
+        float,
+        Help("Factor on scores of entries of pages that were left (our choice: 0.5)."),
+    ] = 0.5,
+    replies: Annotated[
+        float, Help("Factor on scores of entries of replies (our choice: 2).")
+    ] = 2.0,
+    window: QueryWindow = 32,
+    kernel: Kernel = 7,
+    pool: PoolKind = "max",
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """`snapkv` with less weight on pages that were left, and more on replies.
+
+    The owner of the cache labels pages and replies, as an agent does; without labels it is
+    `snapkv`.
+
+    Source: our choice.
+    """
+    base = snapkv(
+        window=window, kernel=kernel, pool=pool, slack=slack, schedule=schedule, interval=interval
+    )
+    return replace(base, name="snapkv-by-span", scorer=BySpan(base.scorer, left, replies))
 
 
 def pyramidkv(

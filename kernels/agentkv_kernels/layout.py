@@ -118,6 +118,8 @@ class Layout:
     """Latest queries that are kept per sequence; 0 for none."""
     num_query_heads: int = 0
     """Query heads of a sequence; only read with a query window."""
+    by_phase: bool = False
+    """True if there are two such windows: one for single tokens, and one for several at once."""
 
     @property
     def is_by_position(self) -> bool:

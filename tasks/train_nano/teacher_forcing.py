@@ -45,19 +45,24 @@ def score_replies(model: Any, cache: Cache, row: Row) -> Iterator[ForcedReply]:
     """Feed `row` through `cache` and score each reply.
 
     A reply is a run of tokens with a positive weight. It is fed token by token, everything else in
-    chunks.
+    chunks. Pages and replies get the labels that an agent gives them.
 
     Args:
-        cache: an empty cache; mutated.
+        cache: a cache that was fed nothing, with a label on the goal; mutated.
     """
     ids = torch.tensor([row.ids])
     is_reply = [weight > 0 for weight in row.weights]
     logits: torch.Tensor | None = None
-    start = 0
+    start = turn = 0
     while start < len(row.ids):
         stop = start + 1
         while stop < len(row.ids) and is_reply[stop] == is_reply[start]:
             stop += 1
+        known = max((span.stop or 0 for span in cache.spans()), default=0)
+        kind = "reply" if is_reply[start] else "page"
+        if stop > (first := max(start, known)):
+            cache.label(f"{kind} {turn}", stop - first, start=first)
+        turn += is_reply[start]
         if not is_reply[start]:
             logits = cache.feed(model, ids[:, start:stop])
             start = stop

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentkv.policies.entries import AttentionUpdate, Drop, Entries
+from agentkv.policies.entries import AttentionUpdate, Drop, Entries, Queries
 
 with warnings.catch_warnings():
     # its command line imports a module that Python deprecates
@@ -91,6 +91,13 @@ class Layer:
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         return logits.masked_fill(future, -torch.inf).softmax(-1)
 
+    def last_queries(self, row, count):
+        """The last queries of a sequence, as a policy sees them."""
+        num_heads, length, head_dim = self.keys.shape[1:]
+        rotated = self.queries[row].unflatten(0, (num_heads, -1))[:, :, -count:] * head_dim**-0.5
+        angles = self.module.rotary_emb.inv_freq.expand(num_heads, -1)
+        return Queries(rotated, torch.arange(max(0, length - count), length), angles)
+
     def norms(self, of_queries):
         """(B, H, T, G) L1 norms of the projected values, or their means (B, H, T, 1)."""
         batch, num_heads, length, head_dim = self.values.shape
@@ -127,6 +134,7 @@ def _layers_of(family, ids):
 
     modules = [layer.self_attn for layer in model.model.layers]
     for module in modules:
+        module.rotary_emb = model.model.rotary_emb  # as a press does
         module.register_forward_pre_hook(note, with_kwargs=True)
     model(ids)
     return [Layer(m, *inputs[i], *_seen[i]) for i, m in enumerate(modules)]
@@ -162,6 +170,7 @@ def _rows_of(layer, row, policy):
         norms=None if selector.norms is None else layer.norms(selector.norms)[row],
         attention=lambda: weights[:, :, length - policy.scorer.window :],
         keys_values=lambda: (layer.keys[row], layer.values[row]),
+        queries=lambda: layer.last_queries(row, policy.scorer.window),
     )
 
 

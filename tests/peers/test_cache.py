@@ -13,6 +13,7 @@ from kvpress import (
     CriticalAdaKVPress,
     CriticalKVPress,
     DecodingPress,
+    ExpectedAttentionPress,
     KnormPress,
     ObservedAttentionPress,
     PyramidKVPress,
@@ -70,6 +71,9 @@ CASES = {
         "eager",
     ),
     "tova": Case(TOVAPress(RATIO), tova()),
+    "expected-attention": Case(
+        ExpectedAttentionPress(RATIO), agentkv.policy("expected-attention", queries=96)
+    ),
     "pyramidkv": Case(
         # the same line over the layers, see test_parts
         PyramidKVPress(0.5, window_size=WINDOW, kernel_size=5, beta=5),

@@ -12,6 +12,7 @@ from kvpress import (
     AdaKVPress,
     CriticalAdaKVPress,
     CriticalKVPress,
+    ExpectedAttentionPress,
     KeyDiffPress,
     KeyRerotationPress,
     ObservedAttentionPress,
@@ -26,6 +27,7 @@ from agentkv.policies.allocators import Adaptive, Pyramid, Shared, Uniform
 from agentkv.policies.gates import Fixed
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
+from agentkv.policies.predictors import ExpectedAttention
 from agentkv.policies.scorers import Age, HeavyHitters, KeyDifference, WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
@@ -116,6 +118,20 @@ def test_key_differences_are_those_of_keydiff(family, ids, layers, rows_of, kept
             ours = policy.scorer.scores(rows_of(layer, row, policy))
             torch.testing.assert_close(ours, theirs[row], **SCORES)
     assert_same(kept_of(layers, policy), kept_by(KeyDiffPress(RATIO), family, ids))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.02])
+def test_attention_is_expected_alike(family, ids, layers, rows_of, kept_of, kept_by, epsilon):
+    """kvpress reads all of a prompt's queries, and gives its sinks the most."""
+    scorer = ExpectedAttention(window=96, horizon=512, sinks=4, epsilon=epsilon)
+    policy, press = of_parts(scorer, TopK(sinks=4)), ExpectedAttentionPress(RATIO, epsilon=epsilon)
+    for layer in layers:
+        theirs = layer.call(press)
+        for row in range(2):
+            ours = policy.scorer.scores(rows_of(layer, row, policy))
+            expected = theirs[row, :, 4:]
+            torch.testing.assert_close(ours[:, 4:], expected, atol=1e-6, rtol=1e-3)
+    assert_same(kept_of(layers, policy), kept_by(press, family, ids))
 
 
 def theirs_of_pyramid(press, layers, length):

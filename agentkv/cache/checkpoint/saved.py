@@ -145,7 +145,12 @@ def _take_fields(tensors: dict[str, Tensor], table: str) -> list[Tensor]:
 
 def _check_indices(tables: dict[str, list[Tensor]], own: LayerState, seen: int) -> None:
     """Check positions and block ids, which compiled code uses as indices. Raises ValueError."""
-    places = [("metadata", POSITION), ("cold metadata", POSITION), ("queries", QUERY_POSITION)]
+    places = [
+        ("metadata", POSITION),
+        ("cold metadata", POSITION),
+        ("queries", QUERY_POSITION),
+        ("queries of chunks", QUERY_POSITION),
+    ]
     for name, field in places:
         if name in tables and not _are_indices(tables[name][field], seen):
             raise ValueError(f"found a position in {name} outside of the {seen} tokens seen")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentkv.cache.geometry import Attention
+from agentkv.cache.geometry import Attention, LayerShape
 from agentkv.cache.spans import Pins
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Which
-from agentkv.policies.entries import Drop, DropOne, Entries, Selection, Span
+from agentkv.policies.entries import Drop, DropOne, Entries, PolicyError, Queries, Selection, Span
 from agentkv_kernels.attention import weights
 
 
@@ -27,8 +27,7 @@ class Unit:
     sequence: int
     attention: Attention
     """Attention of the layer."""
-    window: int | None
-    """Sliding window of the layer."""
+    shape: LayerShape
 
     @property
     def segments(self) -> range:
@@ -109,6 +108,7 @@ class View:
             norms=norms,
             attention=attend,
             keys_values=self._keys_values,
+            queries=self._queries,
             num_units=len(self._units),
             is_padded=len(self._lengths) > 1,
             pinned=pinned,
@@ -146,6 +146,23 @@ class View:
         keys, values = (self._sorted(x, axis=2).flatten(0, 1) for x in both)
         return keys, values
 
+    def _queries(self) -> Queries:
+        """All units are of one sequence, so their queries have the same positions."""
+        rotated, frequencies = [], []
+        for unit in self._units:
+            q, positions = unit.storage.last_queries(unit.sequence)
+            heads = len(unit.segments) * unit.storage.layout.num_heads
+            by_head = q.view(heads, -1, *q.shape[1:])
+            rotated.append(by_head.to(torch.float32) * unit.attention.scale)
+            angles = unit.shape.frequencies
+            if angles is None:
+                raise PolicyError(
+                    "the policy reads queries, and this model's rotary embedding changes its "
+                    "frequencies with the length of the sequence; take another policy"
+                )
+            frequencies.append(rotated[-1].new_tensor(angles).expand(heads, -1))
+        return Queries(torch.cat(rotated), positions, torch.cat(frequencies))
+
     def _joined(self, pieces: list[Tensor], fill: float, axis: int = 1) -> Tensor:
         """Join pieces (n, ..., T', ...), T being `axis`, padded in front with `fill`."""
         if len(self._lengths) > 1:
@@ -169,9 +186,7 @@ class View:
 
 def _attention(unit: Unit) -> Iterator[Tensor]:
     """Yield the window's attention (n, W, G, w, T) float32 for each of a unit's pieces."""
-    window = unit.storage.queries
-    assert window is not None, "the policy's scorer has no window"
-    (queries, positions), attention = window.of(unit.sequence), unit.attention
+    (queries, positions), attention = unit.storage.last_queries(unit.sequence), unit.attention
     by_segment = queries.view(len(unit.segments), -1, *queries.shape[1:])
     pieces, sinks = unit.pieces, attention.sinks
     if sinks is not None and len(unit.segments) > 1:
@@ -184,6 +199,6 @@ def _attention(unit: Unit) -> Iterator[Tensor]:
             unit.storage.parts(piece),
             scale=attention.scale,
             q_positions=positions.expand(q.shape[0], -1),
-            window=unit.window,
+            window=unit.shape.window,
             sinks=sinks if sinks is None else sinks.view(len(pieces), -1)[i],
         )

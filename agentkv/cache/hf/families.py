@@ -59,6 +59,9 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
 WINDOWED = {"full_attention": False, "sliding_attention": True}
 """Supported layer types, and whether a sliding window bounds them."""
 
+CHANGING = ("dynamic", "longrope")
+"""Kinds of rotary embedding whose frequencies change with the length of the sequence."""
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -89,7 +92,13 @@ def describe(model: PreTrainedModel) -> Geometry:
     if obstacle is not None:
         raise UnsupportedModel(f"this {family} model is not supported: {obstacle}")
     layers = tuple(
-        LayerShape(num_heads, head_dim, window if WINDOWED[kind] else None) for kind in kinds
+        LayerShape(
+            num_heads,
+            head_dim,
+            window if WINDOWED[kind] else None,
+            _frequencies(decoder(model), kind),
+        )
+        for kind in kinds
     )
     return Geometry(
         family=family,
@@ -115,6 +124,26 @@ def attentions(model: PreTrainedModel) -> list[nn.Module]:
     """Return the attention module of each decoder layer of a supported model."""
     family = FAMILIES[str(model.config.model_type)]
     return [getattr(layer, family.attention) for layer in getattr(decoder(model), family.layers)]
+
+
+def _frequencies(inner: nn.Module, kind: str) -> tuple[float, ...] | None:
+    """Return `LayerShape.frequencies` of layers of a kind in a decoder.
+
+    Every supported family with rotary embedding turns channel i with channel i + D / 2.
+    """
+    rotary: Any = getattr(inner, "rotary_emb", None)
+    if rotary is None:
+        return ()
+    if WINDOWED[kind]:
+        # before 5.0, Gemma 3 has a second embedding for its windowed layers
+        rotary = getattr(inner, "rotary_emb_local", rotary)
+    name = f"{kind}_inv_freq"
+    angles: Tensor = getattr(rotary, name) if hasattr(rotary, name) else rotary.inv_freq
+    form = rotary.rope_type
+    form = form[kind] if isinstance(form, dict) else form
+    if form in CHANGING or angles.device.type == "meta":
+        return None
+    return tuple(angles.tolist())
 
 
 def _obstacle(config: Any, kinds: list[str]) -> str | None:

@@ -136,8 +136,7 @@ class Backend:
             window=None,
             observer=observer if ema is None else _EmaUpdate(storage, ema),
         )
-        if storage.queries is not None:
-            storage.queries.append(q, first=first, columns=None)
+        storage.note_queries(q, first=first, columns=None)
         return output
 
     def attend(

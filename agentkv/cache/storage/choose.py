@@ -7,6 +7,7 @@ import torch
 from agentkv.cache.geometry import LayerShape
 from agentkv.cache.storage.backend import Backend
 from agentkv.policies.policy import Policy
+from agentkv.policies.slots import Phased
 from agentkv_kernels.device import choice_for, unsupported_by_triton
 from agentkv_kernels.formats import format_of
 from agentkv_kernels.layout import DTYPES, EMPTY, FORMAT_NUMBERS, Field, Layout
@@ -43,6 +44,7 @@ def layout_for(
         promotes=policy.recall.promotes,
         query_window=query_window,
         num_query_heads=num_q_heads if query_window else 0,
+        by_phase=isinstance(policy.scorer, Phased),
     )
 
 
@@ -59,6 +61,7 @@ def cold_layout_for(hot: Layout, format: str) -> Layout:
         promotes=True,
         query_window=0,
         num_query_heads=0,
+        by_phase=False,
     )
 
 

@@ -53,6 +53,7 @@ class LayerStorage(Addressed):
         "metadata",
         "num_segments",
         "queries",
+        "queries_of_chunks",
         "relative_positions",
         "scales",
     )
@@ -92,8 +93,13 @@ class LayerStorage(Addressed):
             self.scales = table(layout.scales, spare=0)
         self.queries: QueryWindow | None = None
         """Latest queries; None for a policy that reads none."""
+        self.queries_of_chunks: QueryWindow | None = None
+        """Latest queries of forwards of several tokens, which `queries` then does not hold; None
+        unless the policy tells phases apart."""
         if layout.query_window:
             self.queries = QueryWindow(layout, batch, device=device, meter=meter)
+        if layout.by_phase:
+            self.queries_of_chunks = QueryWindow(layout, batch, device=device, meter=meter)
         self.relative_positions: tuple[list[int], Tensor] | None = None
         """Latest upload of `TritonBackend`: each segment's position relative to the first one."""
         self._describe()
@@ -119,6 +125,8 @@ class LayerStorage(Addressed):
             named["scales"] = self.scales
         if self.queries is not None:
             named["queries"] = self.queries.table
+        if self.queries_of_chunks is not None:
+            named["queries of chunks"] = self.queries_of_chunks.table
         return named
 
     @property
@@ -158,6 +166,28 @@ class LayerStorage(Addressed):
             table.reserve()
         if self.queries is not None:
             self.queries.table.reserve()
+
+    def note_queries(
+        self, q: Tensor, *, first: Sequence[int], columns: Sequence[Tensor] | None
+    ) -> None:
+        """Append the queries of a forward to the window that takes them; see
+        `QueryWindow.append`."""
+        window = self.queries
+        if self.queries_of_chunks is not None and q.shape[2] > 1:
+            window = self.queries_of_chunks
+        if window is not None:
+            window.append(q, first=first, columns=columns)
+
+    def last_queries(self, sequence: int) -> tuple[Tensor, Tensor]:
+        """Return the queries (H * G, w, D) of a sequence in all windows, and their positions (w,),
+        which ascend."""
+        assert self.queries is not None, "the policy's scorer has no window"
+        queries, positions = self.queries.of(sequence)
+        if self.queries_of_chunks is None:
+            return queries, positions
+        others = self.queries_of_chunks.of(sequence)
+        positions, order = torch.cat([positions, others[1]]).sort()
+        return torch.cat([queries, others[0]], dim=1)[:, order], positions
 
     # ---- views
 
@@ -222,6 +252,8 @@ class LayerStorage(Addressed):
         copy.codes = None if self.codes is None else self.codes.take(segments)
         copy.scales = None if self.scales is None else self.scales.take(segments)
         copy.queries = None if self.queries is None else self.queries.take(sequences)
+        chunks = self.queries_of_chunks
+        copy.queries_of_chunks = None if chunks is None else chunks.take(sequences)
         copy.relative_positions = None
         copy._describe()
         return copy

@@ -63,7 +63,13 @@ class QueryWindow(Addressed):
         copy.window, copy.table = self.window, self.table.take(sequences)
         return copy
 
-    def check(self, fed: Sequence[int]) -> None:
-        """Audit the window, given the tokens fed to each sequence. Raises AssertionError."""
-        expected = [min(num_seen, self.window) for num_seen in fed]
-        assert self.table.counts == expected, "the window of queries is incomplete"
+    def check(self, fed: Sequence[int], *, is_whole: bool = True) -> None:
+        """Audit the window, given the tokens fed to each sequence. Raises AssertionError.
+
+        Args:
+            is_whole: whether it holds the queries of all tokens, and not those of one phase.
+        """
+        for count, num_seen in zip(self.table.counts, fed, strict=True):
+            most = min(num_seen, self.window)
+            assert count <= most, "the window of queries holds too many"
+            assert count == most or not is_whole, "the window of queries is incomplete"

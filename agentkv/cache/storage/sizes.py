@@ -77,5 +77,6 @@ def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:
         if layout.by_rank:
             # any entry may be quantized, and a segment's last block may be half empty
             total += per * max_blocks(count) * size.block
-        total += (layout.query_window + SPARE + 1) * sum(map(_num_bytes, layout.queries))
+        window = (layout.query_window + SPARE + 1) * sum(map(_num_bytes, layout.queries))
+        total += 2 * window if layout.by_phase else window
     return total * batch

@@ -87,8 +87,7 @@ class TritonBackend(Backend):
             )
         if observer is not None and done.mass is not None:
             hand_out_mass(storage, done.mass, observer)
-        if storage.queries is not None:
-            storage.queries.append(q, first=first, columns=None)
+        storage.note_queries(q, first=first, columns=None)
         return done.output.view(q.shape)
 
     def drop(self, evictions: Iterable[Eviction]) -> None:

@@ -46,6 +46,8 @@ class Case:
     """Numbers in float32 that each row of a head carries."""
     window: int = 0
     """Queries that are remembered."""
+    phases: int = 1
+    """Windows of so many queries."""
     learns: bool = False
     """True if earlier contexts change the number of entries per layer, in the current one too."""
     is_published: bool = True
@@ -101,9 +103,18 @@ CASES = {
         "scissorhands", {"history": 20, "protected": 4},
         layers=(12,) * 4, grows_by=12, newest=4, tracked=3,
     ),
+    "lazy-eviction": case(
+        "lazy-eviction", {"threshold": 0.02, "protected": 4, "slack": 0}, newest=4, tracked=8
+    ),
     "keydiff": case("keydiff", {"protected": 3}, newest=3),
+    "expected-attention": case(
+        "expected-attention", {"queries": 9, "horizon": 20, "sinks": 2, "protected": 3},
+        sinks=2, newest=3, window=9,
+    ),
     "tova": case("tova", heads="shared", newest=1, window=1),
     "snapkv": case("snapkv", SMALL, **QUERIES),
+    "snapkv-by-phase": case("snapkv-by-phase", SMALL, phases=2, **QUERIES),
+    "snapkv-by-span": case("snapkv-by-span", SMALL, **QUERIES),
     "pyramidkv": case("pyramidkv", STEEP, **PYRAMID),
     "ada-snapkv": case("ada-snapkv", SMALL, **RAGGED),
     "ada-pyramidkv": case("ada-pyramidkv", STEEP, heads="ragged", **PYRAMID),

@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from agentkv.policies.entries import Drop, DropOne, Entries
@@ -84,6 +85,7 @@ def shown(heads, *, sinks=0, protected=0, tracked=None, norms=None, is_shared=Fa
         norms=None if norms is None else filled(norms, math.nan),
         attention=lambda: weights,
         keys_values=lambda: (values, values),
+        queries=lambda: pytest.fail("nobody asks for queries here"),
     )
 
 

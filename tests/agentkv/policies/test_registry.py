@@ -28,9 +28,13 @@ def parts_of(policy):
         ("streaming", "Fixed Shared Age TopK Dense Forget"),
         ("h2o", "Fixed Uniform HeavyHitters TopK Dense Forget"),
         ("scissorhands", "Dropping Uniform Unimportance TopK Dense Forget"),
+        ("lazy-eviction", "Fixed Uniform Recurrence TopK Dense Forget"),
         ("keydiff", "Fixed Uniform KeyDifference TopK Dense Forget"),
+        ("expected-attention", "Fixed Uniform ExpectedAttention TopK Dense Forget"),
         ("tova", "Fixed Shared WindowMean TopK Dense Forget"),
         ("snapkv", "Fixed Uniform WindowMean TopK Dense Forget"),
+        ("snapkv-by-phase", "Fixed Uniform ByPhase TopK Dense Forget"),
+        ("snapkv-by-span", "Fixed Uniform BySpan TopK Dense Forget"),
         ("pyramidkv", "Fixed Pyramid WindowMean TopK Dense Forget"),
         ("ada-snapkv", "Fixed Adaptive WindowMean TopK Dense Forget"),
         ("ada-pyramidkv", "Fixed Adaptive WindowMean TopK Dense Forget"),
@@ -94,10 +98,18 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         ("scissorhands", {"history": 0}, "history must be"),
         ("scissorhands", {"drop": 1.0}, "drop must be"),
         ("scissorhands", {"variant": "mean"}, "variant must be one of count, sum"),
+        ("lazy-eviction", {"threshold": 0}, "threshold must be more than 0"),
+        ("expected-attention", {"queries": 0}, "queries must be"),
+        ("expected-attention", {"horizon": 1.5}, "horizon must be"),
+        ("expected-attention", {"sinks": -1}, "sinks must be"),
+        ("expected-attention", {"epsilon": -1}, "epsilon must be at least 0"),
         ("snapkv", {"window": 0}, "window must be"),
         ("snapkv", {"kernel": 4}, "kernel must be an odd"),
         ("snapkv", {"pool": "mean"}, "pool must be one of max, avg; found 'mean'"),
         ("snapkv", {"schedule": "sometimes"}, "schedule must be one of always, prefill"),
+        ("snapkv-by-phase", {"window": 0}, "window must be"),
+        ("snapkv-by-span", {"left": -1}, "left must be at least 0"),
+        ("snapkv-by-span", {"replies": "more"}, "replies must be a number"),
         ("pyramidkv", {"beta": 0}, "beta must be at least 1"),
         ("ada-snapkv", {"floor": -0.1}, "floor must be"),
         ("ada-pyramidkv", {"safeguard": "both"}, "safeguard must be one of mix, guarantee"),
@@ -234,6 +246,13 @@ def test_any_part_may_come_from_any_policy_or_is_refused_in_words(base, part):
             replace(agentkv.policy(base), **given).fitted(256)
         except agentkv.PolicyError as error:
             assert len(str(error)) > 20
+
+
+def test_a_look_back_by_queries_refuses_a_scorer_that_keeps_those_of_phases_apart():
+    turned = agentkv.policy("lookback", when="turned").recall
+    replace(agentkv.policy("snapkv"), recall=turned)
+    with pytest.raises(agentkv.PolicyError, match="ByPhase keeps those of pages and of replies"):
+        replace(agentkv.policy("snapkv-by-phase"), recall=turned)
 
 
 def newest(entries):

@@ -1,20 +1,24 @@
 """Scores equal the papers' formulas in plain loops over float64."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
-from agentkv.policies.entries import PolicyError
+from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.function import Function
 from agentkv.policies.pool import pooled
 from agentkv.policies.scorers import (
     Age,
     AttentionAndRecency,
     AttentionAndRedundancy,
+    ByPhase,
+    BySpan,
     HeavyHitters,
     KeyDifference,
     MeanAndVariance,
+    Recurrence,
     RemovalError,
     Unimportance,
     WindowMean,
@@ -35,6 +39,7 @@ TRACKING = [
     HeavyHitters(),
     HeavyHitters(normalize=True),
     Unimportance(variant="sum"),
+    Recurrence(threshold=0.01),
 ]
 BY_KEYS = [KeyDifference(), AttentionAndRedundancy(window=2, kernel=3, share=0.1, similarity=0.5)]
 
@@ -182,6 +187,33 @@ def test_a_row_passed_over_more_often_is_worth_less():
     assert Unimportance(history=10).scores(entries)[0].tolist() == [0.0, -9.0, -1.0, -6.0]
 
 
+def test_a_row_is_worth_more_the_sooner_it_should_be_activated_again():
+    tracked = [[9, 0], [1, 0], [9, 1], [5, 1], [5, 4], [5, 8]]  # last activation, longest time
+    entries = shown([random_head(3, num_entries=6)], tracked=[tracked], num_seen=10)
+    found = Recurrence(threshold=0.01).scores(entries)[0].tolist()
+    expected = []
+    for last, longest in tracked:
+        first = 2 / (1 + math.exp(1 + (9 - last) / longest)) if longest else 0.0
+        expected.append(first + (2 / (1 + math.exp(longest - 1)) if longest else 0.0))
+    expected[0] = 2 / (1 + math.e)  # activated just now, and never before
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_page_that_was_left_loses_weight_and_a_reply_gains_some():
+    spans = (Span("goal", 0, 2), Span("page 0", 2, 5), Span("reply 0", 5, 7), Span("page 1", 7, 10))
+    entries = dataclasses.replace(
+        shown([random_head(s, num_entries=14, num_queries=4) for s in (1, 2)], num_seen=14),
+        positions=torch.arange(14).expand(2, -1),
+        spans=(*spans, Span("reply 1", 10), Span("page 2", 20, 30)),
+    )
+    plain = WindowMean(window=2, kernel=1, pool="avg")
+    factors = torch.tensor([1.0] * 2 + [0.5] * 3 + [3.0] * 2 + [1.0] * 3 + [3.0] * 4)
+    found = BySpan(plain, left=0.5, replies=3.0).scores(entries)
+    torch.testing.assert_close(found, plain.scores(entries) * factors)
+    unlabelled = dataclasses.replace(entries, spans=())
+    assert torch.equal(BySpan(plain, 0.5, 3.0).scores(unlabelled), plain.scores(entries))
+
+
 @pytest.mark.parametrize("pool", ["avg", "max"])
 def test_a_pool_keeps_shapes_and_takes_any_number_of_leading_ones(pool):
     x = torch.rand(2, 3, 9)
@@ -231,7 +263,12 @@ def test_nan_where_there_is_no_row_does_no_harm():
         (lambda: AttentionAndRedundancy(0, 7, 0.1, 0.5), "window must be"),
         (lambda: AttentionAndRedundancy(8, 7, 1.1, 0.5), r"share must be in \[0, 1\]"),
         (lambda: AttentionAndRedundancy(8, 7, 0.1, -1), "similarity must be"),
+        (lambda: ByPhase(HeavyHitters()), "HeavyHitters keeps none"),
+        (lambda: ByPhase(ByPhase(WINDOWED[0])), "ByPhase keeps none, or one for each already"),
+        (lambda: BySpan(WINDOWED[0], -1, 2), "left must be at least 0"),
+        (lambda: BySpan(Age(), 0.5, 2), "Age ranks entries by age without scores"),
         (lambda: Unimportance(0), "history must be"),
+        (lambda: Recurrence(0.0), "threshold must be more than 0"),
         (lambda: Unimportance(variant="mean"), "variant must be one of count, sum"),
         (lambda: Function("mine", len, window=-1), "window must be"),
     ],

@@ -1,6 +1,7 @@
 """Tracked statistics equal plain loops over the whole history of attention."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv.policies.entries import AttentionUpdate, PolicyError
-from agentkv.policies.trackers import MovingMass, Shortfalls, SummedMass
+from agentkv.policies.trackers import MovingMass, Recurrences, Shortfalls, SummedMass
 
 
 def history_of(seed, num_tokens):
@@ -76,6 +77,32 @@ def test_what_stays_after_an_eviction_keeps_its_shortfalls():
     expected = [sum(len(query) > i and query[i] < 1 / len(query) for query in recent) for i in kept]
     low = [0, 1, 0, 1, 1]
     assert tracker.counts(column)[0].tolist() == [*map(sum, zip(expected, low, strict=True)), 0]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), feedings(), st.sampled_from([0.01, 0.1, 0.5]))
+def test_recurrences_are_the_last_activation_and_the_longest_time_between_two(
+    seed, chunks, threshold
+):
+    weights = history_of(seed, sum(chunks))
+    found = follow(Recurrences(threshold), weights, chunks)[0].tolist()
+    for i, (last, longest) in enumerate(found):
+        queries = range(i, len(weights))
+        times = [i - 1, *(t for t in queries if weights[t][i] >= threshold)]
+        assert last == times[-1]
+        assert longest == max((b - a for a, b in pairwise(times)), default=0)
+
+
+def test_what_stays_after_an_eviction_keeps_its_recurrences():
+    tracker, weights = Recurrences(0.1), history_of(5, 12)
+    whole = follow(tracker, weights, [12])
+    kept = torch.cat([whole[:, [0, 4, 11]], whole.new_zeros(1, 1, 2)], dim=1)
+    mass = torch.tensor([[0.5, 0.05, 0.05, 0.4]])
+    tracker.update(kept, AttentionUpdate(mass, 1, [12], 1, lambda count: mass[:, None]))
+    last, longest = whole[0, 0].tolist()
+    assert kept[0, 0].tolist() == [12, max(longest, 12 - last)]
+    assert kept[0, 1].tolist() == whole[0, 4].tolist()
+    assert kept[0, 3].tolist() == [12, 1]
 
 
 @settings(deadline=None, max_examples=20)

@@ -9,6 +9,7 @@ a head in tokens.
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -83,6 +84,12 @@ def whole(shares: Sequence[float], total: int) -> list[int]:
 
 def norm(x: np.ndarray) -> float:
     return math.sqrt(float(x @ x))
+
+
+def frequencies(base: float, size: int) -> list[float]:
+    """Rotary embedding turns channels i and i + D / 2 by this angle from one position to the next
+    (RoFormer, arXiv 2104.09864)."""
+    return [base ** (-2 * i / size) for i in range(size // 2)]
 
 
 def pooled(scores: Sequence[float], kernel: int, how: str) -> list[float]:
@@ -233,6 +240,56 @@ class Scissorhands(Policy):
                     keep(held, self.best(layer, scores, target - self.protected) | set(new))
 
 
+class LazyEviction(Policy):
+    """A query activates the tokens to which it gives at least alpha. Of a token with its last
+    activation at time l and the longest time m between two, at time t,
+    2 / (1 + exp(1 + (t - l) / m)) + 2 / (1 + exp(m - 1)) is the importance (LazyEviction, arXiv
+    2506.15969; both terms as in its code, with m + 0.00001 in the first and no second one if m is
+    0).
+
+    The w newest stay, and nothing goes before w more tokens are held than may be. A token begins
+    with l one before its own position; the group is averaged first, and the tokens of a page count
+    like decoded ones (our choice).
+    """
+
+    def __init__(self, budget: int, threshold: float, window: int) -> None:
+        super().__init__(budget)
+        self.threshold, self.window = threshold, window
+        self.times: dict[tuple[Layer, Head, Position], list[Position]] = {}
+        """When each token was activated, after the time at which it begins."""
+
+    def notice(self, layer: Layer, num_new: int) -> None:
+        first = layer.num_seen - num_new
+        for h, held in enumerate(layer.held):
+            weights = layer.weights[h].mean(axis=0)
+            for i in held:
+                times = self.times.setdefault((layer, h, i), [i - 1])
+                times += [
+                    t
+                    for t in range(max(i, first), layer.num_seen)
+                    if weights[t - first, i] >= self.threshold
+                ]
+
+    def longest(self, layer: Layer, head: Head, position: Position) -> int:
+        times = self.times[layer, head, position]
+        return max((b - a for a, b in pairwise(times)), default=0)
+
+    def importance(self, layer: Layer, head: Head, position: Position) -> float:
+        since = layer.num_seen - 1 - self.times[layer, head, position][-1]
+        longest = self.longest(layer, head, position)
+        first = 2 / (1 + math.exp(min(700, 1 + since / (longest + 1e-5))))
+        second = 2 / (1 + math.exp(longest - 1)) if longest else 0.0
+        return float(np.float32(first + second))  # as exactly as scores are
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for h, held in enumerate(layer.held):
+                if len(held) >= self.budget + self.window:
+                    old, new = held[: -self.window], held[-self.window :]
+                    scores = {i: self.importance(layer, h, i) for i in old}
+                    keep(held, self.best(layer, scores, self.budget - self.window) | set(new))
+
+
 # ---------------------------------------------------------------------------- a window of queries
 
 
@@ -279,6 +336,54 @@ class SnapKV(Policy):
         return self.best(layer, scores, count)
 
 
+class SnapKVByPhase(SnapKV):
+    """`SnapKV` by the last w queries read, which came several at a time, and the last w written,
+    one at a time (our choice)."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.read: list[Position] = []
+        self.written: list[Position] = []
+        self.num_mixed = 0
+        """Heads that were scored by both."""
+
+    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
+        last = layers[0].num_seen
+        (self.written if num_new == 1 else self.read).extend(range(last - num_new, last))
+        super().step(layers, num_new, logits)
+
+    def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
+        queries = self.read[-self.window :] + self.written[-self.window :]
+        self.num_mixed += bool(self.read and self.written)
+        held, group = layer.held[head], layer.queries.shape[1]
+        drawn = [layer.weights_of(head, g, t)[held] for g in range(group) for t in queries]
+        past = (sum(drawn) / len(drawn))[: -self.window]
+        return self.by_position(layer, head, pooled(list(past), self.kernel, self.pool))
+
+
+class SnapKVBySpan(SnapKV):
+    """`SnapKV` whose scores are multiplied by `left` on pages that were left and by `replies` on
+    replies (our choice)."""
+
+    def __init__(self, *args: object, left: float, replies: float, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.factors = {"page": left, "reply": replies}
+        self.kinds: list[str] = []
+        """Of every token, the kind of its span."""
+
+    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
+        self.kinds += ["reply" if num_new == 1 else "page"] * num_new
+        super().step(layers, num_new, logits)
+
+    def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
+        kinds, last = self.kinds, max(i for i, kind in enumerate(self.kinds) if kind == "page")
+        first = next((i + 1 for i in range(last, -1, -1) if kinds[i] == "reply"), 0)
+        return {
+            i: score * (1.0 if first <= i <= last else self.factors[kinds[i]])
+            for i, score in super().scores(layer, head).items()
+        }
+
+
 class Tova(Policy):
     """The tokens that the newest query attends to most, in the mean over all heads; the newest
     stays (TOVA, arXiv 2401.06104)."""
@@ -308,6 +413,72 @@ class KeyDiff(Policy):
                     mean = sum(units.values()) / len(units)
                     scores = {i: -float(unit @ mean) / norm(mean) for i, unit in units.items()}
                     keep(held, self.best(layer, scores, self.budget))
+
+
+class ExpectedAttention(Policy):
+    """The tokens to which coming queries would attend, times the length of their value (Expected
+    Attention, arXiv 2510.00636, section 3).
+
+    A query at position t has the mean R_t mu and the covariance R_t C R_t', mu and C being those of
+    the last w queries before rotation. R is the mean of R_t over the next n positions, and the
+    logit of key k is then distributed so that E exp = exp(k R mu s + k R C R' k s^2 / 2), with the
+    scale s. The first tokens stay, and their queries do not count (kvpress).
+    """
+
+    def __init__(
+        self, budget: int, queries: int, horizon: int, sinks: int, frequencies: Sequence[float]
+    ) -> None:
+        super().__init__(budget)
+        self.queries, self.horizon, self.sinks = queries, horizon, sinks
+        self.frequencies = frequencies
+        """Angles per position of channels i and i + D / 2; empty without rotation."""
+
+    def rotation(self, position: int) -> np.ndarray:
+        """(D, D)."""
+        half = len(self.frequencies)
+        matrix = np.zeros((2 * half, 2 * half))
+        for i, frequency in enumerate(self.frequencies):
+            angle = position * frequency
+            matrix[i, i] = matrix[i + half, i + half] = math.cos(angle)
+            matrix[i + half, i], matrix[i, i + half] = math.sin(angle), -math.sin(angle)
+        return matrix
+
+    def before_rotation(self, layer: Layer, head: Head, member: int) -> list[np.ndarray]:
+        """The last queries that count."""
+        first = max(self.sinks, layer.num_seen - self.queries)
+        queries = layer.queries[head, member]
+        if not self.frequencies:
+            return [queries[i] for i in range(first, layer.num_seen)]
+        return [self.rotation(-i) @ queries[i] for i in range(first, layer.num_seen)]
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for h, held in enumerate(layer.held):
+                if len(held) > self.budget:
+                    old = held[self.sinks :]
+                    scores = dict(zip(old, self.expected(layer, h, old), strict=True))
+                    kept = self.best(layer, scores, self.budget - self.sinks)
+                    keep(held, kept | set(held[: self.sinks]))
+
+    def expected(self, layer: Layer, head: Head, old: list[Position]) -> list[float]:
+        coming = range(layer.num_seen, layer.num_seen + self.horizon)
+        size, group = layer.keys.shape[2], layer.queries.shape[1]
+        turn = np.eye(size)
+        if self.frequencies:
+            turn = sum(self.rotation(t) for t in coming) / self.horizon
+        sums = [0.0] * len(old)
+        for g in range(group):
+            queries = np.array(self.before_rotation(layer, head, g))
+            mean = turn @ queries.mean(axis=0)
+            spread = turn @ np.cov(queries.T, bias=True) @ turn.T
+            logits = []
+            for i in old:
+                key = layer.keys[head, i] * layer.scaling
+                logits.append(float(key @ mean + key @ spread @ key / 2))
+            odds = [math.exp(logit - max(logits)) for logit in logits]
+            for place, odd in enumerate(odds):
+                sums[place] += odd / sum(odds) / group
+        return [total * norm(layer.values[head, i]) for total, i in zip(sums, old, strict=True)]
 
 
 class RKV(SnapKV):

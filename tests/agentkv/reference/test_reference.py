@@ -114,6 +114,7 @@ class Case:
 
 
 SMALL = {"window": 6, "kernel": 3}
+COMING = {"queries": 18, "horizon": 30, "sinks": 3}
 STEEP = SMALL | {"beta": 4}
 SURE = {"threshold": 0.45, "tight": 16, "protected": 5}
 LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4}
@@ -150,7 +151,18 @@ CASES = {
         lambda: loops.Scissorhands(28, history=20, protected=4, drop=0.5),
         {"history": 20, "protected": 4},
     ),
+    "lazy-eviction": Case(
+        "mistral",
+        lambda: loops.LazyEviction(28, threshold=0.02, window=5),
+        {"threshold": 0.02, "protected": 5, "slack": 4},
+        went_all_ways=lambda p: {0, 1, 2, 3, 4} < {p.longest(*token) for token in p.times},
+    ),
     "keydiff": Case("qwen3", lambda: loops.KeyDiff(28)),
+    "expected-attention": Case(
+        "gemma3",
+        lambda: loops.ExpectedAttention(28, **COMING, frequencies=loops.frequencies(1e6, 8)),
+        COMING,
+    ),
     "tova": Case("mistral", lambda: loops.Tova(28)),
     "r-kv": Case(
         "gpt2",
@@ -159,6 +171,17 @@ CASES = {
         went_all_ways=lambda p: p.num_alike > 99,
     ),
     "snapkv": Case("gpt_oss", lambda: loops.SnapKV(28, **SMALL), SMALL),
+    "snapkv-by-phase": Case(
+        "qwen2",
+        lambda: loops.SnapKVByPhase(28, **SMALL),
+        SMALL,
+        went_all_ways=lambda policy: policy.num_mixed > 50,
+    ),
+    "snapkv-by-span": Case(
+        "llama",
+        lambda: loops.SnapKVBySpan(28, **SMALL, left=0.3, replies=2.0),
+        SMALL | {"left": 0.3, "replies": 2.0},
+    ),
     "pyramidkv": Case("qwen3", lambda: loops.Pyramid(28, **STEEP), STEEP),
     "ada-snapkv": Case("gemma3", lambda: loops.AdaSnapKV(28, **SMALL, floor=0.2), SMALL),
     "ada-pyramidkv": Case("mistral", lambda: loops.AdaPyramid(28, **STEEP, floor=0.2), STEEP),
@@ -286,6 +309,8 @@ class Watched:
         if self.sizes:
             self.held.append(kept_by(self.cache))
         self.sizes.append((args[0] if args else kwargs["input_ids"]).shape[1])
+        kind = "page" if self.sizes[-1] > 1 else "reply"
+        self.cache.label(f"{kind} {len(self.sizes)}", self.sizes[-1])
 
     def _after(self, module: object, args: tuple, kwargs: dict, output: object) -> None:
         if kwargs["past_key_values"] is self.cache:

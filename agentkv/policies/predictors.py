@@ -1,0 +1,81 @@
+"""Scorers that turn the last queries to coming positions.
+
+Rotary embedding turns a query by its position, so that the queries seen so far, turned on, are a
+sample of those to come. Without rotary embedding they stay as they are.
+
+Shapes: see `agentkv.policies.scorers`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from agentkv.policies.entries import Entries, Queries
+from agentkv.policies.parameters import require_at_least, require_count, require_positive
+from agentkv.policies.scorers import present_by_head
+from agentkv.policies.slots import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedAttention:
+    """Scores entries by the attention that normally distributed coming queries would give them.
+
+    softmax over the entries of (mean + variance / 2), times the L2 norm of the value: mean and
+    variance of the logits of the last `window` queries, each turned by the average of the rotations
+    to the next `horizon` positions. The softmax is averaged over the group. The first `sinks`
+    entries take no part in it and score 0, and the first `sinks` queries do not count.
+
+    Source: Expected Attention (arXiv 2510.00636), as kvpress computes it: the covariance of the
+    queries enters through the variance of their logits, which is the same. Positions count on from
+    the newest token (our choice; kvpress counts on from the number of queries).
+    """
+
+    window: int
+    horizon: int
+    sinks: int
+    epsilon: float
+    """Added to the softmax before it is multiplied by the norm."""
+    tracker: ClassVar[Tracker | None] = None
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive("queries", self.window)
+        require_positive("horizon", self.horizon)
+        require_count("sinks", self.sinks)
+        require_at_least("epsilon", self.epsilon, 0)
+
+    def scores(self, entries: Entries) -> Tensor:
+        queries, (keys, values) = entries.queries(), entries.keys_values()
+        steps = torch.arange(self.horizon, device=keys.device)
+        counts = queries.positions >= min(self.sinks, int(queries.positions[-1]))
+        coming = turned(queries, entries.num_seen + steps)[:, :, counts]
+        present = present_by_head(entries)
+        # padding is not promised to be finite
+        keys = keys.masked_fill(~present[..., None], 0.0)
+        logits = coming.flatten(1, 2) @ keys.mT  # (H, G * w, T): one product, nothing spread out
+        variance, mean = torch.var_mean(logits.view(*coming.shape[:3], -1), dim=2, correction=0)
+        is_scored = present & (present.cumsum(dim=1) > self.sinks)
+        expected = (mean + variance / 2).masked_fill_(~is_scored[:, None], -torch.inf)
+        weights = expected.softmax(dim=-1).mean(dim=1)  # (H, T)
+        products: Tensor = (weights + self.epsilon) * values.norm(dim=-1)
+        return products.masked_fill(~is_scored, 0.0)
+
+
+def turned(queries: Queries, positions: Tensor) -> Tensor:
+    """Return each query as it would be at `positions` (n,), averaged over them: (H, G, w, D)."""
+    frequencies = queries.frequencies
+    if not frequencies.shape[1]:
+        return queries.rotated
+    # float32 would round the angles of distant positions
+    steps = (positions - queries.positions[-1]).to(torch.float64)
+    turns = steps[:, None] * frequencies.to(torch.float64)[:, None]  # (H, n, D / 2)
+    average = torch.polar(torch.ones_like(turns), turns).mean(dim=1)
+    ages = (queries.positions[-1] - queries.positions).to(torch.float64)
+    turns = ages[:, None] * frequencies.to(torch.float64)[:, None]  # (H, w, D / 2)
+    by_query = torch.polar(torch.ones_like(turns), turns) * average[:, None]
+    pairs = torch.complex(*queries.rotated.chunk(2, dim=-1)) * by_query[:, None].to(torch.complex64)
+    return torch.cat([pairs.real, pairs.imag], dim=-1)
