@@ -113,15 +113,24 @@ def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out
     assert short["bench"] == "needle" and len(short["rows"]) == 8
 
 
-def test_a_question_after_the_page_is_recorded_and_its_rows_stand_in_a_file_of_their_own(
+def test_both_places_of_the_question_have_rows_in_one_file_and_tables_of_their_own(
     call: Call, out: Path
 ) -> None:
-    first = call("--fresh", question="after", lengths="300")
-    assert first.exit_code == 0, first.output
-    assert {row["settings"]["question"] for row in _rows(out)} == {"after"}
-    assert "question after the page" in " ".join(first.output.split())
-    before = call(lengths="300")
-    assert before.exit_code == 2 and "question" in before.output
+    some = {"lengths": 300, "depths": "0,100"}
+    assert call(**some).exit_code == 0
+    before = _rows(out)
+    both = call(**some, question="both")
+    assert both.exit_code == 0, both.output
+    rows = _rows(out)
+    assert rows[:4] == before and {row["question"] for row in before} == {"before"}
+    assert [(row["question"], row["depth"], row["label"]) for row in rows[4:]] == [
+        ("after", depth, label) for depth in (0, 100) for label in ("full", "window")
+    ]
+    assert [row["values"] for row in rows[4:]] == [row["values"] for row in before]
+    assert not {row["pages_sha256"] for row in rows[4:]} & {row["pages_sha256"] for row in before}
+    said = " ".join(both.output.split())
+    first, second = said.index("question before the page"), said.index("question after the page")
+    assert first < second
 
 
 def test_what_is_there_is_not_measured_again(call: Call, out: Path) -> None:

@@ -37,11 +37,11 @@ def test_a_page_is_as_long_as_asked_for_and_answers_once_at_its_depth(
     read = [*template.opening(needle.goal), *template.turn(shown)]
     assert length - LONGEST_LINE < needle.num_tokens <= length
     assert abs(len(read) - needle.num_tokens) < 60  # without the mark of an episode's fences
-    assert shown.count(needle.line) == 1 and shown.count(needle.value) == 1
+    assert shown.count(needle.lines[0]) == 1 and shown.count(needle.value) == 1
     asked = re.fullmatch(r"What is the code of (.+)\?", needle.goal)
-    assert asked is not None and needle.line == f"code of {asked[1]} | {needle.value}"
+    assert asked is not None and needle.lines[0] == f"code of {asked[1]} | {needle.value}"
     texts = [node.name for node in needle.page.nodes]
-    place = texts.index(needle.line)
+    place = texts.index(needle.lines[0])
     above = sum(template.count(text) for text in texts[:place])
     below = sum(template.count(text) for text in texts[place + 1 :])
     assert abs(above / (above + below) - depth / 100) * length < LONGEST_LINE
@@ -102,7 +102,7 @@ def test_the_reply_that_quotes_the_line_is_allowed_on_the_page_and_finds_the_nee
     grammar = Grammar(backend, end_id=min(template.end_ids))
     for number in range(5):
         needle = make_needle(template, seed=0, number=number, length=600, depth=50)
-        ids = template.reply(f"from {needle.line}\n```stop [{needle.value}]```")[:-1]
+        ids = template.reply(f"from {needle.lines[0]}\n```stop [{needle.value}]```")[:-1]
         matcher = grammar.start(needle.page, needle.goal, thoughts=template.thoughts)
         matcher.consume(ids)
         assert matcher.is_complete and len(ids) < REPLY_TOKENS - CLOSING_TOKENS

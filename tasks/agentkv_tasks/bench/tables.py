@@ -37,7 +37,9 @@ def bench_table(caption: str, *columns: str, length: str | None = None, label: s
     return table
 
 
-def with_gaps(table: Table, items: Iterable[_Item], key: Callable[[_Item], int]) -> Iterator[_Item]:
+def with_gaps(
+    table: Table, items: Iterable[_Item], key: Callable[[_Item], object]
+) -> Iterator[_Item]:
     """Yield `items`, adding an empty line to the table wherever `key` changes."""
     for number, (_, group) in enumerate(groupby(items, key=key)):
         if number:

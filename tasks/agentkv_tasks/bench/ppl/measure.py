@@ -5,14 +5,13 @@ of so many entries, so that none wins by storing more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
 
@@ -24,13 +23,11 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.cache.hf.families import describe
-from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.config import RunSettings
 from agentkv.models.find import weights_digest
-from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
+from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.ppl.read import Continuation, read_sample
 from agentkv_tasks.bench.ppl.rows import PerplexityRow, perplexity_file
 from agentkv_tasks.bench.ppl.table import FULL, WINDOW, tables
@@ -125,7 +122,7 @@ def run_bench(bench: Bench, console: Console) -> list[PerplexityRow]:
                 f"--seen {max(bench.lengths)} and --tokens {bench.num_tokens} are more than the "
                 f"{positions} positions of {local.name}"
             )
-        num_bytes = _matched_bytes(bench, local)
+        num_bytes = window_bytes(bench.entries, bench.settings, local)
         settings = bench.settings.model_copy(update={"budget": f"{num_bytes}B"})
         parameters = {
             chosen.row_name: resolved_parameters(settings, chosen) for chosen in settings.policies
@@ -158,13 +155,6 @@ def run_bench(bench: Bench, console: Console) -> list[PerplexityRow]:
 def _sorted(rows: Sequence[PerplexityRow]) -> list[PerplexityRow]:
     """Sort rows by length; the policies of a length keep their order."""
     return sorted(rows, key=lambda row: row.seen)
-
-
-def _matched_bytes(bench: Bench, local: "LocalModel") -> int:
-    """Return the bytes of a window of so many entries."""
-    dtype = getattr(torch, cache_dtype_for(bench.settings, local))
-    geometry = replace(describe(local.model), dtype=dtype)
-    return resting_bytes(named_policy(WINDOW).fitted(bench.entries), geometry, batch=1)
 
 
 def _measure(
