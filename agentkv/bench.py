@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -75,6 +75,16 @@ FreshOrResume = Annotated[
 ]
 OutFile = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
 Overwrite = Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")]
+
+
+class _NeedleSizes(NamedTuple):
+    lengths: str
+    depths: str
+    needles: int
+
+
+_NEEDLE_SIZES = _NeedleSizes("1024,2048,4096,8192,16384", "0,25,50,75,100", 20)
+_QUICK_NEEDLE_SIZES = _NeedleSizes("1024,4096", "0,50,100", 4)
 
 
 @bench.command()
@@ -248,20 +258,73 @@ def memory(
 
 @bench.command()
 def needle(
-    policies: Policies = "full,window,conf-kv-int8",
+    policies: Policies = "full,window,conf-kv-int8,lookback-int8",
     model: Model = "nano",
-    lengths: Annotated[
-        str, typer.Option(help="Tokens of goal and page, separated by commas.")
-    ] = "1024,2048,4096,8192,16384",
-    depths: Annotated[
-        str, typer.Option(help="Positions of the line in % of the page, separated by commas.")
-    ] = "0,25,50,75,100",
+    kind: Annotated[
+        Literal["one", "several", "chain"],
+        typer.Option(
+            help="one: the code of a name; several: the codes of --asked of --facts names; chain: "
+            "a code behind --hops names that refer to each other."
+        ),
+    ] = "one",
+    facts: Annotated[
+        int | None, typer.Option(help="Names with a code on the page, for several. [default: 8]")
+    ] = None,
+    asked: Annotated[
+        int | None, typer.Option(help="Names that are asked for, for several. [default: 2]")
+    ] = None,
+    hops: Annotated[
+        int | None,
+        typer.Option(help="Lines that refer to another name, for chain. [default: 2]"),
+    ] = None,
     question: Annotated[
-        Literal["before", "after"],
+        Literal["before", "after", "both"],
         typer.Option(help="before: in the goal; after: on the last line of the page."),
     ] = "before",
-    needles: Annotated[int, typer.Option(min=1, help="Needles of each length and depth.")] = 20,
-    budget: options.Budget = options.BENCH_BUDGET,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of goal and page, separated by commas. [default: "
+            f"{_NEEDLE_SIZES.lengths}; with --quick {_QUICK_NEEDLE_SIZES.lengths}]"
+        ),
+    ] = None,
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            help="Positions of the line in % of the page, separated by commas; of several lines, "
+            f"the first one. [default: {_NEEDLE_SIZES.depths}; with --quick "
+            f"{_QUICK_NEEDLE_SIZES.depths}]"
+        ),
+    ] = None,
+    needles: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Needles of each question, length and depth. [default: "
+            f"{_NEEDLE_SIZES.needles}; with --quick {_QUICK_NEEDLE_SIZES.needles}]",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Fewer lengths, depths and needles, where none are given: under three minutes "
+            "with the default policies and nano on two CPU cores.",
+        ),
+    ] = False,
+    entries: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Entries of the window whose bytes all budgets have. [default: 512]"
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Budget instead of --entries: tokens per layer and KV head, a share of the tokens "
+            "seen (25%), or bytes (64MiB)."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the pages, 0 to 999999.")] = 0,
     against: Annotated[
         str | None,
@@ -278,16 +341,22 @@ def needle(
         bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
     ] = False,
 ) -> None:
-    """Count how often a model finds one fact in a long page, by length and depth.
+    """Count how often a model finds facts in a long page, by length and depth.
 
     The page consists of names and facts like those of the sites. One line holds the code of a name,
     and a few lines hold codes of other names. The goal, or the page's last line, asks for the code,
-    and the answer must be exactly that code.
+    and the answer must be exactly that code, or with --kind several exactly those codes, in any
+    order. Policies with a budget get the bytes of a window of --entries.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.needle.measure import REPLY_TOKENS, Bench, run_bench
+        from agentkv_tasks.bench.needle.kinds import make_kind
+        from agentkv_tasks.bench.needle.measure import Bench, reply_tokens, run_bench
 
+        if entries is not None and budget is not None:
+            raise options.OptionError("give --entries or --budget; both set the budget")
+        sizes = _QUICK_NEEDLE_SIZES if quick else _NEEDLE_SIZES
+        hidden = make_kind(kind, facts=facts, asked=asked, hops=hops)
         settings = read_settings(
             model=model,
             policies=tuple(options.split("--policies", policies)),
@@ -297,21 +366,26 @@ def needle(
             chunk=chunk,
             dtype=dtype,
             device=device,
-            max_new_tokens=REPLY_TOKENS,
+            max_new_tokens=reply_tokens(hidden),
             observation_tokens=None,
         )
+        name = "needle" if kind == "one" else f"needle-{kind}"
         run_bench(
             Bench(
                 settings=settings,
-                lengths=options.read_numbers("--lengths", lengths),
-                depths=options.read_numbers("--depths", depths),
-                question=question,
-                num_needles=needles,
+                entries=entries or (512 if budget is None else None),
+                kind=hidden,
+                lengths=options.read_numbers(
+                    "--lengths", sizes.lengths if lengths is None else lengths
+                ),
+                depths=options.read_numbers("--depths", sizes.depths if depths is None else depths),
+                questions=("before", "after") if question == "both" else (question,),
+                num_needles=needles or sizes.needles,
                 seed=seed,
                 against=against or settings.policies[0].row_name,
                 threads=threads,
                 command=shlex.join(["agentkv", *sys.argv[1:]]),
-                out=out or options.bench_out("needle", seed, model),
+                out=out or options.bench_out(name, seed, model),
                 fresh=fresh,
             ),
             console,

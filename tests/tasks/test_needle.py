@@ -1,6 +1,7 @@
 """`agentkv bench needle` with tiny random weights, from the command line: they find nothing."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.models.find import NANO
+from agentkv_tasks.bench.needle.maps import heat_maps
 from agentkv_tasks.bench.needle.rows import NeedleRow
 from agentkv_tasks.bench.needle.table import compared
 
@@ -20,6 +22,7 @@ Entries = list[dict[str, Any]]
 Call = Callable[..., Result]
 
 POSITIONS = 1200
+TIMES = ("read_seconds", "reply_seconds", "finished_at", "command")
 ROW_BYTES = 2 * 2 * 2 * 8 * 2
 """Keys and values of a token in all layers and heads, 16 bits."""
 
@@ -62,12 +65,13 @@ def call(model: Path, out: Path) -> Call:
             "lengths": "300,700",
             "depths": "0,100",
             "needles": 2,
-            "budget": 64,
+            "budget": None if "entries" in changes else 64,
             "chunk": 96,
             "device": "cpu",
             "out": out,
             **changes,
         }
+        values = {name: value for name, value in values.items() if value is not None}
         arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
         return CliRunner().invoke(cli, ["bench", "needle", *flags, *arguments])
 
@@ -113,15 +117,24 @@ def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out
     assert short["bench"] == "needle" and len(short["rows"]) == 8
 
 
-def test_a_question_after_the_page_is_recorded_and_its_rows_stand_in_a_file_of_their_own(
+def test_both_places_of_the_question_have_rows_in_one_file_and_tables_of_their_own(
     call: Call, out: Path
 ) -> None:
-    first = call("--fresh", question="after", lengths="300")
-    assert first.exit_code == 0, first.output
-    assert {row["settings"]["question"] for row in _rows(out)} == {"after"}
-    assert "question after the page" in " ".join(first.output.split())
-    before = call(lengths="300")
-    assert before.exit_code == 2 and "question" in before.output
+    some = {"lengths": 300, "depths": "0,100"}
+    assert call(**some).exit_code == 0
+    before = _rows(out)
+    both = call(**some, question="both")
+    assert both.exit_code == 0, both.output
+    rows = _rows(out)
+    assert rows[:4] == before and {row["question"] for row in before} == {"before"}
+    assert [(row["question"], row["depth"], row["label"]) for row in rows[4:]] == [
+        ("after", depth, label) for depth in (0, 100) for label in ("full", "window")
+    ]
+    assert [row["values"] for row in rows[4:]] == [row["values"] for row in before]
+    assert not {row["pages_sha256"] for row in rows[4:]} & {row["pages_sha256"] for row in before}
+    said = " ".join(both.output.split())
+    first, second = said.index("question before the page"), said.index("question after the page")
+    assert first < second
 
 
 def test_what_is_there_is_not_measured_again(call: Call, out: Path) -> None:
@@ -155,6 +168,140 @@ def test_a_fresh_run_overwrites_and_free_replies_count_alike(call: Call, out: Pa
     assert result.exit_code == 0, result.output
     assert [row["settings"]["decoding"] for row in _rows(out)] == ["free", "free"]
     assert [row["num_found"] for row in _rows(out)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policies": "full,lookback-int8", "question": "both"},
+        {"kind": "several", "facts": 4, "asked": 3},
+        {"kind": "chain", "hops": 1, "decoding": "free"},
+    ],
+)
+def test_equal_commands_write_equal_rows_but_for_times(
+    call: Call, out: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    some = {"lengths": 400, "entries": 128, **changes}
+    again = tmp_path / "again.jsonl"
+    for path in (out, again):
+        result = call(**some, out=path)
+        assert result.exit_code == 0, result.output
+    first, second = ([_without_times(row) for row in _rows(path)] for path in (out, again))
+    assert first and first == second
+
+
+def _without_times(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in TIMES}
+
+
+def test_nano_finds_a_needle_of_a_short_page_with_constrained_and_with_free_replies(
+    call: Call, out: Path, tmp_path: Path
+) -> None:
+    some = {"model": "nano", "policies": "full", "lengths": 300, "depths": 50}
+    free = tmp_path / "free.jsonl"
+    assert call(**some).exit_code == call(**some, decoding="free", out=free).exit_code == 0
+    for path in (out, free):
+        (row,) = _rows(path)
+        assert row["num_found"] == 2 and row["values_share"] == 1
+        assert [[answer] for answer in row["answers"]] == row["values"]
+
+
+def test_rows_say_kind_and_numbers_and_the_table_how_many_values_were_listed(
+    call: Call, out: Path
+) -> None:
+    some = {"lengths": "400,500", "depths": "0,100"}
+    several = call(**some, kind="several", facts=5, asked=2)
+    assert several.exit_code == 0, several.output
+    rows = _rows(out)
+    assert len(rows) == 8
+    for row in rows:
+        assert row["kind"] == "several" and row["kind_parameters"] == {"facts": 5, "asked": 2}
+        assert all(len(values) == 2 for values in row["values"])
+        assert 0 <= row["share"] <= row["values_share"] <= 1
+    said = " ".join(several.output.split())
+    assert "the codes of 2 of 5 names" in said and "values: percentage" in said
+    assert all(len(line) <= 80 for line in several.output.splitlines()[:-3])
+    chain = call("--fresh", **some, kind="chain", hops=3)
+    assert chain.exit_code == 0, chain.output
+    assert "a code behind 3 hops" in " ".join(chain.output.split())
+    assert {row["kind_parameters"]["hops"] for row in _rows(out)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "chain"}, "kind were 'one', now 'chain'"),
+        ({"kind": "several"}, "kind were 'one', now 'several'"),
+    ],
+)
+def test_kinds_are_not_mixed_in_one_file(
+    call: Call, changes: dict[str, object], message: str
+) -> None:
+    some = {"lengths": 400, "depths": 0, "needles": 1}
+    assert call(**some).exit_code == 0
+    result = call(**some, **changes)
+    assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
+
+
+def test_entries_give_every_policy_the_bytes_of_a_window_and_so_does_a_budget_in_bytes(
+    call: Call, out: Path, tmp_path: Path
+) -> None:
+    some = {"lengths": 700, "depths": 0, "policies": "full,window,lookback-int8"}
+    assert call(**some, entries=128).exit_code == 0
+    rows = {row["label"]: row for row in _rows(out)}
+    budget = rows["window"]["parameters"]["budget"]
+    num_bytes = int(budget.removesuffix("B"))
+    assert rows["full"]["parameters"]["budget"] is None
+    assert 128 * ROW_BYTES <= num_bytes < 2 * 128 * ROW_BYTES
+    assert rows["window"]["kept_rows"] == 128
+    for label in ("window", "lookback-int8"):
+        assert rows[label]["parameters"]["budget"] == budget
+        assert rows[label]["end_bytes"] <= num_bytes
+    assert rows["lookback-int8"]["cold_bytes"] > 0 == rows["window"]["cold_bytes"]
+    in_bytes = tmp_path / "bytes.jsonl"
+    assert call(**some, budget=budget, out=in_bytes).exit_code == 0
+    assert [_without_times(row) for row in _rows(in_bytes)] == [
+        _without_times(row) for row in _rows(out)
+    ]
+
+
+def test_quick_measures_fewer_places_and_what_is_given_wins(
+    call: Call, out: Path, tmp_path: Path
+) -> None:
+    chosen = {"lengths": None, "depths": None, "needles": None}
+    too_long = call("--quick", **chosen)
+    assert too_long.exit_code == 2 and "--lengths 4096" in too_long.output
+    assert call("--quick", **{**chosen, "lengths": 300, "needles": 1}).exit_code == 0
+    assert {(row["length"], row["depth"], row["num_needles"]) for row in _rows(out)} == {
+        (300, 0, 1),
+        (300, 50, 1),
+        (300, 100, 1),
+    }
+
+
+def test_lines_of_all_lengths_together_follow_and_maps_show_each_policy_by_depth_and_length(
+    call: Call, out: Path
+) -> None:
+    result = call(question="both")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    found = [line for line in lines if line[:2] == ["all", "window"] and "0/8" in line]
+    compared_with_full = [
+        line for line in lines if line[:2] == ["all", "window"] and "B" in line[3]
+    ]
+    assert len(found) == len(compared_with_full) == 2
+    rows = [NeedleRow(**row) for row in _rows(out)]
+    titles = [re.findall(r"<text[^>]*>([^<]*)<", svg)[0] for svg in heat_maps(rows).svgs]
+    assert titles == [
+        f"{label}, question {question} the page"
+        for question in ("before", "after")
+        for label in ("full", "window")
+    ]
+    first = heat_maps([_with(row, [True, False]) for row in rows]).svgs[0]
+    assert "in % at 300, 700 tokens; depth 0 %: 50, 50; depth 100 %: 50, 50" in first
+    there = {(0, 300), (100, 700)}
+    gaps = heat_maps([row for row in rows if (row.depth, row.length) in there]).svgs[0]
+    assert "in % at 300, 700 tokens; depth 0 %: 0, –; depth 100 %: –, 0" in gaps
 
 
 @pytest.mark.parametrize(
@@ -206,6 +353,18 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
         ({"needles": 0}, "--needles"),
         ({"seed": 1_000_000}, "give 0 to 999999"),
         ({"decoding": "loose"}, "decoding"),
+        ({"kind": "two"}, "'two' is not one of 'one', 'several', 'chain'"),
+        ({"kind": "several", "facts": 25}, "--facts 25: expected 2 to 24"),
+        ({"kind": "several", "asked": 9}, "--asked 9: expected 1 to 8, the number of --facts"),
+        ({"kind": "chain", "hops": 0}, "--hops 0: expected 1 to 16"),
+        ({"kind": "chain", "asked": 2}, "--asked belongs to --kind several; found --kind chain"),
+        ({"hops": 2}, "--hops belongs to --kind chain; found --kind one"),
+        ({"kind": "several", "facts": 24, "lengths": "700,300"}, "--lengths 300: a question and"),
+        ({"kind": "chain", "hops": 16, "lengths": 300}, "--lengths 300: a question and"),
+        ({"kind": "several", "lengths": 1080}, "give at most 1056"),
+        ({"entries": 64, "budget": 64}, "give --entries or --budget; both set the budget"),
+        ({"entries": 4, "policies": "full,snapkv"}, "a budget of 9248 bytes is too small"),
+        ({"entries": 0}, "--entries"),
     ],
 )
 def test_a_mistake_is_answered_before_anything_is_read(
@@ -235,7 +394,8 @@ def test_policies_are_compared_on_the_needles_both_were_given(call: Call, out: P
 
 
 def _with(row: NeedleRow, found: list[bool]) -> NeedleRow:
-    return NeedleRow(**{**json.loads(row.to_json()), "found": found})
+    changes = {"found": found, "num_found": sum(found), "share": sum(found) / len(found)}
+    return NeedleRow(**{**json.loads(row.to_json()), **changes})
 
 
 def test_help_fits_80_columns() -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from agentkv.files import write_atomic
 from agentkv_tasks.bench.rows import BenchRow
+from agentkv_tasks.report.heat import Maps
 from agentkv_tasks.report.html import template_environment
 from agentkv_tasks.report.plot import Figure
 
@@ -38,7 +39,7 @@ def write_page(
     rows: Sequence[BenchRow],
     *,
     tables: Iterable[Table],
-    figures: Iterable[Figure] = (),
+    figures: Iterable[Figure | Maps] = (),
 ) -> Path:
     """Write the page beside the file of rows, and return its path.
 

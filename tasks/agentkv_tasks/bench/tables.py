@@ -11,6 +11,7 @@ from rich.text import Text
 
 from agentkv_tasks.bench.page import write_page
 from agentkv_tasks.bench.rows import BenchRow, summary
+from agentkv_tasks.report.heat import Maps
 from agentkv_tasks.report.plot import Figure
 
 _Item = TypeVar("_Item")
@@ -39,7 +40,9 @@ def bench_table(caption: str, *columns: str, length: str | None = None, label: s
     return table
 
 
-def with_gaps(table: Table, items: Iterable[_Item], key: Callable[[_Item], int]) -> Iterator[_Item]:
+def with_gaps(
+    table: Table, items: Iterable[_Item], key: Callable[[_Item], object]
+) -> Iterator[_Item]:
     """Yield `items`, adding an empty line to the table wherever `key` changes."""
     for number, (_, group) in enumerate(groupby(items, key=key)):
         if number:
@@ -64,7 +67,7 @@ def print_results(
     out: Path,
     *,
     tables: Iterable[Table],
-    figures: Iterable[Figure] = (),
+    figures: Iterable[Figure | Maps] = (),
     interrupted: bool,
     resume: str = "; run the same command again to continue",
 ) -> None:

@@ -10,6 +10,7 @@ from agentkv.cache.cache import Cache
 from agentkv.models.local import ActingModel
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.serialize import serialize
+from agentkv_tasks.bench.needle.kinds import is_right, share_right
 from agentkv_tasks.bench.needle.page import Needle
 from agentkv_tasks.report.statistics import rate, wilson_interval
 
@@ -21,10 +22,14 @@ class Attempt:
     answer: str | None
     """Answer of the model; None if the reply held none."""
     is_found: bool
+    """True if the answer is exactly right; see `is_right`."""
+    share_found: float
+    """Share of the values in the answer; see `share_right`."""
     num_read: int
     """Tokens of goal and page."""
     peak_bytes: int
     end_bytes: int
+    cold_bytes: int
     kept_rows: float
     """Entries at the end, mean over layers and heads."""
     read_seconds: float
@@ -39,10 +44,12 @@ def find_needle(acting: ActingModel, needle: Needle) -> Attempt:
     answer = answer_of(reply.text)
     return Attempt(
         answer=answer,
-        is_found=answer == needle.value,
+        is_found=is_right(answer, needle.values),
+        share_found=share_right(answer, needle.values),
         num_read=reply.num_tokens_in,
         peak_bytes=reply.cache.peak_bytes,
-        end_bytes=conversation.cache.nbytes,
+        end_bytes=reply.cache.live_bytes,
+        cold_bytes=reply.cache.cold_bytes,
         kept_rows=_num_rows(conversation.cache),
         read_seconds=reply.prefill_s,
         reply_seconds=reply.decode_s,
@@ -67,11 +74,13 @@ def attempt_fields(needles: Sequence[Needle], attempts: Sequence[Attempt]) -> di
         "share": found_rate.value,
         "interval": wilson_interval(found_rate),
         "found": found,
-        "values": [needle.value for needle in needles],
+        "values_share": fmean(each.share_found for each in attempts),
+        "values": [list(needle.values) for needle in needles],
         "answers": [each.answer for each in attempts],
         "mean_tokens": fmean(each.num_read for each in attempts),
         "peak_bytes": max(each.peak_bytes for each in attempts),
         "end_bytes": fmean(each.end_bytes for each in attempts),
+        "cold_bytes": fmean(each.cold_bytes for each in attempts),
         "kept_rows": fmean(each.kept_rows for each in attempts),
         "read_seconds": round(fmean(each.read_seconds for each in attempts), 3),
         "reply_seconds": round(fmean(each.reply_seconds for each in attempts), 3),
@@ -82,18 +91,6 @@ def pages_digest(needles: Sequence[Needle]) -> str:
     """Return the SHA-256 of all goals and pages."""
     texts = (f"{needle.goal}\n{serialize(needle.page).text}\n" for needle in needles)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def weights_digest(model: Any) -> str:
-    """Return 16 digits of the SHA-256 of the names, shapes and first numbers of all weights.
-
-    Further training changes it, and it takes no longer for large models.
-    """
-    digest = hashlib.sha256()
-    for name, weight in model.named_parameters():
-        first = weight.detach().flatten()[:256].float().cpu().numpy()
-        digest.update(f"{name} {tuple(weight.shape)}".encode() + first.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _num_rows(cache: Cache) -> float:

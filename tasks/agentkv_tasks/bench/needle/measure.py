@@ -1,11 +1,11 @@
-"""`agentkv bench needle`: find one fact in a long page, by length and depth.
+"""`agentkv bench needle`: find facts in a long page, by length and depth.
 
 Every policy reads the same pages as an episode would, in chunks, and decodes its reply greedily. A
-needle is found if the reply stops with exactly the right value.
+needle is found if the reply stops with exactly the right values.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,19 @@ from agentkv.build import (
     check_language_model,
     load_run_model,
     make_acting,
+    make_policy,
     resolved_parameters,
 )
 from agentkv.config import RunSettings
+from agentkv.models.find import weights_digest
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.needle.attempt import (
-    attempt_fields,
-    find_needle,
-    pages_digest,
-    weights_digest,
-)
-from agentkv_tasks.bench.needle.page import Question, make_needle
+from agentkv_tasks.bench.matched import window_bytes
+from agentkv_tasks.bench.needle.attempt import attempt_fields, find_needle, pages_digest
+from agentkv_tasks.bench.needle.kinds import Kind, One
+from agentkv_tasks.bench.needle.maps import heat_maps
+from agentkv_tasks.bench.needle.page import Question, Spot, make_needle, require_room
 from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
 from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.row_file import RowFile
@@ -40,8 +40,6 @@ from agentkv_tasks.provenance import commit
 if TYPE_CHECKING:
     from agentkv.models.local import ActingModel, LocalModel
 
-REPLY_TOKENS = 96
-"""Maximum tokens of a reply: a line that quotes the page, and the answer."""
 SPARE = 16
 """Spare positions: the nonce of an episode may take more tokens than the one that was counted."""
 
@@ -51,16 +49,20 @@ class Bench:
     """Settings of the measurement."""
 
     settings: RunSettings
-    """Only the model with its dtype and device, the policies, the budget, the chunk and the
-    decoding count."""
+    """Only the model with its dtype and device, the policies, the budget, the chunk, the pins and
+    the decoding count."""
+    entries: int | None = None
+    """Entries of the window whose bytes policies with a budget get, instead of the settings'
+    budget; None: the settings' budget."""
+    kind: Kind = One()
     lengths: tuple[int, ...]
     """Tokens of goal and page."""
     depths: tuple[int, ...]
     """Depths in percent."""
-    question: Question = "before"
-    """Where the question stands, before the page or after it."""
+    questions: tuple[Question, ...] = ("before",)
+    """Where the question stands, before the page or after it; each place has its own rows."""
     num_needles: int
-    """Needles of each length and depth."""
+    """Needles of each question, length and depth."""
     seed: int = 0
     """Seed of names and pages."""
     against: str
@@ -74,6 +76,12 @@ class Bench:
     """Overwrite the file."""
 
 
+def reply_tokens(kind: Kind) -> int:
+    """Return the maximum tokens of a reply: a quotation of each line that the answer needs, and the
+    answer."""
+    return 64 + 32 * kind.num_sought
+
+
 def check(bench: Bench) -> None:
     """Check the options without loading a model.
 
@@ -83,7 +91,10 @@ def check(bench: Bench) -> None:
     settings = bench.settings
     check_language_model(settings)
     for policy in settings.policies:
-        resolved_parameters(settings, policy)
+        if bench.entries is None:
+            resolved_parameters(settings, policy)
+        else:
+            make_policy(policy)  # the budget depends on the model
     labels = [policy.row_name for policy in settings.policies]
     if bench.against not in labels:
         raise BenchError(f"--against {bench.against} is not among --policies {','.join(labels)}")
@@ -115,6 +126,7 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
         local = load_run_model(bench.settings)
         assert local is not None, "scripts are refused by `check`"
         _check_lengths(bench, local)
+        bench = replace(bench, settings=_with_budget(bench, local))
         policies = bench.settings.policies
         acting = {
             chosen.row_name: make_acting(bench.settings, policy=chosen, model=local)
@@ -133,37 +145,73 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
                 _measure(bench, local, acting, {"parameters": parameters, **alike}, file, progress)
         except KeyboardInterrupt:
             interrupted = True
-    rows = _by_length(file.rows)
-    shown = tables(rows, against=bench.against) if rows else ()
-    print_results(console, NeedleRow, rows, bench.out, tables=shown, interrupted=interrupted)
+    rows = _sorted(file.rows)
+    print_results(
+        console,
+        NeedleRow,
+        rows,
+        bench.out,
+        tables=tables(rows, against=bench.against) if rows else (),
+        figures=(heat_maps(rows),) if rows else (),
+        interrupted=interrupted,
+    )
     return rows
 
 
-def _by_length(rows: Sequence[NeedleRow]) -> list[NeedleRow]:
-    """Sort rows by length, then policy, then depth."""
+def _with_budget(bench: Bench, local: "LocalModel") -> RunSettings:
+    """Return the settings with the bytes of a window as their budget, where that was asked for."""
+    if bench.entries is None:
+        return bench.settings
+    num_bytes = window_bytes(bench.entries, bench.settings, local)
+    return bench.settings.model_copy(update={"budget": f"{num_bytes}B"})
+
+
+def _sorted(rows: Sequence[NeedleRow]) -> list[NeedleRow]:
+    """Sort rows by question, `before` first, then length, policy and depth."""
     labels = list(dict.fromkeys(row.label for row in rows))
-    return sorted(rows, key=lambda row: (row.length, labels.index(row.label), row.depth))
+    return sorted(
+        rows,
+        key=lambda row: (row.question == "after", row.length, labels.index(row.label), row.depth),
+    )
 
 
 def _check_lengths(bench: Bench, local: "LocalModel") -> None:
     """Refuse pages beyond the model's positions, and pages too short for a needle."""
     longest, positions = max(bench.lengths), local.max_positions
-    if positions is not None and longest + REPLY_TOKENS + SPARE > positions:
+    needed = bench.settings.max_new_tokens + SPARE
+    if positions is not None and longest + needed > positions:
         raise BenchError(
             f"--lengths {longest}: {local.name} has {positions} positions, of which a reply may "
-            f"take {REPLY_TOKENS + SPARE}; give at most {positions - REPLY_TOKENS - SPARE}"
+            f"take {needed}; give at most {positions - needed}"
         )
-    shortest = min(bench.lengths)
-    for depth in bench.depths:
-        for number in range(bench.num_needles):
-            make_needle(
-                local.template,
-                seed=bench.seed,
-                number=number,
-                length=shortest,
-                depth=depth,
-                question=bench.question,
-            )
+    for length, depth, question in _places(bench):
+        for spot in _spots(bench, length, depth, question):
+            require_room(local.template, spot)
+
+
+def _places(bench: Bench) -> list[tuple[int, int, Question]]:
+    """Return all lengths, depths and questions, shorter pages first."""
+    return [
+        (length, depth, question)
+        for length in sorted(bench.lengths)
+        for depth in sorted(bench.depths)
+        for question in bench.questions
+    ]
+
+
+def _spots(bench: Bench, length: int, depth: int, question: Question) -> list[Spot]:
+    """Return what decides the needles of one place."""
+    return [
+        Spot(
+            seed=bench.seed,
+            number=number,
+            length=length,
+            depth=depth,
+            question=question,
+            kind=bench.kind,
+        )
+        for number in range(bench.num_needles)
+    ]
 
 
 def _measure(
@@ -174,27 +222,20 @@ def _measure(
     file: RowFile[NeedleRow],
     progress: Progress,
 ) -> None:
-    """Add the missing rows of each length, depth and policy, shorter pages first."""
+    """Add the missing rows of each length, depth, question and policy, shorter pages first."""
     left = _left(bench, file)
     started_at = commit()
     alike = {name: value for name, value in about.items() if name != "parameters"}
     bar = progress.add_task("", total=bench.num_needles * sum(map(len, left.values())))
-    for (length, depth), labels in left.items():
-        needles = [
-            make_needle(
-                local.template,
-                seed=bench.seed,
-                number=number,
-                length=length,
-                depth=depth,
-                question=bench.question,
-            )
-            for number in range(bench.num_needles)
-        ]
+    for (length, depth, question), labels in left.items():
+        spots = _spots(bench, length, depth, question)
+        needles = [make_needle(local.template, spot) for spot in spots]
         digest = pages_digest(needles)
-        _require_pages(file, length, depth, digest)
+        _require_pages(file, (question, length, depth), digest)
         for label in labels:
-            progress.update(bar, description=f"{label}, {length} tokens, depth {depth}")
+            progress.update(
+                bar, description=f"{label}, {length} tokens, depth {depth}, question {question}"
+            )
             attempts = []
             for needle in needles:
                 attempts.append(find_needle(acting[label], needle))
@@ -203,6 +244,7 @@ def _measure(
                 NeedleRow(
                     label=label,
                     parameters=about["parameters"][label],
+                    question=question,
                     length=length,
                     depth=depth,
                     pages_sha256=digest,
@@ -215,23 +257,22 @@ def _measure(
             )
 
 
-def _require_pages(file: RowFile[NeedleRow], length: int, depth: int, digest: str) -> None:
-    """Refuse rows of other pages of the same length and depth. Raises BenchError."""
+def _require_pages(file: RowFile[NeedleRow], place: tuple[Question, int, int], digest: str) -> None:
+    """Refuse rows of other pages of the same place. Raises BenchError."""
     for row in file.rows:
-        if (row.length, row.depth) == (length, depth) and row.pages_sha256 != digest:
-            raise file.mismatch(f"pages of {length} tokens at depth {depth} have changed")
+        if (row.question, row.length, row.depth) == place and row.pages_sha256 != digest:
+            raise file.mismatch(f"pages of {row.length} tokens at depth {row.depth} have changed")
 
 
-def _left(bench: Bench, file: RowFile[NeedleRow]) -> dict[tuple[int, int], list[str]]:
-    """Return the policies without a row, by length and depth."""
+def _left(bench: Bench, file: RowFile[NeedleRow]) -> dict[tuple[int, int, Question], list[str]]:
+    """Return the policies without a row, by length, depth and question."""
     labels = [policy.row_name for policy in bench.settings.policies]
-    left: dict[tuple[int, int], list[str]] = {}
-    for length in sorted(bench.lengths):
-        for depth in sorted(bench.depths):
-            wanted: list[Place] = [(length, depth, label) for label in labels]
-            missing = [place[2] for place in wanted if place not in file.keys]
-            if missing:
-                left[length, depth] = missing
+    left: dict[tuple[int, int, Question], list[str]] = {}
+    for length, depth, question in _places(bench):
+        wanted: list[Place] = [(question, length, depth, label) for label in labels]
+        missing = [place[3] for place in wanted if place not in file.keys]
+        if missing:
+            left[length, depth, question] = missing
     return left
 
 
@@ -240,17 +281,18 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
     settings = bench.settings
     return {
         "model": local.name,
-        "weights": weights_digest(local.model),
+        "weights": weights_digest(settings.model),
+        "kind": bench.kind.name,
+        "kind_parameters": asdict(bench.kind),
         "seed": bench.seed,
         "num_needles": bench.num_needles,
         "settings": {
-            "question": bench.question,
             "prefill": settings.prefill,
             "chunk": settings.chunk,
             "decoding": settings.decoding,
             "pins": settings.pins,
             "dtype": dtype_name(local.model),
-            "cache_dtype": cache_dtype_for(bench.settings, local),
+            "cache_dtype": cache_dtype_for(settings, local),
             "max_new_tokens": settings.max_new_tokens,
         },
         **measured_on(local.model),

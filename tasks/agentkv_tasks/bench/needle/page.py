@@ -1,4 +1,4 @@
-"""A needle: a long page of invented facts, one of which answers a question.
+"""A needle: a long page of invented facts, some of which answer a question.
 
 The page uses names and words of the sites in evaluation worlds. Every needle has its own page, so
 needles are independent. Equal arguments give equal needles.
@@ -16,9 +16,7 @@ from agentkv_env.serialize import serialize
 from agentkv_env.sites.names import Names
 from agentkv_env.sites.shop.stock import CATEGORIES, COLOURS, LINES, REVIEWS
 from agentkv_tasks.bench.errors import BenchError
-
-FEWEST_OTHERS, MOST_OTHERS = 3, 6
-"""Range of the number of lines with codes of other names, which make the name matter."""
+from agentkv_tasks.bench.needle.kinds import Kind, One
 
 Question = Literal["before", "after"]
 """Where the question stands: in the goal before the page, or on the last line of the page."""
@@ -32,75 +30,122 @@ _REVIEWS = tuple(text for texts in REVIEWS.values() for _, text in texts)
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """A question, and the page that answers it in one line."""
+    """A question, and the page that answers it."""
 
     goal: str
     """The question, or the request to answer the one at the end of the page."""
     page: Page
-    line: str
-    """Line with the answer."""
-    value: str
-    """The answer."""
+    lines: tuple[str, ...]
+    """Lines that the answer needs; the first one stands at the depth."""
+    values: tuple[str, ...]
+    """Values of the answer."""
     num_tokens: int
     """Tokens of goal and page, as the model reads them."""
 
 
-def make_needle(
-    template: Template,
-    *,
-    seed: int,
-    number: int,
-    length: int,
-    depth: int,
-    question: Question = "before",
-) -> Needle:
-    """Make the `number`-th needle of `length` tokens, `depth` percent down its page.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """What decides a needle, beside the model that reads it."""
 
-    Goal and page take at most `length` tokens and fall short by less than a line. The line stands
-    where the share of tokens above it comes nearest to `depth`: first at 0, last at 100. A question
-    `after` the page stands below all lines, so a cache has to keep the line before it can know that
-    it is asked for.
+    seed: int
+    number: int
+    """Number of the needle among those that are alike."""
+    length: int
+    """Maximum tokens of goal and page."""
+    depth: int
+    """Percentage of the page above the first line that the answer needs."""
+    question: Question = "before"
+    kind: Kind = One()
+
+
+def make_needle(template: Template, spot: Spot) -> Needle:
+    """Make a needle for the model of `template`.
+
+    Goal and page take at most `length` tokens and fall short by less than a line. The first line
+    that the answer needs stands where the share of tokens above it comes nearest to `depth`: first
+    at 0, last at 100. Further ones follow at equal distances, about a page's n-th part for n lines,
+    and go on at the top of the page (our choice), so that they are equally far apart at all depths.
+    A question `after` the page stands below all lines, so a cache has to keep the lines before it
+    can know that they are asked for.
 
     Raises:
-        BenchError: the codes alone are longer than `length`.
+        BenchError: the hidden lines alone are longer than `length`.
     """
-    names = Names(seed, f"needle {length} {depth} {number}")
-    rng = names.rng
-    num_facts = 1 + rng.randint(FEWEST_OTHERS, MOST_OTHERS)
-    facts = [(_bearer(names), names.code(2, 4)) for _ in range(num_facts)]
-    asked, value = facts[0]
-    asks = f"What is the code of {asked}?"
-    goal = asks if question == "before" else "Answer the question at the end of the page."
-    sought, *others = (_sized(template, f"code of {name} | {code}") for name, code in facts)
-    shares = [rng.random() for _ in others]
-    filler = _filler(names, frozenset(names.taken))
-    lines: list[_Line] = []
-    size = 0
-    while size < length:  # more than will fit
-        lines.append(_sized(template, next(filler)))
-        size += lines[-1].num_tokens
+    draft = _Draft(template, spot)
+    draft.require_room()
+    draft.fill()
+    num_lines = bisect_right(range(len(draft.lines) + 1), spot.length, key=draft.num_tokens) - 1
+    return Needle(
+        draft.goal,
+        draft.page(num_lines),
+        draft.hidden.sought,
+        draft.hidden.values,
+        draft.num_tokens(num_lines),
+    )
 
-    def page(num_lines: int) -> Page:
-        chosen = lines[:num_lines]
-        for line, share in zip(others, shares, strict=True):
+
+def require_room(template: Template, spot: Spot) -> None:
+    """Check that a needle's hidden lines fit into its page, without making the page.
+
+    Raises:
+        BenchError: they do not fit.
+    """
+    _Draft(template, spot).require_room()
+
+
+class _Draft:
+    """A page in the making: its hidden lines, and after `fill` more other lines than will fit."""
+
+    def __init__(self, template: Template, spot: Spot) -> None:
+        self._template, self._spot = template, spot
+        topic = "needle" if spot.kind.name == "one" else spot.kind.name
+        self._names = Names(spot.seed, f"{topic} {spot.length} {spot.depth} {spot.number}")
+        self.hidden = spot.kind.hide(self._names)
+        self._shares = [self._names.rng.random() for _ in self.hidden.others]
+        self._sought = [_sized(template, text) for text in self.hidden.sought]
+        self._others = [_sized(template, text) for text in self.hidden.others]
+        self.lines: list[_Line] = []
+        is_before = spot.question == "before"
+        self.goal = self.hidden.asks if is_before else "Answer the question at the end of the page."
+
+    def require_room(self) -> None:
+        least = self.num_tokens(0)
+        if least > self._spot.length:
+            raise BenchError(
+                f"--lengths {self._spot.length}: a question and "
+                f"{len(self._sought) + len(self._others)} codes alone are {least} tokens for this "
+                "model; give a longer one"
+            )
+
+    def fill(self) -> None:
+        filler = _filler(self._names, frozenset(self._names.taken))
+        size = 0
+        while size < self._spot.length:
+            self.lines.append(_sized(self._template, next(filler)))
+            size += self.lines[-1].num_tokens
+
+    def page(self, num_lines: int) -> Page:
+        """Return the page with so many other lines."""
+        chosen = self.lines[:num_lines]
+        for line, share in zip(self._others, self._shares, strict=True):
             chosen.insert(_place(chosen, share), line)
-        chosen.insert(_place(chosen, depth / 100), sought)
-        texts = [line.text for line in chosen] + [asks] * (question == "after")
+        first = self._spot.depth / 100
+        # from the last to the first, whose place is exact
+        for number, line in reversed(list(enumerate(self._sought))):
+            share = first + number / len(self._sought)
+            chosen.insert(_place(chosen, share - (share > 1)), line)
+        texts = [line.text for line in chosen]
+        texts += [self.hidden.asks] * (self._spot.question == "after")
         nodes = tuple(Node("text", "text", text, _NOWHERE) for text in texts)
         return Page("http://wiki.localhost/facts", "Facts", nodes)
 
-    def num_tokens(num_lines: int) -> int:
-        observation = observe(template, page(num_lines))
-        read = [template.opening(goal, _NONCE), template.turn(observation, "", _NONCE)]
+    def num_tokens(self, num_lines: int) -> int:
+        observation = observe(self._template, self.page(num_lines))
+        read = [
+            self._template.opening(self.goal, _NONCE),
+            self._template.turn(observation, "", _NONCE),
+        ]
         return sum(map(len, read))
-
-    num_lines = bisect_right(range(len(lines) + 1), length, key=num_tokens) - 1
-    if num_lines < 0:
-        raise BenchError(
-            f"--lengths {length}: a question and {num_facts} codes alone are {num_tokens(0)} "
-            "tokens for this model; give a longer one"
-        )
-    return Needle(goal, page(num_lines), sought.text, value, num_tokens(num_lines))
 
 
 def observe(template: Template, page: Page) -> str:
@@ -116,14 +161,6 @@ class _Line:
 
 def _sized(template: Template, text: str) -> _Line:
     return _Line(text, template.count(text))
-
-
-def _bearer(names: Names) -> str:
-    """Return a name that can have a code: a product, a person or a place."""
-    roll = names.rng.random()
-    if roll < 0.5:
-        return names.product(names.brand(), LINES, names.pick(_KINDS).name)
-    return names.person("").name if roll < 0.75 else names.place()
 
 
 def _filler(names: Names, reserved: frozenset[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Rows of `agentkv bench needle`: one for every policy, length and depth."""
+"""Rows of `agentkv bench needle`: one for every policy, question, length and depth."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from typing import Any, ClassVar
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.rows import BenchRow
 
-Place = tuple[int, int, str]
-"""Length, depth and label of a row."""
+Place = tuple[str, int, int, str]
+"""Question, length, depth and label of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedleRow(BenchRow):
-    """One policy on the needles of one length and depth."""
+    """One policy on the needles of one question, length and depth."""
 
     BENCH: ClassVar[str] = "needle"
     SUMMARY: ClassVar[tuple[str, ...]] = (
-        "label", "length", "depth", "num_needles", "num_found", "share", "interval", "peak_bytes",
-        "kept_rows",
+        "label", "question", "length", "depth", "num_needles", "num_found", "share", "interval",
+        "values_share", "peak_bytes", "kept_rows",
     )  # fmt: skip
 
     label: str
@@ -28,10 +28,15 @@ class NeedleRow(BenchRow):
     model: str
     weights: str
     """Digest of the weights; see `weights_digest`."""
+    kind: str
+    kind_parameters: Mapping[str, int]
+    """Parameters of the kind, such as hops; empty for `one`."""
+    question: str
+    """Place of the question, `before` or `after` the page."""
     length: int
     """Maximum tokens of goal and page."""
     depth: int
-    """Percentage of the page above the line with the answer."""
+    """Percentage of the page above the first line that the answer needs."""
     seed: int
     num_needles: int
     pages_sha256: str
@@ -39,13 +44,15 @@ class NeedleRow(BenchRow):
 
     num_found: int
     share: float
-    """Share of the needles that were found."""
+    """Share of the needles whose answer was exactly right."""
     interval: Sequence[float]
     """Wilson's 95 % interval of the share."""
     found: Sequence[bool]
     """Outcome of each needle."""
-    values: Sequence[str]
-    """Correct answer of each needle."""
+    values_share: float
+    """Share of the values that answers listed, mean over needles; `share` for kinds with one."""
+    values: Sequence[Sequence[str]]
+    """Values of the correct answer of each needle."""
     answers: Sequence[str | None]
     """Answer of the model; None if the reply held none."""
     mean_tokens: float
@@ -54,6 +61,8 @@ class NeedleRow(BenchRow):
     """Peak storage of the cache over all needles."""
     end_bytes: float
     """Storage at the end, mean over needles."""
+    cold_bytes: float
+    """Cold tier at the end, mean over needles."""
     kept_rows: float
     """Entries at the end, mean over needles, layers and heads."""
     read_seconds: float
@@ -61,7 +70,7 @@ class NeedleRow(BenchRow):
     reply_seconds: float
     threads: int = 1
     command: str = ""
-    schema: int = 1
+    schema: int = 2
 
 
 def needle_file(path: Path, *, fresh: bool) -> RowFile[NeedleRow]:
@@ -71,4 +80,4 @@ def needle_file(path: Path, *, fresh: bool) -> RowFile[NeedleRow]:
 
 def place_of(row: NeedleRow) -> Place:
     """Return the key of a row."""
-    return row.length, row.depth, row.label
+    return row.question, row.length, row.depth, row.label

@@ -5,7 +5,7 @@ entries, so that none wins by storing more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -25,14 +25,12 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.cache.hf.families import describe
-from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import weights_digest
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.registry import policy as named_policy
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
+from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.samples.match import matched_budget
 from agentkv_tasks.bench.samples.rows import SampleRow
@@ -149,7 +147,7 @@ def measure_samples(
                 f"--seen {max(bench.lengths)} and --tokens {bench.num_tokens} are more than the "
                 f"{positions} positions of {local.name}"
             )
-        caches = _Caches(bench.settings, local, window_bytes(bench.settings, local, bench.entries))
+        caches = _Caches(bench.settings, local, window_bytes(bench.entries, bench.settings, local))
         interrupted = False
         try:
             with Progress(console=console, transient=True) as progress:
@@ -256,13 +254,6 @@ def _measure(
                 **about,
             )
         )
-
-
-def window_bytes(settings: RunSettings, local: "LocalModel", entries: int) -> int:
-    """Return the bytes of a window of so many entries in the dtype in which runs store them."""
-    dtype = getattr(torch, cache_dtype_for(settings, local))
-    geometry = replace(describe(local.model), dtype=dtype)
-    return resting_bytes(named_policy("window").fitted(entries), geometry, batch=1)
 
 
 @torch.inference_mode()
