@@ -35,7 +35,7 @@ from agentkv.policies.options import (
 from agentkv.policies.parameters import require_count, require_flag, require_one_of
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
-from agentkv.policies.predictors import ExpectedAttention
+from agentkv.policies.predictors import DistancePreference, ExpectedAttention
 from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.scorers import (
     Age,
@@ -269,6 +269,46 @@ def expected_attention(
     scorer = ExpectedAttention(queries, horizon, sinks, epsilon)
     selector = TopK(sinks, protected)
     return Policy("expected-attention", gate, Uniform(), scorer, selector, Dense())
+
+
+def triattention(
+    *,
+    queries: Annotated[
+        int,
+        Help(
+            "Number of last queries whose means stand for coming ones (our choice: 256; the "
+            "paper calibrates them offline)."
+        ),
+    ] = 256,
+    horizon: Annotated[
+        int,
+        Help(
+            "Largest of the distances 1, 2, 4, ... to coming positions that are averaged over "
+            "(65,536, as in its code)."
+        ),
+    ] = 65_536,
+    protected: Annotated[
+        int, Help("Newest entries that are never dropped (128, as in its code for vLLM).")
+    ] = 128,
+    slack: Annotated[
+        int,
+        Help(
+            "Entries tolerated above the budget before eviction runs (127: its code compresses "
+            "every 128 tokens)."
+        ),
+    ] = 127,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the entries whose keys and distances the queries prefer, by their mean before rotation.
+
+    The public code also keeps the whole prompt; pins do so here.
+
+    Source: TriAttention (arXiv 2604.04921).
+    """
+    gate = Fixed(slack, schedule, interval)
+    scorer, selector = DistancePreference(queries, horizon), TopK(protected=protected)
+    return Policy("triattention", gate, Uniform(), scorer, selector, Dense())
 
 
 def arkv(

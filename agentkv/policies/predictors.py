@@ -79,3 +79,57 @@ def turned(queries: Queries, positions: Tensor) -> Tensor:
     by_query = torch.polar(torch.ones_like(turns), turns) * average[:, None]
     pairs = torch.complex(*queries.rotated.chunk(2, dim=-1)) * by_query[:, None].to(torch.complex64)
     return torch.cat([pairs.real, pairs.imag], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class DistancePreference:
+    """Scores entries by their keys and by the distances that the last queries prefer.
+
+    Channels i and i + D / 2 of queries and keys are complex numbers q and k, one for each angle.
+    With the mean m of the last `window` queries turned to a coming position, and the mean r of
+    their sizes |q|, a query head's score is
+
+        sum over the angles of Re(m * conj(k)) + (r - |m|) * |k|
+
+    where |m| is taken before the rotations to coming positions are averaged. These are 1, 2, 4, ...
+    up to `horizon` behind the newest token. Scores of a query head are standardized over the
+    entries, and the largest of the group counts. Without rotary embedding there are no distances
+    to prefer, and m is the mean of the queries as they are.
+
+    Source: TriAttention (arXiv 2604.04921), as its public code computes it where every layer and
+    head keeps entries of its own. That code calibrates the means offline, on a text of its own;
+    here they are those of the last queries of the sequence (our choice).
+    """
+
+    window: int
+    horizon: int
+    tracker: ClassVar[Tracker | None] = None
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive("queries", self.window)
+        require_positive("horizon", self.horizon)
+
+    def scores(self, entries: Entries) -> Tensor:
+        queries, (keys, _) = entries.queries(), entries.keys_values()
+        steps = 2 ** torch.arange(self.horizon.bit_length(), device=keys.device)
+        newest = queries.positions[-1]
+        coming = turned(queries, newest + steps).mean(dim=2)  # (H, G, D)
+        together = turned(queries, newest[None])
+        centers = _sizes(together.mean(dim=2))  # (H, G, D / 2)
+        spread = _sizes(together).mean(dim=2) - centers
+        present = present_by_head(entries)
+        keys = keys.masked_fill(~present[..., None], 0.0)
+        found = coming @ keys.mT + spread @ _sizes(keys).mT  # (H, G, T)
+        number = present.sum(dim=1)[:, None, None]
+        mean = (found * present[:, None]).sum(dim=-1, keepdim=True) / number
+        apart = (found - mean) * present[:, None]
+        deviation = (apart.square().sum(dim=-1, keepdim=True) / number).sqrt()
+        return (apart / deviation.clamp_min(1e-6)).amax(dim=1)
+
+
+def _sizes(x: Tensor) -> Tensor:
+    """Return the sizes (..., D / 2) of channels i and i + D / 2 as complex numbers."""
+    return torch.hypot(*x.chunk(2, dim=-1))

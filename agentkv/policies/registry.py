@@ -30,6 +30,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
         "lazy-eviction": named.lazy_eviction,
         "keydiff": named.keydiff,
         "expected-attention": named.expected_attention,
+        "triattention": named.triattention,
         "tova": windowed.tova,
         "snapkv": windowed.snapkv,
         "snapkv-by-phase": windowed.snapkv_by_phase,

@@ -111,6 +111,10 @@ CASES = {
         "expected-attention", {"queries": 9, "horizon": 20, "sinks": 2, "protected": 3},
         sinks=2, newest=3, window=9,
     ),
+    "triattention": case(
+        "triattention", {"queries": 9, "horizon": 20, "protected": 3, "slack": 0},
+        newest=3, window=9,
+    ),
     "tova": case("tova", heads="shared", newest=1, window=1),
     "snapkv": case("snapkv", SMALL, **QUERIES),
     "snapkv-by-phase": case("snapkv-by-phase", SMALL, phases=2, **QUERIES),

@@ -20,7 +20,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 import agentkv
 from agentkv.cache.hf.families import describe
 from agentkv.policies.entries import PolicyError, Queries
-from agentkv.policies.predictors import ExpectedAttention, turned
+from agentkv.policies.predictors import DistancePreference, ExpectedAttention, turned
 from tests.agentkv.policies.shown import random_head, shown
 
 SIZES = {
@@ -125,7 +125,41 @@ def test_queries_that_differ_favor_keys_in_the_direction_in_which_they_do():
     assert first > 2 * max(others) and max(others) == pytest.approx(min(others))
 
 
-SCORERS = [ExpectedAttention(window=6, horizon=9, sinks=1, epsilon=0.01)]
+def test_a_mean_query_prefers_keys_at_the_distances_at_which_it_meets_them():
+    """One angle of a quarter turn, one query that was rotated by nothing, and equal keys before
+    rotation: a key meets the query if it is a multiple of 4 positions away."""
+    quarter = torch.full((1, 1), math.pi / 2)
+    queries = Queries(torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([8]), quarter)
+    keys = torch.tensor([[[math.cos(a), math.sin(a)] for a in (i * math.pi / 2 for i in range(8))]])
+    entries = dataclasses.replace(
+        shown([random_head(0, num_entries=8)], num_seen=9),
+        positions=torch.arange(8)[None],
+        keys_values=lambda: (keys, keys),
+        queries=lambda: queries,
+    )
+    # one step behind token 8, whose query has turned as far as that of position 0
+    found = DistancePreference(window=1, horizon=1).scores(entries)[0]
+    expected = [math.sqrt(2) * math.cos((9 - i) * math.pi / 2) for i in range(8)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_queries_that_point_anywhere_prefer_long_keys_at_any_distance():
+    both = torch.tensor([[[[1.0, 0.0], [-1.0, 0.0]]]])
+    queries = Queries(both, torch.tensor([7, 8]), torch.zeros(1, 0))
+    keys = torch.tensor([[[3.0, 0.0], [0.0, 1.0], [-2.0, 0.0]]])
+    entries = dataclasses.replace(
+        shown([random_head(0, num_entries=3)]),
+        keys_values=lambda: (keys, keys),
+        queries=lambda: queries,
+    )
+    found = DistancePreference(window=2, horizon=4).scores(entries)[0].tolist()
+    assert found == pytest.approx([math.sqrt(1.5), -math.sqrt(1.5), 0.0], abs=1e-5)
+
+
+SCORERS = [
+    ExpectedAttention(window=6, horizon=9, sinks=1, epsilon=0.01),
+    DistancePreference(window=6, horizon=9),
+]
 
 
 @pytest.mark.parametrize("scorer", SCORERS, ids=str)

@@ -481,6 +481,55 @@ class ExpectedAttention(Policy):
         return [total * norm(layer.values[head, i]) for total, i in zip(sums, old, strict=True)]
 
 
+class TriAttention(ExpectedAttention):
+    """The tokens whose keys the queries prefer at their distance (TriAttention, arXiv 2604.04921).
+
+    Before rotation, the pair of channels of angle f is a complex number in queries and keys: q_f,
+    k_f. With the mean E q_f over the last w queries, the token at position i gets, from a query at
+    position t, the sum over f of |E q_f| |k_f| cos(f (t - i) + arg E q_f - arg k_f), and at all
+    distances the sum of (E |q_f| - |E q_f|) |k_f|. That is averaged over t = 1, 2, 4, ... positions
+    behind the newest token, standardized, and the group's largest counts (its code). The newest
+    tokens stay. Which queries E is taken over is our choice.
+    """
+
+    def __init__(self, *args: object, protected: int, **kwargs: object) -> None:
+        super().__init__(*args, sinks=0, **kwargs)
+        self.protected = protected
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for h, held in enumerate(layer.held):
+                if len(held) > self.budget:
+                    scores = dict(zip(held, self.preferred(layer, h), strict=True))
+                    new = held[-self.protected :]
+                    old = {i: scores[i] for i in held if i not in new}
+                    keep(held, self.best(layer, old, self.budget - self.protected) | set(new))
+
+    def pairs(self, x: np.ndarray) -> np.ndarray:
+        half = len(self.frequencies)
+        return x[:half] + 1j * x[half:]
+
+    def preferred(self, layer: Layer, head: Head) -> list[float]:
+        newest, f = layer.num_seen - 1, np.array(self.frequencies)
+        steps = [2**n for n in range(20) if 2**n <= self.horizon]
+        by_member = []
+        for g in range(layer.queries.shape[1]):
+            queries = np.array([self.pairs(q) for q in self.before_rotation(layer, head, g)])
+            mean, size = queries.mean(axis=0), np.abs(queries).mean(axis=0)
+            scores = []
+            for i in layer.held[head]:
+                k = self.pairs(self.rotation(-i) @ layer.keys[head, i])
+                phase = np.angle(mean) - np.angle(k)
+                series = [
+                    float((np.abs(mean) * np.abs(k) * np.cos(f * (newest + s - i) + phase)).sum())
+                    for s in steps
+                ]
+                rest = float(((size - np.abs(mean)) * np.abs(k)).sum())
+                scores.append(sum(series) / len(series) + rest)
+            by_member.append((np.array(scores) - np.mean(scores)) / np.std(scores))
+        return [float(max(of_token)) for of_token in np.array(by_member).T]
+
+
 class RKV(SnapKV):
     """Attention of the last w queries to older tokens, less how much their keys repeat others
     (R-KV, arXiv 2505.24133).

@@ -163,6 +163,13 @@ CASES = {
         lambda: loops.ExpectedAttention(28, **COMING, frequencies=loops.frequencies(1e6, 8)),
         COMING,
     ),
+    "triattention": Case(
+        "llama",
+        lambda: loops.TriAttention(
+            28, queries=18, horizon=40, protected=4, frequencies=loops.frequencies(1e4, 8)
+        ),
+        {"queries": 18, "horizon": 40, "protected": 4, "slack": 0},
+    ),
     "tova": Case("mistral", lambda: loops.Tova(28)),
     "r-kv": Case(
         "gpt2",
