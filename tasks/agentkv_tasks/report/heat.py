@@ -51,7 +51,7 @@ def heat_map(
     width = max(LEFT + CELL_WIDTH * len(columns), _CHARACTER_WIDTH * len(title))
     height = TOP + CELL_HEIGHT * len(rows) + BOTTOM
     parts = [
-        f'<svg class="plot heat" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg class="plot heat" width="{width}" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(_label(title, values, rows, columns, row_title, column_title))}">',
         f'<text class="axis" x="4" y="16">{escape(title)}</text>',
     ]

@@ -16,8 +16,9 @@ ALL = "all"
 _FOUND = (
     "{model}, {kind}, {decoding}, {device}, {threads}, question {question} the page. Percentage of "
     "{needles} needles found by length in tokens and depth (0: first line of the page, 100: last "
-    "line{first}). found: all depths together, with Wilson's 95 % interval."
+    "line). found: all depths together, with Wilson's 95 % interval."
 )
+_FIRST = " The depth is that of the first line that the answer needs."
 _VALUES = " values: percentage of the values that answers listed."
 _TAKEN = (
     "Question {question} the page. peak: storage of the cache, maximum over needles. tokens: kept "
@@ -76,13 +77,14 @@ def _found(rows: Sequence[NeedleRow]) -> Table:
         device=first.device,
         threads=threads_text(first.threads),
         needles=first.num_needles,
-        first="" if first.kind == "one" else "; of the first line that the answer needs",
     )
+    caption += _FIRST * (first.kind != "one") + _VALUES * has_several
     columns = [*map(str, depths), "found", "95 %", *["values"] * has_several]
-    table = bench_table(caption + _VALUES * has_several, *columns, length="length", label="policy")
+    table = bench_table(caption, *columns, length="length", label="policy")
     labels = list(dict.fromkeys(row.label for row in rows))
     by_policy = sorted(groups_of(rows), key=lambda group: labels.index(group[1]))
-    for length, label, group in with_gaps(table, by_policy, key=lambda each: each[1]):
+    has_maps = len(by_policy) > len(labels)
+    for length, label, group in with_gaps(table, by_policy, key=lambda each: has_maps and each[1]):
         every = rate_of(group)
         low, high = wilson_interval(every)
         table.add_row(
