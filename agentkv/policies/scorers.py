@@ -439,8 +439,8 @@ class BySpan:
 
     def scores(self, entries: Entries) -> Tensor:
         scores, positions = self.of.scores(entries), entries.positions
-        pages = [span for span in entries.spans if span.label.split()[0] == "page"]
-        replies = [span for span in entries.spans if span.label.split()[0] == "reply"]
+        pages = [span for span in entries.spans if span.label.partition(" ")[0] == "page"]
+        replies = [span for span in entries.spans if span.label.partition(" ")[0] == "reply"]
         begun = [page for page in pages if page.start < entries.num_seen]
         factors = torch.ones_like(positions, dtype=scores.dtype)
         for spans, factor in ((begun[:-1], self.left), (replies, self.replies)):
