@@ -26,9 +26,12 @@ Shape = Annotated[
     typer.Option(help="Random weights instead: tiny, gpt2, qwen3-14b, gpt-oss-20b and others."),
 ]
 Layers = Annotated[int | None, typer.Option(help="Layers of the shape. [default: as many as fit]")]
-Against = Annotated[str, typer.Option(help="Further contenders: static, quantized, kvpress.")]
-AgainstInTime = Annotated[
-    str, typer.Option(help="Further contenders: static, quantized, kvpress, llama.cpp.")
+Against = Annotated[
+    str,
+    typer.Option(
+        help="Further contenders: static, quantized (fp8, and quanto and HQQ in 4 and 8 bits), "
+        "kvpress, llama.cpp."
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
@@ -141,17 +144,39 @@ def speed(
     model: Model = "nano",
     shape: Shape = None,
     layers: Layers = None,
-    seen: Annotated[str, typer.Option(help="Tokens read before, by commas.")] = "512,2048,8192",
+    seen: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens read before, by commas. [default: 512,2048,8192; with --quick 512,2048]"
+        ),
+    ] = None,
     batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1",
-    tokens: Annotated[int, typer.Option(min=1, help="Timed steps per round.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 5,
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Timed steps per round. [default: 64; with --quick 32]"),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Interleaved rounds. [default: 5; with --quick 3]")
+    ] = None,
     split_rounds: Annotated[
-        int, typer.Option(min=0, help="Further rounds that measure the parts of a step.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Further rounds that measure the parts of a step. [default: 3; with --quick 1]",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Small sizes, within three minutes on two cores: 3 rounds of 32 steps after 512 "
+            "and 2,048 tokens.",
+        ),
+    ] = False,
     page: Annotated[
         int, typer.Option(min=0, help="Tokens of a page that every round reads too; 0: none.")
     ] = 0,
-    against: AgainstInTime = "transformers",
+    against: Against = "transformers",
     budget: options.Budget = options.BENCH_BUDGET,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of the prompt read at once.")] = 512,
     threads: Threads = None,
@@ -167,8 +192,14 @@ def speed(
 
     Each cache is checked first, and nothing is timed if one is wrong. Then all caches decode the
     same tokens in interleaved rounds from the same state, and read a page from it with --page.
-    Further rounds measure the parts of a step. llama.cpp reads the same weights; it needs pip
-    install 'agentkv-web[llama-cpp]'.
+    Further rounds measure the parts of a step.
+
+    llama.cpp reads the same weights and needs pip install 'agentkv-web[llama-cpp]'; quanto and HQQ
+    need pip install optimum-quanto hqq. One line says why a contender is left out.
+
+    The tokens are random, and a model is unsure of them. A policy that looks back on an alarm
+    therefore looks at nearly every token; --policies lookback-int8,FILE.toml compares it with looks
+    at another share (see "With looks" in docs/benchmarks.md).
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -189,11 +220,13 @@ def speed(
                 shape=shape,
                 num_layers=layers,
                 batches=options.read_numbers("--batches", batches),
-                lengths=options.read_numbers("--seen", seen),
-                num_tokens=tokens,
-                num_rounds=rounds,
+                lengths=options.read_numbers(
+                    "--seen", seen or ("512,2048" if quick else "512,2048,8192")
+                ),
+                num_tokens=tokens or (32 if quick else 64),
+                num_rounds=rounds or (3 if quick else 5),
                 num_page=page,
-                num_split_rounds=split_rounds,
+                num_split_rounds=(1 if quick else 3) if split_rounds is None else split_rounds,
                 against=tuple(options.split("--against", against)),
                 threads=threads,
                 command=shlex.join(["agentkv", *sys.argv[1:]]),
@@ -210,8 +243,21 @@ def memory(
     model: Model = "nano",
     shape: Shape = None,
     layers: Layers = None,
-    seen: Annotated[str, typer.Option(help="Prompt tokens, separated by commas.")] = "2048,32768",
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded after the prompt.")] = 64,
+    seen: Annotated[
+        str | None,
+        typer.Option(help="Prompt tokens, by commas. [default: 2048,32768; with --quick 512,4096]"),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens decoded after the prompt. [default: 64; with --quick 8]"),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Small sizes, within three minutes on two cores: 8 tokens after 512 and 4,096.",
+        ),
+    ] = False,
     against: Against = "transformers",
     budget: options.Budget = options.BENCH_BUDGET,
     chunk: Annotated[int, typer.Option(min=1, help="Tokens of the prompt read at once.")] = 512,
@@ -225,6 +271,9 @@ def memory(
 
     Each cache is checked first. Then every policy and length, and transformers' DynamicCache, gets
     its own process, which reads a prompt, decodes and reports its peak resident memory.
+
+    A process of llama.cpp reads the same weights from a file and imports neither torch nor
+    transformers. What the other libraries need is in the help of bench speed.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -244,8 +293,10 @@ def memory(
                 settings=settings,
                 shape=shape,
                 num_layers=layers,
-                lengths=options.read_numbers("--seen", seen),
-                num_decoded=tokens,
+                lengths=options.read_numbers(
+                    "--seen", seen or ("512,4096" if quick else "2048,32768")
+                ),
+                num_decoded=tokens or (8 if quick else 64),
                 against=tuple(options.split("--against", against)),
                 threads=threads,
                 command=shlex.join(["agentkv", *sys.argv[1:]]),

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +20,9 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv_tasks.bench.contenders.verify import WrongError
-from agentkv_tasks.bench.memory.episode import Episode, EpisodeError, in_a_process, measured
+from agentkv_tasks.bench.memory.episode import Episode, measured
 from agentkv_tasks.bench.memory.measure import Bench, run_bench
+from agentkv_tasks.bench.memory.process import EpisodeError, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import table
 
@@ -158,7 +161,46 @@ class _Kills:
 @pytest.mark.slow
 def test_a_process_that_was_killed_is_named() -> None:
     with pytest.raises(EpisodeError, match="window, 200 tokens: the process was killed"):
-        in_a_process(_episode("window", threads=_Kills()))
+        in_a_process(measured, _episode("window", threads=_Kills()))
+
+
+@pytest.mark.slow
+def test_a_process_of_llama_cpp_holds_its_own_weights_alone(measure: Measure) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    rows, said = measure("window", against=("llama.cpp",))
+    found = {(row["label"], row["seen"]): row for row in rows}
+    # the heads of the tiny shape have 16 numbers
+    assert "llama.cpp q8_0: left out" in said and "llama.cpp q4_0: left out" in said
+    for label in ("llama.cpp f16", "llama.cpp no-fa"):
+        for seen in (300, 12_000):
+            row = found[label, seen]
+            assert row["kind"] == "llama.cpp" and row["kept_rows"] == seen + 3
+            assert row["live_bytes"] == (seen + 3) * ROW_BYTES // 2  # 16 bits
+            assert row["growth_bytes"] == row["peak_bytes"] - row["loaded_bytes"] > 0
+            # torch alone is larger
+            assert row["loaded_bytes"] < found["transformers", seen]["loaded_bytes"] / 2
+        more = found[label, 12_000]["peak_bytes"] - found[label, 300]["peak_bytes"]
+        assert more > 11_000 * ROW_BYTES // 2
+
+
+def test_what_measures_llama_cpp_imports_neither_torch_nor_transformers() -> None:
+    names = "agentkv.cli, agentkv_tasks.bench.memory.llama_episode"
+    code = f"import sys, {names}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_sizes_that_are_asked_for_stand_before_quick_ones(
+    tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    out = tmp_path / "memory.jsonl"
+    arguments = ["--shape", "tiny", "--policies", "window", "--quick", "--seen", "0"]
+    result = call(*arguments, "--out", str(out))
+    assert "--seen must be 1 or more; found 0" in result.output
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Interrupted, asked for what cannot be, scaled to fit."""
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,11 @@ import torch
 from click.testing import Result
 from rich.progress import Progress
 from torch import Tensor
+from transformers import AutoModelForCausalLM, GPT2Config
 
 import agentkv
 from agentkv.cache.hf.families import describe
+from agentkv.models.find import find_model
 from agentkv_tasks.bench.contenders.contender import Ours, Transformers
 from agentkv_tasks.bench.contenders.models import (
     MOST_BYTES,
@@ -178,6 +182,34 @@ def test_a_mistake_is_answered_before_anything_is_timed(
     assert result.exit_code == 2, result.output
     assert message in result.output and "Traceback" not in result.output
     assert not out.exists()
+
+
+def test_more_tokens_than_a_model_has_positions_are_refused(
+    tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    config = GPT2Config(
+        n_positions=64, n_layer=1, n_embd=12, n_head=1, bos_token_id=None, eos_token_id=None
+    )
+    model: Any = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path / "short")
+    shutil.copy(Path(find_model("nano")) / "tokenizer.json", tmp_path / "short")
+    out = tmp_path / "speed.jsonl"
+    result = call("--model", str(tmp_path / "short"), "--seen", "100", "--out", str(out))
+    assert result.exit_code == 2 and "Traceback" not in result.output
+    assert "has 64 positions, and up to" in " ".join(result.output.split())
+    assert not out.exists()
+
+
+def test_sizes_that_are_asked_for_stand_before_quick_ones(
+    tmp_path: Path, call: Callable[..., Result]
+) -> None:
+    out = tmp_path / "speed.jsonl"
+    sizes = ["--quick", "--seen", "20", "--tokens", "2", "--split-rounds", "0"]
+    result = call(*sizes, "--shape", "tiny", "--policies", "window", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {(row["seen"], row["num_tokens"]) for row in rows} == {(20, 2)}
+    assert {row["num_rounds"] for row in rows} == {3}
 
 
 def test_help_fits_80_columns(call: Callable[..., Result]) -> None:

@@ -90,7 +90,7 @@ def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention
     assert "DynamicCache, eager" in " ".join(said.split())  # wherever the line was wrapped
     assert found["transformers"]["split_parts_ms"]["attention"] > 0
     assert all(row["checked"]["logits"] < 1e-4 for row in rows)
-    assert "quantized-fp8: left out" in said  # it knows no windows
+    assert "transformers fp8: left out" in said  # it knows no windows
 
 
 @pytest.mark.slow
@@ -111,8 +111,8 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
     assert 0 < found["int8"]["checked"]["quantised"] < 0.03
     assert 0.03 < found["nf4"]["checked"]["quantised"] < 0.25
     assert not found["int8"]["split_ms"] and found["int8"]["keeping_share"] is None
-    for name in ("quantized-fp8", "quantized-quanto", "quantized-hqq", "kvpress"):
-        assert any(label.startswith(name) for label in found) or f"{name}: left out" in said
+    for name in ("transformers fp8", "quanto int4", "quanto int8", "hqq int8", "kvpress-snapkv"):
+        assert name in found or f"{name}: left out" in said
 
 
 @pytest.mark.slow
@@ -145,6 +145,16 @@ def test_every_round_reads_a_page_if_asked_to(measure: Measure) -> None:
     rows, said = measure("window", num_split_rounds=0, fresh=True)
     assert all(row["page_ms"] is None and row["page_ratio"] is None for row in rows)
     assert "tokens after those seen" not in " ".join(said.split())
+
+
+def test_rows_say_which_share_of_the_timed_tokens_looked_back(measure: Measure) -> None:
+    rows, said = measure("window", "lookback-int8", num_split_rounds=0)
+    assert [row["look_share"] for row in rows[:2]] == [None, None]
+    # a model with random weights is unsure of every token
+    assert rows[2]["look_share"] == 1.0 and rows[2]["cold_bytes"] > 0 == rows[1]["cold_bytes"]
+    assert "looks: share of the timed tokens that looked back" in " ".join(said.split())
+    rows, said = measure("window", num_split_rounds=0, fresh=True)
+    assert "looks" not in said.splitlines()[0] and "cold:" not in said
 
 
 def test_entries_are_stored_in_the_dtype_that_was_asked_for(measure: Measure) -> None:

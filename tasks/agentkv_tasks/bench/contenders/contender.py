@@ -15,6 +15,7 @@ from torch import Tensor
 from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.policies.policy import Policy
+from agentkv.policies.recall import LookBack
 
 BASELINE = "transformers"
 """Label of the baseline: DynamicCache with SDPA, or eager attention for models without SDPA."""
@@ -135,6 +136,11 @@ class Ours:
         self.cache.reset()
 
     @property
+    def looks_back(self) -> bool:
+        """True if tokens may look back."""
+        return isinstance(self.policy.recall, LookBack)
+
+    @property
     def live_bytes(self) -> int:
         return self.cache.nbytes
 
@@ -184,6 +190,13 @@ class Transformers:
         else:
             self.cache = DynamicCache(config=config)
 
+    def decoded(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the quantized keys and values (B, H, t, D) of each layer of a QuantizedCache,
+        decoded; they are the first t tokens."""
+        for layer in self.cache.layers:
+            keys, values = layer._quantized_keys, layer._quantized_values
+            yield layer._dequantize(keys), layer._dequantize(values)
+
     def feed(self, ids: Tensor) -> Tensor:
         logits: Any = None
         for piece in pieces(ids, self.chunk):
@@ -198,7 +211,10 @@ class Transformers:
         self._held, self.cache = self.cache, None
 
     def resume(self) -> None:
-        self.cache = copy.deepcopy(self._held)
+        # quantized entries are replaced, never written to, and quanto's tensors cannot be copied
+        layers = self._held.layers if self.is_quantised else ()
+        same = [x for layer in layers for x in (layer._quantized_keys, layer._quantized_values)]
+        self.cache = copy.deepcopy(self._held, {id(x): x for x in same})
 
     def release(self) -> None:
         self.cache = None
@@ -245,8 +261,9 @@ def stored_bytes(cache: Any) -> int:
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
-            inner = [getattr(value, name) for name in ("_data", "_scale") if hasattr(value, name)]
             # tensors of optimum-quanto consist of other tensors
+            names = ("_data", "_scale", "_shift")
+            inner = [getattr(value, name) for name in names if hasattr(value, name)]
             yield from _tensors(inner) if inner else (value,)
         elif isinstance(value, list | tuple):
             yield from _tensors(value)

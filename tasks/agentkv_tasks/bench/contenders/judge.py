@@ -7,6 +7,7 @@ size, V entries of the vocabulary.
 """
 
 import weakref
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,15 +23,21 @@ ATTENTION = "agentkv-bench-judge"
 Kept = list[list[list[Tensor]]]
 """Positions still stored, per layer, sequence and KV head, as `Cache.kept` returns them."""
 
+Stored = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""New keys and values -> the same as a cache stores them."""
+
 
 class Judge:
     """Reads the same tokens as a cache and hides the entries that the cache has evicted.
 
     Args:
         plain: model whose weights are shared; it is not changed.
+        as_stored: new keys and values (B, H, n, D) -> the same as the cache stores them, before any
+            token reads them; None: unchanged.
     """
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: Any, as_stored: Stored | None = None) -> None:
+        self._as_stored = as_stored
         # transformers never forgets a registered function; the model must not stay alive with it
         attend = weakref.WeakMethod(self._attend)
         AttentionInterface.register(ATTENTION, partial(_attend_through, attend))
@@ -80,6 +87,28 @@ class Judge:
                     rows[:, places] = theirs[0].to(rows.dtype)
         return worst
 
+    def take_decoded(self, decoded: Iterable[tuple[Tensor, Tensor]]) -> float:
+        """Replace the first entries of every layer by decoded ones.
+
+        Args:
+            decoded: keys and values (B, H, t, D) of the first t tokens, of each layer.
+
+        Returns:
+            The largest distance of a head's keys or values from the entries here, as a share of
+            their norm.
+        """
+        worst = 0.0
+        layers: Any = self._cache.layers
+        for own, read_back in zip(layers, decoded, strict=True):
+            for mine, theirs in zip((own.keys, own.values), read_back, strict=True):
+                first = mine[:, :, : theirs.shape[2]]  # a view
+                before, found = first.double(), theirs.double()
+                norms = before.norm(dim=(2, 3)).clamp(min=torch.finfo(torch.float32).tiny)
+                distances = (found - before).norm(dim=(2, 3)) / norms
+                worst = max(worst, float(distances.max()))
+                first.copy_(theirs)
+        return worst
+
     def _attend(
         self,
         module: Any,
@@ -93,6 +122,11 @@ class Judge:
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         num_new, num_all = query.shape[2], key.shape[2]
+        if self._as_stored is not None:
+            # views into the cache
+            new = key[:, :, num_all - num_new :], value[:, :, num_all - num_new :]
+            for mine, theirs in zip(new, self._as_stored(*new), strict=True):
+                mine.copy_(theirs)
         place = torch.arange(num_all, device=query.device)
         behind = place[num_all - num_new :, None] - place
         visible = behind >= 0

@@ -4,13 +4,17 @@ import contextlib
 import copy
 import importlib
 import importlib.util
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.contenders.contender import (
     BASELINE,
     Contender,
@@ -19,18 +23,51 @@ from agentkv_tasks.bench.contenders.contender import (
     rows_of,
     stored_bytes,
 )
+from agentkv_tasks.bench.contenders.llama_context import VARIANTS
 from agentkv_tasks.bench.contenders.models import twin
 from agentkv_tasks.bench.errors import BenchError
 
 AGAINST = (BASELINE, "static", "quantized", "kvpress", "llama.cpp")
 """Values of `--against`."""
 
-_BACKENDS = {
-    "fp8": "transformers",
-    "quanto": "optimum.quanto",
-    "hqq": "hqq",
-}
-"""Backends of transformers' QuantizedCache, and the module that each needs."""
+_ALONG_0: Mapping[str, int] = {"axis_key": 0, "axis_value": 0}
+_ALONG_1: Mapping[str, int] = {"axis_key": 1, "axis_value": 1}
+_QUANTIZED: Mapping[str, tuple[str, str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "transformers fp8": ("transformers", "transformers", {"backend": "fp8"}),
+        "quanto int4": (
+            "optimum.quanto",
+            "optimum-quanto",
+            {"backend": "quanto", "nbits": 4, **_ALONG_0},
+        ),
+        "quanto int8": (
+            "optimum.quanto",
+            "optimum-quanto",
+            {"backend": "quanto", "nbits": 8, **_ALONG_0},
+        ),
+        "hqq int4": ("hqq", "hqq", {"backend": "hqq", "nbits": 4, **_ALONG_1}),
+        "hqq int8": ("hqq", "hqq", {"backend": "hqq", "nbits": 8, **_ALONG_1}),
+    }
+)
+"""Contenders with transformers' QuantizedCache: the module that each needs, its package, and its
+parameters. Axes are those that transformers' documentation recommends ("KV cache strategies"), the
+rest has its defaults."""
+
+PRESSED = "kvpress-snapkv"
+"""Label of kvpress."""
+
+LABELS = (BASELINE, "static", *_QUANTIZED, PRESSED, *VARIANTS)
+"""Labels of all contenders of other libraries."""
+
+_PRESSED: Mapping[str, Any] = MappingProxyType(
+    {
+        "press": "SnapKVPress",
+        "window_size": 32,
+        "compression_interval": 64,
+        "hidden_states_buffer_size": 64,
+    }
+)
+"""Parameters of kvpress, without the budget."""
 
 
 def others(
@@ -42,47 +79,68 @@ def others(
         plain: unmodified model with transformers' own attention.
         budget: entries per head for kvpress, which takes a number only.
     """
-    found: list[Contender] = [Transformers(BASELINE, plain, chunk)]
+    found: list[Contender] = []
     missing: list[str] = []
-    if "static" in against:
-        found.append(Transformers("static", plain, chunk, {"cache": "StaticCache"}))
-    if "quantized" in against:
-        for backend, module in _BACKENDS.items():
-            label = f"quantized-{backend}"
-            if not _is_here(module):
-                missing.append(f"{label}: left out, {module} is not installed")
-                continue
-            try:
-                parameters: dict[str, Any] = {"cache": "QuantizedCache", "backend": backend}
-                found.append(Transformers(label, plain, chunk, parameters))
-            except (ImportError, ValueError, TypeError) as error:
-                missing.append(f"{label}: left out, {' '.join(str(error).split())}")
-    if "kvpress" in against:
-        if not _is_here("kvpress"):
-            missing.append("kvpress: left out, it is not installed")
-        elif not isinstance(budget, int):
-            missing.append(f"kvpress: left out, it needs a number as budget, not {budget!r}")
-        else:
-            parameters = {
-                "press": "SnapKVPress",
-                "window_size": 32,
-                "target_size": budget,
-                "compression_interval": 64,
-                "hidden_states_buffer_size": 64,
-            }
-            try:
-                found.append(
-                    Pressed(
-                        "kvpress-snapkv", twin(plain, plain.config._attn_implementation), parameters
-                    )
-                )
-            except (ImportError, AttributeError) as error:
-                missing.append(f"kvpress: left out, {' '.join(str(error).split())}")
+    for label, make in _in_torch(against, plain, chunk, budget).items():
+        try:
+            found.append(make())
+        except _REFUSED as error:
+            missing.append(f"{label}: left out, {_in_one_line(error)}")
     if "llama.cpp" in against:
         own, left_out = _of_llama_cpp(plain)
         found += own
         missing += left_out
     return found, missing
+
+
+def other(
+    label: str, against: tuple[str, ...], plain: Any, *, chunk: int, budget: int | str | None
+) -> Contender:
+    """Make one contender that `others` has made from the same arguments, but none of llama.cpp."""
+    return _in_torch(against, plain, chunk, budget)[label]()
+
+
+_REFUSED = (ImportError, AttributeError, ValueError, TypeError, RuntimeError, OSError)
+"""What other libraries raise where they do not fit the model or the machine."""
+
+
+def _in_torch(
+    against: tuple[str, ...], plain: Any, chunk: int, budget: int | str | None
+) -> dict[str, Callable[[], Contender]]:
+    """Return what makes each requested contender that runs the model in torch, by label."""
+    makers: dict[str, Callable[[], Contender]] = {
+        BASELINE: partial(Transformers, BASELINE, plain, chunk)
+    }
+    if "static" in against:
+        makers["static"] = partial(Transformers, "static", plain, chunk, {"cache": "StaticCache"})
+    if "quantized" in against:
+        makers |= {label: partial(_quantized, label, plain, chunk) for label in _QUANTIZED}
+    if "kvpress" in against:
+        makers[PRESSED] = partial(_pressed, plain, budget)
+    return makers
+
+
+def _quantized(label: str, plain: Any, chunk: int) -> Contender:
+    module, package, parameters = _QUANTIZED[label]
+    if not _is_here(module):
+        raise BenchError(f"{module} is not installed; pip install {package}")
+    made = Transformers(label, plain, chunk, {"cache": "QuantizedCache", **parameters})
+    # what a backend lacks on this machine is often seen only when it decodes
+    shape = describe(plain).layers[0]
+    layer, some = made.cache.layers[0], torch.ones(1, shape.num_heads, 64, shape.head_dim)
+    some = some.to(plain.device, plain.dtype)
+    for _ in range(2):
+        layer.update(some, some)
+    return made
+
+
+def _pressed(plain: Any, budget: int | str | None) -> Contender:
+    if not _is_here("kvpress"):
+        raise BenchError("it is not installed; pip install kvpress")
+    if not isinstance(budget, int):
+        raise BenchError(f"it needs a number as budget, not {budget!r}")
+    model = twin(plain, plain.config._attn_implementation)
+    return Pressed(PRESSED, model, {**_PRESSED, "target_size": budget})
 
 
 def _of_llama_cpp(plain: Any) -> tuple[list[Contender], list[str]]:
@@ -91,20 +149,25 @@ def _of_llama_cpp(plain: Any) -> tuple[list[Contender], list[str]]:
     if not (_is_here("llama_cpp") and _is_here("gguf")):
         needs = "llama-cpp-python and gguf are not installed; pip install 'agentkv-web[llama-cpp]'"
         return [], [f"llama.cpp: left out, {needs}"]
-    from agentkv_tasks.bench.contenders.llama_cpp import VARIANTS, LlamaCpp, Weights
+    from agentkv_tasks.bench.contenders.llama_cpp import LlamaCpp, weights_of
 
     found: list[Contender] = []
     missing: list[str] = []
     try:
-        weights = Weights(plain)
-    except (BenchError, ImportError, OSError, RuntimeError) as error:
-        return [], [f"llama.cpp: left out, {' '.join(str(error).split())}"]
-    for label, variant in VARIANTS.items():
+        weights = weights_of(plain)
+    except _REFUSED as error:
+        return [], [f"llama.cpp: left out, {_in_one_line(error)}"]
+    for label in VARIANTS:
         try:
-            found.append(LlamaCpp(label, plain, weights, variant))
+            found.append(LlamaCpp(label, plain, weights))
         except BenchError as error:
             missing.append(f"{label}: left out, {error}")
     return found, missing
+
+
+def _in_one_line(error: Exception) -> str:
+    # compilers say much
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
 def _is_here(module: str) -> bool:

@@ -13,7 +13,7 @@ from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import find_model, half_dtype
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.models import SHAPES, Loaded, build, load, most_positions, twin
-from agentkv_tasks.bench.contenders.others import AGAINST, others
+from agentkv_tasks.bench.contenders.others import AGAINST, LABELS, others
 from agentkv_tasks.bench.contenders.verify import NUM_STEPS, check_path
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import device_of, dtype_name
@@ -42,7 +42,7 @@ def check_choice(
         if name not in AGAINST:
             raise BenchError(f"--against {name!r} is unknown; known: {', '.join(AGAINST)}")
     for policy in settings.policies:
-        if policy.row_name in AGAINST:
+        if policy.row_name in LABELS:
             raise BenchError(
                 f"{policy.row_name} names another contender; give the policy another label"
             )

@@ -1,24 +1,17 @@
-"""One episode in its own process, with its memory."""
+"""One episode of a cache in torch, with its memory."""
 
 import gc
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from agentkv.config import PolicySettings, RunSettings
 from agentkv_tasks.bench.contenders.contender import Contender
-from agentkv_tasks.bench.contenders.others import others
+from agentkv_tasks.bench.contenders.others import other
 from agentkv_tasks.bench.contenders.prepare import load_model, make_ours, random_ids
 from agentkv_tasks.bench.host import threads_of_torch
+from agentkv_tasks.bench.memory.process import MemoryUse
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
-
-
-class EpisodeError(RuntimeError):
-    """A process was killed before it could report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,36 +29,6 @@ class Episode:
     seen: int
     num_decoded: int
     threads: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
-    """Memory of an episode, with the field names of `MemoryRow`."""
-
-    measured: Literal["process", "device"]
-    loaded_bytes: int
-    peak_bytes: int
-    live_bytes: int
-    cache_peak_bytes: int | None
-    resident_bytes: int
-    kept_rows: float
-
-
-def in_a_process(episode: Episode) -> MemoryUse:
-    """Run an episode in a new process that does nothing else.
-
-    Raises:
-        EpisodeError: the process was killed, for example because memory ran out.
-    """
-    spawn = multiprocessing.get_context("spawn")  # a fork would inherit memory
-    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        try:
-            return pool.submit(measured, episode).result()
-        except BrokenProcessPool:
-            raise EpisodeError(
-                f"{episode.label}, {episode.seen} tokens: the process was killed, probably because "
-                "memory ran out; lower --seen or --layers"
-            ) from None
 
 
 def measured(episode: Episode) -> MemoryUse:
@@ -111,5 +74,6 @@ def _contender(episode: Episode, plain: object) -> Contender:
     settings = episode.settings
     if episode.chosen is not None:
         return make_ours(settings, [episode.chosen], plain)[0]
-    found, _ = others(episode.against, plain, chunk=settings.chunk, budget=settings.budget)
-    return next(each for each in found if each.label == episode.label)
+    return other(
+        episode.label, episode.against, plain, chunk=settings.chunk, budget=settings.budget
+    )

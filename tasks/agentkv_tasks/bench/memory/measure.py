@@ -1,8 +1,10 @@
 """`agentkv bench memory`: peak memory of whole processes with checked caches."""
 
 import gc
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import tempfile
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,22 @@ from rich.text import Text
 from agentkv.config import RunSettings
 from agentkv.files import append_line, require_file
 from agentkv_tasks.bench.contenders.contender import Contender
+from agentkv_tasks.bench.contenders.gguf_file import write_gguf
+from agentkv_tasks.bench.contenders.llama_cpp import sizes_of
 from agentkv_tasks.bench.contenders.prepare import (
     check_choice,
     check_contenders,
     load_model,
     make_contenders,
     num_checked,
+    random_ids,
 )
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, require_memory, threads_of_torch
-from agentkv_tasks.bench.memory.episode import Episode, in_a_process
+from agentkv_tasks.bench.memory import episode, llama_episode
+from agentkv_tasks.bench.memory.episode import Episode
+from agentkv_tasks.bench.memory.llama_episode import LlamaEpisode
+from agentkv_tasks.bench.memory.process import MemoryUse, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import table
 from agentkv_tasks.bench.tables import print_results
@@ -70,11 +78,6 @@ def check(bench: Bench) -> None:
     check_choice(
         bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
     )
-    if "llama.cpp" in bench.against:
-        raise BenchError(
-            "--against llama.cpp: its process would hold the weights twice, once for transformers; "
-            "bench speed compares with it"
-        )
     if not bench.lengths or min(bench.lengths) < 1:
         raise BenchError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
     require_file(bench.out)
@@ -117,57 +120,81 @@ def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What is known of contenders that were checked."""
+
+    about: Mapping[str, Any]
+    """Fields that all rows share."""
+    known: Mapping[str, Mapping[str, Any]]
+    """Fields of each contender, by label."""
+    distances: Mapping[str, Mapping[str, float]]
+    """Distances found by the checks, by label."""
+    of_llama: LlamaEpisode | None
+    """Task of a contender of llama.cpp with the longest prompt; None without such contenders."""
+
+
 def _measure(bench: Bench, console: Console, progress: Progress, rows: list[MemoryRow]) -> None:
     """Measure, and add each row to `rows` and to the file."""
-    about, labels, checked = _checked(bench, console, progress)
-    # the processes need the memory of the device
-    gc.collect()
-    torch.cuda.empty_cache()
-    policies = {chosen.row_name: chosen for chosen in bench.settings.policies}
-    bar = progress.add_task("", total=len(bench.lengths) * len(labels))
-    shortest: dict[str, MemoryRow] = {}
-    for seen in sorted(bench.lengths):
-        for label, known in labels.items():
-            progress.update(bar, description=f"{label}, {seen} tokens")
-            use = in_a_process(
-                Episode(
-                    settings=bench.settings,
-                    shape=bench.shape,
-                    num_layers=bench.num_layers,
-                    num_positions=bench.most_tokens,
+    with tempfile.TemporaryDirectory(prefix="agentkv-") as folder:
+        found = _checked(bench, Path(folder) / "model.gguf", console, progress)
+        # the processes need the memory of the device
+        gc.collect()
+        torch.cuda.empty_cache()
+        bar = progress.add_task("", total=len(bench.lengths) * len(found.known))
+        shortest: dict[str, MemoryRow] = {}
+        for seen in sorted(bench.lengths):
+            for label in found.known:
+                progress.update(bar, description=f"{label}, {seen} tokens")
+                use = _use(bench, found, label, seen)
+                growth, base = use.peak_bytes - use.loaded_bytes, shortest.get(label)
+                row = MemoryRow(
                     label=label,
-                    chosen=policies.get(label),
-                    against=bench.against,
                     seen=seen,
                     num_decoded=bench.num_decoded,
-                    threads=bench.threads,
+                    growth_bytes=growth,
+                    ratio=use.peak_bytes / base.peak_bytes if base else 1.0,
+                    growth_ratio=growth / base.growth_bytes if base and base.growth_bytes else 1.0,
+                    checked=found.distances[label],
+                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    **found.known[label],
+                    **asdict(use),
+                    **found.about,
                 )
-            )
-            growth, base = use.peak_bytes - use.loaded_bytes, shortest.get(label)
-            row = MemoryRow(
-                label=label,
-                seen=seen,
-                num_decoded=bench.num_decoded,
-                growth_bytes=growth,
-                ratio=use.peak_bytes / base.peak_bytes if base else 1.0,
-                growth_ratio=growth / base.growth_bytes if base and base.growth_bytes else 1.0,
-                checked=checked[label],
-                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                **known,
-                **asdict(use),
-                **about,
-            )
-            shortest.setdefault(label, row)
-            _write(bench, row, is_first=not rows)
-            rows.append(row)
-            progress.advance(bar)
+                shortest.setdefault(label, row)
+                _write(bench, row, is_first=not rows)
+                rows.append(row)
+                progress.advance(bar)
 
 
-def _checked(
-    bench: Bench, console: Console, progress: Progress
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, dict[str, float]]]:
-    """Check the contenders. Return the fields that all rows share, the fields of each contender by
-    label, and the distances found by label. The model is freed at the end."""
+def _use(bench: Bench, found: _Checked, label: str, seen: int) -> MemoryUse:
+    """Run an episode of a contender in a new process. Raises EpisodeError."""
+    if found.known[label]["kind"] == "llama.cpp":
+        longest = found.of_llama
+        assert longest is not None
+        task = replace(longest, label=label, prompt=longest.prompt[:seen])
+        return in_a_process(llama_episode.measured, task)
+    policies = {chosen.row_name: chosen for chosen in bench.settings.policies}
+    return in_a_process(
+        episode.measured,
+        Episode(
+            settings=bench.settings,
+            shape=bench.shape,
+            num_layers=bench.num_layers,
+            num_positions=bench.most_tokens,
+            label=label,
+            chosen=policies.get(label),
+            against=bench.against,
+            seen=seen,
+            num_decoded=bench.num_decoded,
+            threads=bench.threads,
+        ),
+    )
+
+
+def _checked(bench: Bench, model_file: Path, console: Console, progress: Progress) -> _Checked:
+    """Check the contenders. The model is freed at the end, and for llama.cpp it is in
+    `model_file`."""
     settings = bench.settings
     with threads_of_torch(bench.threads), torch.inference_mode():
         loaded = load_model(
@@ -196,7 +223,20 @@ def _checked(
             "commit": started_at,
             "command": bench.command,
         }
-        return about, _known(contenders), checked
+        of_llama = None
+        if any(each.kind == "llama.cpp" for each in contenders):
+            write_gguf(loaded.model, model_file)
+            prompt = random_ids(loaded.model, 1, max(bench.lengths))
+            of_llama = LlamaEpisode(
+                label="",
+                path=model_file,
+                sizes=sizes_of(loaded.model),
+                prompt=array("i", prompt[0].tolist()),
+                chunk=settings.chunk,
+                num_decoded=bench.num_decoded,
+                num_threads=torch.get_num_threads(),
+            )
+        return _Checked(about, _known(contenders), checked, of_llama)
 
 
 def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ class MemoryRow(BenchRow):
 
     label: str
     kind: str
-    """Library of the cache: agentkv, transformers or kvpress."""
+    """Library of the cache: agentkv, transformers, kvpress or llama.cpp."""
     parameters: Mapping[str, Any]
     """All parameters, and the budget."""
     model: str
@@ -35,7 +35,8 @@ class MemoryRow(BenchRow):
     measured: str
     """`process`: resident memory; `device`: memory of the CUDA allocator."""
     loaded_bytes: int
-    """Memory before the episode: the model, after it has read one token without a cache."""
+    """Memory before the episode: the model, after it has read one token. A process of llama.cpp
+    holds the model of its file, and no torch."""
     peak_bytes: int
     """Peak memory during the episode."""
     growth_bytes: int
@@ -45,7 +46,7 @@ class MemoryRow(BenchRow):
     growth_ratio: float
     """Growth relative to the same cache's growth at the shortest length."""
     live_bytes: int
-    """Storage of the cache at the end."""
+    """Storage of the cache at the end, without its cold tier."""
     cache_peak_bytes: int | None
     """Peak storage of the cache; None if the cache does not report it."""
     resident_bytes: int

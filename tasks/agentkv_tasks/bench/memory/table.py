@@ -13,9 +13,12 @@ from agentkv_tasks.report.summary import human_bytes
 _CAPTION = (
     "{model}, {device}, {dtype}, {threads}. peak: {measured} while a process reads the tokens in "
     "chunks of {chunk} and decodes {decoded}; every line has its own process. growth: beyond the "
-    "{loaded} of the loaded model. x: relative to the same cache at {shortest} tokens. cache: "
-    "storage at the end. at most: storage at any moment (unknown for transformers' caches)."
+    "{loaded} of the loaded model{alone}. x: relative to the same cache at {shortest} tokens. "
+    "cache: storage at the end. at most: storage at any moment (unknown for other libraries' "
+    "caches)."
 )
+
+_ALONE = " (for llama.cpp without torch and transformers)"
 
 _MEASURED = {
     "process": "resident memory",
@@ -36,6 +39,7 @@ def table(rows: Sequence[MemoryRow]) -> Table:
         chunk=first.settings["chunk"],
         decoded=first.num_decoded,
         loaded=f"{human_bytes(loaded[0])} to {human_bytes(loaded[-1])}",
+        alone=_ALONE * any(row.kind == "llama.cpp" for row in rows),
         shortest=min(row.seen for row in rows),
     )
     columns = ("peak", "x", "growth", "x", "cache", "at most", "tokens")

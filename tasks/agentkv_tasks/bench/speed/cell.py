@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class Timed:
     contender: Contender
     prefill_seconds: float
     live_bytes: int
+    cold_bytes: int
     kept_rows: float
     checked: dict[str, float]
     attention: str
@@ -84,6 +86,8 @@ class Timed:
     allocator_bytes: int | None = None
     pages: list[float] = field(default_factory=list)
     """Seconds of reading a page, per round."""
+    look_shares: list[float] = field(default_factory=list)
+    """Share of the timed tokens that looked back, per round; empty for caches that do not."""
     page_ratios: list[float] = field(default_factory=list)
     """The same relative to the baseline's."""
     splits: list[dict[str, float]] = field(default_factory=list)
@@ -129,7 +133,9 @@ class Timed:
             page_ms=1e3 * percentile(self.pages, 0.5) if self.pages else None,
             page_ratio=percentile(self.page_ratios, 0.5) if self.page_ratios else None,
             prefill_seconds=self.prefill_seconds,
+            look_share=fmean(self.look_shares) if self.look_shares else None,
             live_bytes=self.live_bytes,
+            cold_bytes=self.cold_bytes,
             peak_bytes=self.peak_bytes,
             allocator_bytes=self.allocator_bytes,
             kept_rows=self.kept_rows,
@@ -199,6 +205,7 @@ def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
     num_split = min(len(timed.splits) for timed in found if parts_of(timed.decoding))
     for timed in found:
         del timed.rounds[num_whole:], timed.pages[num_whole:], timed.splits[num_split:]
+        del timed.look_shares[num_whole:]
         for mine, base in zip(timed.rounds, found[0].rounds, strict=True):
             timed.ratios.append(percentile(mine, 0.5) / percentile(base, 0.5))
             timed.whole_ratios.append(sum(mine) / sum(base))
@@ -213,13 +220,20 @@ def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tenso
     logits: list[Tensor] = []
     contender.begin(cell.ids.shape[1], cell.ids.shape[0])
     seconds = clock.seconds(lambda: logits.append(contender.feed(cell.prompt)))
-    bytes_held, rows_held, way = contender.live_bytes, contender.num_rows, contender.decoding
-    attention = _attention(contender)
+    timed = Timed(
+        contender,
+        prefill_seconds=seconds,
+        live_bytes=contender.live_bytes,
+        cold_bytes=contender.cache.cold_nbytes if isinstance(contender, Ours) else 0,
+        kept_rows=contender.num_rows,
+        checked={},
+        attention=_attention(contender),
+        decoding=contender.decoding,
+    )
     contender.hold()
-    checked: dict[str, float] = {}
     if isinstance(contender, Ours):
-        checked = check_state(contender, cell.ids[:, cell.seen, None])
-    return Timed(contender, seconds, bytes_held, rows_held, checked, attention, way), logits[0]
+        timed.checked = check_state(contender, cell.ids[:, cell.seen, None])
+    return timed, logits[0]
 
 
 def _attention(contender: Contender) -> str:
@@ -240,14 +254,22 @@ def _round(cell: Cell, timed: Timed, clock: Clock) -> list[float]:
     contender.resume()
     for token in cell.warm_up:
         contender.feed(token)
+    num_looks = _num_looks(contender)
     with undisturbed():
         seconds = [clock.seconds(lambda token=token: contender.feed(token)) for token in cell.steps]  # type: ignore[misc]
+    if isinstance(contender, Ours) and contender.looks_back:
+        num_tokens = len(cell.steps) * cell.ids.shape[0]
+        timed.look_shares.append((_num_looks(contender) - num_looks) / num_tokens)
     timed.peak_bytes = contender.peak_bytes
     if device.type == "cuda":
         given = torch.cuda.max_memory_allocated(device) - before
         timed.allocator_bytes = max(given, timed.allocator_bytes or 0)
     contender.release()
     return seconds
+
+
+def _num_looks(contender: Contender) -> int:
+    return contender.cache.num_looks if isinstance(contender, Ours) else 0
 
 
 def _page(cell: Cell, contender: Contender, clock: Clock) -> float:

@@ -17,7 +17,8 @@ class SpeedRow(BenchRow):
     SUMMARY: ClassVar[tuple[str, ...]] = (
         "label", "attention", "decoding", "batch", "seen", "p20_ms", "p50_ms", "p80_ms", "p99_ms",
         "tokens_per_second", "ratio", "ratio_least", "ratio_most", "whole_ratio", "page_ms",
-        "page_ratio", "split_ms", "keeping_share", "live_bytes", "peak_bytes", "kept_rows",
+        "page_ratio", "split_ms", "keeping_share", "look_share", "live_bytes", "cold_bytes",
+        "peak_bytes", "kept_rows",
     )  # fmt: skip
 
     label: str
@@ -77,8 +78,13 @@ class SpeedRow(BenchRow):
     prefill_seconds: float
     """Time of reading the tokens seen, once."""
 
+    look_share: float | None
+    """Share of the timed tokens that looked back; None for caches that do not. The tokens are
+    random, and where a model is unsure of them, alarms are more frequent than in text."""
     live_bytes: int
-    """Storage of the cache before the first step."""
+    """Storage of the cache before the first step, without its cold tier."""
+    cold_bytes: int
+    """Storage of its cold tier at that time; 0 without one."""
     peak_bytes: int | None
     """Peak storage of the cache since the first token; None if the cache does not report it."""
     allocator_bytes: int | None
@@ -92,7 +98,7 @@ class SpeedRow(BenchRow):
     """Load of the machine over a minute, before and after the rounds; empty if unknown."""
     threads: int = 1
     command: str = ""
-    schema: int = 4
+    schema: int = 5
 
 
 def speed_file(path: Path, *, fresh: bool) -> RowFile[SpeedRow]:

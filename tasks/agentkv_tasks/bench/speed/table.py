@@ -42,6 +42,10 @@ _PAGES = (
     " page: ms to read {tokens} tokens after those seen, median over the rounds. x: relative to "
     "{baseline} in the same round, median."
 )
+_LOOKS = (
+    " cold: storage of the cold tier. looks: share of the timed tokens that looked back; they are "
+    "random, and a model is unsure of them, so an alarm goes off more often than in text."
+)
 _BATCHES = "Tokens per second of all sequences of a batch, by batch."
 
 
@@ -138,10 +142,17 @@ def _splits(rows: Sequence[SpeedRow]) -> Table:
 
 
 def _storage(rows: Sequence[SpeedRow]) -> Table:
-    """Return storage, and the time of pages if any were read."""
+    """Return storage, looks if any cache looks back, and the time of pages if any were read."""
     num_page = rows[0].num_page
     pages = _PAGES.format(tokens=num_page, baseline=BASELINE) if num_page else ""
-    table = _empty_table(_STORAGE + pages, "cache", "peak", *(["page", "x"] if num_page else []))
+    looks_back = any(row.look_share is not None for row in rows)
+    table = _empty_table(
+        _STORAGE + _LOOKS * looks_back + pages,
+        "cache",
+        "peak",
+        *(["cold", "looks"] if looks_back else []),
+        *(["page", "x"] if num_page else []),
+    )
     for row in _by_length(rows, table):
         times = [_ms(row.page_ms)] if row.page_ms is not None else ["-"]
         times += [f"{row.page_ratio:.2f}"] if row.page_ratio is not None else ["-"]
@@ -149,9 +160,16 @@ def _storage(rows: Sequence[SpeedRow]) -> Table:
             *_head(row),
             human_bytes(row.live_bytes),
             human_bytes(row.peak_bytes),
+            *(_looks(row) if looks_back else []),
             *(times if num_page else []),
         )
     return table
+
+
+def _looks(row: SpeedRow) -> tuple[str, str]:
+    if row.look_share is None:
+        return "-", "-"
+    return human_bytes(row.cold_bytes), f"{100 * row.look_share:.0f}%"
 
 
 def _batches(rows: Sequence[SpeedRow]) -> Table:
