@@ -34,7 +34,7 @@ from agentkv_tasks.bench.memory.episode import Episode
 from agentkv_tasks.bench.memory.llama_episode import LlamaEpisode
 from agentkv_tasks.bench.memory.process import MemoryUse, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
-from agentkv_tasks.bench.memory.table import table
+from agentkv_tasks.bench.memory.table import figures, table
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.provenance import commit
 
@@ -114,6 +114,7 @@ def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
         rows,
         bench.out,
         tables=shown,
+        figures=figures(rows) if rows else (),
         interrupted=ended is not None,
         resume="",
     )
