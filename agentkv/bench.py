@@ -30,7 +30,7 @@ Against = Annotated[
     str,
     typer.Option(
         help="Further contenders: static, quantized (fp8, and quanto and HQQ in 4 and 8 bits), "
-        "kvpress, llama.cpp."
+        "kvpress, llama.cpp; or single ones of these by their labels, such as 'hqq int4'."
     ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]

@@ -144,6 +144,14 @@ def test_without_its_packages_each_is_left_out_in_one_line(
     assert "kvpress-snapkv: left out, it is not installed; pip install kvpress" in lines
 
 
+def test_a_single_contender_is_asked_for_by_its_label(plain: Any) -> None:
+    against = ("transformers fp8", "llama.cpp f16")
+    found, missing = others(against, plain, chunk=64, budget=None)
+    lines = " ".join([*(each.label for each in found), *missing])
+    assert "transformers fp8" in lines and "llama.cpp" in lines
+    assert "hqq" not in lines and "q8_0" not in lines and "static" not in lines
+
+
 def test_what_a_library_refuses_is_said_in_its_words(plain: Any) -> None:
     pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
     _, missing = others(("quantized",), plain, chunk=64, budget=None)

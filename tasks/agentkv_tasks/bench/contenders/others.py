@@ -5,7 +5,7 @@ import copy
 import importlib
 import importlib.util
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from agentkv_tasks.bench.contenders.models import twin
 from agentkv_tasks.bench.errors import BenchError
 
 AGAINST = (BASELINE, "static", "quantized", "kvpress", "llama.cpp")
-"""Values of `--against`."""
+"""Values of `--against`, beside single `LABELS`."""
 
 _ALONG_0: Mapping[str, int] = {"axis_key": 0, "axis_value": 0}
 _ALONG_1: Mapping[str, int] = {"axis_key": 1, "axis_value": 1}
@@ -86,8 +86,9 @@ def others(
             found.append(make())
         except _REFUSED as error:
             missing.append(f"{label}: left out, {_in_one_line(error)}")
-    if "llama.cpp" in against:
-        own, left_out = _of_llama_cpp(plain)
+    labels = [label for label in VARIANTS if {"llama.cpp", label} & set(against)]
+    if labels:
+        own, left_out = _of_llama_cpp(plain, labels)
         found += own
         missing += left_out
     return found, missing
@@ -113,9 +114,10 @@ def _in_torch(
     }
     if "static" in against:
         makers["static"] = partial(Transformers, "static", plain, chunk, {"cache": "StaticCache"})
-    if "quantized" in against:
-        makers |= {label: partial(_quantized, label, plain, chunk) for label in _QUANTIZED}
-    if "kvpress" in against:
+    for label in _QUANTIZED:
+        if {"quantized", label} & set(against):
+            makers[label] = partial(_quantized, label, plain, chunk)
+    if {"kvpress", PRESSED} & set(against):
         makers[PRESSED] = partial(_pressed, plain, budget)
     return makers
 
@@ -143,7 +145,7 @@ def _pressed(plain: Any, budget: int | str | None) -> Contender:
     return Pressed(PRESSED, model, {**_PRESSED, "target_size": budget})
 
 
-def _of_llama_cpp(plain: Any) -> tuple[list[Contender], list[str]]:
+def _of_llama_cpp(plain: Any, labels: Iterable[str]) -> tuple[list[Contender], list[str]]:
     """Make the contenders of llama.cpp, which share their weights, and a line for each that is
     missing."""
     if not (_is_here("llama_cpp") and _is_here("gguf")):
@@ -157,7 +159,7 @@ def _of_llama_cpp(plain: Any) -> tuple[list[Contender], list[str]]:
         weights = weights_of(plain)
     except _REFUSED as error:
         return [], [f"llama.cpp: left out, {_in_one_line(error)}"]
-    for label in VARIANTS:
+    for label in labels:
         try:
             found.append(LlamaCpp(label, plain, weights))
         except BenchError as error:

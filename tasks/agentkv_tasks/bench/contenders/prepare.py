@@ -39,8 +39,9 @@ def check_choice(
             raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
         find_model(settings.model)
     for name in against:
-        if name not in AGAINST:
-            raise BenchError(f"--against {name!r} is unknown; known: {', '.join(AGAINST)}")
+        if name not in (*AGAINST, *LABELS):
+            known = ", ".join(dict.fromkeys([*AGAINST, *LABELS]))
+            raise BenchError(f"--against {name!r} is unknown; known: {known}")
     for policy in settings.policies:
         if policy.row_name in LABELS:
             raise BenchError(
