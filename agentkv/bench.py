@@ -1,7 +1,9 @@
 """The command line of `agentkv bench`; commands import what they need when they run."""
 
+import inspect
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -10,6 +12,8 @@ import typer
 from agentkv import options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from agentkv_tasks.bench.samples.measure import SampleBench
 
 bench = typer.Typer(
@@ -99,7 +103,7 @@ def states(
     prompt: Annotated[int, typer.Option(min=1, help="Tokens read at once before those.")] = 512,
     parts: Annotated[int, typer.Option(help="Parts of the stream, each with its own row.")] = 8,
     world_seed: options.World = 75,
-    text: Annotated[Path | None, typer.Option(help="Text file instead of the world.")] = None,
+    text: TextFile = None,
     out: OutFile = None,
     fresh: Overwrite = False,
     device: options.Device = "auto",
@@ -184,9 +188,7 @@ def speed(
     cache_dtype: CacheDtype = "model",
     device: options.Device = "auto",
     out: OutFile = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
-    ] = False,
+    fresh: FreshOrResume = False,
 ) -> None:
     """Measure decode latency under cache policies, relative to transformers' DynamicCache.
 
@@ -388,9 +390,7 @@ def needle(
     dtype: Dtype = "auto",
     device: options.Device = "auto",
     out: OutFile = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
-    ] = False,
+    fresh: FreshOrResume = False,
 ) -> None:
     """Count how often a model finds facts in a long page, by length and depth.
 
@@ -443,86 +443,86 @@ def needle(
         )
 
 
-@bench.command()
-def ppl(
-    policies: Policies = "full,window,streaming-int8,conf-kv-int8,lookback-int8,int4",
-    sweep: Sweep = None,
-    model: Model = "nano",
-    entries: Entries = 512,
-    match: MatchedBytes = "budget",
-    seen: SeenBefore = None,
-    tokens: ContinuationTokens = 128,
-    samples: Samples = None,
-    quick: SamplesQuick = False,
-    world_seed: options.World = 75,
-    text: TextFile = None,
-    chunk: ReadAtOnce = 32,
-    threads: Threads = None,
-    dtype: Dtype = "auto",
-    cache_dtype: CacheDtype = "auto",
-    device: options.Device = "auto",
-    browser_path: options.Browser = None,
-    out: OutFile = None,
-    fresh: FreshOrResume = False,
+def _samples_command(
+    name: str, policies_by_default: str, measure: "Callable[[SampleBench, Console], object]"
 ) -> None:
+    """Add a benchmark of samples, with the options that all of them have.
+
+    Args:
+        measure: runs the benchmark; its docstring is the help text.
+    """
+
+    @bench.command(name, help=inspect.getdoc(measure))
+    def command(
+        policies: Policies = policies_by_default,
+        sweep: Sweep = None,
+        model: Model = "nano",
+        entries: Entries = 512,
+        match: MatchedBytes = "budget",
+        seen: SeenBefore = None,
+        tokens: ContinuationTokens = 128,
+        samples: Samples = None,
+        quick: SamplesQuick = False,
+        world_seed: options.World = 75,
+        text: TextFile = None,
+        chunk: ReadAtOnce = 32,
+        threads: Threads = None,
+        dtype: Dtype = "auto",
+        cache_dtype: CacheDtype = "auto",
+        device: options.Device = "auto",
+        browser_path: options.Browser = None,
+        out: OutFile = None,
+        fresh: FreshOrResume = False,
+    ) -> None:
+        with options.for_people() as console:
+            from agentkv.config import read_settings
+            from agentkv_tasks.bench.samples.measure import SampleBench
+            from agentkv_tasks.bench.sweep import swept
+
+            settings = read_settings(
+                model=model,
+                policies=tuple(options.split("--policies", policies)),
+                world_seed=world_seed,
+                chunk=chunk,
+                dtype=dtype,
+                cache_dtype=cache_dtype,
+                device=device,
+                browser_path=browser_path,
+            )
+            varied = tuple(swept(settings.policies, sweep or ()))
+            measure(
+                SampleBench(
+                    settings=settings.model_copy(update={"policies": varied}),
+                    lengths=options.read_numbers(
+                        "--seen", seen or ("1024" if quick else "2048,8192")
+                    ),
+                    num_tokens=tokens,
+                    num_samples=samples or (6 if quick else 32),
+                    entries=entries,
+                    match=match,
+                    text=text,
+                    threads=threads,
+                    command=shlex.join(["agentkv", *sys.argv[1:]]),
+                    out=out or options.bench_out(name, world_seed, model),
+                    fresh=fresh,
+                ),
+                console,
+            )
+
+
+def _ppl(samples: "SampleBench", console: "Console") -> None:
     """Measure the perplexity of continuations at equal bytes.
 
     Policies with a budget get the bytes of a window of --entries. The table says which share of the
     gap between that window and a full cache each of them closes. The continuations are replies of
     the solutions of vwa75 in the embedded world, or parts of a text file, the same at all lengths.
     """
-    with options.for_people() as console:
-        from agentkv_tasks.bench.ppl.measure import run_bench
+    from agentkv_tasks.bench.ppl.measure import run_bench
 
-        run_bench(
-            _sample_bench(
-                "ppl",
-                policies=policies,
-                sweep=sweep,
-                model=model,
-                entries=entries,
-                match=match,
-                seen=seen,
-                tokens=tokens,
-                samples=samples,
-                quick=quick,
-                world_seed=world_seed,
-                text=text,
-                chunk=chunk,
-                threads=threads,
-                dtype=dtype,
-                cache_dtype=cache_dtype,
-                device=device,
-                browser_path=browser_path,
-                out=out,
-                fresh=fresh,
-            ),
-            console,
-        )
+    run_bench(samples, console)
 
 
-@bench.command()
-def confidence(
-    policies: Policies = "window,streaming-int8,conf-kv-int8,lookback-int8",
-    sweep: Sweep = None,
-    model: Model = "nano",
-    entries: Entries = 512,
-    match: MatchedBytes = "budget",
-    seen: SeenBefore = None,
-    tokens: ContinuationTokens = 128,
-    samples: Samples = None,
-    quick: SamplesQuick = False,
-    world_seed: options.World = 75,
-    text: TextFile = None,
-    chunk: ReadAtOnce = 32,
-    threads: Threads = None,
-    dtype: Dtype = "auto",
-    cache_dtype: CacheDtype = "auto",
-    device: options.Device = "auto",
-    browser_path: options.Browser = None,
-    out: OutFile = None,
-    fresh: FreshOrResume = False,
-) -> None:
+def _confidence(samples: "SampleBench", console: "Console") -> None:
     """Measure what the confidence in the next token says about what was forgotten.
 
     Every token of the continuations is predicted with the whole past and under each policy. The
@@ -530,87 +530,10 @@ def confidence(
     that a look changes an alarm catches, over its threshold. Under a policy that looks back, every
     token looks. Bytes and continuations are those of `agentkv bench ppl`.
     """
-    with options.for_people() as console:
-        from agentkv_tasks.bench.confidence.measure import run_bench
+    from agentkv_tasks.bench.confidence.measure import run_bench
 
-        run_bench(
-            _sample_bench(
-                "confidence",
-                policies=policies,
-                sweep=sweep,
-                model=model,
-                entries=entries,
-                match=match,
-                seen=seen,
-                tokens=tokens,
-                samples=samples,
-                quick=quick,
-                world_seed=world_seed,
-                text=text,
-                chunk=chunk,
-                threads=threads,
-                dtype=dtype,
-                cache_dtype=cache_dtype,
-                device=device,
-                browser_path=browser_path,
-                out=out,
-                fresh=fresh,
-            ),
-            console,
-        )
+    run_bench(samples, console)
 
 
-def _sample_bench(
-    what: str,
-    *,
-    policies: str,
-    sweep: list[str] | None,
-    model: str,
-    entries: int,
-    match: Literal["budget", "mean"],
-    seen: str | None,
-    tokens: int,
-    samples: int | None,
-    quick: bool,
-    world_seed: int,
-    text: Path | None,
-    chunk: int,
-    threads: int | None,
-    dtype: str,
-    cache_dtype: str,
-    device: str,
-    browser_path: Path | None,
-    out: Path | None,
-    fresh: bool,
-) -> "SampleBench":
-    """Return the settings of a benchmark of samples."""
-    from agentkv.config import read_settings
-    from agentkv_tasks.bench.samples.measure import SampleBench
-    from agentkv_tasks.bench.sweep import swept
-
-    settings = read_settings(
-        model=model,
-        policies=tuple(options.split("--policies", policies)),
-        world_seed=world_seed,
-        chunk=chunk,
-        dtype=dtype,
-        cache_dtype=cache_dtype,
-        device=device,
-        browser_path=browser_path,
-    )
-    if sweep:
-        varied = tuple(swept(settings.policies, sweep))
-        settings = settings.model_copy(update={"policies": varied})
-    return SampleBench(
-        settings=settings,
-        lengths=options.read_numbers("--seen", seen or ("1024" if quick else "2048,8192")),
-        num_tokens=tokens,
-        num_samples=samples or (6 if quick else 32),
-        entries=entries,
-        match=match,
-        text=text,
-        threads=threads,
-        command=shlex.join(["agentkv", *sys.argv[1:]]),
-        out=out or options.bench_out(what, world_seed, model),
-        fresh=fresh,
-    )
+_samples_command("ppl", "full,window,streaming-int8,conf-kv-int8,lookback-int8,int4", _ppl)
+_samples_command("confidence", "window,streaming-int8,conf-kv-int8,lookback-int8", _confidence)

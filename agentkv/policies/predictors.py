@@ -96,9 +96,9 @@ class DistancePreference:
     entries, and the largest of the group counts. Without rotary embedding there are no distances
     to prefer, and m is the mean of the queries as they are.
 
-    Source: TriAttention (arXiv 2604.04921), as its public code computes it where every layer and
-    head keeps entries of its own. That code calibrates the means offline, on a text of its own;
-    here they are those of the last queries of the sequence (our choice).
+    Source: TriAttention (arXiv 2604.04921), in the variant of its public code in which every head
+    selects its own entries. The public code computes the means once, from a calibration text; we
+    compute them from the last queries of the sequence (our choice).
     """
 
     window: int

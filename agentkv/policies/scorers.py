@@ -348,26 +348,10 @@ class AttentionAndRedundancy:
 
 
 @dataclass(frozen=True, slots=True)
-class ByPhase:
-    """Scores as another scorer does, by the last queries of replies and as many of pages.
-
-    The scorer's window holds the last queries of the phase that the model is in, which is reading
-    after a page and writing in a reply. Here the last `window` queries of either phase count alike,
-    whichever came last. A forward of one token belongs to a reply, a forward of several to a page.
-
-    Source: our choice, after the idea of AgentKV (OpenReview s80e8otSxP), which has four phases.
-    """
+class _Around:
+    """A scorer that changes another one, and reads and tracks what the other does."""
 
     of: Scorer
-    """A scorer that reads a window of queries."""
-    phases: ClassVar[tuple[str, str]] = ("written", "read")
-
-    def __post_init__(self) -> None:
-        if self.of.window == 0 or isinstance(self.of, Phased):
-            raise PolicyError(
-                f"phases are told apart by windows of queries, and {type(self.of).__name__} keeps "
-                "none, or one for each already; take a scorer such as snapkv's"
-            )
 
     @property
     def window(self) -> int:
@@ -389,22 +373,44 @@ class ByPhase:
     def segmentwise(self) -> bool:
         return self.of.segmentwise
 
+
+@dataclass(frozen=True, slots=True)
+class ByPhase(_Around):
+    """Scores as another scorer does, by the last queries of replies and as many of pages.
+
+    The scorer's window holds the last queries of the phase that the model is in, which is reading
+    after a page and writing in a reply. Here the last `window` queries of either phase count alike,
+    whichever came last. A forward of one token belongs to a reply, a forward of several to a page.
+
+    The other scorer must read a window of queries.
+
+    Source: our choice, after the idea of AgentKV (OpenReview s80e8otSxP), which has four phases.
+    """
+
+    phases: ClassVar[tuple[str, str]] = ("written", "read")
+
+    def __post_init__(self) -> None:
+        if self.of.window == 0 or isinstance(self.of, Phased):
+            raise PolicyError(
+                f"phases are told apart by windows of queries, and {type(self.of).__name__} keeps "
+                "none, or one for each already; take a scorer such as snapkv's"
+            )
+
     def scores(self, entries: Entries) -> Tensor:
         return self.of.scores(entries)
 
 
 @dataclass(frozen=True, slots=True)
-class BySpan:
+class BySpan(_Around):
     """Multiplies the scores of another scorer by a factor for the span that an entry is in.
 
     Spans are told apart by the first word of their label: an entry of any "page" but the latest
-    gets the factor `left`, an entry of a "reply" the factor `replies`, any other 1.
+    gets the factor `left`, an entry of a "reply" the factor `replies`, any other 1. The other
+    scorer's scores must not be negative.
 
     Source: our choice.
     """
 
-    of: Scorer
-    """A scorer whose scores are not negative, such as snapkv's."""
     left: float
     replies: float
 
@@ -416,26 +422,6 @@ class BySpan:
                 f"{type(self.of).__name__} ranks entries by age without scores, which no factor "
                 "can change; take a scorer such as snapkv's"
             )
-
-    @property
-    def window(self) -> int:
-        return self.of.window
-
-    @property
-    def tracker(self) -> Tracker | None:
-        return self.of.tracker
-
-    @property
-    def by_age(self) -> bool:
-        return False
-
-    @property
-    def comparable(self) -> bool:
-        return self.of.comparable
-
-    @property
-    def segmentwise(self) -> bool:
-        return self.of.segmentwise
 
     def scores(self, entries: Entries) -> Tensor:
         scores, positions = self.of.scores(entries), entries.positions

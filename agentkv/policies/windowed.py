@@ -1,7 +1,6 @@
-"""SnapKV, which scores entries by the attention of the last queries, and policies based on it.
-
-All of them protect the window; the budget includes it.
-"""
+"""Policies that score entries by a window of the last queries: SnapKV and those based on it, which
+protect the window, and those that predict what coming queries attend to. Budgets include what is
+protected."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -26,6 +25,7 @@ from agentkv.policies.options import (
 )
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
+from agentkv.policies.predictors import DistancePreference, ExpectedAttention
 from agentkv.policies.scorers import AttentionAndRedundancy, ByPhase, BySpan, WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
@@ -284,3 +284,83 @@ def critical_ada_snapkv(
     allocator = Adaptive(floor, safeguard)
     selector = TwoStage(0, window, first_stage, epsilon, pooled, gqa, kernel, pool)
     return replace(base, name="critical-ada-snapkv", allocator=allocator, selector=selector)
+
+
+def expected_attention(
+    *,
+    queries: Annotated[
+        int,
+        Help(
+            "Number of last queries whose mean and covariance stand for coming ones (256, the "
+            "buffer of kvpress; it compresses a prompt with all of the prompt's queries)."
+        ),
+    ] = 256,
+    horizon: Annotated[
+        int, Help("Number of coming positions that are averaged over (512, as in kvpress).")
+    ] = 512,
+    sinks: Annotated[
+        int,
+        Help(
+            "Entries kept from the start of the sequence, whose queries do not count (4, as in "
+            "kvpress)."
+        ),
+    ] = 4,
+    epsilon: Annotated[
+        float,
+        Help("Added to the expected attention before the value's norm (0, as in kvpress)."),
+    ] = 0.0,
+    protected: Annotated[
+        int, Help("Newest entries that are never dropped (our choice: 0, as in kvpress).")
+    ] = 0,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the entries to which coming queries would attend if they were like the last ones.
+
+    Source: Expected Attention (arXiv 2510.00636).
+    """
+    gate = Fixed(slack, schedule, interval)
+    scorer = ExpectedAttention(queries, horizon, sinks, epsilon)
+    selector = TopK(sinks, protected)
+    return Policy("expected-attention", gate, Uniform(), scorer, selector, Dense())
+
+
+def triattention(
+    *,
+    queries: Annotated[
+        int,
+        Help(
+            "Number of last queries whose means stand for coming ones (our choice: 256; the "
+            "paper calibrates them offline)."
+        ),
+    ] = 256,
+    horizon: Annotated[
+        int,
+        Help(
+            "Largest of the distances 1, 2, 4, ... to coming positions that are averaged over "
+            "(65,536, as in its code)."
+        ),
+    ] = 65_536,
+    protected: Annotated[
+        int, Help("Newest entries that are never dropped (128, as in its code for vLLM).")
+    ] = 128,
+    slack: Annotated[
+        int,
+        Help(
+            "Entries tolerated above the budget before eviction runs (127: its code compresses "
+            "every 128 tokens)."
+        ),
+    ] = 127,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """Keeps the entries whose keys and distances the queries prefer, by their mean before rotation.
+
+    The public code also keeps the whole prompt; pins do so here.
+
+    Source: TriAttention (arXiv 2604.04921).
+    """
+    gate = Fixed(slack, schedule, interval)
+    scorer, selector = DistancePreference(queries, horizon), TopK(protected=protected)
+    return Policy("triattention", gate, Uniform(), scorer, selector, Dense())

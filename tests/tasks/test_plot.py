@@ -56,9 +56,10 @@ def test_points_that_are_not_finite_are_left_out() -> None:
 
 
 def test_values_over_lengths_end_with_what_their_legend_says() -> None:
-    values = {"full": {4096: 8.0, 512: 1.0}, "window": {512: 1.0}}
-    plot = over_lengths("ms", values, {"full": "8.0 ms"})
+    values = [("full", 4096, 8.0), ("full", 512, 1.0), ("window", 512, 1.0), ("window", 4096, None)]
+    plot = over_lengths("token", "ms", values)
+    assert plot.title == "token, ms"
     assert [tick.label for tick in plot.x_ticks] == ["512", "4,096"]
     full, window = plot.lines
-    assert full.last == "8.0 ms" and window.last == ""
+    assert full.last == "8.00 ms" and window.last == "1.00 ms"
     assert full.end == (plot.right, pytest.approx(plot.top)) and window.end[0] == plot.left

@@ -91,18 +91,18 @@ def describe(model: PreTrainedModel) -> Geometry:
     obstacle = _obstacle(config, kinds)
     if obstacle is not None:
         raise UnsupportedModel(f"this {family} model is not supported: {obstacle}")
-    layers = tuple(
-        LayerShape(
+    shapes = {
+        kind: LayerShape(
             num_heads,
             head_dim,
             window if WINDOWED[kind] else None,
             _frequencies(decoder(model), kind),
         )
-        for kind in kinds
-    )
+        for kind in dict.fromkeys(kinds)
+    }
     return Geometry(
         family=family,
-        layers=layers,
+        layers=tuple(shapes[kind] for kind in kinds),
         num_q_heads=num_q_heads,
         dtype=model.dtype,
         max_positions=config.max_position_embeddings if family == "gpt2" else None,

@@ -1,7 +1,7 @@
 """Line plots: series on two axes, as lines and ticks in an SVG's units."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 640, 340
@@ -112,22 +112,24 @@ def line_plot(title: str, series: Sequence[Series], *, x: Axis, y: Axis, x_title
     )
 
 
-def over_lengths(
-    title: str, values: Mapping[str, Mapping[int, float]], lasts: Mapping[str, str]
-) -> Plot:
+def over_lengths(title: str, unit: str, values: Iterable[tuple[str, int, float | None]]) -> Plot:
     """Draw values over lengths in tokens, which are on a logarithmic axis.
 
     Args:
-        values: by label, then by length; at least one.
-        lasts: text for the last point, by label.
+        title: what is drawn, without its unit.
+        values: label, length and value of each point; None: no point. At least one has a value.
     """
+    by_label: dict[str, dict[int, float]] = {}
+    for label, length, value in values:
+        if value is not None:
+            by_label.setdefault(label, {})[length] = value
     series = [
-        Series(label, tuple(sorted(by_length.items())), number, lasts.get(label, ""))
-        for number, (label, by_length) in enumerate(values.items())
+        Series(label, tuple(sorted(found.items())), number, f"{found[max(found)]:.2f} {unit}")
+        for number, (label, found) in enumerate(by_label.items())
     ]
     points = [point for each in series for point in each.points]
     return line_plot(
-        title,
+        f"{title}, {unit}",
         series,
         x=doubling([length for length, _ in points]),
         y=from_zero(max(value for _, value in points)),

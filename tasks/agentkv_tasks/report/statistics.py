@@ -138,11 +138,8 @@ def bootstrap_interval(
     drawn = torch.tensor(values, dtype=torch.float64)
     heavy = torch.ones_like(drawn) if weights is None else torch.tensor(weights).to(drawn)
     picks = torch.randint(len(values), (num_resamples, len(values)), generator=generator)
-    means = ((drawn * heavy)[picks].sum(dim=1) / heavy[picks].sum(dim=1)).sort().values
-    below = (1.0 - level) / 2.0
-    first = math.floor(below * (num_resamples - 1))
-    last = math.ceil((1.0 - below) * (num_resamples - 1))
-    return float(means[first]), float(means[last])
+    means = (drawn * heavy)[picks].sum(dim=1) / heavy[picks].sum(dim=1)
+    return _percentiles(means.tolist(), level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +228,13 @@ def cluster_interval(
     generator = torch.Generator().manual_seed(seed)
     picks = torch.randint(len(clusters), (num_resamples, len(clusters)), generator=generator)
     drawn = [statistic([unit for i in row for unit in clusters[i]]) for row in picks.tolist()]
-    found = sorted(value for value in drawn if not math.isnan(value))
-    if not found:
-        return math.nan, math.nan
-    below = (1.0 - level) / 2.0
-    first = math.floor(below * (len(found) - 1))
-    last = math.ceil((1.0 - below) * (len(found) - 1))
-    return found[first], found[last]
+    found = [value for value in drawn if not math.isnan(value)]
+    return _percentiles(found, level) if found else (math.nan, math.nan)
+
+
+def _percentiles(resampled: Sequence[float], level: float) -> tuple[float, float]:
+    """Return the values between which the share `level` of the resampled ones lies."""
+    ordered, below = sorted(resampled), (1.0 - level) / 2.0
+    first = math.floor(below * (len(ordered) - 1))
+    last = math.ceil((1.0 - below) * (len(ordered) - 1))
+    return ordered[first], ordered[last]

@@ -17,10 +17,11 @@ class ConfidenceRow(SampleRow):
     )  # fmt: skip
 
     features: Sequence[Sequence[float]]
-    """Of each token, CONF-KV's features under the policy, before any look: 1 minus the share of the
-    largest entropy, the sigmoid of the gap of the two best logits, the probability of the best."""
+    """CONF-KV's three features for each token, under the policy and before any look: one minus the
+    normalized entropy, the sigmoid of the gap between the two largest logits, and the probability
+    of the likeliest token."""
     full_features: Sequence[Sequence[float]]
-    """The same with a full cache."""
+    """The same features under a full cache."""
     divergence: Sequence[float]
     """KL(full || policy) in nats of each token, before any look."""
     changed: Sequence[bool]

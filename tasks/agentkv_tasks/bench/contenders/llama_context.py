@@ -42,7 +42,7 @@ _SILENT = _LOG(lambda level, text, data: None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What must be known of a model beside its file."""
+    """Sizes of a model, which the caller takes from its configuration."""
 
     head_dim: int
     numbers_per_token: int

@@ -1,5 +1,5 @@
-"""What entries are worth once llama.cpp has stored them: the formats q8_0 and q4_0 of ggml, behind
-the rotation that llama.cpp has put before quantized entries since 2026 (its pull request 21038).
+"""Rounds entries as llama.cpp stores them: in ggml's formats q8_0 and q4_0. Since 2026 llama.cpp
+rotates entries before it quantizes them (its pull request 21038).
 
 Shapes: H heads, n tokens, D head size.
 """

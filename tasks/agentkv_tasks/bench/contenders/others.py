@@ -102,7 +102,7 @@ def other(
 
 
 _REFUSED = (ImportError, AttributeError, ValueError, TypeError, RuntimeError, OSError)
-"""What other libraries raise where they do not fit the model or the machine."""
+"""Exceptions of other libraries that do not support the model or the machine."""
 
 
 def _in_torch(

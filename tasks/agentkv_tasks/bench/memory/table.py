@@ -7,7 +7,7 @@ from rich.text import Text
 
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
-from agentkv_tasks.report.plot import Figure, Plot, over_lengths
+from agentkv_tasks.report.plot import Figure, over_lengths
 from agentkv_tasks.report.summary import human_bytes
 
 _CAPTION = (
@@ -64,15 +64,13 @@ def figures(rows: Sequence[MemoryRow]) -> Iterator[Figure]:
     yield Figure(
         "Growth of the process beyond the loaded model, and storage of the cache at the end.",
         (
-            _over_seen("growth, MiB", rows, lambda row: row.growth_bytes),
-            _over_seen("cache, MiB", rows, lambda row: row.live_bytes),
+            over_lengths("growth", "MiB", _mebibytes(rows, lambda row: row.growth_bytes)),
+            over_lengths("cache", "MiB", _mebibytes(rows, lambda row: row.live_bytes)),
         ),
     )
 
 
-def _over_seen(title: str, rows: Sequence[MemoryRow], measure: Callable[[MemoryRow], int]) -> Plot:
-    values: dict[str, dict[int, float]] = {}
-    for row in rows:
-        values.setdefault(row.label, {})[row.seen] = measure(row) / 2**20
-    lasts = {label: f"{each[max(each)]:.1f} MiB" for label, each in values.items()}
-    return over_lengths(title, values, lasts)
+def _mebibytes(
+    rows: Sequence[MemoryRow], measure: Callable[[MemoryRow], int]
+) -> list[tuple[str, int, float]]:
+    return [(row.label, row.seen, measure(row) / 2**20) for row in rows]

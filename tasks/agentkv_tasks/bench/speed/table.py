@@ -17,7 +17,7 @@ from agentkv_tasks.bench.speed.split import (
     STEP,
 )
 from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
-from agentkv_tasks.report.plot import Figure, Plot, over_lengths
+from agentkv_tasks.report.plot import Figure, over_lengths
 from agentkv_tasks.report.summary import human_bytes
 
 _TIMES = (
@@ -67,24 +67,17 @@ def figures(rows: Sequence[SpeedRow]) -> Iterator[Figure]:
     by_batch = sorted(rows, key=lambda row: row.batch)
     for batch, group in groupby(by_batch, key=lambda row: row.batch):
         of_batch = list(group)
-        steps = _over_seen("ms per token", of_batch, lambda row: row.p50_ms)
-        pages = _over_seen("ms per page", of_batch, lambda row: row.page_ms)
+        plots = [
+            over_lengths("token", "ms", [(row.label, row.seen, row.p50_ms) for row in of_batch])
+        ]
+        pages = [(row.label, row.seen, row.page_ms) for row in of_batch]
+        if any(milliseconds is not None for _, _, milliseconds in pages):
+            plots.append(over_lengths("page", "ms", pages))
         yield Figure(
             f"Median latency after the tokens seen, batch {batch}. Random tokens: the latency of a "
             "policy that looks back depends on how many of them look.",
-            tuple(plot for plot in (steps, pages) if plot is not None),
+            tuple(plots),
         )
-
-
-def _over_seen(
-    title: str, rows: Sequence[SpeedRow], measure: Callable[[SpeedRow], float | None]
-) -> Plot | None:
-    values: dict[str, dict[int, float]] = {}
-    for row in rows:
-        if (value := measure(row)) is not None:
-            values.setdefault(row.label, {})[row.seen] = value
-    lasts = {label: f"{each[max(each)]:.2f} ms" for label, each in values.items()}
-    return over_lengths(title, values, lasts) if values else None
 
 
 def _times(rows: Sequence[SpeedRow]) -> Table:
