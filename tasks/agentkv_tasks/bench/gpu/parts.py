@@ -22,6 +22,9 @@ SHAPES = ("qwen3-0.6b", "llama-3.1-8b")
 """Shapes besides nano: one with two query heads per KV head, whose products are sums, and one with
 four, whose products run on matrix units and whose 16 GB of 16-bit weights fit a card of 24 GB."""
 
+POLICIES = "full,window,h2o,int8,int4,conf-kv-int8,lookback-int8"
+"""Policies whose speed is measured."""
+
 NUM_TASKS = 20
 
 INTERPRETER = (
@@ -101,15 +104,16 @@ def _on_device(machine: Machine, root: Path, folder: Path, work: Path) -> Iterat
     for model, weight in zip(("nano", *SHAPES), (45, 55, 75), strict=True):
         out = folder / f"speed-{model}.jsonl"
         arguments: tuple[str, ...] = (
-            *("bench", "speed", *_model(model), "--policies", "full,window,h2o,conf-kv-int8"),
-            *("--seen", "512,8192", "--tokens", "32", "--rounds", "3", "--split-rounds", "1"),
+            *("bench", "speed", *_model(model), "--policies", POLICIES),
+            *("--against", "static,quantized", "--seen", "512,8192", "--page", "306"),
+            *("--tokens", "32", "--rounds", "3", "--split-rounds", "1"),
             *("--device", "cuda", "--out", str(out)),
         )
         yield _ours(f"speed {model}", arguments, weight=weight, out=out), _BENCH
     for model, weight in zip(("nano", *SHAPES), (45, 50, 60), strict=True):
         out = folder / f"memory-{model}.jsonl"
         arguments = (
-            *("bench", "memory", *_model(model), "--policies", "conf-kv-int8"),
+            *("bench", "memory", *_model(model), "--policies", "full,int8,lookback-int8"),
             *("--seen", "2048,16384", "--tokens", "32", "--device", "cuda", "--out", str(out)),
         )
         yield _ours(f"memory {model}", arguments, weight=weight, out=out), _BENCH
