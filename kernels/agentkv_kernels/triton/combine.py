@@ -98,19 +98,19 @@ def combine_kernel(
             tops, totals, sinks, slot, segment_sinks + part * G, num_splits, G, M, S, SINKS
         )
         columns = tl.arange(0, E)
-        mask = is_head[:, None] & (columns < D)[None, :]
+        is_element = is_head[:, None] & (columns < D)[None, :]
         inner = heads[:, None] * D + columns[None, :]
         acc = tl.zeros((M, E), tl.float32)
         for split in range(num_splits):
             here = tl.load(tops + (slot + split) * G + heads, mask=is_head, other=-1e30)
-            piece = tl.load(sums + (slot + split) * (G * D) + inner, mask=mask, other=0.0)
+            piece = tl.load(sums + (slot + split) * (G * D) + inner, mask=is_element, other=0.0)
             acc += piece * tl.exp2(here - top)[:, None]
         # an empty segment has a total of 0 and yields 0
         acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
         tl.store(
             output + segment_head.to(tl.int64) * (G * D) + inner,
             acc.to(output.dtype.element_ty),
-            mask=mask,
+            mask=is_element,
         )
     else:
         base = tl.load(extents + segment).to(tl.int64)
@@ -124,7 +124,7 @@ def combine_kernel(
             num_coded = tl.load(code_extents + 3 * num_segments + segment)
             coded_tiles = (num_coded + T - 1) // T
             tile = tl.where(entry < num_coded, tile, coded_tiles + (entry - num_coded) // T)
-        mask = is_head[:, None] & inside[None, :]
+        is_share = is_head[:, None] & inside[None, :]
         received = tl.zeros((R,), tl.float32)
         for head in range(W):
             segment_head = segment * W + head
@@ -137,9 +137,9 @@ def combine_kernel(
                 + (head * G + heads).to(tl.int64)[:, None] * capacity
                 + entry[None, :]
             )
-            p = tl.load(shares + at, mask=mask, other=0.0).to(tl.float32)
+            p = tl.load(shares + at, mask=is_share, other=0.0).to(tl.float32)
             at = (segment_head.to(tl.int64) * num_tiles + tile)[None, :] * G + heads[:, None]
-            relative_to = tl.load(share_tops + at, mask=mask, other=-1e30)
+            relative_to = tl.load(share_tops + at, mask=is_share, other=-1e30)
             total = tl.where(total > 0.0, total, 1.0)
             weights = p * tl.exp2(relative_to - top[:, None]) / total[:, None]
             received += tl.sum(weights, axis=0)
