@@ -2,11 +2,16 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pytest
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
 
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
@@ -61,3 +66,37 @@ def built(kernel, types, constants, *, capability, folder, num_warps=4):
         wide_loads=len(re.findall(r"ld\.global\S*\.v4\.b32|cp\.async\.cg\.\S+ .*, 0x10", text)),
         products=text.count("mma.sync") + text.count("wgmma.mma"),
     )
+
+
+class _Absent:
+    """Triton's driver of a device that is not here."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def only_built(capability: int) -> Iterator[list[str]]:
+    """While this is open, a launch builds the kernel for its arguments and runs nothing; yields the
+    names of the kernels launched."""
+    launched: list[str] = []
+    run = JITFunction.run
+
+    def build(self, *args, grid, warmup, **options):
+        run(self, *args, grid=grid, warmup=True, **options)
+        launched.append(self.fn.__name__)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # `set_active` cannot be taken back: `reset_active` looks for a device
+        patch.setattr(driver, "_active", _Absent(capability))
+        patch.setattr(JITFunction, "run", build)
+        yield launched

@@ -13,7 +13,9 @@ from agentkv_kernels.triton.attention import attend_kernel  # noqa: E402
 from agentkv_kernels.triton.combine import combine_kernel  # noqa: E402
 from agentkv_kernels.triton.drop import COLUMNS, UNITS, drop_kernel  # noqa: E402
 from agentkv_kernels.triton.tiling import splits, tiling  # noqa: E402
-from tests.kernels.builds import TYPES, built  # noqa: E402
+from tests.kernels import segment_checks  # noqa: E402
+from tests.kernels.builds import TYPES, built, only_built  # noqa: E402
+from tests.kernels.drop_checks import DropRuns  # noqa: E402
 
 MOST_SHARED = 100 * 1024
 """Shared memory that allows two programs per multiprocessor of the oldest devices."""
@@ -40,6 +42,23 @@ def named(kernel, **types):
     """The type of every argument, given the names of those that have it; without one: float32."""
     by_name = {name: type for type, names in types.items() for name in names.split()}
     return {p.name: by_name.get(p.name, "*fp32") for p in kernel.params if not p.is_constexpr}
+
+
+SHAPED = {
+    name: check
+    for name, check in (segment_checks.CHECKS | segment_checks.ON_A_DEVICE).items()
+    if not isinstance(check, DropRuns)  # its kernel is one for all tables
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_build_for_all_that_the_checks_give_them(name, capability, monkeypatch):
+    # nothing runs, so there is nothing to compare
+    monkeypatch.setattr(segment_checks, "close", lambda found, expected, **tolerance: None)
+    with only_built(capability) as launched:
+        SHAPED[name]("cpu")
+    assert launched
 
 
 # query heads per KV head, head size, dtype
