@@ -190,7 +190,7 @@ class Allowance:
 def _least_rows(policy: Policy, leading: int = 0, pinned: int = 0) -> int:
     if policy.gate.ceiling is not None:
         raise PolicyError(
-            f"the policy brings its own budget of {policy.gate.ceiling} tokens; give no other"
+            f"{policy.name} brings its own budget of {policy.gate.ceiling} tokens; give no other"
         )
 
     def fits(num_entries: int) -> bool:
@@ -209,19 +209,19 @@ def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -
     low = _least_rows(policy)
     if not policy.gate.bounded:
         raise PolicyError(
-            "a budget in bytes needs a policy that evicts at every step; this one lets the cache "
-            "grow while it decodes"
+            f"a budget in bytes needs a policy that evicts at every step; {policy.name} lets the "
+            "cache grow while it decodes"
         )
     if policy.precision.sure is not None:
         raise PolicyError(
-            "a budget in bytes needs a policy that quantizes after every forward; this one waits "
-            f"for a confidence of {policy.precision.sure}: give the budget in tokens"
+            f"a budget in bytes needs a policy that quantizes after every forward; {policy.name} "
+            f"waits for a confidence of {policy.precision.sure}: give the budget in tokens"
         )
     needed = resting_bytes(policy.fitted(low), geometry, batch)
     if needed > num_bytes:
         raise PolicyError(
-            f"a budget of {num_bytes} bytes is too small: the policy needs at least {low} entries "
-            f"in every layer, {needed} bytes for this model and {batch} sequences"
+            f"a budget of {num_bytes} bytes is too small: {policy.name} needs at least {low} "
+            f"entries in every layer, {needed} bytes for this model and a batch of {batch}"
         )
     high = low * 2
     while resting_bytes(policy.fitted(high), geometry, batch) <= num_bytes and high < 1 << 32:

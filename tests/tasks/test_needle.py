@@ -363,7 +363,7 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
         ({"kind": "chain", "hops": 16, "lengths": 300}, "--lengths 300: a question and"),
         ({"kind": "several", "lengths": 1080}, "give at most 1056"),
         ({"entries": 64, "budget": 64}, "give --entries or --budget; both set the budget"),
-        ({"entries": 4, "policies": "full,snapkv"}, "a budget of 9248 bytes is too small"),
+        ({"entries": 4, "policies": "full,snapkv"}, "a budget of 9248 bytes is too small: snapkv"),
         ({"entries": 0}, "--entries"),
     ],
 )

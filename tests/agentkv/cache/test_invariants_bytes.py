@@ -156,7 +156,7 @@ def test_sequences_that_a_budget_in_bytes_cannot_hold_are_refused_before_anythin
     cache = cache_for(llama, policy=CASES["ada-snapkv"].make(), budget="200KiB")
     cache.feed(llama, tokens(1, 300))
     kept = [heads.tolist() for heads in cache.kept(2)[0]]
-    with pytest.raises(agentkv.PolicyError, match="too small: .* for this model and 50 sequences"):
+    with pytest.raises(agentkv.PolicyError, match="too small: .* for this model and a batch of 50"):
         cache.batch_repeat_interleave(50)
     assert cache.batch_size == 1 and [heads.tolist() for heads in cache.kept(2)[0]] == kept
     cache.check()

@@ -69,7 +69,7 @@ def test_an_unsupported_family_is_refused_by_name():
         ({"policy": "full", "budget": 9}, "keeps every entry"),
         ({"policy": "window", "budget": 0}, "at least 1"),
         ({"policy": "window", "budget": "64 parsecs"}, "neither a number of tokens"),
-        ({"policy": "window", "budget": "1KB"}, "is too small"),
+        ({"policy": "window", "budget": "1KB"}, "is too small: window needs at least 1"),
         ({"policy": "full", "budget": "1MB"}, "keeps every entry"),
         ({"policy": "streaming", "budget": 3}, "4 sinks"),
         ({"policy": "window", "budget": 9, "prefill": "some"}, "prefill must be"),
