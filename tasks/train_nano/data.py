@@ -1,5 +1,6 @@
 """Rows from recorded episodes: sampling, drawing a goal, augmentation and shortening."""
 
+import gc
 import hashlib
 import random
 import re
@@ -26,20 +27,27 @@ _PARAPHRASED = 0.5
 class Recordings:
     """All episodes of a folder's `*.jsonl.xz` files, in order of file name; false if empty.
 
+    Args:
+        folder: the folder; None for no episodes.
+
     Raises:
         ValueError: a goal is of the kind that training must not see.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.tasks: list[Episode] = []
         self.random_walks: list[Episode] = []
         digest = hashlib.sha256()
-        for path in sorted(folder.glob("*.jsonl.xz")):
+        # The collector would visit the nodes of all pages again and again, now and in training.
+        gc.disable()
+        for path in sorted(folder.glob("*.jsonl.xz") if folder else ()):
             digest.update(path.read_bytes())
             episodes = self.random_walks if path.name.startswith("stroll") else self.tasks
             for episode in filter(is_grounded, load(path)):
                 refuse_unseen_goals(episode)
                 episodes.append(episode)
+        gc.freeze()
+        gc.enable()
         self.digest = digest.hexdigest()
         """SHA-256 of the content of all files."""
         self._by_task: dict[str, list[Episode]] = {}

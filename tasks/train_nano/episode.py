@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -45,12 +45,12 @@ class Episode:
 
 @dataclass(slots=True)
 class Row:
-    """A training row; the lists have one entry per token."""
+    """A training row; the sequences have one entry per token."""
 
-    ids: list[int]
-    weights: list[float]
+    ids: Sequence[int]
+    weights: Sequence[float]
     """Loss weight of predicting this token; 0 for most tokens of goals and pages."""
-    positions: list[int]
+    positions: Sequence[int]
     """Position of each token; increasing, with possible gaps."""
     kind: str = ""
     """Kind of data, a key of `mixture.Stage.shares`."""
@@ -114,15 +114,16 @@ def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
 
 
 def all_texts(episode: Episode) -> list[str]:
-    """Return the distinct texts of `episode`."""
-    found: list[str] = []
-
-    def keep(text: str) -> str:
-        found.append(text)
-        return text
-
-    map_texts(episode, keep)
-    return found
+    """Return the distinct texts of `episode`, those of pages and replies before the goals."""
+    found: dict[str, None] = {}
+    for turn in episode.turns:
+        page = turn.page
+        found.update(dict.fromkeys((page.url, page.title)))
+        for node in page.nodes:
+            found.update(dict.fromkeys((node.name, node.value, *node.options)))
+        found.update(dict.fromkeys((*page.tabs, *page.notices, turn.reply, turn.note)))
+    found.update(dict.fromkeys(episode.goals))
+    return list(found)
 
 
 def map_texts(episode: Episode, change: Callable[[str], str]) -> Episode:
@@ -130,12 +131,10 @@ def map_texts(episode: Episode, change: Callable[[str], str]) -> Episode:
     change = cache(change)
 
     def node(old: Node) -> Node:
-        return replace(
-            old,
-            name=change(old.name),
-            value=change(old.value),
-            options=tuple(map(change, old.options)),
-        )
+        name, value, options = change(old.name), change(old.value), tuple(map(change, old.options))
+        if (name, value, options) == (old.name, old.value, old.options):
+            return old  # most nodes, and `replace` takes longer than all else
+        return replace(old, name=name, value=value, options=options)
 
     def page(old: Page) -> Page:
         return replace(

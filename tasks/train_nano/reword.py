@@ -14,7 +14,7 @@ from agentkv_env.sites.forum.boards import BOARDS
 from agentkv_env.sites.home import content as home
 from agentkv_env.sites.shop import stock
 from agentkv_env.sites.wiki import content as wiki
-from train_nano.episode import Episode, map_texts
+from train_nano.episode import Episode, all_texts, map_texts
 
 _KINDS = (
     [kind.name for kinds in stock.CATEGORIES.values() for kind in kinds]
@@ -43,6 +43,7 @@ _KINDS = (
 _MOTTO_WORDS = wiki._VIRTUES
 """Interchangeable words of mottos. Only their upper-case form is swapped, because the lower-case
 forms are words of other groups."""
+_RUN = re.compile(r"\w+")
 
 
 def reword(episode: Episode, rng: random.Random) -> Episode:
@@ -52,7 +53,13 @@ def reword(episode: Episode, rng: random.Random) -> Episode:
         for form in (str, str.lower, str.upper, str.title, str.capitalize):
             table.setdefault(form(old), form(new))
     table.update(zip(_MOTTO_WORDS, rng.sample(_MOTTO_WORDS, len(_MOTTO_WORDS)), strict=True))
-    longest = sorted(table, key=len, reverse=True)
+    # To compile a pattern takes longer than all else, so only words that may occur are in it.
+    present = {run for text in all_texts(episode) for run in _RUN.findall(text)}
+    longest = sorted(
+        (word for word in table if _RUN.findall(word)[0] in present), key=len, reverse=True
+    )
+    if not longest:
+        return episode
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest))})\b")
     return map_texts(episode, lambda text: words.sub(lambda match: table[match[0]], text))
 
