@@ -71,7 +71,7 @@ FLOORS = {
         "augment lookups loss page_recall random_walk teacher_forcing",
         "corpus data",
         "mixture record_miniwob rephrase",
-        "settings",
+        "drawers settings",
         "train",
         "check",
     ),

@@ -1,4 +1,4 @@
-"""Causal attention for training on a CPU, computed in query blocks with plain matrix products.
+"""Causal attention for training; on a CPU, in query blocks with plain matrix products.
 
 torch's attention is a third slower in bfloat16 on a CPU (rows of 512 and 4,096 tokens; a fifth at
 2,048) because it does not use the matrix units. Other devices and types use torch's attention.
@@ -19,6 +19,47 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     mixed: Tensor = _Blocked.apply(q, k, v)  # type: ignore[no-untyped-call]
     return mixed
+
+
+def attend_some(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> Tensor:
+    """Compute causal attention of some tokens: q (N, H, E), k and v (B, T, K, E) -> (N, H, E).
+
+    Args:
+        chosen: increasing indices of the N tokens among all B * T.
+    """
+    attend = attend_row_by_row if q.device.type == "cpu" else attend_and_select
+    return attend(q, k, v, chosen)
+
+
+def attend_row_by_row(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> Tensor:
+    """Compute `attend_some` for one row after the other, without the queries of other tokens."""
+    batch, length = k.shape[:2]
+    counts = torch.bincount(chosen // length, minlength=batch).tolist()
+    indices = torch.arange(length, device=q.device)
+    mixed: list[Tensor] = []
+    parts = zip(q.split(counts), (chosen % length).split(counts), k, v, strict=True)
+    for queries, ends, keys, values in parts:
+        out = F.scaled_dot_product_attention(
+            queries.transpose(0, 1)[None],
+            keys.transpose(0, 1)[None],
+            values.transpose(0, 1)[None],
+            attn_mask=indices[None] <= ends[:, None],  # (n, T)
+            enable_gqa=True,
+        )
+        mixed.append(out[0].transpose(0, 1))
+    return torch.cat(mixed)
+
+
+def attend_and_select(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> Tensor:
+    """Compute `attend_some` with one attention over all tokens, whose other queries are zero.
+
+    On a GPU that is faster than a kernel and a mask for each row.
+    """
+    batch, length = k.shape[:2]
+    whole = q.new_zeros(batch * length, *q.shape[1:]).index_copy(0, chosen, q)
+    whole = whole.view(batch, length, *q.shape[1:])
+    mixed = attend(whole.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    return mixed.transpose(1, 2).flatten(0, 1).index_select(0, chosen)
 
 
 class _Blocked(torch.autograd.Function):

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    trainer = load_trainer(options.work)
+    trainer = load_trainer(options.work, recordings=None)
     episodes = list(map(annotate, load(options.recording)))
     results = check(trainer.model, trainer.template, episodes)
     for episode, hits in zip(episodes, results, strict=True):

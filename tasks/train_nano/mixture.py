@@ -7,8 +7,11 @@ solution.
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from tokenizers import Tokenizer
 
 from agentkv.dialog.prompt import PlainTemplate
 from train_nano.annotate import annotate
@@ -74,6 +77,7 @@ STAGES: dict[str, Stage] = {
         1.0,
         1 << 60,
         step_tokens=8192,
+        by_reply=True,
     ),
 }  # fmt: skip
 ORDER = tuple(STAGES)
@@ -94,6 +98,25 @@ LONGEST_ROW = 32_768
 """Maximum tokens of such a row, and nano's number of positions."""
 LONGEST_NEEDLE = 30_000
 """Maximum tokens of a needle's page in that part; 8,192 and 1,024 before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that the rows of one step depend on, besides their `Source`."""
+
+    seed: int
+    step: int
+    stage: str
+    level: int
+    """Difficulty, one of the levels of `stage`."""
+    left: float
+    """Remaining share of the run."""
+    factor: int
+    """Multiple of the stage's `step_tokens`."""
+    spent: Mapping[str, int]
+    """Tokens used before, by kind of row."""
+    wrong: Mapping[str, float]
+    """Share of wrong replies by recorded task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +144,22 @@ class Source:
             merged[kind] = merged.get(kind, 0.0) + share
         return merged
 
+    def rows(self, plan: Plan) -> list[Row]:
+        """Draw the rows of a step, about `step_tokens` tokens. Equal plans give equal rows."""
+        rng = random.Random(f"{plan.seed}/{plan.step}")
+        shares = self.shares(plan.stage)
+        spent = Counter(plan.spent)
+        most = self.step_tokens(plan.stage, plan.left, plan.factor)
+        rows: list[Row] = []
+        total = 0
+        while total < most:
+            kind = next_kind(shares, spent)
+            row = self.row(kind, plan.stage, plan.level, rng, left=plan.left, wrong=plan.wrong)
+            rows.append(row)
+            spent[kind] += len(row.ids)
+            total += len(row.ids)
+        return rows
+
     def row(
         self,
         kind: str,
@@ -145,10 +184,10 @@ class Source:
             row = stretch(row, page_id, [rng.randint(0, most) for _ in range(12)])
         return replace(row, kind=kind)
 
-    def step_tokens(self, stage: str, left: float) -> int:
-        """Return about how many tokens a step has; with whole rows four times as many, so that
-        every worker has one."""
-        return STAGES[stage].step_tokens * (4 if left < HORIZON else 1)
+    def step_tokens(self, stage: str, left: float, factor: int = 1) -> int:
+        """Return about how many tokens a step has: `factor` times those of its stage; with whole
+        rows at least four times as many, so that every worker has one."""
+        return STAGES[stage].step_tokens * max(factor, 4 if left < HORIZON else 1)
 
     def longest_row(self, left: float, rng: random.Random) -> int:
         """Draw the maximum tokens of a recorded row."""
@@ -205,6 +244,13 @@ class Source:
             generate = gathering_episode if kind == "gathering" else lookup_episode
             return encode(self.template, annotate(generate(drills, elements)))
         return encode(self.template, annotate(drills.walk(elements)))
+
+
+def make_source(tokenizer: Tokenizer, recordings: Recordings, max_tokens: int) -> Source:
+    """Create a source of rows in the tokens of `tokenizer`."""
+    special = set(tokenizer.get_added_tokens_decoder())
+    plain_tokens = [i for i in range(tokenizer.get_vocab_size()) if i not in special]
+    return Source(PlainTemplate(tokenizer), recordings, plain_tokens, max_tokens)
 
 
 def next_kind(shares: Mapping[str, float], spent: Mapping[str, int]) -> str:

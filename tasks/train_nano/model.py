@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
@@ -16,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from train_nano.attention import attend
+from train_nano.attention import attend, attend_some
 from train_nano.tokenizer import PAD
 
 ROPE = {
@@ -122,14 +123,16 @@ def load_weights(tokenizer: Tokenizer, folder: Path, *, seed: int) -> dict[str, 
     return weights
 
 
-def pad(rows: Sequence[Sequence[float]], value: int) -> Tensor:
-    """Stack `rows` into one tensor (B, T), padded with `value` on the right."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+def pad(rows: Sequence[Sequence[float]], dtype: type[np.generic]) -> Tensor:
+    """Stack `rows` into one tensor (B, T), padded with zeros on the right."""
+    padded = np.zeros((len(rows), max(map(len, rows))), dtype)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(padded)
 
 
 def hidden_states(
-    model: LlamaForCausalLM, ids: Tensor, positions: Tensor, counted: Tensor | None = None
+    model: LlamaForCausalLM, ids: Tensor, positions: Tensor, chosen: Tensor | None = None
 ) -> Tensor:
     """Compute the normalized hidden states of the last layer, (B, T, D).
 
@@ -137,9 +140,9 @@ def hidden_states(
     the positions as boundaries of packed sequences. Causality hides the padding on the right.
 
     Args:
-        counted: bool (B, T); if given, the result holds only the selected tokens, (N, D), row by
-            row, and the last layer skips all others. In an episode about every fifteenth token has
-            a loss.
+        chosen: increasing indices of N tokens among all B * T; if given, the result holds only
+            these, (N, D), and the last layer skips the others. In an episode about every fifteenth
+            token has a loss.
     """
     config = model.config
     heads = config.num_attention_heads
@@ -149,7 +152,7 @@ def hidden_states(
     *layers, last = model.model.layers
     for layer in layers:
         x = _layer(layer, config, x, cos, sin, dtype)
-    x = _layer(last, config, x, cos, sin, dtype, counted)
+    x = _layer(last, config, x, cos, sin, dtype, chosen)
     return _rms_norm(x, model.model.norm.weight, config.rms_norm_eps, dtype)
 
 
@@ -160,7 +163,7 @@ def _layer(
     cos: Tensor,
     sin: Tensor,
     dtype: torch.dtype,
-    counted: Tensor | None = None,
+    chosen: Tensor | None = None,
 ) -> Tensor:
     attention, mlp = layer.self_attn, layer.mlp
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -170,36 +173,19 @@ def _layer(
     k = attention.k_proj(y).view(batch, length, kv_heads, size)
     v = attention.v_proj(y).view(batch, length, kv_heads, size)
     k = _apply_rotary(k, cos[:, :, :kv_heads], sin[:, :, :kv_heads])
-    if counted is None:
+    if chosen is None:
         q = _apply_rotary(attention.q_proj(y).view(batch, length, heads, size), cos, sin)
         mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (B, H, T, E)
         mixed = mixed.transpose(1, 2).reshape(batch, length, heads * size)
     else:
-        x = x[counted]  # (N, D)
-        q = attention.q_proj(y[counted]).view(1, -1, heads, size)
-        q = _apply_rotary(q, cos[counted][None], sin[counted][None])[0]  # (N, H, E)
-        mixed = _attend_some(q, k, v, counted).reshape(-1, heads * size)
+        x, y, cos, sin = (each.flatten(0, 1).index_select(0, chosen) for each in (x, y, cos, sin))
+        q = attention.q_proj(y).view(1, -1, heads, size)
+        q = _apply_rotary(q, cos[None], sin[None])[0]  # (N, H, E)
+        mixed = attend_some(q, k, v, chosen).reshape(-1, heads * size)
     x = x + attention.o_proj(mixed)
     y = _rms_norm(x, layer.post_attention_layernorm.weight, config.rms_norm_eps, dtype)
     moved: Tensor = x + mlp.down_proj(F.silu(mlp.gate_proj(y)) * mlp.up_proj(y))
     return moved
-
-
-def _attend_some(q: Tensor, k: Tensor, v: Tensor, counted: Tensor) -> Tensor:
-    """Compute causal attention: q (N, H, E) of selected tokens, k, v (B, T, K, E) -> (N, H, E)."""
-    mixed: list[Tensor] = []
-    indices = torch.arange(counted.shape[1], device=q.device)
-    for row, queries in enumerate(q.split(counted.sum(1).tolist())):
-        mask = indices[None] <= indices[counted[row]][:, None]  # (n, T)
-        out = F.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            k[row].transpose(0, 1)[None],
-            v[row].transpose(0, 1)[None],
-            attn_mask=mask,
-            enable_gqa=True,
-        )
-        mixed.append(out[0].transpose(0, 1))
-    return torch.cat(mixed)
 
 
 class _Norm(torch.autograd.Function):
@@ -270,7 +256,7 @@ def _rotary_tables(
 
 def export(model: LlamaForCausalLM, folder: Path) -> None:
     """Write bfloat16 weights and the configuration for transformers' from_pretrained."""
-    state = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    state = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in model.state_dict().items()}
     copy = LlamaForCausalLM(model.config)
     # Inference should use float32: at this width bfloat16 decodes slower on a CPU.
     copy.config.dtype = torch.float32

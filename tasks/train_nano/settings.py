@@ -11,7 +11,8 @@ _EMA_DECAY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a run. Equal settings, recordings and process counts give equal runs."""
+    """Settings of a run. Equal settings, recordings and process counts give equal runs, unless
+    `minutes` is set."""
 
     seed: int = 0
     width: int = 256
@@ -23,6 +24,11 @@ class Settings:
     """Number of training tokens in the whole run."""
     decay_tokens: int = 18_000_000
     """Number of final tokens over which the learning rate falls linearly to a twentieth."""
+    minutes: float | None = None
+    """Minutes of the whole run, which then replace `tokens` in the schedule: the run ends after
+    them, and the rate falls over their final part, whose share is `decay_tokens` of `tokens`."""
+    step_factor: int = 1
+    """Multiple of each stage's `step_tokens`. Large steps suit a GPU."""
     dtype: str = "bfloat16"
     """Data type of matrix products. The faster one depends on the processor: bfloat16 takes twice
     the time of float32 on some and half on others."""

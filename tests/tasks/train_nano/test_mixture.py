@@ -114,6 +114,8 @@ def test_rows_grow_towards_the_end_of_a_run(tmp_path: Path) -> None:
     }
     assert drawn == {1.0: {240: 1000}, 0.5: {600: 1000}, 0.1: {600: 840, LONGEST_ROW: 160}}
     assert source.step_tokens("episodes", 0.5) == 8192 < source.step_tokens("episodes", 0.1)
+    assert source.step_tokens("episodes", 0.5, factor=16) == 16 * 8192
+    assert source.step_tokens("episodes", 0.1, factor=16) == 16 * 8192
 
 
 def test_the_error_rate_of_a_task_is_a_moving_average() -> None:

@@ -1,6 +1,7 @@
 """Tests for training at toy size: learning, exact resumption, agreement with transformers."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import agentkv
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
-from train_nano.attention import attend
+from train_nano.attention import attend, attend_and_select, attend_row_by_row
 from train_nano.data import Recordings
 from train_nano.drills import Drills
 from train_nano.episode import Row, encode, save, stretch
-from train_nano.loss import batches, losses
+from train_nano.loss import BatchSize, batches, losses, per_reply, per_token
 from train_nano.model import configure, export, hidden_states, initialize
 from train_nano.settings import Settings
 from train_nano.tokenizer import save as save_tokenizer
@@ -152,11 +153,26 @@ def test_skipping_unweighted_tokens_in_the_last_layer_changes_nothing(tokenizer:
         torch.nn.init.normal_(parameter, std=0.3)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 500, (3, 40), generator=generator)
-    counted = torch.rand(3, 40, generator=generator) < 0.2
+    chosen = (torch.rand(3 * 40, generator=generator) < 0.2).nonzero().flatten()
     positions = torch.arange(40).expand(3, -1)
-    expected = hidden_states(model, ids, positions)[counted]
-    actual = hidden_states(model, ids, positions, counted)
+    expected = hidden_states(model, ids, positions).flatten(0, 1)[chosen]
+    actual = hidden_states(model, ids, positions, chosen)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_both_ways_to_attend_from_some_tokens_give_the_same_values_and_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.tensor([0, 3, 4, 19, 21, 39, 79])  # none in the third of four rows of 20 tokens
+    q = torch.randn(len(chosen), 4, 16, generator=generator, dtype=torch.float64)
+    k, v = (torch.randn(4, 20, 2, 16, generator=generator, dtype=torch.float64) for _ in range(2))
+    grad = torch.randn(q.shape, generator=generator, dtype=torch.float64)
+    results = []
+    for attend_some in (attend_row_by_row, attend_and_select):
+        inputs = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+        mixed = attend_some(*inputs, chosen)
+        results.append([mixed, *torch.autograd.grad(mixed, inputs, grad)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 300])
@@ -205,6 +221,81 @@ def test_batches_contain_every_row_once_and_stay_below_the_limit() -> None:
     grouped = list(batches(rows))
     assert sorted(len(row.ids) for batch in grouped for row in batch) == list(range(1, 900, 7))
     assert all(max(len(r.ids) for r in batch) * len(batch) <= 4096 for batch in grouped)
+
+
+def test_a_few_short_rows_join_longer_ones_where_batches_are_dear() -> None:
+    rows = [Row([0] * length, [], []) for length in (1, 2, 3, 100, 101)]
+    assert [len(batch) for batch in batches(rows, BatchSize(4096, 0))] == [1, 1, 1, 2]
+    assert [len(batch) for batch in batches(rows, BatchSize(4096, 300))] == [5]
+    assert [len(batch) for batch in batches(rows, BatchSize(4096, 10))] == [3, 2]
+
+
+def test_accuracy_counts_tokens_or_whole_replies() -> None:
+    weights = [[0.0, 1.0, 1.0, 0.0, 0.5], [1.0, 0.0], [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]]
+    rows = [Row([0] * len(line), line, [], str(at)) for at, line in enumerate(weights)]
+    correct = torch.tensor([True, False, True, True, True, True])
+    tokens = [(row.kind, hit) for row, hit in per_token(rows, correct)]
+    assert tokens == [("0", True), ("0", False), ("0", True), *[("2", True)] * 3]
+    replies = [(row.kind, hit) for row, hit in per_reply(rows, correct)]
+    assert replies == [("0", False), ("0", True), ("2", True), ("2", True)]
+
+
+@pytest.mark.gpu
+def test_losses_on_a_gpu_equal_those_on_a_cpu(tokenizer: Tokenizer) -> None:
+    model = initialize(configure(tokenizer, width=64, layers=2, inner=64), tokenizer, seed=1)
+    template, drills = PlainTemplate(tokenizer), Drills(1)
+    rows = [encode(template, drills.walk(size)) for size in (3, 9, 5)]
+    expected = losses(model, rows, torch.device("cpu"))
+    device = torch.device("cuda")
+    torch.nn.Module.to(model, device)
+    actual = losses(model, rows, device)
+    actual[0].sum().backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    torch.testing.assert_close(actual[0].cpu(), expected[0], rtol=5e-2, atol=5e-2)
+    assert torch.equal(actual[2].cpu(), expected[2])
+
+
+def test_a_run_by_the_clock_ends_after_its_minutes(
+    tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
+) -> None:
+    settings = replace(TINY, minutes=1000.0, decay_tokens=TINY.tokens // 2, warmup_steps=1)
+    trainer = Trainer(settings, tokenizer, tmp_path, recordings)
+    assert trainer.left() == 1.0 and trainer.rate() == TINY.rate
+    trainer.started -= 800 * 60
+    trainer.step()
+    assert 0.1 < trainer.left() < 0.2 and trainer.rate() < 0.4 * TINY.rate
+    trainer.started -= 200 * 60
+    trainer.run()
+    assert trainer.progress.step == 2 and trainer.progress.tokens < TINY.tokens
+    check_saved(trainer, steps=2)
+
+
+class Interrupted(Trainer):
+    """A trainer whose process gets a signal in every step."""
+
+    def step(self) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return super().step()
+
+
+def test_a_signal_ends_a_run_after_its_step_with_checkpoint_and_log(
+    tokenizer: Tokenizer, tmp_path: Path, recordings: Recordings
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = Interrupted(TINY, tokenizer, tmp_path, recordings)
+    trainer.run()
+    assert signal.getsignal(signal.SIGTERM) == before
+    check_saved(trainer, steps=1)
+
+
+def check_saved(trainer: Trainer, steps: int) -> None:
+    """Check that checkpoint and log hold the first `steps` steps."""
+    [*_, line] = (trainer.work / "log.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] == steps
+    work, recordings = trainer.work, trainer.source.recordings
+    resumed = Trainer(trainer.settings, trainer.tokenizer, work, recordings)
+    resumed.resume()
+    assert resumed.progress == trainer.progress and resumed.progress.step == steps
 
 
 def test_only_frequencies_below_one_turn_per_longest_row_are_slowed(tokenizer: Tokenizer) -> None:
