@@ -79,7 +79,7 @@ test-slow: setup .venv/tests
 soak: setup .venv/tests
 	$(BIN)/python -m tests.soak --out runs/soak.json $(SOAK_ARGS)
 
-# Everything that needs a CUDA device, in nine minutes; without one, the kernels in Triton's interpreter. A PYTHON that has
+# Everything that needs a CUDA device, in twelve minutes; without one, the kernels in Triton's interpreter. A PYTHON that has
 # torch is used as it is, without a network; otherwise .venv is set up. Without a browser the tasks are skipped. GPU_ARGS may
 # name parts.
 gpu:

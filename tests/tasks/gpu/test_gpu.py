@@ -219,6 +219,22 @@ def test_verdicts_of_tests_are_counted_also_where_the_output_was_cut_off() -> No
     assert count_tests(VERBOSE.splitlines()) == {"failed": 1, "passed": 1, "skipped": 1}
 
 
+def test_verdicts_are_counted_where_several_processes_run_the_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_three.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('name', ['a b', 'c', 'd'])\n"
+        "def test_it(name): assert name != 'c'\n"
+    )
+    part = Part(
+        name="tests",
+        arguments=("-m", "pytest", "-v", "-n", "2", "-p", "no:cacheprovider", "test_three.py"),
+        weight=1,
+        is_test=True,
+    )
+    outcome = ran(part, tmp_path)
+    assert outcome.ending == "failed" and outcome.counts == {"passed": 2, "failed": 1}
+
+
 def test_a_part_of_tests_is_judged_by_its_verdicts(tmp_path: Path) -> None:
     outcome = ran(python(f"print({VERBOSE!r}); raise SystemExit(1)", is_test=True), tmp_path)
     assert outcome.ending == "failed" and outcome.detail == "1 failed, 1 passed, 1 skipped"
@@ -267,7 +283,7 @@ def test_the_page_says_what_ran_what_failed_and_what_was_skipped(tmp_path: Path)
         date="2026-11-23",
         commit="abc",
         processor="a processor",
-        total_s=540,
+        total_s=720,
     )
     assert said.startswith("# NVIDIA L4, 2026-11-23: `make gpu`\n")
     assert "| tests | failed | 42 | 130 | 1 failed, 40 passed |" in said

@@ -1,1 +1,1 @@
-"""`make gpu`: tests and benchmarks that need a CUDA device, within nine minutes."""
+"""`make gpu`: tests and benchmarks that need a CUDA device, within twelve minutes."""

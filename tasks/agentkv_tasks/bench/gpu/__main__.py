@@ -1,5 +1,5 @@
 """`make gpu`, or `python -m agentkv_tasks.bench.gpu`: run the tests, benchmarks and tasks that need
-a CUDA device, within nine minutes.
+a CUDA device, within twelve minutes.
 
 Parts that cannot run on this machine are skipped with the reason. Results go to a folder named by
 device and date. Without a device, Triton's interpreter runs the kernels, its compiler builds them,

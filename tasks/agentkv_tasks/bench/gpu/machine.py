@@ -26,6 +26,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "typer": "typer",
     "rich": "rich",
     "pytest": "pytest",
+    "xdist": "pytest-xdist",
     "llguidance": "llguidance",
     "playwright": "playwright",
     "pytesseract": "pytesseract",

@@ -17,7 +17,7 @@ from typing import Literal
 
 from agentkv_tasks.bench.gpu.parts import Part
 
-TOTAL_S = 540.0
+TOTAL_S = 720.0
 GRACE_S = 8.0
 """Seconds before the limit of a part at which it is interrupted, so that it can write its rows."""
 
@@ -159,7 +159,10 @@ def _judged(part: Part, ending: Ending, limit_s: float, seconds: float, log: Pat
 
 
 def count_tests(lines: Sequence[str]) -> dict[str, int]:
-    """Count the verdicts in the output of `pytest -v`, which may be cut off."""
-    verdict = re.compile(r"^\S+\.py::.* (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: .*)?$")
-    found = Counter(match[1].lower() for line in lines if (match := verdict.match(line)))
+    """Count the verdicts in the output of `pytest -v`, also with `-n`, which may be cut off."""
+    verdicts = "(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)"
+    alone = re.compile(rf"^\S+\.py::.* {verdicts}(?: .*)?$")
+    by_worker = re.compile(rf"^\[gw\d+\] (?:\[ *\d+%\] )?{verdicts} ")
+    matches = (alone.match(line) or by_worker.match(line) for line in lines)
+    found = Counter(match[1].lower() for match in matches if match)
     return dict(sorted(found.items()))
