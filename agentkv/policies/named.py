@@ -18,6 +18,7 @@ from agentkv.policies.options import (
     EvictionSchedule,
     Help,
     Interval,
+    LeftFactor,
     LookBlock,
     LookBlocks,
     LookCalm,
@@ -38,6 +39,7 @@ from agentkv.policies.precision import Dense, QuantizeByRank, QuantizeOld
 from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.scorers import (
     Age,
+    BySpan,
     HeavyHitters,
     KeyDifference,
     MeanAndVariance,
@@ -61,6 +63,27 @@ def window(
     """Keeps the newest `budget` entries."""
     gate = Fixed(slack, schedule, interval)
     return Policy("window", gate, Shared(), Age(), TopK(), Dense())
+
+
+def window_by_span(
+    *,
+    left: LeftFactor = 0.5,
+    replies: Annotated[
+        float, Help("Factor on scores of entries of replies (our choice: 4).")
+    ] = 4.0,
+    slack: Slack = 0,
+    schedule: EvictionSchedule = "always",
+    interval: Interval = None,
+) -> Policy:
+    """`window` in which pages that were left age faster, and replies more slowly.
+
+    The score of an entry is the reciprocal of its age, times the factor of its span. The owner of
+    the cache labels pages and replies, as an agent does; without labels it is `window`.
+
+    Source: our choice.
+    """
+    gate = Fixed(slack, schedule, interval)
+    return Policy("window-by-span", gate, Shared(), BySpan(Age(), left, replies), TopK(), Dense())
 
 
 def lookback(

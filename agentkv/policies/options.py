@@ -18,6 +18,9 @@ class Help:
     text: str
 
 
+LeftFactor = Annotated[
+    float, Help("Factor on scores of entries of pages that were left (our choice: 0.5).")
+]
 Slack = Annotated[
     int, Help("Entries tolerated above the budget before eviction runs (our choice: 0).")
 ]

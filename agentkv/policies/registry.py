@@ -23,6 +23,7 @@ NAMED: Mapping[str, Callable[..., Policy]] = MappingProxyType(
     {
         "full": named.full,
         "window": named.window,
+        "window-by-span": named.window_by_span,
         "lookback": named.lookback,
         "streaming": named.streaming,
         "h2o": named.h2o,

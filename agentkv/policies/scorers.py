@@ -406,7 +406,8 @@ class BySpan(_Around):
 
     Spans are told apart by the first word of their label: an entry of any "page" but the latest
     gets the factor `left`, an entry of a "reply" the factor `replies`, any other 1. The other
-    scorer's scores must not be negative.
+    scorer's scores must not be negative. Of a scorer that ranks by age, the score is the
+    reciprocal of the age, so that an entry with the factor 1/2 counts as twice as old.
 
     Source: our choice.
     """
@@ -417,23 +418,30 @@ class BySpan(_Around):
     def __post_init__(self) -> None:
         require_at_least("left", self.left, 0)
         require_at_least("replies", self.replies, 0)
-        if self.of.by_age:
-            raise PolicyError(
-                f"{type(self.of).__name__} ranks entries by age without scores, which no factor "
-                "can change; take a scorer such as snapkv's"
-            )
+
+    @property
+    def by_age(self) -> bool:
+        return False
 
     def scores(self, entries: Entries) -> Tensor:
-        scores, positions = self.of.scores(entries), entries.positions
+        if not self.of.by_age:
+            scores = self.of.scores(entries)
+            factors = self._factors(entries)
+            return scores * factors.repeat_interleave(scores.shape[0] // factors.shape[0], dim=0)
+        # one rounding, so that entries of equal worth have equal scores
+        return self._factors(entries) / (entries.num_seen - entries.positions).clamp_min(1)
+
+    def _factors(self, entries: Entries) -> Tensor:
+        positions = entries.positions
         pages = [span for span in entries.spans if span.label.partition(" ")[0] == "page"]
         replies = [span for span in entries.spans if span.label.partition(" ")[0] == "reply"]
         begun = [page for page in pages if page.start < entries.num_seen]
-        factors = torch.ones_like(positions, dtype=scores.dtype)
+        factors = torch.ones_like(positions, dtype=torch.float32)
         for spans, factor in ((begun[:-1], self.left), (replies, self.replies)):
             for span in spans:
                 stop = entries.num_seen if span.stop is None else span.stop
                 factors.masked_fill_((positions >= span.start) & (positions < stop), factor)
-        return scores * factors.repeat_interleave(scores.shape[0] // positions.shape[0], dim=0)
+        return factors
 
 
 def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:

@@ -17,6 +17,7 @@ from agentkv.policies.options import (
     Help,
     Interval,
     Kernel,
+    LeftFactor,
     Pooled,
     PoolKind,
     QueryWindow,
@@ -75,10 +76,7 @@ def snapkv_by_phase(
 
 def snapkv_by_span(
     *,
-    left: Annotated[
-        float,
-        Help("Factor on scores of entries of pages that were left (our choice: 0.5)."),
-    ] = 0.5,
+    left: LeftFactor = 0.5,
     replies: Annotated[
         float, Help("Factor on scores of entries of replies (our choice: 2).")
     ] = 2.0,

@@ -24,6 +24,7 @@ def parts_of(policy):
     [
         ("full", "Unbounded Shared Age TopK Dense Forget"),
         ("window", "Fixed Shared Age TopK Dense Forget"),
+        ("window-by-span", "Fixed Shared BySpan TopK Dense Forget"),
         ("lookback", "Fixed Shared Age TopK Dense LookBack"),
         ("streaming", "Fixed Shared Age TopK Dense Forget"),
         ("h2o", "Fixed Uniform HeavyHitters TopK Dense Forget"),
@@ -111,6 +112,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         ("snapkv", {"pool": "mean"}, "pool must be one of max, avg; found 'mean'"),
         ("snapkv", {"schedule": "sometimes"}, "schedule must be one of always, prefill"),
         ("snapkv-by-phase", {"window": 0}, "window must be"),
+        ("window-by-span", {"left": None}, "left must be a number"),
+        ("window-by-span", {"replies": -1}, "replies must be at least 0"),
         ("snapkv-by-span", {"left": -1}, "left must be at least 0"),
         ("snapkv-by-span", {"replies": "more"}, "replies must be a number"),
         ("pyramidkv", {"beta": 0}, "beta must be at least 1"),

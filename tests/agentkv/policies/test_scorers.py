@@ -212,6 +212,10 @@ def test_a_page_that_was_left_loses_weight_and_a_reply_gains_some():
     torch.testing.assert_close(found, plain.scores(entries) * factors)
     unlabelled = dataclasses.replace(entries, spans=())
     assert torch.equal(BySpan(plain, 0.5, 3.0).scores(unlabelled), plain.scores(entries))
+    ages = torch.tensor([14.0 - position for position in range(14)])
+    torch.testing.assert_close(
+        BySpan(Age(), 0.5, 3.0).scores(entries), (factors / ages).expand(2, -1)
+    )
 
 
 @pytest.mark.parametrize("pool", ["avg", "max"])
@@ -266,7 +270,6 @@ def test_nan_where_there_is_no_row_does_no_harm():
         (lambda: ByPhase(HeavyHitters()), "HeavyHitters keeps none"),
         (lambda: ByPhase(ByPhase(WINDOWED[0])), "ByPhase keeps none, or one for each already"),
         (lambda: BySpan(WINDOWED[0], -1, 2), "left must be at least 0"),
-        (lambda: BySpan(Age(), 0.5, 2), "Age ranks entries by age without scores"),
         (lambda: Unimportance(0), "history must be"),
         (lambda: Recurrence(0.0), "threshold must be more than 0"),
         (lambda: Unimportance(variant="mean"), "variant must be one of count, sum"),

@@ -105,6 +105,24 @@ def pooled(scores: Sequence[float], kernel: int, how: str) -> list[float]:
 # ---------------------------------------------------------------------------- age
 
 
+class Kinds:
+    """Of every token, whether it belongs to a page or a reply, and the factor that goes with it.
+
+    Several tokens at once are a page, one alone belongs to a reply. The latest page has 1."""
+
+    def __init__(self, factors: dict[str, float]) -> None:
+        self.factors = factors
+        self.kinds: list[str] = []
+
+    def read(self, num_new: int) -> None:
+        self.kinds += ["reply" if num_new == 1 else "page"] * num_new
+
+    def factor(self, position: Position) -> float:
+        kinds, last = self.kinds, max(i for i, kind in enumerate(self.kinds) if kind == "page")
+        first = next((i + 1 for i in range(last, -1, -1) if kinds[i] == "reply"), 0)
+        return 1.0 if first <= position <= last else self.factors[kinds[position]]
+
+
 class Window(Policy):
     """The newest tokens, and the first `sinks` (StreamingLLM, arXiv 2309.17453).
 
@@ -121,6 +139,26 @@ class Window(Policy):
                 if len(held) > self.budget:
                     newest = held[len(held) - (self.budget - self.sinks) :]
                     keep(held, [i for i in held if i < self.sinks] + newest)
+
+
+class WindowBySpan(Policy):
+    """The tokens with the most `factor / age`: `left` on pages that were left, `replies` on
+    replies, else 1 (our choice)."""
+
+    def __init__(self, budget: int, *, left: float, replies: float) -> None:
+        super().__init__(budget)
+        self.spans = Kinds({"page": left, "reply": replies})
+
+    def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
+        self.spans.read(num_new)
+        super().step(layers, num_new, logits)
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer in self.layers:
+            for held in layer.held:
+                if len(held) > self.budget:
+                    worth = {i: self.spans.factor(i) / (layer.num_seen - i) for i in held}
+                    keep(held, self.best(layer, worth, self.budget))
 
 
 class Lookback(Window):
@@ -367,21 +405,15 @@ class SnapKVBySpan(SnapKV):
 
     def __init__(self, *args: object, left: float, replies: float, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self.factors = {"page": left, "reply": replies}
-        self.kinds: list[str] = []
-        """Of every token, the kind of its span."""
+        self.spans = Kinds({"page": left, "reply": replies})
 
     def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
-        self.kinds += ["reply" if num_new == 1 else "page"] * num_new
+        self.spans.read(num_new)
         super().step(layers, num_new, logits)
 
     def scores(self, layer: Layer, head: Head) -> dict[Position, float]:
-        kinds, last = self.kinds, max(i for i, kind in enumerate(self.kinds) if kind == "page")
-        first = next((i + 1 for i in range(last, -1, -1) if kinds[i] == "reply"), 0)
-        return {
-            i: score * (1.0 if first <= i <= last else self.factors[kinds[i]])
-            for i, score in super().scores(layer, head).items()
-        }
+        scores = super().scores(layer, head)
+        return {i: score * self.spans.factor(i) for i, score in scores.items()}
 
 
 class Tova(Policy):

@@ -138,6 +138,11 @@ def packed(policy: loops.ConfKVInt8) -> bool:
 CASES = {
     "full": Case("llama", lambda: loops.Policy(None), budget=None),
     "window": Case("gpt_oss", lambda: loops.Window(28)),
+    "window-by-span": Case(
+        "qwen2",
+        lambda: loops.WindowBySpan(28, left=0.5, replies=3.0),
+        {"left": 0.5, "replies": 3.0},
+    ),
     "streaming": Case("gemma3", lambda: loops.Window(28, sinks=3), {"sinks": 3}),
     "lookback": Case(
         "llama",

@@ -147,9 +147,9 @@ def marked_files(root: Path) -> tuple[str, ...]:
 
 def _tests(name: str, files: Sequence[str], *, weight: float, only: str, workers: int = 0) -> Part:
     # another version of a package may warn, which is no failure here
-    how = ("-v", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings=default")
+    how = ["-v", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
     if workers:
-        how += ("-n", str(workers))
+        how += ["-n", str(workers)]
     arguments = ("-m", "pytest", "-m", only, *how, *files)
     return Part(name=name, arguments=arguments, weight=weight, is_test=True)
 
