@@ -77,13 +77,15 @@ def window_by_span(
 ) -> Policy:
     """`window` in which pages that were left age faster, and replies more slowly.
 
-    The score of an entry is the reciprocal of its age, times the factor of its span. The owner of
-    the cache labels pages and replies, as an agent does; without labels it is `window`.
+    The score of an entry is the reciprocal of its age, times the factor of its span; the newest
+    entry stays. The owner of the cache labels pages and replies, as an agent does; without labels
+    it is `window`.
 
     Source: our choice.
     """
     gate = Fixed(slack, schedule, interval)
-    return Policy("window-by-span", gate, Shared(), BySpan(Age(), left, replies), TopK(), Dense())
+    scorer, selector = BySpan(Age(), left, replies), TopK(protected=1)
+    return Policy("window-by-span", gate, Shared(), scorer, selector, Dense())
 
 
 def lookback(

@@ -97,7 +97,7 @@ CASES = {
     "window": case("window", heads="shared", newest=24),
     "streaming": case("streaming", {"sinks": 3}, heads="shared", sinks=3, newest=21),
     # it never looks back here, so that what a layer holds alone decides; see `test_lookback.py`
-    "window-by-span": case("window-by-span", heads="shared"),
+    "window-by-span": case("window-by-span", heads="shared", newest=1),
     "lookback": case("lookback", {"threshold": 0.0, "slack": 0}, heads="shared", newest=24),
     "h2o": case("h2o", newest=12, tracked=4),
     "scissorhands": case(
