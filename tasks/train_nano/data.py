@@ -40,14 +40,16 @@ class Recordings:
         digest = hashlib.sha256()
         # The collector would visit the nodes of all pages again and again, now and in training.
         gc.disable()
-        for path in sorted(folder.glob("*.jsonl.xz") if folder else ()):
-            digest.update(path.read_bytes())
-            episodes = self.random_walks if path.name.startswith("stroll") else self.tasks
-            for episode in filter(is_grounded, load(path)):
-                refuse_unseen_goals(episode)
-                episodes.append(episode)
-        gc.freeze()
-        gc.enable()
+        try:
+            for path in sorted(folder.glob("*.jsonl.xz") if folder else ()):
+                digest.update(path.read_bytes())
+                episodes = self.random_walks if path.name.startswith("stroll") else self.tasks
+                for episode in filter(is_grounded, load(path)):
+                    refuse_unseen_goals(episode)
+                    episodes.append(episode)
+            gc.freeze()
+        finally:
+            gc.enable()
         self.digest = digest.hexdigest()
         """SHA-256 of the content of all files."""
         self._by_task: dict[str, list[Episode]] = {}

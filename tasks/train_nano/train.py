@@ -68,7 +68,7 @@ class Trainer:
         self.elapsed = 0.0
         """Seconds from then to the end of the latest step, the same in all workers."""
         self.stopping = False
-        """Whether a worker got a signal, so that the run ends."""
+        """True after a worker got a signal; the run then ends."""
         self._got_signal = False
         self.tokenizer = tokenizer
         self.source = make_source(tokenizer, recordings, settings.max_tokens)

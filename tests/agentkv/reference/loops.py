@@ -106,7 +106,7 @@ def pooled(scores: Sequence[float], kernel: int, how: str) -> list[float]:
 
 
 class Kinds:
-    """Of every token, whether it belongs to a page or a reply, and the factor that goes with it.
+    """Sorts tokens into pages and replies, and gives each token the factor of its kind.
 
     Several tokens at once are a page, one alone belongs to a reply. The latest page has 1."""
 

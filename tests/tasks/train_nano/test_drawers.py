@@ -41,7 +41,7 @@ def test_rows_follow_the_plan_of_a_fixed_number_of_steps_before(drawers: Drawers
     assert drawers.ahead == 2
     for index, rows in enumerate(drawn):
         step = 7 + index
-        level = 0 if step in (7, 8, 9) else 1  # steps 7 and 8 have the first plan, 9 that of 7
+        level = 0 if step in (7, 8, 9) else 1  # 7 and 8 follow the first plan, 9 the plan of 7
         plan = replace(PLAN, step=step, level=level, spent=spent[step])
         assert rows == source.rows(plan)
         spent[step + 2] = dict(spent[step])
