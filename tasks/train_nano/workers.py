@@ -4,7 +4,9 @@ On two cores, two processes with one thread each processed 1.5 times the tokens 
 two threads.
 """
 
+import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +22,8 @@ from train_nano.episode import Row
 T = TypeVar("T")
 _ATTENTION = 4000
 """Row length in tokens at which attention takes as long as everything else."""
+_FAILURE = "failure"
+"""File with the traceback of the worker that failed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +73,34 @@ def launch(function: Callable[..., None], world_size: int, *args: Any) -> None:
     A single worker runs in the calling process and keeps its threads.
 
     Raises:
-        Exception: a worker failed. The other workers are terminated.
+        RuntimeError: one of several workers failed; the message holds the traceback of the one that
+            failed first. The others are terminated.
     """
     if world_size == 1:
         function(Worker(), *args)
         return
     with TemporaryDirectory() as folder:
-        store = Path(folder) / "store"
-        mp.spawn(_run_worker, args=(world_size, store, function, args), nprocs=world_size)
+        shared = Path(folder)
+        try:
+            mp.spawn(_run_worker, args=(world_size, shared, function, args), nprocs=world_size)
+        except mp.ProcessRaisedException as error:
+            raise RuntimeError((shared / _FAILURE).read_text()) from error
 
 
 def _run_worker(
-    rank: int, world_size: int, store: Path, function: Callable[..., None], args: tuple[Any, ...]
+    rank: int, world_size: int, shared: Path, function: Callable[..., None], args: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=world_size)
+    store = (shared / "store").as_uri()
     try:
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
         function(Worker(rank, world_size), *args)
+    except Exception:
+        # The others fail as soon as this worker's connections close, and one of them may end before
+        # this process does. So the cause is written down while the connections are open.
+        with suppress(FileExistsError), (shared / _FAILURE).open("x") as file:
+            file.write(traceback.format_exc())
+        raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()

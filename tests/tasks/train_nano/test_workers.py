@@ -1,5 +1,7 @@
 """Tests for data parallel training."""
 
+import atexit
+import time
 from pathlib import Path
 
 import pytest
@@ -55,11 +57,14 @@ def weights(trainer: Trainer) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
 
 
-def fail(worker: Worker) -> None:
-    raise ValueError(f"worker {worker.rank} failed")
+def fail_and_end_late(worker: Worker) -> None:
+    if worker.rank == 0:
+        atexit.register(time.sleep, 2)
+        raise ValueError("no rows to draw")
+    worker.gather(0)
 
 
 @pytest.mark.slow
-def test_the_error_of_a_worker_reaches_the_caller() -> None:
-    with pytest.raises(Exception, match=r"worker \d failed"):
-        launch(fail, 2)
+def test_the_caller_sees_the_first_error_of_a_worker_and_not_what_it_causes_in_the_others() -> None:
+    with pytest.raises(RuntimeError, match=r"ValueError: no rows to draw"):
+        launch(fail_and_end_late, 2)
