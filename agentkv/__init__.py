@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from agentkv.policies.registry import scored as scored
 
 _MODULES = {
+    "ActionRefused": "agentkv.episode",
     "Agent": "agentkv.agent",
     "Cache": "agentkv.cache.cache",
     "CacheFileError": "agentkv.cache.checkpoint.file",
     "Policy": "agentkv.policies.policy",
     "PolicyError": "agentkv.policies.entries",
+    "Session": "agentkv.agent",
     "browser": "agentkv.browsing",
     "attach": "agentkv.cache.hf.attach",
     "load_model": "agentkv.models.load",

@@ -1,23 +1,36 @@
-"""`Agent`: a model with a cache policy that pursues goals on web pages."""
+"""`Agent`: a model with a cache policy that pursues goals on web pages, in sessions."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
-from agentkv.episode import Environment, Limits, run_episode
+from agentkv.episode import BeforeAction, Environment, Limits, run_episode
 from agentkv.masking import Secrets
-from agentkv.models.model import CachedModel, Model
+from agentkv.models.model import (
+    CachedModel,
+    Conversation,
+    LastingConversation,
+    LastingModel,
+    Model,
+    Reply,
+)
 from agentkv.trace import Episode, Step
+from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.ocr import Ocr
-from agentkv_env.session import Session
+from agentkv_env.session import Session as BrowserSession
+from agentkv_env.session import require_chromium_page
 
 
 class Agent:
-    """A model with a cache policy, ready for any number of episodes.
+    """A model with a cache policy, ready for any number of sessions and episodes.
 
     Args:
         model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
@@ -78,9 +91,34 @@ class Agent:
                 rebuild=rebuild,
             )
         self.model: Model = model
-        self._strict = strict
-        self._max_parse_failures = max_parse_failures
-        self._max_repeats = max_repeats
+        self.strict = strict
+        self.max_parse_failures = max_parse_failures
+        self.max_repeats = max_repeats
+
+    def open(
+        self,
+        page: Environment | PlaywrightPage,
+        *,
+        seed: int = 0,
+        hosts: Sequence[str] | None = None,
+        ocr: bool = True,
+        secrets: Secrets | None = None,
+    ) -> "Session":
+        """Open a session on `page`, which takes goal after goal on one cache.
+
+        Args:
+            page: a browser session of `agentkv_env` or another `Environment`, or a Playwright page
+                (sync API), which stays open afterwards.
+            seed: equal seeds give equal sessions on equal pages.
+            hosts: for a Playwright page: the only hosts that the agent may reach; None allows just
+                the host that the page is on when a goal is given. An `Environment` has its own.
+            ocr: for a Playwright page: read the text in images, if Tesseract is installed.
+            secrets: texts to mask in all steps; text typed into password fields is added to them.
+
+        Raises:
+            TypeError: `page` is neither an `Environment` nor a Playwright page in Chromium.
+        """
+        return Session(self, page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets)
 
     def run(
         self,
@@ -91,6 +129,7 @@ class Agent:
         timeout_s: float = 900.0,
         seed: int = 0,
         on_step: Callable[[Step], None] | None = None,
+        before_action: BeforeAction | None = None,
         screenshots: Path | None = None,
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
@@ -99,40 +138,266 @@ class Agent:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
-            page: a `Session` or another `Environment`, or a Playwright page (sync API), which stays
-                open afterwards.
-            goal: the task in plain words.
-            max_steps: maximum number of actions.
-            timeout_s: time limit in seconds, checked between tokens and between steps.
-            seed: equal seeds give equal episodes on equal pages.
-            on_step: called with every step as soon as it is over.
-            screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.
-            hosts: for a Playwright page: the only hosts that the agent may reach; None allows just
-                the page's own host. A Session has its own hosts.
-            ocr: for a Playwright page: read the text in images, if Tesseract is installed.
-            secrets: texts to mask in all steps; text typed into password fields is added to them.
+            page, seed, hosts, ocr, secrets: as in `open`.
+            goal, max_steps, timeout_s, on_step, before_action, screenshots: as in `Session.do`.
 
         Returns:
             The episode, whatever its status; `Episode.secrets` holds all secrets.
 
         Raises:
             TypeError: `page` is neither an `Environment` nor a Playwright page.
-            Exception: any error of the model or of `on_step`, except `TimeoutError` and
-                `ContextLimit` of the model, which end the episode.
+            Exception: as in `Session.do`.
         """
+        with self.open(page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets) as session:
+            return session.do(
+                goal,
+                max_steps=max_steps,
+                timeout_s=timeout_s,
+                on_step=on_step,
+                before_action=before_action,
+                screenshots=screenshots,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a question in a session."""
+
+    text: str
+    """The answer, without fences; what the model wrote, where it names no answer."""
+    reply: Reply
+    """The whole reply and its measurements."""
+
+
+class SessionError(RuntimeError):
+    """A session that is closed, or whose model cannot do what was asked."""
+
+
+class Session:
+    """An agent on one page, goal after goal, on one cache; a context manager.
+
+        with agent.open(page) as session:
+            session.do("Put the blue kayak into the cart")
+            print(session.ask("What does it cost?").text)
+
+    Between two calls the page belongs to the caller, who may act on it. A session is not
+    thread-safe, but for `cancel`. Scripted models begin anew with every goal.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        page: Environment | PlaywrightPage,
+        *,
+        seed: int = 0,
+        hosts: Sequence[str] | None = None,
+        ocr: bool = True,
+        secrets: Secrets | None = None,
+    ) -> None:
+        """Use `Agent.open`, which describes the arguments, or `Session.load`."""
+        if not isinstance(page, Environment):
+            require_chromium_page(page)
+        self._agent, self._page = agent, page
+        self._seed, self._hosts, self._ocr = seed, hosts, ocr
+        self.secrets = Secrets() if secrets is None else secrets
+        """Texts that steps show as `***`."""
+        self._conversation: Conversation | None = None
+        self._is_cancelled = False
+        self._is_closed = False
+
+    def do(
+        self,
+        goal: str,
+        *,
+        max_steps: int = 30,
+        timeout_s: float = 900.0,
+        on_step: Callable[[Step], None] | None = None,
+        before_action: BeforeAction | None = None,
+        screenshots: Path | None = None,
+    ) -> Episode:
+        """Pursue `goal`, beginning at the current state of the page, with all that was read before.
+
+        Args:
+            goal: the task in plain words.
+            max_steps: maximum number of actions.
+            timeout_s: time limit in seconds, checked between tokens and between steps.
+            on_step: called with every step as soon as it is over.
+            before_action: called with the page and each action, the stop included, before it is
+                carried out. It returns None to allow the action or another action to carry out
+                instead, or raises `ActionRefused`, whose message the model is shown. An action on
+                an element names it by its number on the page (`Page.element`).
+            screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.
+
+        Returns:
+            The episode, whatever its status. The session can go on after each of them, but
+            `context_limit`, with which the model has no positions left, comes again.
+
+        Raises:
+            SessionError: the session is closed.
+            Exception: any error of the model or of a hook, except `TimeoutError`, `ContextLimit`
+                and `Cancelled` of the model, which end the episode, and `ActionRefused`.
+        """
+        self._require_open()
+        self._is_cancelled = False
+        conversation = self._pursue(goal)
+        agent = self._agent
         limits = Limits(
-            goal,
-            seed=seed,
-            strict=self._strict,
+            strict=agent.strict,
             max_steps=max_steps,
-            max_parse_failures=self._max_parse_failures,
-            max_repeats=self._max_repeats,
+            max_parse_failures=agent.max_parse_failures,
+            max_repeats=agent.max_repeats,
             timeout_s=timeout_s,
             on_step=on_step,
+            before_action=before_action,
             screenshots=screenshots,
-            secrets=Secrets() if secrets is None else secrets,
+            secrets=self.secrets,
+            is_cancelled=lambda: self._is_cancelled,
         )
-        if isinstance(page, Environment):
-            return run_episode(self.model, page, limits)
-        with Session.on(page, hosts=hosts, ocr=Ocr.find() if ocr else None) as session:
-            return run_episode(self.model, session, limits)
+        with self._environment() as environment:
+            return run_episode(conversation, environment, limits)
+
+    def ask(self, question: str, *, look: bool = True, timeout_s: float = 900.0) -> Answer:
+        """Return the model's answer in words; nothing is done on the page.
+
+        nano was trained to quote answers from the page that it is shown, and needs `look`.
+
+        Args:
+            question: the question in plain words.
+            look: show the model the current page with the question; False: it answers from what
+                it has read.
+            timeout_s: time limit in seconds, checked between tokens.
+
+        Raises:
+            SessionError: the session is closed, or its model is a script.
+            TimeoutError, Cancelled: the answer took too long, or `cancel` was called. The session
+                can go on.
+            ContextLimit: the model has no positions left.
+            BrowserGone: the browser was lost.
+        """
+        self._require_open()
+        self._is_cancelled = False
+        deadline = time.monotonic() + timeout_s
+        conversation = self._conversation or self._begin(question)
+        if not isinstance(conversation, LastingConversation):
+            raise SessionError(
+                f"the model {self._agent.model.name} pursues goals only and answers no question; "
+                "give the agent a language model"
+            )
+        page = None
+        if look:
+            with self._environment() as environment:
+                page = environment.observe()
+        reply = conversation.answer(question, page, deadline)
+        return Answer(_answer_in(reply.text), reply)
+
+    def cancel(self) -> None:
+        """End the goal or question that is being worked on, before the next token or step.
+
+        The episode's status is `cancelled`; `ask` raises `Cancelled`. Any thread may call this.
+        Without effect between calls.
+        """
+        self._is_cancelled = True
+
+    def save(self, folder: str | Path) -> None:
+        """Write the session to a folder, from which `load` makes it again. The page is not saved.
+
+        It replaces the session that was saved there before, once it is complete on disk. Only its
+        owner may read the files, because they hold what was read on pages and typed into them.
+
+        Raises:
+            SessionError: the session is closed or has no goal yet, or its model is a script.
+            CacheFileError: a ValueError; the cache cannot be saved.
+            OSError, WriteError: a file could not be written; what was saved before is intact.
+        """
+        self._require_open()
+        if self._conversation is None:
+            raise SessionError("there is nothing to save before the first goal or question")
+        if not isinstance(self._conversation, LastingConversation):
+            raise SessionError(f"the model {self._agent.model.name} keeps nothing to save")
+        self._conversation.save(Path(folder))
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        agent: Agent,
+        page: Environment | PlaywrightPage,
+        *,
+        hosts: Sequence[str] | None = None,
+        ocr: bool = True,
+        secrets: Secrets | None = None,
+    ) -> Self:
+        """Return the session that `save` wrote, which goes on exactly as the saved one would have.
+
+        Args:
+            folder: where it was saved.
+            agent: has the model, policy and budget of the saved session.
+            page: the page to go on with; it need not be the same one.
+            hosts, ocr, secrets: as in `Agent.open`.
+
+        Raises:
+            SessionError: the agent's model is a script.
+            ConversationFileError, CacheFileError: ValueErrors; the folder holds no session with
+                this model, policy and budget, or a damaged one.
+        """
+        if not isinstance(agent.model, LastingModel):
+            raise SessionError(f"the model {agent.model.name} keeps nothing that could be loaded")
+        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets)
+        session._use(agent.model.load(Path(folder)))
+        return session
+
+    def close(self) -> None:
+        """Free the cache. The page stays open."""
+        self._conversation = None
+        self._is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise SessionError("this session is closed; open another one with Agent.open")
+
+    def _pursue(self, goal: str) -> Conversation:
+        """Return a conversation that has been given `goal`."""
+        if isinstance(self._conversation, LastingConversation):
+            self._conversation.pursue(goal)
+            return self._conversation
+        return self._begin(goal)
+
+    def _begin(self, goal: str) -> Conversation:
+        return self._use(self._agent.model.begin(goal, seed=self._seed))
+
+    def _use(self, conversation: Conversation) -> Conversation:
+        self._conversation = conversation
+        if isinstance(conversation, LastingConversation):
+            conversation.is_cancelled = lambda: self._is_cancelled
+        return conversation
+
+    @contextmanager
+    def _environment(self) -> Iterator[Environment]:
+        """Yield the page as an environment. A Playwright page is attached to only meanwhile, so
+        that its owner may do with it what he likes between two calls."""
+        if isinstance(self._page, Environment):
+            yield self._page
+            return
+        ocr = Ocr.find() if self._ocr else None
+        with BrowserSession.on(self._page, hosts=self._hosts, ocr=ocr) as environment:
+            yield environment
+
+
+def _answer_in(reply: str) -> str:
+    """Return the answer of the stop in `reply`, or all of it if it has no stop."""
+    try:
+        action = parse(extract(reply, strict=False), strict=False)
+    except ActionError:
+        return reply.strip()
+    return action.answer if action.kind == "stop" else reply.strip()

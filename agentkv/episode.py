@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agentkv.files import make_folder, write_atomic
 from agentkv.masking import Secrets
-from agentkv.models.model import Asking, ContextLimit, Model, Reply
+from agentkv.models.model import Asking, Cancelled, ContextLimit, Conversation, Reply
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -19,6 +19,18 @@ from agentkv_env.serialize import neutralize
 
 MAX_NOTE_CHARS = 200
 """Maximum length of an error shown to the model, in characters; errors may quote long texts."""
+
+CHANGED_NOTE = "the user did something else instead of the last action"
+"""Shown to the model after a hook changed its action. It does not say what was done, because a hook
+may have filled in a password."""
+
+
+class ActionRefused(Exception):
+    """Raised in a hook to refuse an action. The model is shown the message and goes on."""
+
+
+BeforeAction = Callable[[Page, Action], Action | None]
+"""A hook that sees each action before it is carried out; see `Agent.run`."""
 
 
 @runtime_checkable
@@ -53,30 +65,35 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The goal and limits of one episode; see `Agent` and `Agent.run` for each field."""
+    """The limits of one episode; see `Agent` and `Session.do` for each field."""
 
-    goal: str
-    seed: int
     strict: bool
     max_steps: int
     max_parse_failures: int
     max_repeats: int
     timeout_s: float
     on_step: Callable[[Step], None] | None
+    before_action: BeforeAction | None
     screenshots: Path | None
     secrets: Secrets
     """Secrets to mask; the episode adds those that it finds."""
+    is_cancelled: Callable[[], bool]
+    """Asked between steps; True ends the episode."""
 
 
-def run_episode(model: Model, environment: Environment, limits: Limits) -> Episode:
-    """Run one episode of `model` on `environment`.
+def run_episode(conversation: Conversation, environment: Environment, limits: Limits) -> Episode:
+    """Run one episode on `environment`.
+
+    Args:
+        conversation: has been given the goal.
 
     Raises:
-        Exception: any error of the model or of `limits.on_step`, except `TimeoutError` and
-            `ContextLimit` of the model, which end the episode.
+        Exception: any error of the model, of `limits.on_step` or of `limits.before_action`, except
+            `TimeoutError`, `ContextLimit` and `Cancelled` of the model, which end the episode, and
+            `ActionRefused` of the hook.
         WriteError: a screenshot could not be written.
     """
-    return _EpisodeLoop(model, environment, limits).run()
+    return _EpisodeLoop(conversation, environment, limits).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +119,13 @@ class _Ended(Exception):
 class _EpisodeLoop:
     """The loop of one episode. `_take_turn` raises `_Ended` to leave it."""
 
-    def __init__(self, model: Model, environment: Environment, limits: Limits) -> None:
+    def __init__(
+        self, conversation: Conversation, environment: Environment, limits: Limits
+    ) -> None:
+        self._conversation = conversation
         self._environment = environment
         self._limits = limits
         self._started = time.monotonic()
-        self._conversation = model.begin(limits.goal, seed=limits.seed)
         self._steps: list[Step] = []
         self._note = ""
         self._num_parse_failures = 0
@@ -149,13 +168,23 @@ class _EpisodeLoop:
             self._count_parse_failure(error)
             return
         self._num_parse_failures = 0
+        written = action
+        try:
+            action = self._allowed(page, action)
+        except ActionRefused as refusal:
+            reason = str(refusal) or "this action is not allowed"
+            record(action, f"refused: {reason}")
+            if self._is_stuck(page, action):
+                raise _Ended("repetition") from refusal
+            self._note = _error_note(neutralize(reason))
+            return
         if action.kind == "stop":
             record(action)
             raise _Ended("stopped", answer=action.answer)
         if self._is_stuck(page, action):
             record(action, "not done: repeated without effect")
             raise _Ended("repetition")
-        self._note = ""
+        self._note = "" if action == written else CHANGED_NOTE
         try:
             self._environment.act(action)
         except ActionFailed as error:
@@ -168,7 +197,25 @@ class _EpisodeLoop:
         else:
             record(action)
 
+    def _allowed(self, page: Page, action: Action) -> Action:
+        """Return the action to carry out in place of `action`, as the hook decides.
+
+        Raises:
+            ActionRefused: the hook refused it.
+            TypeError: the hook returned something else than an action or None.
+        """
+        hook = self._limits.before_action
+        chosen = None if hook is None else hook(page, action)
+        if chosen is not None and not isinstance(chosen, Action):
+            raise TypeError(
+                f"before_action returned {chosen!r}; expected an Action to carry out, or None to "
+                "allow the one it was given; to refuse it, raise agentkv.ActionRefused"
+            )
+        return action if chosen is None else chosen
+
     def _observe(self) -> Page:
+        if self._limits.is_cancelled():
+            raise _Ended("cancelled")
         if time.monotonic() > self._started + self._limits.timeout_s:
             raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
         try:
@@ -207,6 +254,8 @@ class _EpisodeLoop:
             raise _Ended("timeout", error=str(error)) from error
         except ContextLimit as error:
             raise _Ended("context_limit", error=str(error)) from error
+        except Cancelled as error:
+            raise _Ended("cancelled") from error
 
     def _count_parse_failure(self, error: ActionError) -> None:
         self._note = _error_note(neutralize(str(error)))

@@ -28,6 +28,7 @@ Status = Literal[
     "repetition",
     "timeout",
     "context_limit",
+    "cancelled",
     "env_error",
 ]
 """Final status of an episode.
@@ -37,6 +38,7 @@ Status = Literal[
 * `parse_limit`: too many replies in a row could not be parsed.
 * `repetition`: too many equal actions in a row on an unchanged page.
 * `context_limit`: the model ran out of positions.
+* `cancelled`: somebody cancelled the episode.
 * `env_error`: the browser was lost.
 """
 
@@ -71,11 +73,12 @@ class Step:
     num_tokens_out: int
     """Tokens of the reply."""
     seen_tokens: int
-    """Tokens fed since the episode began; 0 for models without a cache, as are both byte counts."""
+    """Tokens fed since the cache was begun, in a session for earlier goals too; 0 for models
+    without a cache, as are both byte counts."""
     cache_bytes: int
     """Bytes of the stored keys and values after this turn."""
     cache_peak_bytes: int
-    """Largest number of these bytes since the episode began."""
+    """Largest number of these bytes since the cache was begun."""
     prefill_s: float
     """Seconds spent on reading the prompt."""
     decode_s: float
@@ -117,6 +120,12 @@ class Episode:
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
+
+    @property
+    def success(self) -> bool:
+        """True if the agent stopped of its own accord. Only a task's evaluator can tell if the
+        answer is right."""
+        return self.status == "stopped"
 
     @property
     def num_tokens_in(self) -> int:

@@ -55,13 +55,22 @@ class ChatTemplate:
             *self._tokenizer.encode_trusted(self._delimiters.start),
             *self.encode(_INSTRUCTIONS.format(nonce=nonce)),
             *self._tokenizer.encode_trusted(self._delimiters.before_user),
-            *self.encode(f"Objective: {_break_tags(one_line(goal))}\n\n"),
+            *self.goal(goal),
         ]
+
+    def goal(self, goal: str) -> list[int]:
+        """Return the goal as the beginning of a user message."""
+        return self.encode(f"Objective: {_break_tags(one_line(goal))}\n\n")
+
+    def question(self, text: str) -> list[int]:
+        """Return the question as the beginning of a user message."""
+        return self.encode(f"Question: {_break_tags(one_line(text))}\n{_IN_WORDS}\n\n")
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
         """Return the note and the fenced page, up to where the reply begins."""
-        prefix = f"{_break_tags(one_line(note))}\n" if note else ""
-        text = f"{prefix}<page {nonce}>\n{_break_tags(observation)}\n</page {nonce}>"
+        text = f"{_break_tags(one_line(note))}\n" if note else ""
+        if observation:
+            text += f"<page {nonce}>\n{_break_tags(observation)}\n</page {nonce}>"
         return [*self.encode(text), *self._tokenizer.encode_trusted(self._delimiters.before_reply)]
 
     def reply(self, text: str) -> list[int]:
@@ -199,6 +208,8 @@ def _built_in_delimiters(tokenizer: Any) -> _Delimiters:
         after_reply="\n\n",
     )
 
+
+_IN_WORDS = "Answer in words, without an action."
 
 _INSTRUCTIONS = """\
 You reach an objective on the web, one action at a time. Every turn shows the page as it is now, one

@@ -60,15 +60,19 @@ class GrammarError(RuntimeError):
     """llguidance rejected a grammar; the message is its own, shortened."""
 
 
-def reply_grammar(page: Page, goal: str, *, thoughts: Thoughts = "named") -> str:
+def reply_grammar(
+    page: Page, goal: str, *, thoughts: Thoughts = "named", only_stop: bool = False
+) -> str:
     """Return a Lark grammar (llguidance's dialect) of exactly the replies allowed on `page`.
+
+    With `only_stop`, the only action is the stop.
 
     Text may be typed only into typeable roles; an element with options accepts only these. Disabled
     and covered elements may only be hovered over. Scrolling is allowed only in directions where
     there is more of the page. `MAX_ELEMENT_CHARS`, `quotes.MAX_QUOTABLE` and `quotes.MAX_GOAL`
     bound the grammar's size for every page and goal.
     """
-    patterns = [*_element_patterns(page), *_page_patterns(page)]
+    patterns = [] if only_stop else [*_element_patterns(page), *_page_patterns(page)]
     answer = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
     if thoughts == "free":
         actions = "|".join([*(pattern.action for pattern in patterns), answer])
@@ -241,6 +245,7 @@ class Grammar:
         *,
         thoughts: Thoughts = "named",
         max_tokens: int | None = None,
+        only_stop: bool = False,
     ) -> "Matcher":
         """Return a fresh matcher of the replies that `page` allows an agent with this `goal`.
 
@@ -249,6 +254,7 @@ class Grammar:
         Args:
             max_tokens: maximum number of tokens in the reply, which is closed before that; None for
                 no limit.
+            only_stop: allow no action but the stop.
 
         Raises:
             GrammarError: llguidance rejected the grammar.
@@ -259,7 +265,7 @@ class Grammar:
 
         return Matcher(
             self._tokenizer,
-            reply_grammar(page, goal, thoughts=thoughts),
+            reply_grammar(page, goal, thoughts=thoughts, only_stop=only_stop),
             continue_from if thoughts == "named" else None,
             self._closing,
             max_tokens=max_tokens,

@@ -1,8 +1,9 @@
 """Prompts as token ids: an append-only stream that no page can forge.
 
 A stream is never rendered again. It grows by `opening`, then in each turn by `turn` and by the ids
-that the model wrote; `separator` follows a reply before the next turn. All keys and values thus
-stay valid, and an evicting cache loses only entries that its policy drops.
+that the model wrote; `separator` follows a reply before the next turn, and a further `goal` or
+`question` may follow the separator. All keys and values thus stay valid, and an evicting cache
+loses only entries that its policy drops.
 """
 
 import hashlib
@@ -58,11 +59,19 @@ class Template(Protocol):
         """Return the ids that begin an episode. `nonce` identifies its page fences."""
         ...
 
+    def goal(self, goal: str) -> list[int]:
+        """Return the ids of a further goal, which replaces the one before it."""
+        ...
+
+    def question(self, text: str) -> list[int]:
+        """Return the ids of a question that the next reply answers in words."""
+        ...
+
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
         """Return the ids of one page, up to where the model begins to write.
 
         Args:
-            observation: the serialized page.
+            observation: the serialized page; empty shows no page.
             note: the harness's message, placed before the page; empty for none.
             nonce: as for `opening`.
         """
@@ -131,7 +140,15 @@ class PlainTemplate:
 
     def opening(self, goal: str, nonce: str = "") -> list[int]:
         """Return the goal behind its special token."""
+        return self.goal(goal)
+
+    def goal(self, goal: str) -> list[int]:
+        """Return a further goal behind its special token."""
         return [self._goal, *self.encode(goal)]
+
+    def question(self, text: str) -> list[int]:
+        """Return a question as a goal, which such models answer with a stop."""
+        return self.goal(text)
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
         """Return the note and the page between their special tokens."""

@@ -76,6 +76,11 @@ class Generation:
         return self._chunks[0]
 
     @property
+    def unread(self) -> list[int]:
+        """The ids of prompt and reply that the cache has not been fed."""
+        return [id for chunk in self._chunks for id in chunk]
+
+    @property
     def samples_next(self) -> bool:
         """True if a token must be sampled from the logits after `next_chunk`."""
         return len(self._chunks) == 1 and not self.rule.is_complete

@@ -1,8 +1,10 @@
 """A language model in memory, and the conversations in which it reads pages and writes replies."""
 
+import base64
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +19,19 @@ from agentkv.dialog.prompt import Template, nonce_of
 from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
-from agentkv.models.model import CacheUse, Reply
+from agentkv.models.model import CacheUse, Cancelled, Reply
 from agentkv.models.rules import FreeRule, GrammarRule, Rule
 from agentkv.models.sampling import Sampler
+from agentkv.models.saved import (
+    ConversationFileError,
+    SavedConversation,
+    SavedPage,
+    SavedTurn,
+    SavedUse,
+    load,
+    new_cache_name,
+    save,
+)
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
@@ -166,6 +178,18 @@ class ActingModel:
         """
         return LocalConversation(self, goal, seed)
 
+    def load(self, folder: Path) -> "LocalConversation":
+        """Return the conversation that `LocalConversation.save` wrote.
+
+        Raises:
+            ConversationFileError, CacheFileError: ValueErrors; the folder holds no conversation
+                with this model, policy and budget, or a damaged one.
+        """
+        saved, cache = load(self.local.model, self.new_cache(), folder)
+        conversation = LocalConversation(self, saved.first_goal)
+        conversation.restore(saved, cache)
+        return conversation
+
 
 @dataclass(frozen=True, slots=True)
 class PendingReply:
@@ -193,6 +217,8 @@ class _Turn:
     action: range = range(0)
     """Numbers of the ids in `reply` that are gone once the page is forgotten."""
     is_forgotten: bool = False
+    goal: list[int] = field(default_factory=list)
+    """Ids of the goal or question that was given before this page; empty if none was."""
 
     @property
     def left(self) -> list[int]:
@@ -206,17 +232,18 @@ class _Turn:
 
 
 class LocalConversation:
-    """One episode: a stream of ids, and the cache that reads it.
+    """One episode, or several in a row: a stream of ids, and the cache that reads it.
 
-    The cache has spans with the labels `goal`, `page 0`, `reply 0`, `page 1` and so on. Callers may
-    inspect `cache` (kept positions, bytes) but must not change it. A model that rebuilds its prompt
-    has another cache in every turn.
+    The cache has spans with the labels `goal`, `page 0`, `reply 0`, `page 1` and so on; a further
+    goal that precedes page 3 is `goal 3`. The first goal stays pinned, and the instructions with
+    it; of the further ones, the latest is. Callers may inspect `cache` (kept positions, bytes) but
+    must not change it. A model that rebuilds its prompt has another cache in every turn.
     """
 
-    def __init__(self, acting: ActingModel, goal: str, seed: int) -> None:
+    def __init__(self, acting: ActingModel, goal: str, seed: int = 0) -> None:
         self._acting = acting
         self._local = acting.local
-        self._goal = goal
+        self._first_goal = self._goal = goal
         self._nonce = nonce_of(goal, seed)
         self._turns: list[_Turn] = []
         self._earlier = CacheUse(0, 0, 0)
@@ -225,11 +252,15 @@ class LocalConversation:
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.temperature, random)
         self._known: Known | None = None
+        self._next_goal: list[int] = []
+        """Ids of a goal or question that no page has followed yet."""
+        self.is_cancelled: Callable[[], bool] = lambda: False
+        """Asked before each token; True ends the reply with `Cancelled`."""
 
     def _begin_cache(self) -> None:
         """Begin with an empty cache, which has to read the goal and all turns so far."""
         self.cache = self._acting.new_cache()
-        self._pending = self._local.template.opening(self._goal, self._nonce)
+        self._pending = self._local.template.opening(self._first_goal, self._nonce)
         """Ids of the stream that the cache has not read."""
         self.cache.label("goal", len(self._pending), pinned=self._acting.pins)
         for number, turn in enumerate(self._turns):
@@ -237,23 +268,64 @@ class LocalConversation:
 
     def _append(self, number: int, turn: _Turn) -> None:
         """Put a turn behind what the cache has to read, and label it."""
+        if turn.goal:
+            self._unpin_goal_before(number)
+            start = self.cache.seen + len(self._pending)
+            label, pinned = f"goal {number}", self._acting.pins
+            self.cache.label(label, len(turn.goal), start=start, pinned=pinned)
+            self._pending += turn.goal
         turn.start = self.cache.seen + len(self._pending)
         self.cache.label(f"page {number}", len(turn.left), start=turn.start)
         self.cache.label(f"reply {number}")
         self._pending += [*turn.left, *turn.left_reply]
+
+    def _unpin_goal_before(self, number: int) -> None:
+        """Let the policy evict the further goal that was given last before turn `number`."""
+        given = [n for n, turn in enumerate(self._turns[:number]) if turn.goal]
+        if not given:
+            return
+        label, turn = f"goal {given[-1]}", self._turns[given[-1]]
+        if turn.start <= self.cache.seen:
+            self.cache.unpin(label)
+        else:  # the cache has yet to read it
+            self.cache.label(label, len(turn.goal), start=turn.start - len(turn.goal))
+
+    def pursue(self, goal: str) -> None:
+        """Replace the goal from the next reply on; what was read before stays in the cache."""
+        self._goal, self._next_goal = goal, self._local.template.goal(goal)
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
 
         Raises:
             ContextLimit: the page and a reply do not fit the model's positions.
-            TimeoutError: `deadline` passed between two tokens. The conversation cannot continue.
+            TimeoutError: `deadline` passed between two tokens. The conversation can continue.
+            Cancelled: `is_cancelled` returned True. The conversation can continue.
         """
-        pending = self.start_reply(page, note, deadline)
+        return self._finish_now(self.start_reply(page, note, deadline))
+
+    def answer(self, question: str, page: Page | None, deadline: float | None = None) -> Reply:
+        """Return the model's answer in words; see `LastingConversation.answer`.
+
+        Under constrained decoding, a model that was trained here answers with a stop, which it may
+        quote from `page`. Every other model writes any text up to its end token.
+        """
+        template = self._local.template
+        asked, is_opening = template.question(question), question == self._goal and not self._turns
+        repeats = is_opening and asked == template.goal(question)
+        self._goal, self._next_goal = question, [] if repeats else asked
+        return self._finish_now(self._start(page, "", deadline, is_question=True))
+
+    def _finish_now(self, pending: PendingReply) -> Reply:
+        """Let the model write a reply alone, and return it."""
         batch = Batch(self._local.model)
         batch.add(pending.generation)
         while len(batch):
-            batch.step()
+            if self.is_cancelled():
+                batch.remove(pending.generation)
+                pending.generation.fail(Cancelled("the reply was cancelled while it was written"))
+            else:
+                batch.step()
         return self.finish_reply(pending)
 
     def start_reply(
@@ -275,28 +347,33 @@ class LocalConversation:
         Raises:
             ContextLimit: the page and a reply do not fit the model's positions.
         """
-        acting, template = self._acting, self._local.template
+        return self._start(page, note, deadline, stopwatch)
+
+    def _start(
+        self,
+        page: Page | None,
+        note: str,
+        deadline: float | None,
+        stopwatch: Stopwatch | None = None,
+        *,
+        is_question: bool = False,
+    ) -> PendingReply:
+        """Begin a reply to `page`, or to nothing but the goal or question."""
+        acting = self._acting
         with timed(stopwatch, "tokenizer"):
-            seen, known = serialize_changes(
-                page,
-                self._known,
-                layout=template.layout,
-                boxes=template.boxes,
-                budget=acting.observation_tokens,
-                count=template.count,
-            )
-            self._known = known if acting.observations == "changes" else None
-            turn = self._new_turn(page, seen.text, note)
+            observation = "" if page is None else self._observation(page)
+            turn = self._new_turn(page, observation, note)
         if self._turns:
             self._prepare_cache()
         limit, used = self._local.max_positions, self.cache.seen
-        needed = len(self._pending) + len(turn.shown) + acting.max_new_tokens
+        needed = len(self._pending) + len(turn.goal) + len(turn.shown) + acting.max_new_tokens
         if limit is not None and used + needed > limit:
             raise context_limit_error(limit, used, needed)
         with timed(stopwatch, "grammar"):
-            rule = self._new_rule(page, stopwatch)
+            rule = self._new_rule(page, stopwatch, is_question=is_question)
         self._append(len(self._turns), turn)
         self._turns.append(turn)
+        self._next_goal = []
         generation = Generation(
             self.cache,
             self._pending,
@@ -307,13 +384,27 @@ class LocalConversation:
             is_compiled=decoding(self._local.model) == COMPILED,
             stopwatch=stopwatch,
         )
-        return PendingReply(seen.text, generation, stopwatch)
+        return PendingReply(observation, generation, stopwatch)
 
-    def _new_turn(self, page: Page, observation: str, note: str) -> _Turn:
+    def _observation(self, page: Page) -> str:
+        """Serialize a page as the model is shown it."""
+        acting, template = self._acting, self._local.template
+        seen, known = serialize_changes(
+            page,
+            self._known,
+            layout=template.layout,
+            boxes=template.boxes,
+            budget=acting.observation_tokens,
+            count=template.count,
+        )
+        self._known = known if acting.observations == "changes" else None
+        return seen.text
+
+    def _new_turn(self, page: Page | None, observation: str, note: str) -> _Turn:
         template, last_pages = self._local.template, self._acting.last_pages
         shown = template.turn(observation, note, self._nonce)
-        if last_pages is None:
-            return _Turn(shown, range(0))
+        if last_pages is None or page is None:
+            return _Turn(shown, range(0), goal=self._next_goal)
         if self._acting.notes_only:
             left = template.turn("", "", self._nonce)
         else:
@@ -321,7 +412,7 @@ class LocalConversation:
             left = template.turn(head.text, note, self._nonce)
         start = _common_start(shown, left)
         end = _common_start(shown[start:][::-1], left[start:][::-1])
-        return _Turn(shown, range(start, len(shown) - end))
+        return _Turn(shown, range(start, len(shown) - end), goal=self._next_goal)
 
     def _prepare_cache(self) -> None:
         """Forget a page, and begin a new cache if the prompt is rebuilt, before another turn."""
@@ -345,14 +436,21 @@ class LocalConversation:
         del self._pending[max(0, start - seen) : max(0, stop - seen)]
 
     def finish_reply(self, pending: PendingReply) -> Reply:
-        """Return the reply of a generation that is over. Raises the error that ended it early."""
+        """Return the reply of a generation that is over. Raises the error that ended it early.
+
+        After a `TimeoutError` or `Cancelled` the stream has what was written of the reply, so that
+        the next turn can follow.
+        """
         generation, template = pending.generation, self._local.template
+        turn, ids = self._turns[-1], generation.rule.ids
+        if isinstance(generation.error, TimeoutError | Cancelled):
+            self._pending = [*generation.unread, *template.separator]
+            turn.reply = [*ids, *template.separator]
         if generation.error is not None:
             raise generation.error
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
         assert prefilled_at is not None and ended_at is not None, "the generation is not over"
         self._pending = [*generation.rule.pending, *template.separator]
-        turn, ids = self._turns[-1], generation.rule.ids
         turn.reply = [*ids, *template.separator]
         with timed(pending.stopwatch, "tokenizer"):
             text = template.decode(ids)
@@ -372,6 +470,55 @@ class LocalConversation:
             parts=None if pending.stopwatch is None else pending.stopwatch.read(),
         )
 
+    def save(self, folder: Path) -> None:
+        """Write the conversation to a folder, from which `ActingModel.load` makes it again.
+
+        It replaces what was saved there before, once it is complete on disk. Only its owner may
+        read the files: they hold what was read and written.
+
+        Raises:
+            CacheFileError: a ValueError; the cache cannot be saved.
+            OSError, WriteError: a file could not be written; what was saved before is intact.
+        """
+        known = self._known
+        save(
+            SavedConversation(
+                cache=new_cache_name(),
+                seen=self.cache.seen,
+                first_goal=self._first_goal,
+                goal=self._goal,
+                nonce=self._nonce,
+                next_goal=self._next_goal,
+                pending=self._pending,
+                turns=[_saved_turn(turn) for turn in self._turns],
+                known=None if known is None else SavedPage.model_validate(asdict(known)),
+                earlier=SavedUse.model_validate(asdict(self._earlier)),
+                random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
+            ),
+            self.cache,
+            folder,
+        )
+
+    def restore(self, saved: SavedConversation, cache: Cache) -> None:
+        """Become the conversation that was saved, with its cache.
+
+        Raises:
+            ConversationFileError: its random state is no such state.
+        """
+        try:
+            state = torch.tensor(list(saved.random), dtype=torch.uint8)
+            self._sampler.random.set_state(state)
+        except RuntimeError as error:
+            raise ConversationFileError(
+                f"the saved random state fits no generator of this device: {error}"
+            ) from error
+        self.cache, self._pending = cache, list(saved.pending)
+        self._first_goal, self._goal, self._nonce = saved.first_goal, saved.goal, saved.nonce
+        self._next_goal = list(saved.next_goal)
+        self._turns = [_turn(turn) for turn in saved.turns]
+        self._known = None if saved.known is None else Known(**saved.known.model_dump())
+        self._earlier = CacheUse(**saved.earlier.model_dump())
+
     def _cache_use(self) -> CacheUse:
         cache, earlier = self.cache, self._earlier
         return CacheUse(
@@ -386,14 +533,37 @@ class LocalConversation:
             fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),
         )
 
-    def _new_rule(self, page: Page, stopwatch: Stopwatch | None) -> Rule:
+    def _new_rule(
+        self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
+    ) -> Rule:
         acting, local = self._acting, self._local
-        max_tokens = acting.max_new_tokens
-        if acting.decoding == "free":
+        max_tokens, thoughts = acting.max_new_tokens, local.template.thoughts
+        if acting.decoding == "free" or (is_question and thoughts == "free"):
             return FreeRule(local.template, max_tokens=max_tokens)
-        thoughts = local.template.thoughts
-        matcher = local.grammar.start(page, self._goal, thoughts=thoughts, max_tokens=max_tokens)
+        matcher = local.grammar.start(
+            _NOTHING if page is None else page,
+            self._goal,
+            thoughts=thoughts,
+            max_tokens=max_tokens,
+            only_stop=is_question,
+        )
         return GrammarRule(matcher, stopwatch=stopwatch)
+
+
+def _saved_turn(turn: _Turn) -> SavedTurn:
+    values = {each.name: getattr(turn, each.name) for each in fields(turn)}
+    numbers = {name: (values[name].start, values[name].stop) for name in ("body", "action")}
+    return SavedTurn(**{**values, **numbers})
+
+
+def _turn(saved: SavedTurn) -> _Turn:
+    return _Turn(
+        **{**saved.model_dump(), "body": range(*saved.body), "action": range(*saved.action)}
+    )
+
+
+_NOTHING = Page("", "", ())
+"""The page of a turn that shows none."""
 
 
 def _without(ids: list[int], gone: range) -> list[int]:

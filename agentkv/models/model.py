@@ -6,6 +6,7 @@ so a scripted model needs none of them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from agentkv_env.page import Page
@@ -13,6 +14,10 @@ from agentkv_env.page import Page
 
 class ContextLimit(RuntimeError):
     """The episode needs more positions than the model has."""
+
+
+class Cancelled(RuntimeError):
+    """Somebody cancelled the reply while the model was writing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,41 @@ class Conversation(Protocol):
 
 
 @runtime_checkable
+class LastingConversation(Protocol):
+    """A conversation that goes on after its first goal is reached or given up."""
+
+    is_cancelled: Callable[[], bool]
+    """Asked before each token; True ends the reply with `Cancelled`."""
+
+    def pursue(self, goal: str) -> None:
+        """Replace the goal from the next reply on; what was read before stays in the cache."""
+        ...
+
+    def answer(self, question: str, page: Page | None, deadline: float | None = None) -> Reply:
+        """Return the model's answer in words.
+
+        Args:
+            question: the question.
+            page: the current page, which the model is shown with the question; None: nothing.
+            deadline: as in `Conversation.reply`.
+
+        Raises:
+            TimeoutError: the deadline passed. The conversation can continue.
+            Cancelled: `is_cancelled` returned True. The conversation can continue.
+            ContextLimit: the turn does not fit the model's positions.
+        """
+        ...
+
+    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
+        """See `Conversation.reply`. The conversation can continue after a `TimeoutError`."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the conversation to a folder, from which its model makes it again."""
+        ...
+
+
+@runtime_checkable
 class Asking(Protocol):
     """A conversation whose replies are written elsewhere, so that other work can go on."""
 
@@ -104,6 +144,15 @@ class Model(Protocol):
 
     def begin(self, goal: str, *, seed: int = 0) -> Conversation:
         """Begin an episode with this goal. Equal seeds give equal replies to equal pages."""
+        ...
+
+
+@runtime_checkable
+class LastingModel(Protocol):
+    """A model whose conversations can be saved."""
+
+    def load(self, folder: Path) -> LastingConversation:
+        """Return the conversation that `LastingConversation.save` wrote to a folder."""
         ...
 
 

@@ -107,17 +107,7 @@ class Session:
         Raises:
             TypeError: `page` is no such page.
         """
-        if not isinstance(page, PlaywrightPage):
-            kind = f"{type(page).__module__}.{type(page).__qualname__}"
-            raise TypeError(
-                f"expected a page of playwright.sync_api, found {kind}; "
-                "open it with sync_playwright()"
-            )
-        browser = page.context.browser
-        if browser is None:
-            raise TypeError("expected a page of a browser, found one of a device or an application")
-        if browser.browser_type.name != "chromium":
-            raise TypeError(f"expected a Chromium page, found {browser.browser_type.name}")
+        require_chromium_page(page)
         if hosts is None:
             host = page.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
             hosts = [host] if host else []
@@ -458,3 +448,17 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def require_chromium_page(page: object) -> None:
+    """Raise a TypeError unless `Session.on` can open a session on `page`."""
+    if not isinstance(page, PlaywrightPage):
+        kind = f"{type(page).__module__}.{type(page).__qualname__}"
+        raise TypeError(
+            f"expected a page of playwright.sync_api, found {kind}; open it with sync_playwright()"
+        )
+    browser = page.context.browser
+    if browser is None:
+        raise TypeError("expected a page of a browser, found one of a device or an application")
+    if browser.browser_type.name != "chromium":
+        raise TypeError(f"expected a Chromium page, found {browser.browser_type.name}")

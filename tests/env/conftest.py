@@ -8,12 +8,12 @@ from typing import Self
 
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.actions import Action, parse
-from agentkv_env.browser import Browser, find_executable
+from agentkv_env.browser import Browser
 from agentkv_env.page import Node, Page
 from agentkv_env.session import Session
+from tests.callers_page import callers_page as callers_page
 
 Answer = str | bytes | tuple[str] | threading.Event
 
@@ -129,16 +129,6 @@ def browser() -> Iterator[Browser]:
     """The browser of all tests, except those that kill their own."""
     with Browser.launch() as running:
         yield running
-
-
-@pytest.fixture
-def callers_page(browser: Browser) -> Iterator[PlaywrightPage]:
-    """A page of a Chromium that the caller owns."""
-    with browser.session(hosts=[]) as session:
-        assert session.page.context.browser is not None
-        chromium = session.page.context.browser.browser_type
-    with chromium.launch(executable_path=find_executable()) as plain:
-        yield plain.new_context().new_page()
 
 
 @pytest.fixture

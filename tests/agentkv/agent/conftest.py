@@ -15,6 +15,7 @@ from agentkv.models.local import LocalModel
 from agentkv_env.browser import Browser
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.session import Session
+from tests.callers_page import callers_page as callers_page
 
 CORPUS = [
     "link Blue Kayak button Add to cart textbox Search ```click ```type ```stop page url title"

@@ -1,7 +1,7 @@
 import os
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,32 +9,15 @@ import pytest
 from agentkv.agent import Agent
 from agentkv.models.local import LocalModel
 from agentkv.models.model import Reply
-from agentkv.models.scripted import RandomClicks, Solution, Stop, resolve
+from agentkv.models.scripted import RandomClicks, Solution, Stop
 from agentkv.trace import Step, TraceWriter, read_trace
 from agentkv_env.actions import parse
 from agentkv_env.browser import Browser
 from agentkv_env.page import Page
 from agentkv_env.session import Session
+from tests.agentkv.agent.fixed_replies import FixedReplies
 
 pytestmark = pytest.mark.browser
-
-
-@dataclass
-class FixedReplies:
-    """Replies with one line per turn and then repeats the last; resolves named elements."""
-
-    lines: Sequence[str]
-    notes: list[str] = field(default_factory=list)
-    name: str = "fixed"
-
-    def begin(self, goal: str, *, seed: int = 0) -> "FixedReplies":
-        self.notes.clear()
-        return self
-
-    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        line = self.lines[min(len(self.notes), len(self.lines) - 1)]
-        self.notes.append(note)
-        return Reply(text=resolve(line, page) if ": " in line else line)
 
 
 def test_a_solution_is_carried_out_and_its_answer_returned(session: Session, site: str) -> None:

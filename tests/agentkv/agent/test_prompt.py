@@ -114,11 +114,8 @@ def test_text_never_adds_a_control_id_or_a_page_tag_to_a_chat(
     opening, turn = chat.opening(goal, "5e5e5e5e"), chat.turn(page, note, "5e5e5e5e")
     for loud, quiet in ((opening, quiet_opening), (turn, quiet_turn)):
         assert [id for id in loud if id in control] == [id for id in quiet if id in control]
-    text = text_of(chat, turn)
-    assert re.findall(r"(?i)<\s*/?\s*page\b[^>]*>", text) == [
-        "<page 5e5e5e5e>",
-        "</page 5e5e5e5e>",
-    ]
+    tags = re.findall(r"(?i)<\s*/?\s*page\b[^>]*>", text_of(chat, turn))
+    assert tags == (["<page 5e5e5e5e>", "</page 5e5e5e5e>"] if page else [])
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])

@@ -1,0 +1,170 @@
+"""A conversation in a folder: its stream of ids in a JSON file, and its cache in another file.
+
+The JSON file names the cache file and is replaced last and atomically, so a crash while saving
+leaves the conversation that was saved before.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentkv.cache.cache import Cache
+from agentkv.files import make_folder, write_atomic
+
+INDEX = "conversation.json"
+"""Name of the JSON file."""
+VERSION: Literal[1] = 1
+"""Version of the JSON file; other versions are refused."""
+
+Id = Annotated[int, Field(ge=0)]
+Ids = list[Id]
+Numbers = tuple[Id, Id]
+"""Start and stop of a range."""
+
+
+class ConversationFileError(ValueError):
+    """A folder that holds no conversation, or not one of this model and policy."""
+
+
+class _State(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+
+class SavedTurn(_State):
+    """One turn; see `_Turn` in `agentkv.models.local`."""
+
+    shown: Ids
+    body: Numbers
+    start: Id
+    reply: Ids
+    action: Numbers
+    is_forgotten: bool
+    goal: Ids
+
+    @model_validator(mode="after")
+    def _check(self) -> "SavedTurn":
+        for (start, stop), ids in ((self.body, self.shown), (self.action, self.reply)):
+            if not start <= stop <= len(ids) and start != stop:
+                raise ValueError(f"found numbers {start} to {stop} of {len(ids)} ids")
+        return self
+
+
+class SavedPage(_State):
+    """The page that the model has read last; see `agentkv_env.changes.Known`."""
+
+    url: str
+    tab: int
+    lines: tuple[str, ...]
+
+
+class SavedUse(_State):
+    """Use of the caches before the present one; see `CacheUse`."""
+
+    seen_tokens: Id
+    live_bytes: Id
+    peak_bytes: Id
+    cold_bytes: Id
+    index_bytes: Id
+    num_looks: Id
+    num_changing_looks: Id
+    look_bytes: Id
+    fetched: dict[str, Id]
+
+
+class SavedConversation(_State):
+    """Everything about a conversation but its cache."""
+
+    version: Literal[1] = VERSION
+    cache: Annotated[str, Field(pattern=r"^cache-[0-9a-f]+\.safetensors$")]
+    """Name of the cache file."""
+    seen: Id
+    """Tokens that the cache was fed."""
+    first_goal: str
+    goal: str
+    """The latest goal or question."""
+    nonce: str
+    next_goal: Ids
+    """Ids of a goal that no page has followed yet."""
+    pending: Ids
+    """Ids of the stream that the cache has not read."""
+    turns: list[SavedTurn]
+    known: SavedPage | None
+    earlier: SavedUse
+    random: Base64Bytes
+    """State of the random numbers."""
+
+
+def save(saved: SavedConversation, cache: Cache, folder: Path) -> None:
+    """Write a conversation and its cache to `folder`, which replaces the one saved there before.
+
+    Only the owner can read the files.
+
+    Args:
+        saved: names a cache file that is not in the folder yet; see `new_cache_name`.
+
+    Raises:
+        CacheFileError: a ValueError; the cache cannot be saved.
+        OSError, WriteError: a file could not be written; what was saved before is intact.
+    """
+    make_folder(folder)
+    try:
+        cache.save(folder / saved.cache)
+        write_atomic(folder / INDEX, saved.model_dump_json())
+    except BaseException:
+        (folder / saved.cache).unlink(missing_ok=True)
+        raise
+    for old in folder.glob("cache-*.safetensors"):
+        if old.name != saved.cache:
+            old.unlink(missing_ok=True)
+
+
+def new_cache_name() -> str:
+    """Return a name for a cache file that no other save has used."""
+    return f"cache-{secrets.token_hex(8)}.safetensors"
+
+
+def load(model: Any, fresh: Cache, folder: Path) -> tuple[SavedConversation, Cache]:
+    """Return the conversation in `folder`, and its cache.
+
+    Args:
+        model: the transformers model that the conversation was held with.
+        fresh: an empty cache with the policy and budget that the saved cache must have.
+
+    Raises:
+        ConversationFileError: the folder holds no conversation, a damaged one, or one with another
+            budget.
+        CacheFileError: a ValueError; the cache file is damaged, or belongs to another model or
+            policy.
+    """
+    path = folder / INDEX
+    try:
+        saved = SavedConversation.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConversationFileError(
+            f"{folder} holds no saved conversation: {path.name} cannot be read ({error.strerror}); "
+            "give the folder that Session.save wrote"
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ConversationFileError(
+            f"{path} is damaged, or another version of agentkv wrote it: {where}: {first['msg']}"
+        ) from None
+    try:
+        cache = Cache.load(folder / saved.cache, model, policy=fresh.policy)
+    except OSError as error:
+        raise ConversationFileError(
+            f"{folder} is incomplete: {saved.cache} cannot be read ({error.strerror})"
+        ) from error
+    if cache.budget != fresh.budget:
+        raise ConversationFileError(
+            f"{folder} was saved with the budget {cache.budget}; the agent has {fresh.budget}; "
+            "give the agent the budget of the saved conversation"
+        )
+    if cache.seen != saved.seen:
+        raise ConversationFileError(
+            f"{folder} is damaged: its cache has read {cache.seen} tokens, not {saved.seen}"
+        )
+    return saved, cache
