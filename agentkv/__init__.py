@@ -27,6 +27,8 @@ _MODULES = {
     "browser": "agentkv.browsing",
     "attach": "agentkv.cache.hf.attach",
     "load_model": "agentkv.models.load",
+    "report": "agentkv_tasks.from_python",
+    "run": "agentkv_tasks.from_python",
     "policy": "agentkv.policies.registry",
     "scored": "agentkv.policies.registry",
 }

@@ -91,8 +91,6 @@ def run(
     The same command continues a run that was stopped.
     """
     with options.for_people() as console:
-        from agentkv.build import SCRIPTED
-        from agentkv.config import read_settings
         from agentkv_tasks.run import command
 
         options.require("--decoding", decoding, ("constrained", "free"))
@@ -128,14 +126,8 @@ def run(
             given = options.typed_only(given, context)
         if policies:
             given["policies"] = tuple(options.split("--policies", policies))
-        elif config is None and model in SCRIPTED:
-            given["policies"] = ("full",)
-        settings = read_settings(config, **options.without_none(given))
-        if out or config is None or "out" not in settings.model_fields_set:
-            where = out or options.default_out(settings.tasks, settings.world_seed, settings.model)
-            settings = settings.model_copy(update={"out": where})
         prepared = command.prepare(
-            settings,
+            command.read_run(config, out, options.without_none(given)),
             sites=options.sites_elsewhere(site or []),
             scoring="mended" if scoring == "mended" else "compat",
             step_timeout_s=step_timeout,

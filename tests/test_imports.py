@@ -63,7 +63,7 @@ FLOORS = {
         "vwa_horizon",
         "suites",
         "reach run",
-        "bench calibrate",
+        "bench calibrate from_python",
     ),
     "train_nano": (
         "attention episode optimizer passages tokenizer",

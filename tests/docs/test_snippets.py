@@ -10,7 +10,7 @@ from agentkv.config import PolicySettings
 from agentkv.policies.registry import NAMED
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/agent.md", "docs/cache.md")
+PAGES = ("README.md", "docs/index.md", "docs/agent.md", "docs/cache.md", "docs/suites.md")
 BLOCKS = [
     pytest.param(page, block, id=f"{page}, block {number}")
     for page in PAGES

@@ -1,5 +1,6 @@
 """Child processes of a run: start, death and setup."""
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.context
@@ -8,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ class ChildProcess:
         self.started = self.last_message = time.monotonic()
         """Start and last message, in monotonic seconds."""
         self._process = context.Process(target=target, args=(theirs, log, *arguments), daemon=False)
-        self._process.start()
+        with _hiding_main():
+            self._process.start()
         theirs.close()  # the death of the process now closes the connection
 
     @property
@@ -89,6 +92,21 @@ class ChildProcess:
             output = ""
         last = " ".join(output[-_LOG_TAIL:].split())
         return f"{how}; its last output: {last}" if last else how
+
+
+@contextlib.contextmanager
+def _hiding_main() -> Iterator[None]:
+    """Keep a spawned process from importing the program's main module.
+
+    Nothing there is needed, and a script that calls `agentkv.run` outside of
+    `if __name__ == "__main__":` would call it again in every child.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def become_child(log: Path) -> None:

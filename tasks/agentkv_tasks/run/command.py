@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from agentkv.build import SCRIPTED, check_model
-from agentkv.config import RunSettings
+from agentkv.config import RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
+from agentkv.options import default_out
 from agentkv_env.hosts import is_web_address
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Scoring
@@ -50,6 +52,23 @@ class Run:
     """Features that are degraded, and why; printed at the start."""
     fresh: bool
     retry_failures: bool
+
+
+def read_run(config: Path | None, out: Path | None, given: Mapping[str, Any]) -> RunSettings:
+    """Read the settings of a run from a TOML file and `given`, which overrides it.
+
+    A script runs under `full` alone, and the folder follows from tasks, world and model, where
+    nothing else says so.
+
+    Raises:
+        SettingsError: a ValueError; see `read_settings`.
+    """
+    if config is None and "policies" not in given and given.get("model") in SCRIPTED:
+        given = {**given, "policies": ("full",)}
+    settings = read_settings(config, **given)
+    if out is None and "out" not in settings.model_fields_set:
+        out = default_out(settings.tasks, settings.world_seed, settings.model)
+    return settings if out is None else settings.model_copy(update={"out": out})
 
 
 def prepare(

@@ -1,0 +1,153 @@
+"""`agentkv.run` and `agentkv.report`: suites and their reports from Python."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agentkv_tasks.evaluate import Scoring
+from agentkv_tasks.report.pool import read_runs
+from agentkv_tasks.report.summary import summarize
+from agentkv_tasks.report.tables import markdown, policy_lines
+from agentkv_tasks.report.write import write_report
+from agentkv_tasks.results import Row
+from agentkv_tasks.run import command
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The rows of one run or several, and the page that shows them."""
+
+    rows: tuple[Row, ...]
+    """One row for each episode, in the order of the results files."""
+    path: Path
+    """The HTML report."""
+
+    def markdown(self, *, against: Sequence[str] | None = None) -> str:
+        """Return the table of the policies as Markdown, as `agentkv report --markdown` prints it.
+
+        Args:
+            against: policies to compare with; None: the full cache, or the first policy.
+
+        Raises:
+            ResultsError: a ValueError; no row belongs to a policy in `against`.
+        """
+        return markdown(policy_lines(summarize(self.rows), against))
+
+    def frame(self) -> Any:
+        """Return the rows as a `pandas.DataFrame`, with a column for each field of `Row`.
+
+        Settings, versions and parameters are columns of dictionaries.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "a frame needs pandas, which is not installed: pip install 'agentkv-web[pandas]', "
+                "or use the rows themselves",
+                name="pandas",
+            ) from error
+        return pandas.DataFrame([asdict(row) for row in self.rows])
+
+
+def run(
+    tasks: str | Path | None = None,
+    policies: Sequence[str | Mapping[str, Any]] | None = None,
+    *,
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    sites: Mapping[str, str] | None = None,
+    scoring: Scoring = "compat",
+    step_timeout_s: float = 300.0,
+    fresh: bool = False,
+    retry_failures: bool = False,
+    show_progress: bool = False,
+    **settings: Any,
+) -> Report:
+    """Run tasks under several cache policies, as `agentkv run` does, and return their rows.
+
+    The same call continues a run that was stopped. Worker processes do not import the calling
+    script, so the call needs no `if __name__ == "__main__":`.
+
+    Args:
+        tasks: suite, JSON file or folder; None: vwa75, or what `config` says.
+        policies: names or TOML files of policies, or tables with `name`, `parameters` and `label`;
+            None: those that `agentkv run` takes.
+        out: folder of rows, traces and the report; None: the one that `agentkv run` takes, below
+            `runs`.
+        config: TOML file of settings, which arguments override.
+        sites: addresses of sites that run elsewhere, by placeholder.
+        scoring: `compat` scores as VisualWebArena does; `mended` without its known faults.
+        step_timeout_s: a step that takes longer ends its episode and its worker.
+        fresh: delete the rows in `out` first.
+        retry_failures: run episodes again that failed for a reason outside the agent.
+        show_progress: print progress and the table, as the command does.
+        settings: further settings of `agentkv.config.RunSettings`, such as `model`, `budget`,
+            `world_seed`, `limit` and `workers`.
+
+    Returns:
+        The rows of this run's episodes, those that were done before included.
+
+    Raises:
+        ValueError: an argument, a task or a policy is wrong; the message names usable values.
+        BrowserMissing: a RuntimeError; no browser was found.
+        RunError: a RuntimeError; workers or the model's process die repeatedly.
+        WriteError: a RuntimeError; a row or the report could not be written.
+    """
+    if scoring not in ("compat", "mended"):
+        raise ValueError(f"scoring is compat or mended; found {scoring!r}")
+    if not step_timeout_s > 0:
+        raise ValueError(f"step_timeout_s is a number of seconds above 0; found {step_timeout_s}")
+    given = dict(settings)
+    if tasks is not None:
+        given["tasks"] = str(tasks)
+    if policies is not None:
+        given["policies"] = tuple(policies)
+    if config is None:
+        given = {"workers": min(2, os.cpu_count() or 1), **given}
+    prepared = command.prepare(
+        command.read_run(_path(config), _path(out), given),
+        sites=sites or {},
+        scoring=scoring,
+        step_timeout_s=step_timeout_s,
+        fresh=fresh,
+        retry_failures=retry_failures,
+    )
+    path = command.run(prepared, Console(quiet=not show_progress))
+    folder, wanted = prepared.plan.settings.out, {job.key for job in prepared.plan.jobs}
+    rows = read_runs([folder])[folder]
+    return Report(tuple(row for row in rows if row.key in wanted), path)
+
+
+def report(
+    *folders: str | Path, out: str | Path | None = None, against: Sequence[str] | None = None
+) -> Report:
+    """Pool the runs in `folders`, rewrite their reports, and return their rows.
+
+    Args:
+        folders: folders (`out`) of runs.
+        out: folder of the pooled report; None: the parent of the first folder. One folder gets its
+            own report.
+        against: policies to compare with; None: the full cache, or the first policy.
+
+    Raises:
+        ValueError: no folder.
+        ResultsError: a ValueError; there are no results, a line is broken, the runs cannot be
+            pooled, or no row belongs to a policy in `against`.
+        WriteError: a RuntimeError; a page could not be written.
+    """
+    if not folders:
+        raise ValueError("give at least one folder (out) of a run")
+    paths = [Path(folder) for folder in folders]
+    rows = tuple(row for run in read_runs(paths).values() for row in run)
+    return Report(rows, write_report(*paths, out=_path(out), against=against))
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)

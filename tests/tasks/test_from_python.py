@@ -1,0 +1,115 @@
+"""Tests for `agentkv.run` and `agentkv.report`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentkv
+from agentkv_tasks.results import read_rows
+from tests.tasks.runs import REPOSITORY, SMALL
+
+QUICK: dict[str, Any] = {"model": "solution", "ocr": False, "screenshots": False, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Any:
+    """The report of a run of two tasks under two policies."""
+    out = folder / "one"
+    return agentkv.run(SMALL, ["full", {"name": "window"}], out=out, limit=2, **QUICK)
+
+
+@pytest.mark.browser
+def test_a_run_returns_its_rows_and_its_report(done: Any, folder: Path) -> None:
+    assert [(row.task_id, row.policy) for row in done.rows] == [
+        (row.task_id, row.policy) for row in read_rows(folder / "one" / "results.jsonl")
+    ]
+    assert {row.policy for row in done.rows} == {"full", "window"}
+    assert [row.success for row in done.rows] == [True] * 4
+    assert done.path == folder / "one" / "report.html"
+    assert "<html" in done.path.read_text()
+
+
+@pytest.mark.browser
+def test_an_equal_call_continues_the_run_and_returns_only_its_own_rows(
+    done: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = agentkv.run(SMALL, ["full"], out=folder / "one", limit=2, **QUICK)
+    assert again.rows == tuple(row for row in done.rows if row.policy == "full")
+    assert capsys.readouterr().out == ""
+    agentkv.run(SMALL, ["full"], out=folder / "one", limit=2, show_progress=True, **QUICK)
+    assert "2 of 2 episodes are done" in capsys.readouterr().out
+
+
+@pytest.mark.browser
+def test_a_frame_has_a_row_for_each_episode_and_a_column_for_each_field(done: Any) -> None:
+    frame = done.frame()
+    assert len(frame) == 4
+    assert frame.groupby("policy")["success"].mean().to_dict() == {"full": 1.0, "window": 1.0}
+    assert {"task_id", "kv_peak_bytes", "settings"} <= set(frame.columns)
+
+
+@pytest.mark.browser
+def test_a_report_pools_runs(done: Any, folder: Path) -> None:
+    other = agentkv.run(SMALL, out=folder / "other", world_seed=12, limit=1, **QUICK)
+    assert [row.policy for row in other.rows] == ["full"]  # a script needs no other
+    pooled = agentkv.report(folder / "one", str(folder / "other"), against=["window"])
+    assert pooled.rows == (*done.rows, *other.rows)
+    assert pooled.path == folder / "report.html"
+    assert "| window |" in pooled.markdown(against=["window"])
+    alone = agentkv.report(folder / "one")
+    assert (alone.rows, alone.path) == (done.rows, done.path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"policies": ["wndow"]}, "wndow"),
+        ({"scoring": "strict"}, "compat or mended; found 'strict'"),
+        ({"step_timeout_s": 0}, "above 0; found 0"),
+        ({"worlds": 3}, "unknown setting 'worlds'; known: tasks"),
+        ({"limit": 0}, "limit: .* found 0"),
+        ({"tasks": "vwa76"}, "vwa75"),
+    ],
+)
+def test_a_wrong_argument_is_named_before_anything_runs(
+    tmp_path: Path, arguments: dict[str, Any], problem: str
+) -> None:
+    given: dict[str, Any] = {"tasks": SMALL, "out": tmp_path / "out", **QUICK, **arguments}
+    with pytest.raises(ValueError, match=problem):
+        agentkv.run(**given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one folder"):
+        agentkv.report()
+    with pytest.raises(ValueError, match=r"results\.jsonl"):
+        agentkv.report(tmp_path)
+
+
+@pytest.mark.browser
+def test_a_script_needs_no_guard_because_workers_do_not_import_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import agentkv\n"
+        f"report = agentkv.run({str(SMALL)!r}, out={str(tmp_path / 'out')!r}, limit=1, **{QUICK})\n"
+        "print([row.success for row in report.rows])\n"
+    )
+    path = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ended.stdout, ended.returncode) == ("[True]\n", 0), ended.stderr
