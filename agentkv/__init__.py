@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 _MODULES = {
     "ActionRefused": "agentkv.episode",
     "Agent": "agentkv.agent",
+    "AsyncSession": "agentkv.async_session",
     "Cache": "agentkv.cache.cache",
     "CacheFileError": "agentkv.cache.checkpoint.file",
     "Policy": "agentkv.policies.policy",
     "PolicyError": "agentkv.policies.entries",
     "Session": "agentkv.agent",
+    "async_browser": "agentkv.async_session",
     "browser": "agentkv.browsing",
     "attach": "agentkv.cache.hf.attach",
     "load_model": "agentkv.models.load",

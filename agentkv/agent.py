@@ -195,6 +195,8 @@ class Session:
         secrets: Secrets | None = None,
     ) -> None:
         """Use `Agent.open`, which describes the arguments, or `Session.load`."""
+        if type(page).__module__.startswith("playwright.async_api"):
+            raise TypeError("found a page of playwright.async_api; use agentkv.AsyncSession for it")
         if not isinstance(page, Environment):
             require_chromium_page(page)
         self._agent, self._page = agent, page

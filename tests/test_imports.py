@@ -35,7 +35,7 @@ FLOORS = {
         "numba triton",
     ),
     "agentkv_env": (
-        "hosts keys loading ocr page processes sanitize sites timing",
+        "async_bridge hosts keys loading ocr page processes sanitize sites timing",
         "actions errors nodes proxy serialize watchdog",
         "changes driver page_script request_filter",
         "tab",
@@ -50,7 +50,7 @@ FLOORS = {
         "models",
         "episode",
         "agent",
-        "build",
+        "async_session build",
         "bench listing",
         "cli",
         "__main__",

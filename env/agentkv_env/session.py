@@ -10,6 +10,7 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env import executor
 from agentkv_env.actions import Action
+from agentkv_env.async_bridge import BridgedObject
 from agentkv_env.errors import ActionFailed, StillLoading, TabClosed
 from agentkv_env.hosts import Addresses, AllowList
 from agentkv_env.nodes import ImageTextReader, build_nodes
@@ -452,7 +453,7 @@ class Session:
 
 def require_chromium_page(page: object) -> None:
     """Raise a TypeError unless `Session.on` can open a session on `page`."""
-    if not isinstance(page, PlaywrightPage):
+    if not isinstance(page, PlaywrightPage | BridgedObject):
         kind = f"{type(page).__module__}.{type(page).__qualname__}"
         raise TypeError(
             f"expected a page of playwright.sync_api, found {kind}; open it with sync_playwright()"

@@ -8,6 +8,7 @@ import pytest
 from agentkv.build import make_policy
 from agentkv.config import PolicySettings
 from agentkv.policies.registry import NAMED
+from tests.own_thread import in_own_thread
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/index.md", "docs/agent.md", "docs/cache.md", "docs/suites.md")
@@ -31,7 +32,7 @@ def test_a_snippet_runs_as_written(
     page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, page, "exec"), {})
+    in_own_thread(exec, compile(block, page, "exec"), {})
 
 
 def test_the_policies_page_names_every_policy() -> None:

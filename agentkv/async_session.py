@@ -1,0 +1,178 @@
+"""`AsyncSession`: a `Session` on a page of Playwright's async API."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from playwright.async_api import Page as AsyncPage
+from playwright.async_api import async_playwright
+
+from agentkv.agent import Agent, Answer, Session, SessionError
+from agentkv.masking import Secrets
+from agentkv.trace import Episode, Step
+from agentkv_env.actions import Action
+from agentkv_env.async_bridge import AsyncBridge
+from agentkv_env.browser import find_executable
+from agentkv_env.page import Page
+
+T = TypeVar("T")
+
+
+class AsyncSession:
+    """An agent on one page of the async API, goal after goal, on one cache; see `Session`.
+
+        async with AsyncSession(agent, page) as session:
+            await session.do("Put the blue kayak into the cart")
+            print((await session.ask("What does it cost?")).text)
+
+    Model and page reader run in a thread of their own, so the event loop goes on. One call at a
+    time: a second one waits for the first. A cancelled call ends before the next token, and the
+    session can go on.
+
+    Args:
+        agent: its model must not be in use by another thread.
+        page: a page of Playwright's async API in Chromium, which stays open afterwards.
+        seed, hosts, ocr, secrets: as in `Agent.open`.
+
+    Raises:
+        TypeError: `page` is no such page.
+        RuntimeError: there is no running event loop.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        page: AsyncPage,
+        *,
+        seed: int = 0,
+        hosts: Sequence[str] | None = None,
+        ocr: bool = True,
+        secrets: Secrets | None = None,
+    ) -> None:
+        if not isinstance(page, AsyncPage):
+            kind = f"{type(page).__module__}.{type(page).__qualname__}"
+            raise TypeError(
+                f"expected a page of playwright.async_api, found {kind}; open it with "
+                "async_playwright(), or use Agent.open"
+            )
+        self._loop = asyncio.get_running_loop()
+        self._bridge = AsyncBridge(self._loop)
+        self._page = self._bridge.wrap(page)
+        self._session = Session(agent, self._page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv session")
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def secrets(self) -> Secrets:
+        """Texts that steps show as `***`."""
+        return self._session.secrets
+
+    async def do(
+        self,
+        goal: str,
+        *,
+        max_steps: int = 30,
+        timeout_s: float = 900.0,
+        on_step: Callable[[Step], None | Awaitable[None]] | None = None,
+        before_action: Callable[[Page, Action], Action | None | Awaitable[Action | None]]
+        | None = None,
+        screenshots: Path | None = None,
+    ) -> Episode:
+        """Pursue `goal`; see `Session.do`. Hooks run in the event loop and may be coroutines."""
+        return await self._call(
+            self._session.do,
+            goal,
+            max_steps=max_steps,
+            timeout_s=timeout_s,
+            on_step=None if on_step is None else partial(self._bridge.call, on_step),
+            before_action=(
+                None if before_action is None else partial(self._bridge.call, before_action)
+            ),
+            screenshots=screenshots,
+        )
+
+    async def ask(self, question: str, *, look: bool = True, timeout_s: float = 900.0) -> Answer:
+        """Return the model's answer in words; see `Session.ask`."""
+        return await self._call(self._session.ask, question, look=look, timeout_s=timeout_s)
+
+    async def save(self, folder: str | Path) -> None:
+        """Write the session to a folder; see `Session.save`."""
+        await self._call(self._session.save, folder)
+
+    @classmethod
+    async def load(
+        cls,
+        folder: str | Path,
+        agent: Agent,
+        page: AsyncPage,
+        *,
+        hosts: Sequence[str] | None = None,
+        ocr: bool = True,
+        secrets: Secrets | None = None,
+    ) -> Self:
+        """Return the session that `save` or `Session.save` wrote; see `Session.load`."""
+        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets)
+        load = partial(Session.load, hosts=hosts, ocr=ocr, secrets=secrets)
+        try:
+            session._session = await session._call(load, folder, agent, session._page)
+        except BaseException:
+            session._shut_down()
+            raise
+        return session
+
+    def cancel(self) -> None:
+        """End the goal or question that is being worked on; see `Session.cancel`."""
+        self._session.cancel()
+
+    async def close(self) -> None:
+        """Free the cache. The page stays open."""
+        if not self._is_closed:
+            await self._call(self._session.close)
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._is_closed = True
+        self._worker.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call `function` in the worker; a caller who is cancelled waits until the worker rests."""
+        if self._is_closed:
+            raise SessionError("this session is closed; open another one")
+        async with self._turn:
+            future = self._loop.run_in_executor(self._worker, partial(function, *args, **options))
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                self._session.cancel()
+                with contextlib.suppress(Exception):
+                    await future
+                raise
+
+
+@asynccontextmanager
+async def async_browser() -> AsyncIterator[AsyncPage]:
+    """Start Chromium and yield a page of Playwright's async API; see `agentkv.browser`."""
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=find_executable())
+        try:
+            yield await running.new_page()
+        finally:
+            await running.close()

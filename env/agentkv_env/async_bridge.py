@@ -1,0 +1,104 @@
+"""Playwright's async API as its sync API, for a thread beside the event loop.
+
+The sync API cannot run in a thread with an event loop, such as a notebook's. So a worker thread
+runs the synchronous code, and every call goes to the loop as a coroutine that the worker waits for.
+As with the sync API, event handlers run in the worker, while it waits for some call.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class AsyncBridge:
+    """Connects one worker thread to the objects of an event loop.
+
+    Args:
+        loop: the running loop that the objects of Playwright's async API belong to.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        """Handlers to run in the worker; None only wakes it."""
+        self._handlers: dict[Callable[..., object], Callable[..., None]] = {}
+
+    def wrap(self, value: Any) -> Any:
+        """Return an object of the async API, or those in a list, as the sync API would have them.
+
+        Any other value is returned as it is.
+        """
+        if isinstance(value, list):
+            return [self.wrap(each) for each in value]
+        is_playwrights = type(value).__module__.partition("._")[0] == "playwright.async_api"
+        return BridgedObject(self, value) if is_playwrights else value
+
+    def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call `function` in the loop, await what it returns, and return that.
+
+        Only the worker may call this. Event handlers run meanwhile.
+        """
+
+        async def invoke() -> Any:
+            result = function(*args, **options)
+            return await result if inspect.isawaitable(result) else result
+
+        future = asyncio.run_coroutine_threadsafe(invoke(), self._loop)
+        future.add_done_callback(lambda _: self._events.put(None))
+        while not future.done():
+            event = self._events.get()
+            if event is not None:
+                event()
+        return self.wrap(future.result())
+
+    def unwrap(self, value: Any) -> Any:
+        """Return an argument as the async API takes it: its own objects, and functions that have
+        the worker call the given ones."""
+        if isinstance(value, BridgedObject):
+            return value.bridged
+        return self._handler(value) if callable(value) else value
+
+    def _handler(self, handler: Callable[..., object]) -> Callable[..., None]:
+        """Return one function for each handler, so that it can be removed as a listener."""
+        if handler not in self._handlers:
+            # the sync API passes only as many arguments as the handler takes
+            num_taken = len(inspect.signature(handler).parameters)
+
+            def put(*args: Any) -> None:
+                wrapped = [self.wrap(each) for each in args[:num_taken]]
+                self._events.put(lambda: handler(*wrapped))
+
+            self._handlers[handler] = put
+        return self._handlers[handler]
+
+
+class BridgedObject:
+    """An object of Playwright's async API with the methods of the sync API.
+
+    Bridged objects of the same object are equal.
+    """
+
+    def __init__(self, bridge: AsyncBridge, bridged: Any) -> None:
+        self._bridge = bridge
+        self.bridged = bridged
+        """The object of the async API."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.bridged, name)
+        if not callable(value):
+            return self._bridge.wrap(value)
+
+        def method(*args: Any, **options: Any) -> Any:
+            bridge = self._bridge
+            given = {name: bridge.unwrap(option) for name, option in options.items()}
+            return bridge.call(value, *map(bridge.unwrap, args), **given)
+
+        return method
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BridgedObject) and self.bridged is other.bridged
+
+    def __hash__(self) -> int:
+        return hash(self.bridged)
