@@ -161,9 +161,11 @@ class AsyncSession:
             try:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
-                self._session.cancel()
+                while not future.done():  # a call that has yet to begin forgets a cancellation
+                    self._session.cancel()
+                    await asyncio.wait({future}, timeout=0.05)
                 with contextlib.suppress(Exception):
-                    await future
+                    future.result()
                 raise
 
 

@@ -125,18 +125,15 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     Raises:
         PolicyError: the run's budget cannot be parsed, or the policy does not fit into it.
     """
-    from agentkv.cache.budget import parse_budget
-    from agentkv.policies.entries import PolicyError
+    from agentkv.cache.budget import needs_budget, parse_budget
 
-    try:
-        policy.fitted(None)
-    except PolicyError:
-        budget = BUDGET if settings.budget is None else settings.budget
-        parsed = parse_budget(budget)
-        if isinstance(parsed, int):
-            policy.fitted(parsed)  # a budget that is too small fails before anything starts
-        return budget
-    return None
+    if not needs_budget(policy):
+        return None
+    budget = BUDGET if settings.budget is None else settings.budget
+    parsed = parse_budget(budget)
+    if isinstance(parsed, int):
+        policy.fitted(parsed)  # a budget that is too small fails before anything starts
+    return budget
 
 
 def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:

@@ -371,6 +371,51 @@ def replay(
 
 
 @cli.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="nano, a folder or a hub id.")] = "nano",
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that an episode or a conversation reads and writes.")
+    ] = 32_768,
+    policies: options.Policies = None,
+    budget: options.RunBudget = None,
+    chunk: options.Chunk = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for weights and cache, such as 24GiB. [default: the device's]"),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Dtype of the weights: auto, float32, bfloat16 or float16.")
+    ] = "auto",
+    cache_dtype: Annotated[
+        str,
+        typer.Option(help="Dtype of dense entries: auto, model, float32, bfloat16 or float16."),
+    ] = "auto",
+    device: options.Device = "auto",
+) -> None:
+    """Say what weights and caches will take, and what fits, without loading the model."""
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv.listing import print_plan
+        from agentkv.plan import memory_of, plan_caches, plan_model
+
+        given: dict[str, Any] = {
+            "model": model,
+            "budget": options.read_budget(budget),
+            "chunk": chunk,
+            "dtype": dtype,
+            "cache_dtype": cache_dtype,
+            "device": device,
+        }
+        if policies:
+            given["policies"] = tuple(options.split("--policies", policies))
+        settings = read_settings(**options.without_none(given))
+        num_bytes = memory_of(settings.device, memory)
+        planned = plan_model(settings)
+        caches = plan_caches(settings, planned, num_tokens=tokens, memory=num_bytes)
+        print_plan(console, planned, caches, num_tokens=tokens, memory=num_bytes)
+
+
+@cli.command()
 def doctor(model: options.Model = "nano", browser_path: options.Browser = None) -> None:
     """Check everything a run needs: model, browser, fonts, OCR and device."""
     with options.for_people() as console:

@@ -1,15 +1,18 @@
-"""Output of `agentkv policies`: a list of all policies, or one policy in full."""
+"""Output of `agentkv policies` and `agentkv plan`."""
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from agentkv.build import PARTS
+from agentkv.plan import CachePlan, PlannedModel
 from agentkv.policies.policy import Policy
 from agentkv.policies.registry import NAMED, about, parameters_of, policy
+from agentkv.terminal import human_bytes
 
 
 def print_policies(console: Console) -> None:
@@ -72,3 +75,43 @@ def _print_indented(console: Console, text: str, columns: int) -> None:
         break_on_hyphens=False,
     )
     console.print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def print_plan(
+    console: Console,
+    model: PlannedModel,
+    caches: Sequence[CachePlan],
+    *,
+    num_tokens: int,
+    memory: int,
+) -> None:
+    """Print what weights and caches take, and what fits into `memory` bytes."""
+    dtype = str(model.geometry.dtype).removeprefix("torch.")
+    for line in (
+        f"{model.name}: weights {human_bytes(model.weights_nbytes)}",
+        f"cache after {num_tokens:,} tokens, dense entries in {dtype}:",
+    ):
+        console.print(Text(line), soft_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("policy")
+    for heading in ("entries", "cache", "peak", "cold", "all"):
+        table.add_column(heading, justify="right")
+    table.add_column(f"fits {human_bytes(memory)}", justify="right")
+    for cache in caches:
+        sizes = (cache.resting_nbytes, cache.peak_nbytes, cache.cold_nbytes or None)
+        total = model.weights_nbytes + cache.peak_nbytes
+        table.add_row(
+            cache.policy,
+            f"{cache.num_entries:,}",
+            *map(human_bytes, (*sizes, total)),
+            f"{cache.most:,} tokens" if cache.keeps_all else f"budget {cache.most:,}",
+        )
+    console.print(table)
+    console.print(
+        Text(
+            "entries: per layer and KV head. peak: while a page is read or a token looks back. "
+            "cold: evicted entries that may come back, on the host. all: weights and peak. fits: "
+            "tokens of a policy that keeps everything, or the largest budget in tokens for so "
+            "many tokens. Activations, logits and the libraries' own memory come on top."
+        )
+    )

@@ -1,4 +1,4 @@
-"""Terminal output in which text from pages, models and files cannot act as control sequences."""
+"""Text for terminals: bytes for people, and output that cannot act as control sequences."""
 
 import re
 from collections.abc import Iterable
@@ -9,6 +9,18 @@ from rich.segment import Segment
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+
+def human_bytes(count: float | None) -> str:
+    """Format bytes as `812 KiB` or `4.2 MiB`; a dash stands for None."""
+    if count is None:
+        return "-"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1000 or unit == "GiB":
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes all")
 
 
 def plain(text: str) -> str:

@@ -51,6 +51,7 @@ FLOORS = {
         "episode",
         "agent",
         "async_session build",
+        "plan",
         "bench listing",
         "cli",
         "__main__",

@@ -68,11 +68,16 @@ def parse_budget(budget: int | float | str | None) -> Budget:
 def default_budget(policy: Policy) -> Budget:
     """Return the budget of a policy that got none: `agentkv.defaults.BUDGET`, or None for a policy
     that keeps everything or brings its own."""
+    return parse_budget(BUDGET) if needs_budget(policy) else None
+
+
+def needs_budget(policy: Policy) -> bool:
+    """Return False for a policy that keeps everything or brings its own budget."""
     try:
         policy.fitted(None)
     except PolicyError:
-        return parse_budget(BUDGET)
-    return None
+        return True
+    return False
 
 
 class Allowance:

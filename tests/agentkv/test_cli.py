@@ -32,7 +32,17 @@ def call(*arguments: str) -> Result:
 
 def test_help_names_all_commands_and_fits_80_columns() -> None:
     output = call("--help").output
-    for command in ("run", "report", "policies", "tasks", "sites", "act", "replay", "doctor"):
+    for command in (
+        "run",
+        "report",
+        "policies",
+        "plan",
+        "tasks",
+        "sites",
+        "act",
+        "replay",
+        "doctor",
+    ):
         assert command in output
         assert all(len(line) <= 80 for line in call(command, "--help").output.splitlines())
 

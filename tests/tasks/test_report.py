@@ -11,9 +11,10 @@ from urllib.parse import unquote
 import pytest
 from rich.console import Console
 
+from agentkv.terminal import human_bytes
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_tasks.report.parts import part_times
-from agentkv_tasks.report.summary import human_bytes, summarize
+from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import markdown, policy_lines
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Results, ResultsError, Row, read_rows

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from agentkv.cache.geometry import Geometry
+from agentkv.cache.geometry import Geometry, LayerShape
 from agentkv.cache.storage.choose import layout_for
 from agentkv.cache.storage.layer_storage import max_blocks
 from agentkv.cache.storage.query_window import SPARE
@@ -52,31 +52,48 @@ def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:
     grow linearly with entries, or more slowly where old entries are quantized. Entries whose format
     depends on their rank count as dense.
     """
-    ceiling, acted_on = policy.gate.ceiling, set(geometry.policy_layers)
-    assert ceiling is not None and policy.gate.bounded
-    total = 0
+    assert policy.gate.ceiling is not None and policy.gate.bounded
+    return batch * sum(bytes_by_layer(policy, geometry, policy.gate.ceiling + policy.gate.slack))
+
+
+def bytes_by_layer(
+    policy: Policy, geometry: Geometry, num_entries: int, *, num_seen: int | None = None
+) -> list[int]:
+    """Return the most bytes that each layer takes for one sequence.
+
+    Args:
+        policy: a fitted policy.
+        num_entries: entries per head in the layers that the policy acts on.
+        num_seen: tokens of the sequence, of which the other layers hold what their own window
+            shows; None: at least as many as any window.
+    """
+    acted_on = set(geometry.policy_layers)
+    sizes = []
     for i, layer in enumerate(geometry.layers):
-        layout = layout_for(
-            layer,
-            policy if i in acted_on else None,
-            dtype=geometry.dtype,
-            num_q_heads=geometry.num_q_heads,
-        )
-        size, count = EntrySize.of(layout), ceiling + policy.gate.slack
-        if i not in acted_on:
+        if i in acted_on:
+            sizes.append(_layer_bytes(layer, policy, geometry, num_entries))
+        else:
             assert layer.window is not None
-            total += size.segment(num_dense=layer.window, num_quantized=0)
-            continue
-        if layer.window is not None:
-            count = min(count, layer.window)
-        num_dense = count
-        if (recent := policy.precision.recent) is not None:
-            num_dense = min(count, recent + BLOCK - 1)
-        per = layout.segments_per_sequence
-        total += per * size.segment(num_dense=num_dense, num_quantized=count - num_dense)
-        if layout.by_rank:
-            # any entry may be quantized, and a segment's last block may be half empty
-            total += per * max_blocks(count) * size.block
-        window = (layout.query_window + SPARE + 1) * sum(map(_num_bytes, layout.queries))
-        total += 2 * window if layout.by_phase else window
-    return total * batch
+            held = layer.window if num_seen is None else min(layer.window, num_seen)
+            sizes.append(_layer_bytes(layer, None, geometry, held))
+    return sizes
+
+
+def _layer_bytes(
+    layer: LayerShape, policy: Policy | None, geometry: Geometry, num_entries: int
+) -> int:
+    layout = layout_for(layer, policy, dtype=geometry.dtype, num_q_heads=geometry.num_q_heads)
+    size = EntrySize.of(layout)
+    count = num_entries if layer.window is None else min(num_entries, layer.window)
+    if policy is None:
+        return size.segment(num_dense=count, num_quantized=0)
+    num_dense = count
+    if (recent := policy.precision.recent) is not None:
+        num_dense = min(count, recent + BLOCK - 1)
+    per = layout.segments_per_sequence
+    total = per * size.segment(num_dense=num_dense, num_quantized=count - num_dense)
+    if layout.by_rank:
+        # any entry may be quantized, and a segment's last block may be half empty
+        total += per * max_blocks(count) * size.block
+    window = (layout.query_window + SPARE + 1) * sum(map(_num_bytes, layout.queries))
+    return total + (2 * window if layout.by_phase else window)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from agentkv.cache.hf.families import describe
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.provenance import processor, versions
-from agentkv_tasks.report.summary import human_bytes
 
 
 def require_memory(model: Any, tokens: int, num_caches: int) -> None:

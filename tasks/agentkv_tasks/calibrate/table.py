@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from agentkv_tasks.report.summary import human_bytes
+from agentkv.terminal import human_bytes
 
 if TYPE_CHECKING:
     from agentkv_tasks.calibrate.trial import Outcome

@@ -4,6 +4,7 @@ import statistics as figures
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agentkv.terminal import human_bytes
 from agentkv.trace import Trace
 from agentkv_tasks.report.plot import (
     NUM_STYLES,
@@ -15,7 +16,7 @@ from agentkv_tasks.report.plot import (
     naming,
     percentages,
 )
-from agentkv_tasks.report.summary import Summary, human_bytes
+from agentkv_tasks.report.summary import Summary
 from agentkv_tasks.report.tables import PolicyLine, length_bands
 
 _MIN_SHARE = 0.1

@@ -206,18 +206,6 @@ def _labels(groups: Sequence[_Group]) -> dict[_Group, str]:
     return labels
 
 
-def human_bytes(count: float | None) -> str:
-    """Format bytes as `812 KiB` or `4.2 MiB`; a dash stands for None."""
-    if count is None:
-        return "-"
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1000 or unit == "GiB":
-            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("the last unit takes all")
-
-
 def percent(share: float) -> str:
     """Format a share as `67.1 %`."""
     return f"{100 * share:.1f} %"

@@ -8,12 +8,12 @@ import statistics as figures
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.report.statistics import MARGIN, Paired, Rate, rate
 from agentkv_tasks.report.summary import (
     Summary,
     compare,
     corrected_p_values,
-    human_bytes,
     percent,
     stored_baseline,
 )

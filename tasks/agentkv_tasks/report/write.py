@@ -17,6 +17,7 @@ import jinja2
 
 from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_atomic
+from agentkv.terminal import human_bytes
 from agentkv.trace import Step, Trace
 from agentkv_tasks.report.curves import curves, plots, success_plot
 from agentkv_tasks.report.grid import goal_of, grid, outcome_of
@@ -24,13 +25,7 @@ from agentkv_tasks.report.html import template_environment
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.statistics import MARGIN
-from agentkv_tasks.report.summary import (
-    baseline_name,
-    human_bytes,
-    percent,
-    stored_baseline,
-    summarize,
-)
+from agentkv_tasks.report.summary import baseline_name, percent, stored_baseline, summarize
 from agentkv_tasks.report.tables import (
     distance_bands,
     has_cold_tier,

@@ -12,14 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.report.parts import part_times
-from agentkv_tasks.report.summary import (
-    baseline_name,
-    human_bytes,
-    percent,
-    stored_baseline,
-    summarize,
-)
+from agentkv_tasks.report.summary import baseline_name, percent, stored_baseline, summarize
 from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
 from agentkv_tasks.report.plot import Figure, over_lengths
-from agentkv_tasks.report.summary import human_bytes
 
 _CAPTION = (
     "{model}, {device}, {dtype}, {threads}. peak: {measured} while a process reads the tokens in "

@@ -6,10 +6,10 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.needle.rows import NeedleRow
 from agentkv_tasks.bench.tables import bench_table, threads_text, with_gaps
 from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interval
-from agentkv_tasks.report.summary import human_bytes
 
 ALL = "all"
 """Name of the lines that take all lengths together."""

@@ -7,11 +7,11 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
 from agentkv_tasks.bench.sweep import variation_of
 from agentkv_tasks.bench.tables import bench_table, threads_text, with_gaps
 from agentkv_tasks.report.plot import Axis, Figure, Plot, Series, line_plot, naming, spanning
-from agentkv_tasks.report.summary import human_bytes
 
 FULL, WINDOW = "full", "window"
 """The policies between which the others lie."""

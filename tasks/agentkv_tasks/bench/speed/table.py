@@ -6,6 +6,7 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.contenders.contender import BASELINE
 from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import (
@@ -18,7 +19,6 @@ from agentkv_tasks.bench.speed.split import (
 )
 from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
 from agentkv_tasks.report.plot import Figure, over_lengths
-from agentkv_tasks.report.summary import human_bytes
 
 _TIMES = (
     "{model}, batch {batch}, {device}, {dtype}, {threads}. p50, p80, p99: latency of a step in ms "

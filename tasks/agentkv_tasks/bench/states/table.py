@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.states.rows import Distance, StateRow
 from agentkv_tasks.bench.tables import bench_table
 from agentkv_tasks.report.plot import Figure, Plot, Series, from_zero, line_plot, spanning
-from agentkv_tasks.report.summary import human_bytes
 
 _STATES = (
     "dense, quant, evict: % of the tokens seen, mean over {steps} steps, layers and heads. "

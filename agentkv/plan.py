@@ -1,0 +1,271 @@
+"""What the weights of a model and its cache will take, computed from shapes: nothing is loaded."""
+
+import bisect
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from agentkv.build import budget_for, make_policy
+from agentkv.cache.budget import AMPLE, Allowance, Bytes, parse_budget
+from agentkv.cache.geometry import Geometry
+from agentkv.cache.hf.families import UnsupportedModel, describe
+from agentkv.cache.storage.choose import cold_layout_for, layout_for
+from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
+from agentkv.config import PolicySettings, RunSettings
+from agentkv.models.find import ModelError, check_files, default_cache_dtype, find_model
+from agentkv.policies.entries import PolicyError
+from agentkv.policies.policy import Policy
+from agentkv.policies.recall import LookBack
+from agentkv_kernels.formats import BLOCK
+from agentkv_kernels.layout import Layout
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""Dtypes of weights that are loaded in another dtype if one is given, as safetensors names them."""
+_ENDLESS = 1 << 40
+"""More tokens than fit anywhere."""
+_PACKED_BYTES = {"F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8}
+"""Bytes of all other values, which keep their size: quantized weights and their indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model that has not been loaded."""
+
+    name: str
+    geometry: Geometry
+    """Shape of its attention; the dtype is the one in which its cache stores dense entries."""
+    weights_nbytes: int
+    """Bytes of the weights, in the dtype that the model computes in."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """What a cache takes under one policy: at most at rest, and within a few percent at its peak."""
+
+    policy: str
+    """Name in result rows."""
+    num_entries: int
+    """Entries per layer and key-value head after the last token, on average over the layers."""
+    resting_nbytes: int
+    """Bytes after the last token."""
+    peak_nbytes: int
+    """Bytes while a chunk of a page is read or a token looks back: new entries come on top."""
+    cold_nbytes: int
+    """Bytes of the evicted entries that may come back; on the host."""
+    keeps_all: bool
+    """True if nothing is evicted."""
+    most: int
+    """What fits into the memory beside the weights: tokens for a policy that keeps everything, else
+    the largest budget in tokens; 0 if nothing does."""
+
+
+def memory_of(device: str, given: str | None = None) -> int:
+    """Return the bytes that `given` says, such as `24GiB`, or all memory of a device.
+
+    Args:
+        device: `auto`, `cpu`, `mps` or `cuda`; without CUDA, the memory is that of the machine.
+
+    Raises:
+        ValueError: `given` is no number of bytes.
+    """
+    if given is not None:
+        parsed = parse_budget(given)
+        if not isinstance(parsed, Bytes) or not parsed.count:
+            raise PolicyError(f"memory is a number of bytes such as 24GiB; found {given!r}")
+        return parsed.count
+    if _computes_on_cuda(device):
+        name = "cuda" if device == "auto" else device
+        return int(torch.cuda.get_device_properties(name).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _computes_on_cuda(device: str) -> bool:
+    return torch.cuda.is_available() and (device == "auto" or device.startswith("cuda"))
+
+
+def plan_model(settings: RunSettings) -> PlannedModel:
+    """Read the shapes of the model of `settings`, which must be on this machine.
+
+    Weights have the dtype that `load_model` gives them, and dense entries that of a run.
+
+    Raises:
+        ModelError: a ValueError; no such model, or its files cannot be read.
+        UnsupportedModel: a ValueError; the cache does not know this family.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM  # takes seconds
+
+    source = find_model(settings.model)
+    folder, _ = check_files(source)
+    try:
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        geometry = describe(model)
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # libraries raise all kinds of errors for malformed files
+        message = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"{folder} cannot be read as a model: {type(error).__name__}: {message}"
+        ) from error
+    dtype: str | None = settings.dtype
+    if dtype == "auto":
+        dtype = None if _computes_on_cuda(settings.device) else "float32"
+    stored: str | None = settings.cache_dtype
+    if stored == "model":
+        stored = dtype
+    if stored is None or stored == "auto":
+        stored = default_cache_dtype(settings.model)
+    return PlannedModel(
+        settings.model,
+        replace(geometry, dtype=getattr(torch, stored)),
+        _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
+    )
+
+
+def _weights_nbytes(folder: Path, dtype: torch.dtype | None) -> int:
+    """Return the bytes of all weights in `dtype`; None: in their own."""
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for key in file.keys():  # noqa: SIM118  # safe_open returns no mapping
+                part = file.get_slice(key)
+                own = _DTYPES.get(part.get_dtype())
+                if own is None:
+                    size = _PACKED_BYTES.get(part.get_dtype(), 1)
+                else:
+                    size = (dtype or own).itemsize
+                total += math.prod(part.get_shape()) * size
+    return total
+
+
+def plan_caches(
+    settings: RunSettings, model: PlannedModel, *, num_tokens: int, memory: int
+) -> list[CachePlan]:
+    """Return what a cache takes after `num_tokens` tokens under each policy of `settings`.
+
+    Args:
+        memory: bytes for weights and cache, for `CachePlan.most`.
+
+    Raises:
+        ValueError: an unknown policy, or a budget that a policy does not fit into.
+    """
+    left = memory - model.weights_nbytes
+    return [
+        _plan_of(settings, asked, model.geometry, num_tokens, left) for asked in settings.policies
+    ]
+
+
+def _plan_of(
+    settings: RunSettings, asked: PolicySettings, geometry: Geometry, num_tokens: int, left: int
+) -> CachePlan:
+    policy = make_policy(asked)
+    budget = budget_for(settings, policy)
+
+    def planned(num_tokens: int, budget: int | str | None) -> CachePlan:
+        return plan_cache(policy, budget, geometry, num_tokens=num_tokens, chunk=settings.chunk)
+
+    plan = planned(num_tokens, budget)
+    if plan.keeps_all:
+        most = _largest(_ENDLESS, lambda count: planned(count, None).peak_nbytes <= left)
+    elif budget is None:
+        most = plan.num_entries if plan.peak_nbytes <= left else 0
+    else:
+        below = _least_budget(policy) - 1
+        more = _largest(
+            num_tokens - below, lambda count: planned(num_tokens, below + count).peak_nbytes <= left
+        )
+        most = below + more if more else 0
+    return replace(plan, policy=asked.row_name, most=most)
+
+
+def _largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `limit` that fits, given that all smaller ones do; or 0."""
+    return bisect.bisect_left(range(1, limit + 1), True, key=lambda n: not fits(n))
+
+
+def _least_budget(policy: Policy) -> int:
+    """Return the smallest budget that `policy` can keep."""
+
+    def is_enough(budget: int) -> bool:
+        try:
+            policy.fitted(budget)
+        except PolicyError:
+            return False
+        return True
+
+    return bisect.bisect_left(range(1, AMPLE), True, key=is_enough) + 1
+
+
+def plan_cache(
+    policy: Policy, budget: int | str | None, geometry: Geometry, *, num_tokens: int, chunk: int
+) -> CachePlan:
+    """Return what a cache takes after `num_tokens` tokens of one sequence; `most` is 0.
+
+    Args:
+        budget: as in `Cache.for_model`; None for a policy that keeps everything or brings its own.
+        chunk: tokens of a page that are read at once.
+
+    Raises:
+        PolicyError: a ValueError; the policy does not fit into the budget.
+    """
+    allowance = Allowance(policy, parse_budget(budget), geometry)
+    fitted = allowance.at(num_tokens)
+    gate = fitted.gate
+    held = most_held = num_tokens
+    if gate.ceiling is not None:
+        held = min(num_tokens, gate.ceiling + gate.slack)
+        shares = allowance.layers(num_tokens) or (gate.ceiling,)
+        most_held = min(num_tokens, max(shares) + gate.slack)
+
+    def by_layer(num_entries: int) -> list[int]:
+        return bytes_by_layer(fitted, geometry, num_entries, num_seen=num_tokens)
+
+    resting = sum(by_layer(held))
+    layouts = [
+        layout_for(
+            layer,
+            fitted if i in geometry.policy_layers else None,
+            dtype=geometry.dtype,
+            num_q_heads=geometry.num_q_heads,
+        )
+        for i, layer in enumerate(geometry.layers)
+    ]
+    cold = num_fetched = 0
+    if isinstance(fitted.recall, LookBack):
+        acted_on = [layouts[i] for i in geometry.policy_layers]
+        colds = (cold_layout_for(layout, fitted.recall.format) for layout in acted_on)
+        cold = (num_tokens - held) * sum(map(_entry_nbytes, colds))
+        num_fetched = min(fitted.recall.blocks * fitted.recall.block, num_tokens - held)
+    # A chunk, or what a look fetches, is dense until the eviction after it. A table that grows is
+    # copied: the keys or the values of one layer.
+    num_dense = max(min(chunk, num_tokens), num_fetched)
+    dense_nbytes = num_dense * sum(_entry_nbytes(layout, dense=True) for layout in layouts)
+    copied_nbytes = max(by_layer(most_held + num_dense)) // 2
+    return CachePlan(
+        policy=policy.name,
+        num_entries=held,
+        resting_nbytes=resting,
+        peak_nbytes=resting + dense_nbytes + copied_nbytes,
+        cold_nbytes=cold,
+        keeps_all=gate.ceiling is None,
+        most=0,
+    )
+
+
+def _entry_nbytes(layout: Layout, *, dense: bool = False) -> int:
+    """Return the bytes of one token in a layer, quantized unless it is dense."""
+    size = EntrySize.of(layout)
+    entry = size.dense if dense or not size.quantized else size.quantized
+    return layout.segments_per_sequence * (entry + size.metadata + math.ceil(size.block / BLOCK))

@@ -1,0 +1,153 @@
+"""Tests for `agentkv plan`: what it says against what caches and weights then take."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+import agentkv
+from agentkv.cli import cli
+from agentkv.config import read_settings
+from agentkv.models.find import ModelError
+from agentkv.plan import memory_of, plan_caches, plan_model
+from agentkv.policies.entries import PolicyError
+
+NUM_TOKENS, CHUNK, BUDGET = 900, 32, 320
+POLICIES = ("full", "int8", "int4", "window", "streaming-int8", "lookback", "lookback-int8", "h2o")
+POLICIES += ("conf-kv-int8", "pyramidkv", "arkv", "tova")
+
+
+def save(model: Any, folder: Path) -> Path:
+    """Write a model folder with a tokenizer of no words."""
+    model.save_pretrained(folder)
+    Tokenizer(BPE()).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def gemma() -> Gemma3ForCausalLM:
+    """A model whose first layers see a window of 100 tokens."""
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=100,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    )
+    return Gemma3ForCausalLM(config).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_a_cache_takes_what_was_planned(
+    request: pytest.FixtureRequest, tmp_path: Path, family: str, policy: str
+) -> None:
+    model = request.getfixturevalue(family)
+    settings = read_settings(
+        model=str(save(model, tmp_path)), policies=(policy,), budget=BUDGET, chunk=CHUNK
+    )
+    [plan] = plan_caches(settings, plan_model(settings), num_tokens=NUM_TOKENS, memory=1 << 30)
+    budget = None if policy in ("full", "int8", "int4") else BUDGET
+    cache = agentkv.Cache.for_model(
+        model, policy=policy, budget=budget, dtype="bfloat16", chunk=CHUNK
+    )
+    cache.feed(model, torch.randint(64, (1, NUM_TOKENS)))
+    # A plan allows for a block of 64 unused entries in each table, which matters here alone.
+    unused = 3 * 2 * 64 * 200
+    assert cache.nbytes <= plan.resting_nbytes <= 1.3 * cache.nbytes + unused
+    assert cache.peak_nbytes <= 1.05 * plan.peak_nbytes <= 1.4 * cache.peak_nbytes + unused
+    assert plan.keeps_all == (budget is None)
+    if policy.startswith("lookback"):
+        assert plan.cold_nbytes <= cache.cold_nbytes <= 1.3 * plan.cold_nbytes + unused
+    else:
+        assert plan.cold_nbytes == cache.cold_nbytes == 0
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+def test_weights_are_counted_in_the_dtype_that_is_loaded(
+    llama: LlamaForCausalLM, tmp_path: Path, dtype: str
+) -> None:
+    folder = save(llama, tmp_path)
+    settings = read_settings(model=str(folder), dtype=dtype, device="cpu")
+    expected = sum(part.numel() for part in llama.parameters())
+    assert plan_model(settings).weights_nbytes == expected * (2 if dtype == "bfloat16" else 4)
+
+
+@pytest.mark.parametrize("policy", ["full", "int4", "window", "lookback-int8"])
+def test_what_fits_is_the_most_that_fits(
+    llama: LlamaForCausalLM, tmp_path: Path, policy: str
+) -> None:
+    folder, memory = str(save(llama, tmp_path)), 200_000
+
+    def peak(budget: int | None, num_tokens: int) -> int:
+        settings = read_settings(model=folder, policies=(policy,), budget=budget, chunk=CHUNK)
+        [plan] = plan_caches(settings, plan_model(settings), num_tokens=num_tokens, memory=memory)
+        return plan_model(settings).weights_nbytes + plan.peak_nbytes
+
+    settings = read_settings(model=folder, policies=(policy,), budget=BUDGET, chunk=CHUNK)
+    [plan] = plan_caches(settings, plan_model(settings), num_tokens=5000, memory=memory)
+    if plan.keeps_all:
+        assert peak(None, plan.most) <= memory < peak(None, plan.most + 1)
+    else:
+        assert peak(plan.most, 5000) <= memory < peak(plan.most + 1, 5000)
+    [none] = plan_caches(settings, plan_model(settings), num_tokens=5000, memory=1000)
+    assert none.most == 0
+
+
+def test_a_wrong_model_memory_or_budget_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="unknown model 'nanno'"):
+        plan_model(read_settings(model="nanno"))
+    with pytest.raises(PolicyError, match="such as 24GiB; found '25%'"):
+        memory_of("cpu", "25%")
+    settings = read_settings(model="nano", policies=("streaming-int8",), budget=100)
+    with pytest.raises(PolicyError, match="256 sinks"):
+        plan_caches(settings, plan_model(settings), num_tokens=100, memory=1 << 30)
+
+
+def test_the_memory_of_the_machine_is_the_default() -> None:
+    assert memory_of("cpu", "1.5GiB") == 3 << 29
+    assert memory_of("cpu") > 1 << 28
+
+
+def test_the_command_prints_a_table_that_fits_80_columns() -> None:
+    result = CliRunner().invoke(
+        cli, ["plan", "nano", "--tokens", "30000", "--memory", "64MiB", "--device", "cpu"]
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].startswith("nano: weights 24.")
+    assert [line.split()[0] for line in lines[3:6]] == ["full", "int4", "lookback-int8"]
+    assert lines[3].rstrip().endswith("tokens") and "budget" in lines[5]
+
+
+def test_the_command_names_a_wrong_option_in_one_line() -> None:
+    result = CliRunner().invoke(cli, ["plan", "--dtype", "float8"])
+    assert result.exit_code == 2
+    assert "dtype" in result.output and len(result.output.splitlines()) == 1
