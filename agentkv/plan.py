@@ -51,7 +51,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """What a cache takes under one policy: at most at rest, and within a few percent at its peak."""
+    """What a cache takes under one policy: at most at rest, within a few percent at its peak."""
 
     policy: str
     """Name in result rows."""
