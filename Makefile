@@ -51,11 +51,12 @@ system:
 	  || { echo "pip could not install agentkv: its reason stands above; mend it and run make setup again" >&2; exit 1; }
 	@touch $@
 
-# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone.
+# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
+# of xinference its chat templates.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (about half a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
-	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
+	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob xinference \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
 

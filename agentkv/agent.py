@@ -36,7 +36,7 @@ class Agent:
         model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
             scripted one.
         policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations,
-        cache_dtype, pins, last_pages, notes_only, rebuild:
+        cache_dtype, pins, last_pages, notes_only, rebuild, thinking:
             as in `LocalModel.with_cache`; without effect on any other `Model`.
         strict: parse replies exactly as VisualWebArena does; False also accepts common deviations.
         max_parse_failures: an episode ends after this many replies in a row that cannot be parsed.
@@ -67,6 +67,7 @@ class Agent:
         last_pages: int | None = None,
         notes_only: bool = False,
         rebuild: bool = False,
+        thinking: int = 0,
         strict: bool = False,
         max_parse_failures: int = 3,
         max_repeats: int = 5,
@@ -89,6 +90,7 @@ class Agent:
                 last_pages=last_pages,
                 notes_only=notes_only,
                 rebuild=rebuild,
+                thinking=thinking,
             )
         self.model: Model = model
         self.strict = strict

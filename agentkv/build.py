@@ -192,6 +192,7 @@ def make_acting(
         last_pages=policy.last_pages,
         notes_only=policy.notes_only,
         rebuild=policy.rebuild,
+        thinking=settings.thinking,
     )
 
 

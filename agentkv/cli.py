@@ -71,6 +71,7 @@ def run(
     deterministic: options.Deterministic = False,
     max_steps: options.Steps = None,
     max_new_tokens: options.ReplyTokens = 512,
+    thinking: options.Thinking = 0,
     observation_tokens: options.PageTokens = 3840,
     observations: options.Observations = "whole",
     pins: options.Pins = True,
@@ -111,6 +112,7 @@ def run(
             "deterministic": deterministic,
             "max_steps": max_steps,
             "max_new_tokens": max_new_tokens,
+            "thinking": thinking,
             "observation_tokens": observation_tokens,
             "observations": observations,
             "pins": pins,
@@ -232,6 +234,7 @@ def act(
     decoding: options.Decoding = "constrained",
     observations: options.Observations = "whole",
     pins: options.Pins = True,
+    thinking: options.Thinking = 0,
     max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
     browser_path: options.Browser = None,
 ) -> None:
@@ -249,6 +252,7 @@ def act(
             "decoding": decoding,
             "observations": observations,
             "pins": pins,
+            "thinking": thinking,
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))

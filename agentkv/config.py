@@ -202,6 +202,9 @@ class RunSettings(_Settings):
     if both load compiled kernels: a process that compiles them rounds differently."""
     max_new_tokens: int = Field(default=512, ge=8, le=_LARGEST)
     """Maximum number of tokens in a reply."""
+    thinking: int = Field(default=0, ge=0, le=_LARGEST)
+    """Maximum number of tokens that the model may think before each reply, for a model whose chat
+    template knows thoughts; 0: it does not think."""
     observation_tokens: int | None = Field(default=3840, ge=64, le=_LARGEST)
     """Tokens of a page that the model reads; a marker stands for the rest. None: no limit. The
     default is VisualWebArena's."""

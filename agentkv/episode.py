@@ -285,6 +285,7 @@ class _EpisodeLoop:
             observation=reply.observation,
             note=turn.note,
             reply=reply.text,
+            thinking=reply.thinking,
             action=render(action) if action is not None else "",
             error=error,
             num_tokens_in=reply.num_tokens_in,
@@ -316,6 +317,7 @@ class _EpisodeLoop:
             observation=mask(step.observation),
             note=mask(step.note),
             reply=mask(step.reply),
+            thinking=mask(step.thinking),
             action=mask(step.action),
             error=mask(step.error),
         )

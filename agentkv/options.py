@@ -96,6 +96,12 @@ Steps = Annotated[
     typer.Option(min=1, help="Maximum actions per episode. [default: the task's limit, 30 or 100]"),
 ]
 ReplyTokens = Annotated[int, typer.Option(min=8, help="Maximum tokens per reply.")]
+Thinking = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Maximum tokens of a thought before each reply, for models that think."
+    ),
+]
 PageTokens = Annotated[
     int, typer.Option(min=64, help="Maximum tokens of a page that the model reads.")
 ]

@@ -85,6 +85,8 @@ class Step:
     """Seconds spent on writing the reply."""
     seconds: float
     """Seconds of the whole turn: observation, reply and action."""
+    thinking: str = ""
+    """What the model thought before the reply."""
     screenshot: str = ""
     """File name of the page's screenshot; empty if there is none."""
     cold_bytes: int = 0
@@ -238,7 +240,18 @@ class TraceWriter:
         return {**row, **self._secrets.mask_within(texts, keep=_UNMASKED_KEYS)}
 
 
-_TEXT_FIELDS = ("goal", "task", "url", "observation", "note", "reply", "action", "answer", "error")
+_TEXT_FIELDS = (
+    "goal",
+    "task",
+    "url",
+    "observation",
+    "note",
+    "thinking",
+    "reply",
+    "action",
+    "answer",
+    "error",
+)
 """Fields with text from pages, models and people; all other fields identify the row."""
 _UNMASKED_KEYS = frozenset(
     {"category", "eval_types", "url_note", "sites", "eval_fuzzy_image_match"}

@@ -2,11 +2,17 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentkv.dialog.prompt import Layout, Thoughts, UntrustedTextTokenizer, one_line
+from agentkv.dialog.prompt import (
+    Layout,
+    Thinking,
+    Thoughts,
+    UntrustedTextTokenizer,
+    one_line,
+)
 
 
 class ChatTemplate:
@@ -20,9 +26,17 @@ class ChatTemplate:
 
     Pages are fenced by tags with the episode's nonce; tags inside a page are broken.
 
+    Without `thinks`, a thought that the template opens is closed at once. With it, every reply
+    begins with a thought: between `<think>` and `</think>` or in gpt-oss' channel `analysis`.
+    Thoughts stay in the stream, where the template itself would drop those of earlier turns.
+
     Args:
         tokenizer: a fast tokenizer of transformers.
         end_ids: further ids that end a reply, such as those of a generation config.
+        thinks: let the model think before each reply.
+
+    Raises:
+        ValueError: `thinks`, and neither template nor tokenizer knows how this model thinks.
     """
 
     layout: Layout = "before"
@@ -32,17 +46,35 @@ class ChatTemplate:
     thoughts: Thoughts = "free"
     """Constrained replies begin with any one short line."""
 
-    def __init__(self, tokenizer: Any, *, end_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Any, *, end_ids: Sequence[int] = (), thinks: bool = False
+    ) -> None:
         self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
         self.source = "tokenizer"
         """The template in use: `tokenizer` or `built-in`."""
         self.reason = ""
         """The reason for not using the tokenizer's template; empty if it is used."""
         try:
-            self._delimiters = _find_delimiters(tokenizer)
+            self._delimiters = _find_delimiters(tokenizer, thinks=thinks)
         except _NotAppendOnly as problem:
             self._delimiters = _built_in_delimiters(tokenizer)
             self.source, self.reason = "built-in", str(problem)
+        closed, thinking, close = _split_thinking(
+            self._delimiters.before_reply, tokenizer.get_vocab()
+        )
+        self.thinking: Thinking | None = None
+        """How the model thinks before each reply; None: it does not."""
+        if thinks:
+            end = tuple(self._tokenizer.encode_trusted(close))
+            if thinking is None or end[0] not in self._tokenizer.control_ids:
+                raise ValueError(
+                    "this model does not think: its chat template has no <think>, or its "
+                    "tokenizer has no token </think>; leave thinking at 0"
+                )
+            self._before_reply = thinking
+            self.thinking = Thinking(end, self._tokenizer.control_ids - {end[0]})
+        else:
+            self._before_reply = closed
         self.separator = tuple(self._tokenizer.encode_trusted(self._delimiters.after_reply))
         ends = {*end_ids, *self.separator[:1]} & self._tokenizer.control_ids
         if tokenizer.eos_token_id is not None:
@@ -71,7 +103,7 @@ class ChatTemplate:
         text = f"{_break_tags(one_line(note))}\n" if note else ""
         if observation:
             text += f"<page {nonce}>\n{_break_tags(observation)}\n</page {nonce}>"
-        return [*self.encode(text), *self._tokenizer.encode_trusted(self._delimiters.before_reply)]
+        return [*self.encode(text), *self._tokenizer.encode_trusted(self._before_reply)]
 
     def reply(self, text: str) -> list[int]:
         """Return the ids of a reply and what closes it."""
@@ -133,21 +165,49 @@ _PLACEHOLDERS = (
 )
 
 
-def _find_delimiters(tokenizer: Any) -> _Delimiters:
+_OPEN = re.compile(r"<((?:\w+:)?think)>\s*$")
+_CLOSED = re.compile(r"(?:<((?:\w+:)?think)>\s*)?</((?:\w+:)?think)>\s*$")
+_FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>"
+
+
+def _split_thinking(
+    before_reply: str, vocabulary: Mapping[str, int]
+) -> tuple[str, str | None, str]:
+    """Return the text before a reply without a thought, the text before a thought, or None if the
+    model does not think, and the text that ends a thought."""
+    if before_reply.endswith(_FINAL):
+        opening = before_reply.removesuffix(_FINAL)
+        return before_reply, opening + _ANALYSIS, "<|end|><|start|>assistant" + _FINAL
+    if found := _OPEN.search(before_reply):
+        close = f"</{found[1]}>\n\n"
+        return f"{before_reply}\n{close}", before_reply, close
+    if found := _CLOSED.search(before_reply):
+        opening = f"{before_reply[: found.start()]}<{found[2]}>\n"
+        return before_reply, opening, f"</{found[2]}>\n\n"
+    for name in ("think", "seed:think"):
+        if f"<{name}>" in vocabulary and f"</{name}>" in vocabulary:
+            return before_reply, f"{before_reply}<{name}>\n", f"</{name}>\n\n"
+    return before_reply, None, ""
+
+
+def _find_delimiters(tokenizer: Any, *, thinks: bool) -> _Delimiters:
     if not getattr(tokenizer, "chat_template", None):
         raise _NotAppendOnly("the tokenizer has no chat template")
     try:
-        return _compare_renderings(tokenizer, system=True)
+        return _compare_renderings(tokenizer, system=True, thinks=thinks)
     except _NotAppendOnly as problem:
         try:  # without a system role, the instructions begin the first user message
-            return _compare_renderings(tokenizer, system=False)
+            return _compare_renderings(tokenizer, system=False, thinks=thinks)
         except _NotAppendOnly:
             raise problem from None
 
 
-def _compare_renderings(tokenizer: Any, *, system: bool) -> _Delimiters:
+def _compare_renderings(tokenizer: Any, *, system: bool, thinks: bool) -> _Delimiters:
     """Render one, two and three turns, and require that each extends the one before."""
-    renderings = [_split(_render(tokenizer, num_turns, system=system)) for num_turns in (1, 2, 3)]
+    renderings = [
+        _split(_render(tokenizer, num_turns, system=system, thinks=thinks))
+        for num_turns in (1, 2, 3)
+    ]
     for earlier, later in zip(renderings, renderings[1:], strict=False):
         for before, after in zip(earlier[:-1], later, strict=False):
             if before != after:
@@ -167,7 +227,7 @@ def _compare_renderings(tokenizer: Any, *, system: bool) -> _Delimiters:
     return _Delimiters(start, before_user, max(past_reply, new_reply, key=len), after_reply)
 
 
-def _render(tokenizer: Any, num_turns: int, *, system: bool) -> str:
+def _render(tokenizer: Any, num_turns: int, *, system: bool, thinks: bool) -> str:
     texts = list(_PLACEHOLDERS[: 2 * num_turns])
     messages = [{"role": "system", "content": texts.pop(0)}] if system else []
     if not system:
@@ -176,7 +236,7 @@ def _render(tokenizer: Any, num_turns: int, *, system: bool) -> str:
         messages.append({"role": ("user", "assistant")[index % 2], "content": text})
     try:
         rendered: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinks
         )
     except Exception as error:  # a template is a program and may raise anything
         raise _NotAppendOnly(f"the chat template fails: {error}") from error

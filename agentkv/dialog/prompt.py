@@ -9,6 +9,7 @@ loses only entries that its policy drops.
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tokenizers import Tokenizer
@@ -27,6 +28,16 @@ A reply with neither of the last two has a line with `done` before a stop, or wi
 any other action."""
 
 
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How the model of a template thinks before its reply: `turn` ends where a thought begins."""
+
+    end: tuple[int, ...]
+    """Ids that end a thought. The first one ends it when sampled, and the others follow."""
+    forbidden: frozenset[int]
+    """Ids that no thought may have, such as those that end a reply."""
+
+
 class Template(Protocol):
     """The prompt format of one family of models. Stateless, so episodes can share it."""
 
@@ -43,6 +54,11 @@ class Template(Protocol):
     @property
     def thoughts(self) -> Thoughts:
         """The lines before the action in constrained replies."""
+        ...
+
+    @property
+    def thinking(self) -> Thinking | None:
+        """How the model thinks before each reply; None: it does not."""
         ...
 
     @property
@@ -68,7 +84,7 @@ class Template(Protocol):
         ...
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
-        """Return the ids of one page, up to where the model begins to write.
+        """Return the ids of one page, up to where the model begins to write or to think.
 
         Args:
             observation: the serialized page; empty shows no page.
@@ -127,6 +143,8 @@ class PlainTemplate:
     """Page lines have no boxes."""
     thoughts: Thoughts = "named"
     """Constrained replies name their element and quote their source."""
+    thinking: Thinking | None = None
+    """These models write what they think as the lines before an action."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         known = tokenizer.get_vocab()

@@ -20,7 +20,7 @@ from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.model import CacheUse, Cancelled, Reply
-from agentkv.models.rules import FreeRule, GrammarRule, Rule
+from agentkv.models.rules import FreeRule, GrammarRule, Rule, ThinkingRule
 from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
     ConversationFileError,
@@ -59,6 +59,8 @@ class LocalModel:
     """Maximum number of tokens in an episode; None if the architecture sets no limit."""
     cache_dtype: str
     """Dtype in which caches store dense entries unless `with_cache` is given another."""
+    thinking_template: Template | None = field(default=None, repr=False)
+    """The prompt format in which the model thinks before each reply; None: it does not think."""
 
     def with_cache(
         self,
@@ -75,6 +77,7 @@ class LocalModel:
         last_pages: int | None = None,
         notes_only: bool = False,
         rebuild: bool = False,
+        thinking: int = 0,
         **cache_options: Any,
     ) -> "ActingModel":
         """Return this model with a cache under `policy`, ready for episodes.
@@ -99,6 +102,10 @@ class LocalModel:
                 with: nano's `read` lines, or what another model says before its action.
             rebuild: read the whole prompt again in every turn, into an empty cache, as programs
                 without a lasting cache do. False: older pages are dropped from the cache.
+            thinking: maximum number of tokens that the model may think before each reply, for a
+                model whose chat template knows thoughts. Thoughts are read like replies, stay in
+                the cache as far as the policy lets them, and are no part of an action. 0: the model
+                does not think.
             cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
                 `chunk`.
 
@@ -121,6 +128,14 @@ class LocalModel:
                 "notes_only is about pages that are forgotten, and last_pages forgets none; "
                 "give last_pages=1 as well"
             )
+        if thinking < 0:
+            raise ValueError(f"thinking is a number of tokens, 0 or more; found {thinking}")
+        if thinking and self.thinking_template is None:
+            raise ValueError(
+                f"{self.name} does not think: its chat template has no <think>; leave thinking at 0"
+            )
+        if thinking and notes_only:
+            raise ValueError("notes_only keeps notes, not thoughts; give one of the two")
         dtype = cache_dtype or self.cache_dtype
 
         def new_cache() -> Cache:
@@ -141,6 +156,7 @@ class LocalModel:
             last_pages=last_pages,
             notes_only=notes_only,
             rebuild=rebuild,
+            thinking=thinking,
         )
 
 
@@ -164,6 +180,14 @@ class ActingModel:
     last_pages: int | None = field(kw_only=True)
     notes_only: bool = field(kw_only=True)
     rebuild: bool = field(kw_only=True)
+    thinking: int = field(kw_only=True)
+
+    @property
+    def template(self) -> Template:
+        """The prompt format."""
+        template = self.local.thinking_template if self.thinking else self.local.template
+        assert template is not None, "with_cache checks this"
+        return template
 
     @property
     def name(self) -> str:
@@ -260,7 +284,7 @@ class LocalConversation:
     def _begin_cache(self) -> None:
         """Begin with an empty cache, which has to read the goal and all turns so far."""
         self.cache = self._acting.new_cache()
-        self._pending = self._local.template.opening(self._first_goal, self._nonce)
+        self._pending = self._acting.template.opening(self._first_goal, self._nonce)
         """Ids of the stream that the cache has not read."""
         self.cache.label("goal", len(self._pending), pinned=self._acting.pins)
         for number, turn in enumerate(self._turns):
@@ -292,7 +316,7 @@ class LocalConversation:
 
     def pursue(self, goal: str) -> None:
         """Replace the goal from the next reply on; what was read before stays in the cache."""
-        self._goal, self._next_goal = goal, self._local.template.goal(goal)
+        self._goal, self._next_goal = goal, self._acting.template.goal(goal)
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
@@ -310,7 +334,7 @@ class LocalConversation:
         Under constrained decoding, a model that was trained here answers with a stop, which it may
         quote from `page`. Every other model writes any text up to its end token.
         """
-        template = self._local.template
+        template = self._acting.template
         asked, is_opening = template.question(question), question == self._goal and not self._turns
         repeats = is_opening and asked == template.goal(question)
         self._goal, self._next_goal = question, [] if repeats else asked
@@ -367,6 +391,8 @@ class LocalConversation:
             self._prepare_cache()
         limit, used = self._local.max_positions, self.cache.seen
         needed = len(self._pending) + len(turn.goal) + len(turn.shown) + acting.max_new_tokens
+        if acting.template.thinking is not None:
+            needed += acting.thinking + len(acting.template.thinking.end)
         if limit is not None and used + needed > limit:
             raise context_limit_error(limit, used, needed)
         with timed(stopwatch, "grammar"):
@@ -388,7 +414,7 @@ class LocalConversation:
 
     def _observation(self, page: Page) -> str:
         """Serialize a page as the model is shown it."""
-        acting, template = self._acting, self._local.template
+        acting, template = self._acting, self._acting.template
         seen, known = serialize_changes(
             page,
             self._known,
@@ -401,7 +427,7 @@ class LocalConversation:
         return seen.text
 
     def _new_turn(self, page: Page | None, observation: str, note: str) -> _Turn:
-        template, last_pages = self._local.template, self._acting.last_pages
+        template, last_pages = self._acting.template, self._acting.last_pages
         shown = template.turn(observation, note, self._nonce)
         if last_pages is None or page is None:
             return _Turn(shown, range(0), goal=self._next_goal)
@@ -441,7 +467,7 @@ class LocalConversation:
         After a `TimeoutError` or `Cancelled` the stream has what was written of the reply, so that
         the next turn can follow.
         """
-        generation, template = pending.generation, self._local.template
+        generation, template = pending.generation, self._acting.template
         turn, ids = self._turns[-1], generation.rule.ids
         if isinstance(generation.error, TimeoutError | Cancelled):
             self._pending = [*generation.unread, *template.separator]
@@ -453,7 +479,10 @@ class LocalConversation:
         self._pending = [*generation.rule.pending, *template.separator]
         turn.reply = [*ids, *template.separator]
         with timed(pending.stopwatch, "tokenizer"):
-            text = template.decode(ids)
+            answer = generation.rule.answer
+            text, thought = template.decode(answer), ids[: len(ids) - len(answer)]
+            if template.thinking is not None:
+                thought = thought[: -len(template.thinking.end)]
         if self._acting.notes_only:
             notes = notes_in(text, template.thoughts)
             counts = range(len(ids) + 1)
@@ -463,7 +492,8 @@ class LocalConversation:
             text=text,
             observation=pending.observation,
             num_tokens_in=generation.num_prompt_tokens,
-            num_tokens_out=len(generation.rule.ids),
+            num_tokens_out=len(ids),
+            thinking=template.decode(thought).strip() if thought else "",
             prefill_s=prefilled_at - generation.started_at,
             decode_s=ended_at - prefilled_at,
             cache=self._cache_use(),
@@ -536,10 +566,20 @@ class LocalConversation:
     def _new_rule(
         self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
     ) -> Rule:
-        acting, local = self._acting, self._local
-        max_tokens, thoughts = acting.max_new_tokens, local.template.thoughts
+        acting, local, template = self._acting, self._local, self._acting.template
+        rule = self._new_reply_rule(page, stopwatch, is_question=is_question)
+        if template.thinking is None:
+            return rule
+        num_ids = local.tokenizer.get_vocab_size()
+        return ThinkingRule(rule, template.thinking, num_ids=num_ids, max_tokens=acting.thinking)
+
+    def _new_reply_rule(
+        self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
+    ) -> Rule:
+        acting, local, template = self._acting, self._local, self._acting.template
+        max_tokens, thoughts = acting.max_new_tokens, template.thoughts
         if acting.decoding == "free" or (is_question and thoughts == "free"):
-            return FreeRule(local.template, max_tokens=max_tokens)
+            return FreeRule(template, max_tokens=max_tokens)
         matcher = local.grammar.start(
             _NOTHING if page is None else page,
             self._goal,

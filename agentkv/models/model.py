@@ -57,7 +57,9 @@ class Reply:
     num_tokens_in: int = 0
     """Tokens of this turn's prompt."""
     num_tokens_out: int = 0
-    """Tokens of the reply."""
+    """Tokens of the reply and of the thought before it."""
+    thinking: str = ""
+    """What the model thought before the reply; empty if it does not think."""
     prefill_s: float = 0.0
     """Seconds spent on reading the prompt."""
     decode_s: float = 0.0

@@ -2,29 +2,43 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from agentkv.dialog.grammar import Matcher
-from agentkv.dialog.prompt import Template
+from agentkv.dialog.prompt import Template, Thinking
 from agentkv_env.timing import Stopwatch, timed
 
 
 class Rule(Protocol):
     """Constrains one reply, token by token, and collects its ids."""
 
-    ids: list[int]
-    """The reply so far."""
-    pending: list[int]
-    """The last ids of the reply, added by the latest `accept` (or before the first): the model has
-    not read them yet."""
-    is_complete: bool
-    """True once the reply takes no more ids."""
+    @property
+    def ids(self) -> list[int]:
+        """The reply so far."""
+        ...
+
+    @property
+    def pending(self) -> list[int]:
+        """The last ids of the reply, added by the latest `accept` (or before the first): the model
+        has not read them yet."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """True once the reply takes no more ids."""
+        ...
 
     def allowed(self) -> Tensor | None:
         """Return a mask of the ids that may come next: bool, (some vocabulary,), on the CPU.
 
         None allows every id.
         """
+        ...
+
+    @property
+    def answer(self) -> list[int]:
+        """The reply so far, without a thought before it."""
         ...
 
     def accept(self, id: int) -> None:
@@ -49,6 +63,11 @@ class GrammarRule:
         self.pending: list[int] = []
         self.is_complete = False
         self._extend([])
+
+    @property
+    def answer(self) -> list[int]:
+        """All ids."""
+        return self.ids
 
     def allowed(self) -> Tensor:
         """Return the grammar's mask: bool, (vocabulary of the tokenizer,), on the CPU."""
@@ -79,6 +98,11 @@ class FreeRule:
         self.pending: list[int] = []
         self.is_complete = False
 
+    @property
+    def answer(self) -> list[int]:
+        """All ids."""
+        return self.ids
+
     def allowed(self) -> None:
         """Return None: every id is allowed."""
 
@@ -95,3 +119,61 @@ class FreeRule:
         # The parser stops at the second fence, so any text after it would be wasted.
         decode = self._template.decode
         return "`" in decode([id]) and decode(self.ids).count("```") >= 2
+
+
+class ThinkingRule:
+    """A `Rule` that lets the model think before the reply that another rule constrains.
+
+    A thought may have any text. It ends with the template's end of thoughts, sampled or after
+    `max_tokens` tokens, and is no part of the answer.
+
+    Args:
+        reply: the rule of the reply; it is advanced.
+        thinking: of the template.
+        num_ids: ids of the tokenizer.
+        max_tokens: maximum number of tokens in the thought, without its end.
+    """
+
+    def __init__(self, reply: Rule, thinking: Thinking, *, num_ids: int, max_tokens: int) -> None:
+        self._reply, self._thinking, self._max_tokens = reply, thinking, max_tokens
+        self.thought: list[int] = []
+        """The thought and its end."""
+        self.pending: list[int] = []
+        self._is_thinking = True
+        self._allowed = torch.ones(num_ids, dtype=torch.bool)
+        self._allowed[[id for id in thinking.forbidden if id < num_ids]] = False
+
+    @property
+    def ids(self) -> list[int]:
+        """Thought and reply so far."""
+        return self.thought if self._is_thinking else [*self.thought, *self._reply.ids]
+
+    @property
+    def answer(self) -> list[int]:
+        """The reply so far."""
+        return [] if self._is_thinking else self._reply.answer
+
+    @property
+    def is_complete(self) -> bool:
+        """True once the reply takes no more ids."""
+        return not self._is_thinking and self._reply.is_complete
+
+    def allowed(self) -> Tensor | None:
+        """Return a mask of the ids that may come next; see `Rule`."""
+        return self._allowed if self._is_thinking else self._reply.allowed()
+
+    def accept(self, id: int) -> None:
+        """Append a sampled id; the end of a thought brings the beginning of the reply with it."""
+        if not self._is_thinking:
+            self._reply.accept(id)
+            self.pending = self._reply.pending
+            return
+        first, *others = self._thinking.end
+        new = [id]
+        if id == first:
+            new += others
+        elif len(self.thought) + 1 == self._max_tokens:
+            new += self._thinking.end
+        self.thought += new
+        self._is_thinking = len(new) == 1 and id != first
+        self.pending = new if self._is_thinking else [*new, *self._reply.pending]

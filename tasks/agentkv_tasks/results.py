@@ -28,6 +28,7 @@ UNRECORDED: Mapping[str, Any] = {
     "observations": "whole",
     "pins": False,
     "deterministic": False,
+    "thinking": 0,
     "weights": "",
     "cache_dtype": "model",
 }

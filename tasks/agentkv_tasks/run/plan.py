@@ -63,6 +63,7 @@ class Plan:
             "temperature": chosen.temperature,
             "deterministic": chosen.deterministic,
             "max_new_tokens": chosen.max_new_tokens,
+            "thinking": chosen.thinking,
             "observation_tokens": chosen.observation_tokens,
             "observations": chosen.observations,
             "pins": chosen.pins,

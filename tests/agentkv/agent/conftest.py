@@ -51,9 +51,8 @@ def chat_tokenizer() -> Callable[..., PreTrainedTokenizerFast]:
         *("<|channel|>", "<|end|>", "<|return|>"),
     )
     trained = train_tokenizer(specials)
-    trained.add_tokens(
-        [AddedToken("<think>", normalized=False)]
-    )  # a control token that is not declared special
+    # control tokens that are not declared special
+    trained.add_tokens([AddedToken(f"<{sign}think>", normalized=False) for sign in ("", "/")])
 
     def make(template: str | None, *, eos: str = "<|im_end|>") -> PreTrainedTokenizerFast:
         tokenizer = PreTrainedTokenizerFast(

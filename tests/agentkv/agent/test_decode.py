@@ -18,6 +18,7 @@ from agentkv.models.find import ModelError
 from agentkv.models.load import load_model, local_model
 from agentkv.models.local import LocalConversation, LocalModel
 from agentkv.models.model import ContextLimit
+from agentkv.models.rules import FreeRule, ThinkingRule
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import serialize
@@ -54,6 +55,62 @@ def test_constrained_replies_of_chat_models_end_before_the_limit(
         reply = conversation.reply(page)
         parse(extract(reply.text))
         assert reply.num_tokens_out <= 80
+
+
+@pytest.mark.parametrize("decoding", ["constrained", "free"])
+def test_a_thought_is_bounded_stays_in_the_stream_and_is_no_part_of_the_reply(
+    tiny_chat_model: LocalModel, page: Page, decoding: str
+) -> None:
+    limit = 12
+    conversation = begin(
+        tiny_chat_model, temperature=1.0, thinking=limit, max_new_tokens=60, decoding=decoding
+    )
+    template = tiny_chat_model.thinking_template
+    assert template is not None and template.thinking is not None
+    end = list(template.thinking.end)
+    for number in range(5):
+        reply = conversation.reply(page)
+        ids = conversation._turns[number].reply
+        stop = next(i for i in range(len(ids)) if ids[i : i + len(end)] == end)
+        assert stop <= limit
+        assert template.thinking.forbidden.isdisjoint(ids[:stop])
+        assert reply.thinking == template.decode(ids[:stop]).strip()
+        written = ids[stop + len(end) : len(ids) - len(template.separator)]
+        assert reply.text == template.decode(written)
+        assert reply.num_tokens_out == stop + len(end) + len(written)
+        if decoding == "constrained":
+            parse(extract(reply.text))
+
+
+def test_a_thought_that_ends_by_itself_is_not_cut(tiny_chat_model: LocalModel) -> None:
+    template = tiny_chat_model.thinking_template
+    assert template is not None and template.thinking is not None
+    first, *others = template.thinking.end
+    rule = ThinkingRule(
+        FreeRule(template, max_tokens=9), template.thinking, num_ids=500, max_tokens=3
+    )
+    word = template.encode("k")[0]
+    rule.accept(word)
+    assert (rule.pending, rule.answer) == ([word], [])
+    rule.accept(first)
+    assert rule.pending == [first, *others]
+    rule.accept(word)
+    assert (rule.ids, rule.answer) == ([word, first, *others, word], [word])
+    rule.accept(min(template.end_ids))
+    assert rule.is_complete and rule.pending == []
+
+
+def test_a_question_may_be_thought_about(tiny_chat_model: LocalModel, page: Page) -> None:
+    conversation = begin(tiny_chat_model, temperature=1.0, thinking=6, max_new_tokens=12)
+    reply = conversation.answer("what?", page)
+    assert reply.thinking and reply.thinking not in reply.text
+
+
+def test_a_model_that_does_not_think_is_named(tiny_model: LocalModel) -> None:
+    with pytest.raises(ValueError, match="tiny does not think"):
+        begin(tiny_model, thinking=10)
+    with pytest.raises(ValueError, match="0 or more; found -1"):
+        begin(tiny_model, thinking=-1)
 
 
 texts = st.text(max_size=20)

@@ -186,6 +186,71 @@ def test_a_template_with_channels_replies_in_the_final_channel(
     assert ends == {"<|end|>", "<|return|>"}
 
 
+@pytest.mark.parametrize(
+    ("template", "silent", "thinking", "end"),
+    [
+        pytest.param(
+            CHATML,
+            "assistant\n<think>\n\n</think>\n\n",
+            "assistant\n<think>\n",
+            "</think>\n\n",
+            id="may think",
+        ),
+        pytest.param(
+            CHATML.replace(
+                "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}", "<think>\n"
+            ),
+            "assistant\n<think>\n\n</think>\n\n",
+            "assistant\n<think>\n",
+            "</think>\n\n",
+            id="always thinks",
+        ),
+        pytest.param(
+            CHATML.replace("{% if enable_thinking is false %}<think>\n\n", "{% if true %}"),
+            "assistant\n</think>\n\n",
+            "assistant\n<think>\n",
+            "</think>\n\n",
+            id="closes only",
+        ),
+        pytest.param(
+            CHATML.replace("<think>\n\n</think>\n\n", ""),
+            "assistant\n",
+            "assistant\n<think>\n",
+            "</think>\n\n",
+            id="says nothing of it",
+        ),
+        pytest.param(
+            CHANNELS,
+            "<|start|>assistant<|channel|>final<|message|>",
+            "<|start|>assistant<|channel|>analysis<|message|>",
+            "<|end|><|start|>assistant<|channel|>final<|message|>",
+            id="channels",
+        ),
+    ],
+)
+def test_a_model_thinks_as_its_template_has_it_or_its_thought_is_closed(
+    chat_tokenizer: MakeTokenizer, template: str, silent: str, thinking: str, end: str
+) -> None:
+    made = ChatTemplate(chat_tokenizer(template))
+    assert (made.source, made.thinking) == ("tokenizer", None)
+    assert text_of(made, made.turn("page")).endswith(silent)
+    thinks = ChatTemplate(chat_tokenizer(template), thinks=True)
+    assert text_of(thinks, thinks.turn("page")).endswith(thinking)
+    assert thinks.thinking is not None
+    assert text_of(thinks, list(thinks.thinking.end)) == end
+    assert (
+        thinks.thinking.end[0]
+        not in thinks.thinking.forbidden
+        >= thinks.end_ids - {thinks.thinking.end[0]}
+    )
+
+
+def test_a_model_without_a_sign_for_thoughts_does_not_think(plain_tokenizer: Tokenizer) -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
+    with pytest.raises(ValueError, match="does not think.*leave thinking at 0"):
+        ChatTemplate(tokenizer, thinks=True)
+
+
 def test_without_a_system_role_the_first_user_message_has_the_instructions(
     chat_tokenizer: MakeTokenizer,
 ) -> None:
