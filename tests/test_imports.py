@@ -44,7 +44,7 @@ FLOORS = {
         "browser",
     ),
     "agentkv": (
-        "browsing defaults dialog files masking policies terminal",
+        "browsing defaults dialog files hub masking policies terminal",
         "cache config trace",
         "options",
         "models",
