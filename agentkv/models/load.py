@@ -20,7 +20,14 @@ _MAX_PARAMETERS_PER_VALUE = 8
 """Parameters that one stored value may hold: eight of 4 bits packed into 32."""
 
 
-def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -> LocalModel:
+def load_model(
+    name: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    quantization_config: Any = None,
+    device_map: Any = None,
+) -> LocalModel:
     """Load `nano`, a folder in Hugging Face format, or a hub id that was downloaded before.
 
     Models whose tokenizer has the four special tokens of `PlainTemplate` use that template; all
@@ -30,12 +37,19 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
         device: where the weights go; `auto` is CUDA if available, else the CPU.
         dtype: name of a torch dtype; `auto` is the checkpoint's own on CUDA and float32 on a CPU,
             where 16-bit dtypes are slower.
+        quantization_config: quantizes the weights, such as `transformers.QuantoConfig` or
+            `BitsAndBytesConfig`; needs accelerate and the package that it names.
+        device_map: places parts of the model, as in `from_pretrained`, in place of `device`; needs
+            accelerate.
 
     Raises:
         ModelError: unknown name, missing or unreadable files, weights that do not match
-            config.json, a tokenizer that the agent cannot use, or no GPU for `device`.
+            config.json, a tokenizer that the agent cannot use, no GPU for `device`, or a package
+            that is not installed.
     """
     source = find_model(name)
+    if device_map is not None and device != "auto":
+        raise ModelError(f"device_map places the model, and so does device={device!r}; give one")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device.startswith("cuda") and not torch.cuda.is_available():
@@ -54,6 +68,11 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         _check_size(AutoConfig.from_pretrained(source, **options), num_values, folder)
+        places = device_map is not None or quantization_config is not None
+        if places:
+            options["device_map"] = device if device_map is None else device_map
+        if quantization_config is not None:
+            options["quantization_config"] = quantization_config
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch_dtype,
@@ -65,13 +84,16 @@ def load_model(name: str | Path, *, device: str = "auto", dtype: str = "auto") -
         model, info = loaded
         _check_loading(info, folder)
         return local_model(
-            model.to(device).eval(),
+            (model if places else model.to(device)).eval(),
             tokenizer,
             name=str(name),
             cache_dtype=default_cache_dtype(name),
         )
     except ModelError:
         raise
+    except ImportError as error:
+        message = " ".join(str(error).split())[:300]
+        raise ModelError(f"{name} needs a package that is not installed: {message}") from error
     except Exception as error:  # libraries raise all kinds of errors for malformed files
         message = " ".join(str(error).split())[:300]
         raise ModelError(
