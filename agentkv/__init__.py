@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from agentkv.policies.registry import scored as scored
 
 _MODULES = {
+    "Action": "agentkv_env.actions",
     "ActionRefused": "agentkv.episode",
     "Agent": "agentkv.agent",
     "AsyncSession": "agentkv.async_session",
     "Cache": "agentkv.cache.cache",
     "CacheFileError": "agentkv.cache.checkpoint.file",
+    "Cancelled": "agentkv.models.model",
+    "ConversationFileError": "agentkv.models.saved",
     "Policy": "agentkv.policies.policy",
     "PolicyError": "agentkv.policies.entries",
     "Session": "agentkv.agent",
+    "SessionError": "agentkv.agent",
     "async_browser": "agentkv.async_session",
     "browser": "agentkv.browsing",
     "attach": "agentkv.cache.hf.attach",

@@ -166,7 +166,7 @@ class Answer:
     """The answer to a question in a session."""
 
     text: str
-    """The answer, without fences; what the model wrote, where it names no answer."""
+    """The answer without fences. If the reply holds no stop, this is the whole reply."""
     reply: Reply
     """The whole reply and its measurements."""
 
@@ -182,8 +182,9 @@ class Session:
             session.do("Put the blue kayak into the cart")
             print(session.ask("What does it cost?").text)
 
-    Between two calls the page belongs to the caller, who may act on it. A session is not
-    thread-safe, but for `cancel`. Scripted models begin anew with every goal.
+    Between two calls the page belongs to the caller, who may act on it. Only `cancel` may be called
+    from another thread. Scripted models begin anew with every goal. An error of the model or a
+    `KeyboardInterrupt` in the middle of a reply breaks the session: `BrokenConversation` follows.
     """
 
     def __init__(
@@ -243,7 +244,6 @@ class Session:
         """
         self._require_open()
         self._is_cancelled = False
-        conversation = self._pursue(goal)
         agent = self._agent
         limits = Limits(
             strict=agent.strict,
@@ -258,7 +258,7 @@ class Session:
             is_cancelled=lambda: self._is_cancelled,
         )
         with self._environment() as environment:
-            return run_episode(conversation, environment, limits)
+            return run_episode(self._pursue(goal), environment, limits)
 
     def ask(self, question: str, *, look: bool = True, timeout_s: float = 900.0) -> Answer:
         """Return the model's answer in words; nothing is done on the page.
@@ -335,14 +335,14 @@ class Session:
 
         Args:
             folder: where it was saved.
-            agent: has the model, policy and budget of the saved session.
+            agent: has the model, policy, budget and other settings of the saved session.
             page: the page to go on with; it need not be the same one.
             hosts, ocr, secrets: as in `Agent.open`.
 
         Raises:
             SessionError: the agent's model is a script.
             ConversationFileError, CacheFileError: ValueErrors; the folder holds no session with
-                this model, policy and budget, or a damaged one.
+                this model, policy, budget and settings, or a damaged one.
         """
         if not isinstance(agent.model, LastingModel):
             raise SessionError(f"the model {agent.model.name} keeps nothing that could be loaded")
@@ -388,14 +388,21 @@ class Session:
 
     @contextmanager
     def _environment(self) -> Iterator[Environment]:
-        """Yield the page as an environment. A Playwright page is attached to only meanwhile, so
-        that its owner may do with it what he likes between two calls."""
+        """Yield the page as an environment.
+
+        A Playwright page is attached to only meanwhile, so that the caller can use it between two
+        calls. The next call goes on in the tab where this one ends.
+        """
         if isinstance(self._page, Environment):
             yield self._page
             return
         ocr = Ocr.find() if self._ocr else None
         with BrowserSession.on(self._page, hosts=self._hosts, ocr=ocr) as environment:
-            yield environment
+            try:
+                yield environment
+            finally:
+                if not environment.page.is_closed():
+                    self._page = environment.page
 
 
 def _answer_in(reply: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,9 @@ class AsyncSession:
             await session.do("Put the blue kayak into the cart")
             print((await session.ask("What does it cost?")).text)
 
-    Model and page reader run in a thread of their own, so the event loop goes on. One call at a
-    time: a second one waits for the first. A cancelled call ends before the next token, and the
-    session can go on.
+    Model and page reader run in a thread of their own, so the event loop goes on. One call runs at
+    a time, and a second one waits for it. A call whose task is cancelled ends before the next
+    token, action or hook, and the session can go on.
 
     Args:
         agent: its model must not be in use by another thread.
@@ -91,9 +91,9 @@ class AsyncSession:
             goal,
             max_steps=max_steps,
             timeout_s=timeout_s,
-            on_step=None if on_step is None else partial(self._bridge.call, on_step),
+            on_step=None if on_step is None else partial(self._bridge.call_hook, on_step),
             before_action=(
-                None if before_action is None else partial(self._bridge.call, before_action)
+                None if before_action is None else partial(self._bridge.call_hook, before_action)
             ),
             screenshots=screenshots,
         )
@@ -123,7 +123,7 @@ class AsyncSession:
         try:
             session._session = await session._call(load, folder, agent, session._page)
         except BaseException:
-            session._shut_down()
+            await session.close()
             raise
         return session
 
@@ -132,14 +132,15 @@ class AsyncSession:
         self._session.cancel()
 
     async def close(self) -> None:
-        """Free the cache. The page stays open."""
-        if not self._is_closed:
-            await self._call(self._session.close)
-            self._shut_down()
-
-    def _shut_down(self) -> None:
+        """Free the cache. The page stays open. Calls that wait for their turn raise."""
+        if self._is_closed:
+            return
         self._is_closed = True
-        self._worker.shutdown(wait=False)
+        try:
+            async with self._turn:
+                self._session.close()
+        finally:
+            self._worker.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -154,19 +155,29 @@ class AsyncSession:
 
     async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call `function` in the worker; a caller who is cancelled waits until the worker rests."""
-        if self._is_closed:
-            raise SessionError("this session is closed; open another one")
         async with self._turn:
-            future = self._loop.run_in_executor(self._worker, partial(function, *args, **options))
+            if self._is_closed:
+                raise SessionError("this session is closed; open another one")
+            work = partial(self._work, function, *args, **options)
+            future = self._loop.run_in_executor(self._worker, work)
             try:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
                 while not future.done():  # a call that has yet to begin forgets a cancellation
                     self._session.cancel()
-                    await asyncio.wait({future}, timeout=0.05)
-                with contextlib.suppress(Exception):
+                    self._bridge.cancel_hook()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait({future}, timeout=0.05)
+                with contextlib.suppress(Exception, CancelledError):
                     future.result()
                 raise
+
+    def _work(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call `function`, and forget its handlers; in the worker."""
+        try:
+            return function(*args, **options)
+        finally:
+            self._bridge.forget_handlers()
 
 
 @asynccontextmanager

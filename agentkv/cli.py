@@ -4,7 +4,6 @@ Commands import what they need when they run, so that help and mistakes in optio
 """
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,7 +105,7 @@ def run(
             "budget": options.read_budget(budget),
             "chunk": chunk,
             "limit": limit,
-            "workers": workers or min(2, os.cpu_count() or 1),
+            "workers": workers,
             "decoding": decoding,
             "temperature": temperature,
             "deterministic": deterministic,

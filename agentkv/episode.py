@@ -30,7 +30,7 @@ class ActionRefused(Exception):
 
 
 BeforeAction = Callable[[Page, Action], Action | None]
-"""A hook that sees each action before it is carried out; see `Agent.run`."""
+"""A hook that sees each action before it is carried out; see `Session.do`."""
 
 
 @runtime_checkable
@@ -178,6 +178,9 @@ class _EpisodeLoop:
                 raise _Ended("repetition") from refusal
             self._note = _error_note(neutralize(reason))
             return
+        if self._limits.is_cancelled():  # while the hook was deciding
+            record(action, "not done: cancelled")
+            raise _Ended("cancelled")
         if action.kind == "stop":
             record(action)
             raise _Ended("stopped", answer=action.answer)

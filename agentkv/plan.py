@@ -18,7 +18,13 @@ from agentkv.cache.hf.families import UnsupportedModel, describe
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
 from agentkv.config import PolicySettings, RunSettings
-from agentkv.models.find import ModelError, check_files, default_cache_dtype, find_model
+from agentkv.models.find import (
+    ModelError,
+    check_files,
+    default_cache_dtype,
+    find_model,
+    weight_files,
+)
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
@@ -34,7 +40,10 @@ _DTYPES = {
 """Dtypes of weights that are loaded in another dtype if one is given, as safetensors names them."""
 _ENDLESS = 1 << 40
 """More tokens than fit anywhere."""
-_PACKED_BYTES = {"F8_E4M3": 1, "F8_E5M2": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8}
+_PACKED_BYTES = {
+    **{"F8_E4M3": 1, "F8_E5M2": 1, "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2},
+    **{"U32": 4, "I32": 4, "U64": 8, "I64": 8},
+}
 """Bytes of all other values, which keep their size: quantized weights and their indices."""
 
 
@@ -51,7 +60,10 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """What a cache takes under one policy: at most at rest, within a few percent at its peak."""
+    """What a cache takes under one policy.
+
+    The bytes at rest are an upper bound. The peak is an estimate, right within a few percent.
+    """
 
     policy: str
     """Name in result rows."""
@@ -71,10 +83,11 @@ class CachePlan:
 
 
 def memory_of(device: str, given: str | None = None) -> int:
-    """Return the bytes that `given` says, such as `24GiB`, or all memory of a device.
+    """Return `given` in bytes, or all memory of a device if it is None.
 
     Args:
         device: `auto`, `cpu`, `mps` or `cuda`; without CUDA, the memory is that of the machine.
+        given: a number of bytes such as `24GiB`.
 
     Raises:
         ValueError: `given` is no number of bytes.
@@ -110,7 +123,8 @@ def plan_model(settings: RunSettings) -> PlannedModel:
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            make: Any = AutoModelForCausalLM.from_config
+            model = make(config, trust_remote_code=False)
         geometry = describe(model)
     except UnsupportedModel:
         raise
@@ -122,11 +136,12 @@ def plan_model(settings: RunSettings) -> PlannedModel:
     dtype: str | None = settings.dtype
     if dtype == "auto":
         dtype = None if _computes_on_cuda(settings.device) else "float32"
-    stored: str | None = settings.cache_dtype
-    if stored == "model":
-        stored = dtype
-    if stored is None or stored == "auto":
+    stored: str = settings.cache_dtype
+    if stored == "auto":
         stored = default_cache_dtype(settings.model)
+    elif stored == "model":
+        own = getattr(config, "dtype", None) or torch.float32
+        stored = dtype or str(own).removeprefix("torch.")
     return PlannedModel(
         settings.model,
         replace(geometry, dtype=getattr(torch, stored)),
@@ -135,17 +150,19 @@ def plan_model(settings: RunSettings) -> PlannedModel:
 
 
 def _weights_nbytes(folder: Path, dtype: torch.dtype | None) -> int:
-    """Return the bytes of all weights in `dtype`; None: in their own."""
+    """Return the bytes of all weights in `dtype`; None: in their own. Raises ModelError."""
     total = 0
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         with safe_open(path, "pt") as file:
             for key in file.keys():  # noqa: SIM118  # safe_open returns no mapping
                 part = file.get_slice(key)
-                own = _DTYPES.get(part.get_dtype())
-                if own is None:
-                    size = _PACKED_BYTES.get(part.get_dtype(), 1)
+                stored = part.get_dtype()
+                if stored in _DTYPES:
+                    size = (dtype or _DTYPES[stored]).itemsize
+                elif stored in _PACKED_BYTES:
+                    size = _PACKED_BYTES[stored]
                 else:
-                    size = (dtype or own).itemsize
+                    raise ModelError(f"{path}: {key} has the dtype {stored}, which is not known")
                 total += math.prod(part.get_shape()) * size
     return total
 
@@ -184,7 +201,8 @@ def _plan_of(
     else:
         below = _least_budget(policy) - 1
         more = _largest(
-            num_tokens - below, lambda count: planned(num_tokens, below + count).peak_nbytes <= left
+            max(1, num_tokens - below),
+            lambda count: planned(num_tokens, below + count).peak_nbytes <= left,
         )
         most = below + more if more else 0
     return replace(plan, policy=asked.row_name, most=most)

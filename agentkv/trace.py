@@ -71,7 +71,7 @@ class Step:
     num_tokens_in: int
     """Tokens of this turn's prompt."""
     num_tokens_out: int
-    """Tokens of the reply."""
+    """Tokens of the reply, and of the thought before it."""
     seen_tokens: int
     """Tokens fed since the cache was begun, in a session for earlier goals too; 0 for models
     without a cache, as are both byte counts."""
@@ -94,14 +94,14 @@ class Step:
     index_bytes: int = 0
     """Bytes of what looks scan instead of those entries' keys; in neither of the two above."""
     num_looks: int = 0
-    """Tokens that have looked back since the episode began."""
+    """Tokens that have looked back since the cache was begun."""
     num_changing_looks: int = 0
     """Looks after which another token was the likeliest one, whatever the grammar."""
     look_bytes: int = 0
-    """Bytes that looks have read since the episode began: keys or digests to choose by, and what
+    """Bytes that looks have read since the cache was begun: keys or digests to choose by, and what
     they fetched."""
     fetched: Mapping[str, int] = field(default_factory=dict)
-    """Entries that looks have fetched since the episode began, over all layers, by the label of
+    """Entries that looks have fetched since the cache was begun, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""
 
 
@@ -125,8 +125,8 @@ class Episode:
 
     @property
     def success(self) -> bool:
-        """True if the agent stopped of its own accord. Only a task's evaluator can tell if the
-        answer is right."""
+        """True if the episode ended with a stop. Only a task's evaluator can tell if the answer is
+        right."""
         return self.status == "stopped"
 
     @property
@@ -136,7 +136,7 @@ class Episode:
 
     @property
     def num_tokens_out(self) -> int:
-        """Reply tokens of all steps."""
+        """Tokens of all replies and thoughts."""
         return sum(step.num_tokens_out for step in self.steps)
 
     @property
@@ -146,7 +146,8 @@ class Episode:
 
     @property
     def kv_peak_bytes(self) -> int:
-        """Largest number of bytes that the cache stored at any time."""
+        """Largest number of bytes that the cache stored at any time, in a session for earlier goals
+        too."""
         return max((step.cache_peak_bytes for step in self.steps), default=0)
 
     @property

@@ -1,5 +1,6 @@
 """The prompt format of instruction-tuned models: their chat template, used append-only."""
 
+import copy
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentkv.dialog.prompt import (
+    DoesNotThink,
     Layout,
     Thinking,
     Thoughts,
@@ -36,7 +38,7 @@ class ChatTemplate:
         thinks: let the model think before each reply.
 
     Raises:
-        ValueError: `thinks`, and neither template nor tokenizer knows how this model thinks.
+        DoesNotThink: a ValueError; `thinks`, and neither template nor tokenizer says how.
     """
 
     layout: Layout = "before"
@@ -49,44 +51,54 @@ class ChatTemplate:
     def __init__(
         self, tokenizer: Any, *, end_ids: Sequence[int] = (), thinks: bool = False
     ) -> None:
+        self._source = tokenizer
         self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
-        self.source = "tokenizer"
-        """The template in use: `tokenizer` or `built-in`."""
-        self.reason = ""
-        """The reason for not using the tokenizer's template; empty if it is used."""
-        try:
-            self._delimiters = _find_delimiters(tokenizer, thinks=thinks)
-        except _NotAppendOnly as problem:
-            self._delimiters = _built_in_delimiters(tokenizer)
-            self.source, self.reason = "built-in", str(problem)
-        closed, thinking, close = _split_thinking(
-            self._delimiters.before_reply, tokenizer.get_vocab()
-        )
-        self.thinking: Thinking | None = None
-        """How the model thinks before each reply; None: it does not."""
-        if thinks:
-            end = tuple(self._tokenizer.encode_trusted(close))
-            if thinking is None or end[0] not in self._tokenizer.control_ids:
-                raise ValueError(
-                    "this model does not think: its chat template has no <think>, or its "
-                    "tokenizer has no token </think>; leave thinking at 0"
-                )
-            self._before_reply = thinking
-            self.thinking = Thinking(end, self._tokenizer.control_ids - {end[0]})
-        else:
-            self._before_reply = closed
-        self.separator = tuple(self._tokenizer.encode_trusted(self._delimiters.after_reply))
+        self._set_delimiters(thinks)
         ends = {*end_ids, *self.separator[:1]} & self._tokenizer.control_ids
         if tokenizer.eos_token_id is not None:
             ends.add(tokenizer.eos_token_id)
         self.end_ids = frozenset(ends)
 
+    def _set_delimiters(self, thinks: bool) -> None:
+        self.source = "tokenizer"
+        """The template in use: `tokenizer` or `built-in`."""
+        self.reason = ""
+        """The reason for not using the tokenizer's template; empty if it is used."""
+        try:
+            delimiters = _find_delimiters(self._source, thinks=thinks)
+        except _NotAppendOnly as problem:
+            delimiters = _built_in_delimiters(self._source)
+            self.source, self.reason = "built-in", str(problem)
+        vocabulary = self._source.get_vocab()
+        thoughts = _find_thoughts(delimiters.before_reply, vocabulary)
+        self._start, self._before_user = delimiters.start, delimiters.before_user
+        self._before_reply = thoughts.skipped
+        self.separator = tuple(self._tokenizer.encode_trusted(delimiters.after_reply))
+        self.thinking: Thinking | None = None
+        """How the model thinks before each reply; None: it does not."""
+        if thinks:
+            end = tuple(self._tokenizer.encode_trusted(thoughts.end))
+            if not end or end[0] not in self._tokenizer.control_ids:
+                raise DoesNotThink(
+                    "this model does not think: its chat template has no <think>, or its "
+                    "tokenizer has no token </think>; leave thinking at 0"
+                )
+            self._before_reply = thoughts.opening
+            forbidden = self._tokenizer.control_ids - {end[0]}
+            self.thinking = Thinking(end, forbidden, max(vocabulary.values()) + 1)
+
+    def with_thoughts(self) -> "ChatTemplate":
+        """Return the template with which the model thinks before each reply; see `Template`."""
+        twin = copy.copy(self)
+        twin._set_delimiters(thinks=True)
+        return twin
+
     def opening(self, goal: str, nonce: str = "") -> list[int]:
         """Return the instructions and the goal, up to where the first page begins."""
         return [
-            *self._tokenizer.encode_trusted(self._delimiters.start),
+            *self._tokenizer.encode_trusted(self._start),
             *self.encode(_INSTRUCTIONS.format(nonce=nonce)),
-            *self._tokenizer.encode_trusted(self._delimiters.before_user),
+            *self._tokenizer.encode_trusted(self._before_user),
             *self.goal(goal),
         ]
 
@@ -170,24 +182,33 @@ _CLOSED = re.compile(r"(?:<((?:\w+:)?think)>\s*)?</((?:\w+:)?think)>\s*$")
 _FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>"
 
 
-def _split_thinking(
-    before_reply: str, vocabulary: Mapping[str, int]
-) -> tuple[str, str | None, str]:
-    """Return the text before a reply without a thought, the text before a thought, or None if the
-    model does not think, and the text that ends a thought."""
+@dataclass(frozen=True, slots=True)
+class _Thoughts:
+    """What stands between a user message and a reply."""
+
+    skipped: str
+    """Without a thought."""
+    opening: str = ""
+    """Up to where a thought begins; empty if the model does not think."""
+    end: str = ""
+    """From the end of the thought to the reply."""
+
+
+def _find_thoughts(before_reply: str, vocabulary: Mapping[str, int]) -> _Thoughts:
+    """Find how a model thinks, given what its template puts before a reply."""
     if before_reply.endswith(_FINAL):
-        opening = before_reply.removesuffix(_FINAL)
-        return before_reply, opening + _ANALYSIS, "<|end|><|start|>assistant" + _FINAL
+        opening = before_reply.removesuffix(_FINAL) + _ANALYSIS
+        return _Thoughts(before_reply, opening, f"<|end|><|start|>assistant{_FINAL}")
     if found := _OPEN.search(before_reply):
-        close = f"</{found[1]}>\n\n"
-        return f"{before_reply}\n{close}", before_reply, close
+        end = f"</{found[1]}>\n\n"
+        return _Thoughts(f"{before_reply}\n{end}", before_reply, end)
     if found := _CLOSED.search(before_reply):
         opening = f"{before_reply[: found.start()]}<{found[2]}>\n"
-        return before_reply, opening, f"</{found[2]}>\n\n"
+        return _Thoughts(before_reply, opening, f"</{found[2]}>\n\n")
     for name in ("think", "seed:think"):
         if f"<{name}>" in vocabulary and f"</{name}>" in vocabulary:
-            return before_reply, f"{before_reply}<{name}>\n", f"</{name}>\n\n"
-    return before_reply, None, ""
+            return _Thoughts(before_reply, f"{before_reply}<{name}>\n", f"</{name}>\n\n")
+    return _Thoughts(before_reply)
 
 
 def _find_delimiters(tokenizer: Any, *, thinks: bool) -> _Delimiters:

@@ -28,6 +28,10 @@ A reply with neither of the last two has a line with `done` before a stop, or wi
 any other action."""
 
 
+class DoesNotThink(ValueError):
+    """The chat template of a model has no place for thoughts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """How the model of a template thinks before its reply: `turn` ends where a thought begins."""
@@ -36,6 +40,8 @@ class Thinking:
     """Ids that end a thought. The first one ends it when sampled, and the others follow."""
     forbidden: frozenset[int]
     """Ids that no thought may have, such as those that end a reply."""
+    num_ids: int
+    """Largest id of the tokenizer, plus one."""
 
 
 class Template(Protocol):
@@ -73,6 +79,14 @@ class Template(Protocol):
 
     def opening(self, goal: str, nonce: str = "") -> list[int]:
         """Return the ids that begin an episode. `nonce` identifies its page fences."""
+        ...
+
+    def with_thoughts(self) -> "Template":
+        """Return the template with which the model thinks before each reply.
+
+        Raises:
+            DoesNotThink: a ValueError; the model has no way to.
+        """
         ...
 
     def goal(self, goal: str) -> list[int]:
@@ -159,6 +173,10 @@ class PlainTemplate:
     def opening(self, goal: str, nonce: str = "") -> list[int]:
         """Return the goal behind its special token."""
         return self.goal(goal)
+
+    def with_thoughts(self) -> Template:
+        """Raise DoesNotThink."""
+        raise DoesNotThink("models with this prompt format write no thoughts")
 
     def goal(self, goal: str) -> list[int]:
         """Return a further goal behind its special token."""

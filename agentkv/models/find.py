@@ -107,13 +107,8 @@ def check_files(source: Path | str) -> tuple[Path, int]:
     if isinstance(source, str) and not any(folder.glob("*.safetensors")):
         raise _not_downloaded(source)
     config = _read_json(folder / "config.json")
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        files = _read_json(index).get("weight_map")
-        if not isinstance(files, dict) or not all(map(_is_weights_file, files.values())):
-            raise ModelError(f"{index}: weight_map must name *.safetensors files beside it")
     num_weights = num_values = 0
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         try:
             with safe_open(path, "pt") as file:
                 for key in file.keys():  # noqa: SIM118  # safe_open returns no mapping
@@ -131,6 +126,22 @@ def check_files(source: Path | str) -> tuple[Path, int]:
                 f"{num_weights} weights"
             )
     return folder, num_values
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of a model folder that transformers loads weights from.
+
+    Raises:
+        ModelError: the index cannot be read.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        files = _read_json(index).get("weight_map")
+        if not isinstance(files, dict) or not all(map(_is_weights_file, files.values())):
+            raise ModelError(f"{index}: weight_map must name *.safetensors files beside it")
+        return [folder / name for name in sorted(set(files.values()))]
+    single = folder / "model.safetensors"
+    return [single] if single.exists() else sorted(folder.glob("*.safetensors"))
 
 
 def _model_folder(source: Path | str) -> Path:

@@ -1,6 +1,5 @@
 """Load a language model from this machine; nothing is downloaded."""
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -160,14 +159,9 @@ def local_model(
     if backend is None:
         raise ModelError(f"{name} has no fast tokenizer (tokenizer.json), which the agent needs")
     is_plain = all(backend.token_to_id(token) is not None for token in PlainTemplate.SPECIALS)
-    template: Template
-    thinking: Template | None = None
-    if is_plain:
-        template = PlainTemplate(backend)
-    else:
-        template = ChatTemplate(tokenizer, end_ids=_end_ids(model))
-        with contextlib.suppress(ValueError):  # most models do not think
-            thinking = ChatTemplate(tokenizer, end_ids=_end_ids(model), thinks=True)
+    template: Template = (
+        PlainTemplate(backend) if is_plain else ChatTemplate(tokenizer, end_ids=_end_ids(model))
+    )
     if not template.end_ids:
         raise ModelError(f"{name}: neither the tokenizer nor the chat template has an end token")
     num_embeddings = len(model.get_input_embeddings().weight)
@@ -185,7 +179,6 @@ def local_model(
         model=model,
         tokenizer=backend,
         template=template,
-        thinking_template=thinking,
         grammar=Grammar(backend, end_id=min(template.end_ids)),
         max_positions=getattr(model.config, "max_position_embeddings", None),
         cache_dtype=cache_dtype,

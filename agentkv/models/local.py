@@ -15,11 +15,11 @@ from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.dialog.grammar import Grammar
-from agentkv.dialog.prompt import Template, nonce_of
+from agentkv.dialog.prompt import DoesNotThink, Template, nonce_of
 from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
-from agentkv.models.model import CacheUse, Cancelled, Reply
+from agentkv.models.model import BrokenConversation, CacheUse, Cancelled, Reply
 from agentkv.models.rules import FreeRule, GrammarRule, Rule, ThinkingRule
 from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
@@ -59,8 +59,6 @@ class LocalModel:
     """Maximum number of tokens in an episode; None if the architecture sets no limit."""
     cache_dtype: str
     """Dtype in which caches store dense entries unless `with_cache` is given another."""
-    thinking_template: Template | None = field(default=None, repr=False)
-    """The prompt format in which the model thinks before each reply; None: it does not think."""
 
     def with_cache(
         self,
@@ -130,12 +128,12 @@ class LocalModel:
             )
         if thinking < 0:
             raise ValueError(f"thinking is a number of tokens, 0 or more; found {thinking}")
-        if thinking and self.thinking_template is None:
-            raise ValueError(
-                f"{self.name} does not think: its chat template has no <think>; leave thinking at 0"
-            )
         if thinking and notes_only:
             raise ValueError("notes_only keeps notes, not thoughts; give one of the two")
+        try:
+            template = self.template.with_thoughts() if thinking else self.template
+        except DoesNotThink as error:
+            raise DoesNotThink(f"{self.name} cannot think: {error}") from None
         dtype = cache_dtype or self.cache_dtype
 
         def new_cache() -> Cache:
@@ -146,6 +144,7 @@ class LocalModel:
         new_cache()  # report a bad policy or budget now, not in the first episode
         return ActingModel(
             self,
+            template,
             new_cache,
             decoding=decoding,
             temperature=temperature,
@@ -160,6 +159,10 @@ class LocalModel:
         )
 
 
+_NOT_SETTINGS = ("local", "template", "new_cache")
+"""Fields of an acting model that are no settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActingModel:
     """A `Model` that runs a `LocalModel` under one policy.
@@ -169,6 +172,8 @@ class ActingModel:
 
     local: LocalModel
     """The model; other agents may share it."""
+    template: Template = field(repr=False)
+    """The prompt format, with thoughts if the model thinks."""
     new_cache: Callable[[], Cache]
     """Returns an empty cache."""
     decoding: Decoding = field(kw_only=True)
@@ -183,13 +188,6 @@ class ActingModel:
     thinking: int = field(kw_only=True)
 
     @property
-    def template(self) -> Template:
-        """The prompt format."""
-        template = self.local.thinking_template if self.thinking else self.local.template
-        assert template is not None, "with_cache checks this"
-        return template
-
-    @property
     def name(self) -> str:
         """The name of the local model."""
         return self.local.name
@@ -202,14 +200,21 @@ class ActingModel:
         """
         return LocalConversation(self, goal, seed)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that decide what the model reads and writes, apart from its policy."""
+        names = (each.name for each in fields(self) if each.name not in _NOT_SETTINGS)
+        cache_dtype = str(self.new_cache().dtype).removeprefix("torch.")
+        return {**{name: getattr(self, name) for name in names}, "cache_dtype": cache_dtype}
+
     def load(self, folder: Path) -> "LocalConversation":
         """Return the conversation that `LocalConversation.save` wrote.
 
         Raises:
             ConversationFileError, CacheFileError: ValueErrors; the folder holds no conversation
-                with this model, policy and budget, or a damaged one.
+                with this model, policy, budget and settings, or a damaged one.
         """
-        saved, cache = load(self.local.model, self.new_cache(), folder)
+        saved, cache = load(self.local.model, self.new_cache(), folder, self.settings)
         conversation = LocalConversation(self, saved.first_goal)
         conversation.restore(saved, cache)
         return conversation
@@ -243,6 +248,8 @@ class _Turn:
     is_forgotten: bool = False
     goal: list[int] = field(default_factory=list)
     """Ids of the goal or question that was given before this page; empty if none was."""
+    has_page: bool = True
+    """False for a question without a page."""
 
     @property
     def left(self) -> list[int]:
@@ -267,8 +274,8 @@ class LocalConversation:
     def __init__(self, acting: ActingModel, goal: str, seed: int = 0) -> None:
         self._acting = acting
         self._local = acting.local
-        self._first_goal = self._goal = goal
-        self._nonce = nonce_of(goal, seed)
+        self._first_goal = self._goal = _encodable(goal)
+        self._nonce = nonce_of(self._first_goal, seed)
         self._turns: list[_Turn] = []
         self._earlier = CacheUse(0, 0, 0)
         """Use of the caches before the present one."""
@@ -280,6 +287,15 @@ class LocalConversation:
         """Ids of a goal or question that no page has followed yet."""
         self.is_cancelled: Callable[[], bool] = lambda: False
         """Asked before each token; True ends the reply with `Cancelled`."""
+        self._is_broken = False
+        """True once an error has ended a reply in its middle."""
+
+    def _require_whole(self) -> None:
+        if self._is_broken:
+            raise BrokenConversation(
+                "an error or an interruption ended a reply in its middle, so that the cache and "
+                "the conversation differ; begin another one, or load a saved one"
+            )
 
     def _begin_cache(self) -> None:
         """Begin with an empty cache, which has to read the goal and all turns so far."""
@@ -304,19 +320,20 @@ class LocalConversation:
         self._pending += [*turn.left, *turn.left_reply]
 
     def _unpin_goal_before(self, number: int) -> None:
-        """Let the policy evict the further goal that was given last before turn `number`."""
-        given = [n for n, turn in enumerate(self._turns[:number]) if turn.goal]
-        if not given:
-            return
-        label, turn = f"goal {given[-1]}", self._turns[given[-1]]
-        if turn.start <= self.cache.seen:
-            self.cache.unpin(label)
-        else:  # the cache has yet to read it
-            self.cache.label(label, len(turn.goal), start=turn.start - len(turn.goal))
+        """Let the policy evict the further goals that were given before turn `number`."""
+        for n, turn in enumerate(self._turns[:number]):
+            start = turn.start - len(turn.goal)
+            if not turn.goal or start < self.cache.seen < turn.start:
+                continue  # a goal that was cancelled halfway stays pinned until the next one
+            if turn.start <= self.cache.seen:
+                self.cache.unpin(f"goal {n}")
+            else:
+                self.cache.label(f"goal {n}", len(turn.goal), start=start)
 
     def pursue(self, goal: str) -> None:
         """Replace the goal from the next reply on; what was read before stays in the cache."""
-        self._goal, self._next_goal = goal, self._acting.template.goal(goal)
+        self._goal = _encodable(goal)
+        self._next_goal = self._acting.template.goal(self._goal)
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
@@ -332,9 +349,9 @@ class LocalConversation:
         """Return the model's answer in words; see `LastingConversation.answer`.
 
         Under constrained decoding, a model that was trained here answers with a stop, which it may
-        quote from `page`. Every other model writes any text up to its end token.
+        quote from `page`. Every other model writes any text up to its end token or the maximum.
         """
-        template = self._acting.template
+        template, question = self._acting.template, _encodable(question)
         asked, is_opening = template.question(question), question == self._goal and not self._turns
         repeats = is_opening and asked == template.goal(question)
         self._goal, self._next_goal = question, [] if repeats else asked
@@ -344,12 +361,14 @@ class LocalConversation:
         """Let the model write a reply alone, and return it."""
         batch = Batch(self._local.model)
         batch.add(pending.generation)
+        self._is_broken = True  # until the reply is over: a KeyboardInterrupt may end it anywhere
         while len(batch):
             if self.is_cancelled():
                 batch.remove(pending.generation)
                 pending.generation.fail(Cancelled("the reply was cancelled while it was written"))
             else:
                 batch.step()
+        self._is_broken = False
         return self.finish_reply(pending)
 
     def start_reply(
@@ -383,12 +402,13 @@ class LocalConversation:
         is_question: bool = False,
     ) -> PendingReply:
         """Begin a reply to `page`, or to nothing but the goal or question."""
+        self._require_whole()
         acting = self._acting
         with timed(stopwatch, "tokenizer"):
             observation = "" if page is None else self._observation(page)
             turn = self._new_turn(page, observation, note)
         if self._turns:
-            self._prepare_cache()
+            self._prepare_cache(shows_page=page is not None)
         limit, used = self._local.max_positions, self.cache.seen
         needed = len(self._pending) + len(turn.goal) + len(turn.shown) + acting.max_new_tokens
         if acting.template.thinking is not None:
@@ -430,7 +450,8 @@ class LocalConversation:
         template, last_pages = self._acting.template, self._acting.last_pages
         shown = template.turn(observation, note, self._nonce)
         if last_pages is None or page is None:
-            return _Turn(shown, range(0), goal=self._next_goal)
+            has_page = page is not None
+            return _Turn(shown, range(0), goal=self._next_goal, has_page=has_page)
         if self._acting.notes_only:
             left = template.turn("", "", self._nonce)
         else:
@@ -440,18 +461,32 @@ class LocalConversation:
         end = _common_start(shown[start:][::-1], left[start:][::-1])
         return _Turn(shown, range(start, len(shown) - end), goal=self._next_goal)
 
-    def _prepare_cache(self) -> None:
-        """Forget a page, and begin a new cache if the prompt is rebuilt, before another turn."""
+    def _prepare_cache(self, *, shows_page: bool) -> None:
+        """Forget pages if another one comes, and begin a new cache if the prompt is rebuilt."""
         last_pages = self._acting.last_pages
-        if last_pages is not None and len(self._turns) >= last_pages:
-            turn = self._turns[-last_pages]
-            turn.is_forgotten = True
-            if not self._acting.rebuild:
-                self._drop(turn.start, turn.body)
-                self._drop(turn.start + len(turn.shown), turn.action)
+        if last_pages is not None and shows_page:
+            with_page = [turn for turn in self._turns if turn.has_page]
+            for turn in with_page[: len(with_page) - last_pages + 1]:
+                self._forget(turn)
         if self._acting.rebuild:
             self._earlier = self._cache_use()
             self._begin_cache()
+
+    def _forget(self, turn: _Turn) -> None:
+        """Forget the page of a turn.
+
+        A page that the cache has yet to read, because its reply was cancelled, is forgotten a turn
+        later: dropping unread ids would move what follows them.
+        """
+        end = turn.start + turn.body.stop
+        if turn is not self._turns[-1]:
+            end = turn.start + len(turn.shown) + len(turn.reply)
+        if turn.is_forgotten or (end > self.cache.seen and not self._acting.rebuild):
+            return
+        turn.is_forgotten = True
+        if not self._acting.rebuild:
+            self._drop(turn.start, turn.body)
+            self._drop(turn.start + len(turn.shown), turn.action)
 
     def _drop(self, first: int, numbers: range) -> None:
         """Drop ids of the stream, given the position of the first: from the cache, and from what it
@@ -472,6 +507,8 @@ class LocalConversation:
         if isinstance(generation.error, TimeoutError | Cancelled):
             self._pending = [*generation.unread, *template.separator]
             turn.reply = [*ids, *template.separator]
+        elif generation.error is not None:
+            self._is_broken = True
         if generation.error is not None:
             raise generation.error
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
@@ -507,9 +544,11 @@ class LocalConversation:
         read the files: they hold what was read and written.
 
         Raises:
+            BrokenConversation: an error ended a reply in its middle.
             CacheFileError: a ValueError; the cache cannot be saved.
             OSError, WriteError: a file could not be written; what was saved before is intact.
         """
+        self._require_whole()
         known = self._known
         save(
             SavedConversation(
@@ -524,6 +563,7 @@ class LocalConversation:
                 known=None if known is None else SavedPage.model_validate(asdict(known)),
                 earlier=SavedUse.model_validate(asdict(self._earlier)),
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
+                settings=self._acting.settings,
             ),
             self.cache,
             folder,
@@ -566,12 +606,11 @@ class LocalConversation:
     def _new_rule(
         self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
     ) -> Rule:
-        acting, local, template = self._acting, self._local, self._acting.template
+        acting, template = self._acting, self._acting.template
         rule = self._new_reply_rule(page, stopwatch, is_question=is_question)
         if template.thinking is None:
             return rule
-        num_ids = local.tokenizer.get_vocab_size()
-        return ThinkingRule(rule, template.thinking, num_ids=num_ids, max_tokens=acting.thinking)
+        return ThinkingRule(rule, template.thinking, max_tokens=acting.thinking)
 
     def _new_reply_rule(
         self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
@@ -579,7 +618,7 @@ class LocalConversation:
         acting, local, template = self._acting, self._local, self._acting.template
         max_tokens, thoughts = acting.max_new_tokens, template.thoughts
         if acting.decoding == "free" or (is_question and thoughts == "free"):
-            return FreeRule(template, max_tokens=max_tokens)
+            return FreeRule(template, max_tokens=max_tokens, is_action=not is_question)
         matcher = local.grammar.start(
             _NOTHING if page is None else page,
             self._goal,
@@ -600,6 +639,11 @@ def _turn(saved: SavedTurn) -> _Turn:
     return _Turn(
         **{**saved.model_dump(), "body": range(*saved.body), "action": range(*saved.action)}
     )
+
+
+def _encodable(text: str) -> str:
+    """Return `text` with a question mark for each lone surrogate, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 _NOTHING = Page("", "", ())

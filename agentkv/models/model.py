@@ -16,6 +16,10 @@ class ContextLimit(RuntimeError):
     """The episode needs more positions than the model has."""
 
 
+class BrokenConversation(RuntimeError):
+    """An error ended a reply in its middle, and the conversation cannot go on."""
+
+
 class Cancelled(RuntimeError):
     """Somebody cancelled the reply while the model was writing it."""
 
@@ -25,24 +29,24 @@ class CacheUse:
     """Size of an episode's cache after a turn."""
 
     seen_tokens: int
-    """Tokens fed since the episode began, kept or not."""
+    """Tokens fed since the cache was begun, kept or not."""
     live_bytes: int
     """Bytes of the stored keys and values."""
     peak_bytes: int
-    """Largest `live_bytes` since the episode began."""
+    """Largest `live_bytes` since the cache was begun."""
     cold_bytes: int = 0
     """Bytes of the evicted entries that may come back; not part of `live_bytes`."""
     index_bytes: int = 0
     """Bytes of what looks scan instead of those entries' keys; in neither of the two above."""
     num_looks: int = 0
-    """Tokens that have looked back since the episode began."""
+    """Tokens that have looked back since the cache was begun."""
     num_changing_looks: int = 0
     """Looks after which another token was the likeliest one, whatever the grammar."""
     look_bytes: int = 0
-    """Bytes that looks have read since the episode began: keys or digests to choose by, and what
+    """Bytes that looks have read since the cache was begun: keys or digests to choose by, and what
     they fetched."""
     fetched: Mapping[str, int] = field(default_factory=dict)
-    """Entries that looks have fetched since the episode began, over all layers, by the label of
+    """Entries that looks have fetched since the cache was begun, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""
 
 

@@ -90,10 +90,14 @@ class GrammarRule:
 
 
 class FreeRule:
-    """A `Rule` that allows every id. An end token, a second fence or `max_tokens` end the reply."""
+    """A `Rule` that allows every id. An end token or `max_tokens` end the reply.
 
-    def __init__(self, template: Template, *, max_tokens: int) -> None:
-        self._template, self._max_tokens = template, max_tokens
+    Args:
+        is_action: a second fence, after which the parser reads nothing, ends the reply as well.
+    """
+
+    def __init__(self, template: Template, *, max_tokens: int, is_action: bool = True) -> None:
+        self._template, self._max_tokens, self._is_action = template, max_tokens, is_action
         self.ids: list[int] = []
         self.pending: list[int] = []
         self.is_complete = False
@@ -113,7 +117,8 @@ class FreeRule:
             return
         self.ids.append(id)
         self.pending = [id]
-        self.is_complete = len(self.ids) == self._max_tokens or self._closes_action(id)
+        closes = self._is_action and self._closes_action(id)
+        self.is_complete = closes or len(self.ids) == self._max_tokens
 
     def _closes_action(self, id: int) -> bool:
         # The parser stops at the second fence, so any text after it would be wasted.
@@ -129,19 +134,18 @@ class ThinkingRule:
 
     Args:
         reply: the rule of the reply; it is advanced.
-        thinking: of the template.
-        num_ids: ids of the tokenizer.
+        thinking: how the model of the template thinks.
         max_tokens: maximum number of tokens in the thought, without its end.
     """
 
-    def __init__(self, reply: Rule, thinking: Thinking, *, num_ids: int, max_tokens: int) -> None:
+    def __init__(self, reply: Rule, thinking: Thinking, *, max_tokens: int) -> None:
         self._reply, self._thinking, self._max_tokens = reply, thinking, max_tokens
         self.thought: list[int] = []
         """The thought and its end."""
         self.pending: list[int] = []
         self._is_thinking = True
-        self._allowed = torch.ones(num_ids, dtype=torch.bool)
-        self._allowed[[id for id in thinking.forbidden if id < num_ids]] = False
+        self._allowed = torch.ones(thinking.num_ids, dtype=torch.bool)
+        self._allowed[list(thinking.forbidden)] = False
 
     @property
     def ids(self) -> list[int]:

@@ -4,7 +4,9 @@ The JSON file names the cache file and is replaced last and atomically, so a cra
 leaves the conversation that was saved before.
 """
 
+import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +19,8 @@ INDEX = "conversation.json"
 """Name of the JSON file."""
 VERSION: Literal[1] = 1
 """Version of the JSON file; other versions are refused."""
+
+_CACHE_NAME = r"cache-[0-9a-f]{16}\.safetensors"
 
 Id = Annotated[int, Field(ge=0)]
 Ids = list[Id]
@@ -42,6 +46,7 @@ class SavedTurn(_State):
     action: Numbers
     is_forgotten: bool
     goal: Ids
+    has_page: bool
 
     @model_validator(mode="after")
     def _check(self) -> "SavedTurn":
@@ -77,7 +82,7 @@ class SavedConversation(_State):
     """Everything about a conversation but its cache."""
 
     version: Literal[1] = VERSION
-    cache: Annotated[str, Field(pattern=r"^cache-[0-9a-f]+\.safetensors$")]
+    cache: Annotated[str, Field(pattern=f"^{_CACHE_NAME}$")]
     """Name of the cache file."""
     seen: Id
     """Tokens that the cache was fed."""
@@ -94,6 +99,8 @@ class SavedConversation(_State):
     earlier: SavedUse
     random: Base64Bytes
     """State of the random numbers."""
+    settings: dict[str, str | int | float | bool | None]
+    """Settings of the model that decide what it reads and writes."""
 
 
 def save(saved: SavedConversation, cache: Cache, folder: Path) -> None:
@@ -115,8 +122,8 @@ def save(saved: SavedConversation, cache: Cache, folder: Path) -> None:
     except BaseException:
         (folder / saved.cache).unlink(missing_ok=True)
         raise
-    for old in folder.glob("cache-*.safetensors"):
-        if old.name != saved.cache:
+    for old in folder.iterdir():
+        if re.fullmatch(_CACHE_NAME, old.name) and old.name != saved.cache:
             old.unlink(missing_ok=True)
 
 
@@ -125,16 +132,19 @@ def new_cache_name() -> str:
     return f"cache-{secrets.token_hex(8)}.safetensors"
 
 
-def load(model: Any, fresh: Cache, folder: Path) -> tuple[SavedConversation, Cache]:
+def load(
+    model: Any, fresh: Cache, folder: Path, settings: Mapping[str, Any]
+) -> tuple[SavedConversation, Cache]:
     """Return the conversation in `folder`, and its cache.
 
     Args:
         model: the transformers model that the conversation was held with.
         fresh: an empty cache with the policy and budget that the saved cache must have.
+        settings: those that the conversation must have been saved with.
 
     Raises:
         ConversationFileError: the folder holds no conversation, a damaged one, or one with another
-            budget.
+            budget or other settings.
         CacheFileError: a ValueError; the cache file is damaged, or belongs to another model or
             policy.
     """
@@ -152,6 +162,16 @@ def load(model: Any, fresh: Cache, folder: Path) -> tuple[SavedConversation, Cac
         raise ConversationFileError(
             f"{path} is damaged, or another version of agentkv wrote it: {where}: {first['msg']}"
         ) from None
+    other = [
+        f"{name} was {value!r} and is {settings.get(name)!r}"
+        for name, value in saved.settings.items()
+        if value != settings.get(name)
+    ]
+    if other:
+        raise ConversationFileError(
+            f"{folder} was saved with other settings: {'; '.join(other)}; give the agent the "
+            "settings of the saved conversation"
+        )
     try:
         cache = Cache.load(folder / saved.cache, model, policy=fresh.policy)
     except OSError as error:

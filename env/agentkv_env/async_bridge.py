@@ -8,8 +8,12 @@ As with the sync API, event handlers run in the worker, while it waits for some 
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
+
+MAX_DEPTH = 20
+"""Handlers that may run inside each other."""
 
 
 class AsyncBridge:
@@ -24,11 +28,15 @@ class AsyncBridge:
         self._events: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         """Handlers to run in the worker; None only wakes it."""
         self._handlers: dict[Callable[..., object], Callable[..., None]] = {}
+        self._depth = 0
+        """Calls in progress: a handler that calls the browser is inside another call."""
+        self._cancellable: Future[Any] | None = None
 
     def wrap(self, value: Any) -> Any:
-        """Return an object of the async API, or those in a list, as the sync API would have them.
+        """Return `value` for synchronous code.
 
-        Any other value is returned as it is.
+        Objects of the async API become bridged objects, in lists too. Other values stay as they
+        are.
         """
         if isinstance(value, list):
             return [self.wrap(each) for each in value]
@@ -45,17 +53,57 @@ class AsyncBridge:
             result = function(*args, **options)
             return await result if inspect.isawaitable(result) else result
 
-        future = asyncio.run_coroutine_threadsafe(invoke(), self._loop)
-        future.add_done_callback(lambda _: self._events.put(None))
-        while not future.done():
-            event = self._events.get()
-            if event is not None:
-                event()
-        return self.wrap(future.result())
+        return self._wait(asyncio.run_coroutine_threadsafe(invoke(), self._loop))
+
+    def call_hook(self, hook: Callable[..., Any], *args: Any) -> Any:
+        """Call `hook` as `call` does, unless `cancel_hook` is called meanwhile.
+
+        Raises:
+            CancelledError: of `concurrent.futures`; `cancel_hook` was called.
+        """
+
+        async def invoke() -> Any:
+            result = hook(*args)
+            return await result if inspect.isawaitable(result) else result
+
+        self._cancellable = asyncio.run_coroutine_threadsafe(invoke(), self._loop)
+        try:
+            return self._wait(self._cancellable)
+        finally:
+            self._cancellable = None
+
+    def cancel_hook(self) -> None:
+        """Cancel the hook that the worker waits for, if any. Any thread may call this."""
+        future = self._cancellable
+        if future is not None:
+            future.cancel()
+
+    def forget_handlers(self) -> None:
+        """Forget all handlers and the events that no handler has seen. Only the worker may call
+        this, once nothing listens any more."""
+        self._handlers.clear()
+        self._events = SimpleQueue()
+
+    def _wait(self, future: "Future[Any]") -> Any:
+        events = self._events
+        future.add_done_callback(lambda _: events.put(None))
+        self._depth += 1
+        try:
+            # Deeper calls leave the events to the outer ones, or many would exhaust the stack.
+            while self._depth <= MAX_DEPTH and not future.done():
+                event = events.get()
+                if event is not None:
+                    event()
+            return self.wrap(future.result())
+        finally:
+            self._depth -= 1
 
     def unwrap(self, value: Any) -> Any:
-        """Return an argument as the async API takes it: its own objects, and functions that have
-        the worker call the given ones."""
+        """Return an argument as the async API takes it.
+
+        Bridged objects become those of the async API. Functions become handlers that have the
+        worker call them.
+        """
         if isinstance(value, BridgedObject):
             return value.bridged
         return self._handler(value) if callable(value) else value

@@ -1,6 +1,6 @@
 """`agentkv.run` and `agentkv.report`: suites and their reports from Python."""
 
-import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ class Report:
 
 def run(
     tasks: str | Path | None = None,
-    policies: Sequence[str | Mapping[str, Any]] | None = None,
+    policies: str | Sequence[str | Mapping[str, Any]] | None = None,
     *,
     out: str | Path | None = None,
     config: str | Path | None = None,
@@ -78,7 +78,7 @@ def run(
     Args:
         tasks: suite, JSON file or folder; None: vwa75, or what `config` says.
         policies: names or TOML files of policies, or tables with `name`, `parameters` and `label`;
-            None: those that `agentkv run` takes.
+            a text names several, separated by commas. None: those that `agentkv run` takes.
         out: folder of rows, traces and the report; None: the one that `agentkv run` takes, below
             `runs`.
         config: TOML file of settings, which arguments override.
@@ -87,7 +87,8 @@ def run(
         step_timeout_s: a step that takes longer ends its episode and its worker.
         fresh: delete the rows in `out` first.
         retry_failures: run episodes again that failed for a reason outside the agent.
-        show_progress: print progress and the table, as the command does.
+        show_progress: print progress and the table, as the command does. Otherwise what is
+            degraded, such as a missing Tesseract, is a warning.
         settings: further settings of `agentkv.config.RunSettings`, such as `model`, `budget`,
             `world_seed`, `limit` and `workers`.
 
@@ -108,9 +109,8 @@ def run(
     if tasks is not None:
         given["tasks"] = str(tasks)
     if policies is not None:
-        given["policies"] = tuple(policies)
-    if config is None:
-        given = {"workers": min(2, os.cpu_count() or 1), **given}
+        names = policies.split(",") if isinstance(policies, str) else policies
+        given["policies"] = tuple(each.strip() if isinstance(each, str) else each for each in names)
     prepared = command.prepare(
         command.read_run(_path(config), _path(out), given),
         sites=sites or {},
@@ -119,6 +119,9 @@ def run(
         fresh=fresh,
         retry_failures=retry_failures,
     )
+    if not show_progress:
+        for notice in prepared.notices:
+            warnings.warn(notice, stacklevel=2)
     path = command.run(prepared, Console(quiet=not show_progress))
     folder, wanted = prepared.plan.settings.out, {job.key for job in prepared.plan.jobs}
     rows = read_runs([folder])[folder]

@@ -120,6 +120,24 @@ def test_what_fits_is_the_most_that_fits(
     assert none.most == 0
 
 
+def test_a_budget_below_what_a_policy_needs_is_not_offered(tmp_path: Path) -> None:
+    settings = read_settings(model="nano", policies=("streaming-int8",), budget=512)
+    model = plan_model(settings)
+    [plan] = plan_caches(settings, model, num_tokens=200, memory=8 << 30)
+    assert plan.most == 256  # its sinks, though fewer tokens come
+
+
+def test_weights_beside_those_that_are_loaded_do_not_count(
+    llama: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    settings = read_settings(model=str(save(llama, tmp_path)))
+    before = plan_model(settings)
+    (tmp_path / "consolidated.safetensors").write_bytes(
+        (tmp_path / "model.safetensors").read_bytes()
+    )
+    assert plan_model(settings) == before
+
+
 def test_a_wrong_model_memory_or_budget_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="unknown model 'nanno'"):
         plan_model(read_settings(model="nanno"))

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import agentkv
 from agentkv_tasks.results import read_rows
+from agentkv_tasks.run.display import RunDisplay
 from tests.tasks.runs import REPOSITORY, SMALL
 
 QUICK: dict[str, Any] = {"model": "solution", "ocr": False, "screenshots": False, "workers": 1}
@@ -69,10 +71,18 @@ def test_a_report_pools_runs(done: Any, folder: Path) -> None:
     assert (alone.rows, alone.path) == (done.rows, done.path)
 
 
+def test_a_quiet_run_leaves_the_output_of_its_caller_alone() -> None:
+    console = Console(quiet=True, force_terminal=True)
+    before = sys.stdout
+    with RunDisplay(console, title="x", totals={"full": 1}, rows=(), workers=1):
+        assert sys.stdout is before
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ({"policies": ["wndow"]}, "wndow"),
+        ({"policies": "full, wndow"}, "wndow"),
         ({"scoring": "strict"}, "compat or mended; found 'strict'"),
         ({"step_timeout_s": 0}, "above 0; found 0"),
         ({"worlds": 3}, "unknown setting 'worlds'; known: tasks"),

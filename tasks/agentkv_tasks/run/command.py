@@ -57,14 +57,16 @@ class Run:
 def read_run(config: Path | None, out: Path | None, given: Mapping[str, Any]) -> RunSettings:
     """Read the settings of a run from a TOML file and `given`, which overrides it.
 
-    A script runs under `full` alone, and the folder follows from tasks, world and model, where
-    nothing else says so.
+    Where nothing else says so, two workers run, a script runs under `full` alone, and the folder
+    follows from tasks, world and model.
 
     Raises:
         SettingsError: a ValueError; see `read_settings`.
     """
-    if config is None and "policies" not in given and given.get("model") in SCRIPTED:
-        given = {**given, "policies": ("full",)}
+    if config is None:
+        given = {"workers": min(2, os.cpu_count() or 1), **given}
+        if given.get("model") in SCRIPTED:
+            given = {"policies": ("full",), **given}
     settings = read_settings(config, **given)
     if out is None and "out" not in settings.model_fields_set:
         out = default_out(settings.tasks, settings.world_seed, settings.model)

@@ -72,7 +72,7 @@ class RunDisplay:
                 self._progress[row.policy].add(row)
 
     def __enter__(self) -> "RunDisplay":
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.quiet:
             self._live = Live(self._view(), console=self._console, refresh_per_second=4)
             self._live.start()
         else:

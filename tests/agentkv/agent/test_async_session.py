@@ -129,6 +129,46 @@ def test_hooks_run_in_the_event_loop_and_may_be_coroutines(site: str) -> None:
     run_on_page(site + "/", test)
 
 
+def test_a_hook_that_waits_ends_with_its_cancelled_call(site: str) -> None:
+    async def test(page: AsyncPage) -> None:
+        async def ask_a_person(shown: Page, action: Action) -> None:
+            await asyncio.sleep(3600)
+
+        async with AsyncSession(Agent(FixedReplies(["click [link: Boats]"])), page) as ours:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ours.do("goal", before_action=ask_a_person), 0.5)
+            assert page.url == site + "/"
+            assert (await ours.do("goal", max_steps=1)).steps[0].error == ""
+
+    run_on_page(site + "/", test)
+
+
+def test_a_page_with_hundreds_of_requests_is_read(site: str) -> None:
+    async def test(page: AsyncPage) -> None:
+        async with AsyncSession(Agent(Solution(["click [button: Load]", "stop []"])), page) as ours:
+            await page.evaluate(
+                "document.body.innerHTML = '<button>Load</button>';"
+                "document.querySelector('button').onclick = () => { for (let i = 0; i < 600; i++)"
+                " document.body.append(Object.assign(new Image(), {src: `/none?${i}`})); }"
+            )
+            assert (await ours.do("goal")).status == "stopped"
+
+    run_on_page(site + "/", test)
+
+
+def test_calls_that_wait_for_their_turn_learn_that_the_session_was_closed(site: str) -> None:
+    async def test(page: AsyncPage) -> None:
+        ours = AsyncSession(Agent(Stop()), page)
+        first, second = asyncio.create_task(ours.do("x")), asyncio.create_task(ours.do("y"))
+        await asyncio.sleep(0)
+        await asyncio.gather(ours.close(), ours.close())
+        assert (await first).status == "stopped"
+        with pytest.raises(SessionError, match="is closed"):
+            await second
+
+    run_on_page(site + "/", test)
+
+
 def test_a_cancelled_call_ends_and_the_session_goes_on(site: str, tiny_model: LocalModel) -> None:
     async def test(page: AsyncPage) -> None:
         agent = Agent(tiny_model, "full", decoding="free", max_new_tokens=64, max_parse_failures=99)

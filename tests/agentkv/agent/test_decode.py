@@ -65,8 +65,8 @@ def test_a_thought_is_bounded_stays_in_the_stream_and_is_no_part_of_the_reply(
     conversation = begin(
         tiny_chat_model, temperature=1.0, thinking=limit, max_new_tokens=60, decoding=decoding
     )
-    template = tiny_chat_model.thinking_template
-    assert template is not None and template.thinking is not None
+    template = tiny_chat_model.template.with_thoughts()
+    assert template.thinking is not None
     end = list(template.thinking.end)
     for number in range(5):
         reply = conversation.reply(page)
@@ -83,12 +83,10 @@ def test_a_thought_is_bounded_stays_in_the_stream_and_is_no_part_of_the_reply(
 
 
 def test_a_thought_that_ends_by_itself_is_not_cut(tiny_chat_model: LocalModel) -> None:
-    template = tiny_chat_model.thinking_template
-    assert template is not None and template.thinking is not None
+    template = tiny_chat_model.template.with_thoughts()
+    assert template.thinking is not None
     first, *others = template.thinking.end
-    rule = ThinkingRule(
-        FreeRule(template, max_tokens=9), template.thinking, num_ids=500, max_tokens=3
-    )
+    rule = ThinkingRule(FreeRule(template, max_tokens=9), template.thinking, max_tokens=3)
     word = template.encode("k")[0]
     rule.accept(word)
     assert (rule.pending, rule.answer) == ([word], [])
@@ -100,6 +98,17 @@ def test_a_thought_that_ends_by_itself_is_not_cut(tiny_chat_model: LocalModel) -
     assert rule.is_complete and rule.pending == []
 
 
+def test_an_answer_in_words_may_have_blocks_of_code(tiny_chat_model: LocalModel) -> None:
+    template = tiny_chat_model.template
+    for is_action in (True, False):
+        rule = FreeRule(template, max_tokens=500, is_action=is_action)
+        for id in template.encode("see ```code``` and more"):
+            if not rule.is_complete:
+                rule.accept(id)
+        assert rule.is_complete == is_action
+        assert ("more" in template.decode(rule.answer)) == (not is_action)
+
+
 def test_a_question_may_be_thought_about(tiny_chat_model: LocalModel, page: Page) -> None:
     conversation = begin(tiny_chat_model, temperature=1.0, thinking=6, max_new_tokens=12)
     reply = conversation.answer("what?", page)
@@ -107,7 +116,7 @@ def test_a_question_may_be_thought_about(tiny_chat_model: LocalModel, page: Page
 
 
 def test_a_model_that_does_not_think_is_named(tiny_model: LocalModel) -> None:
-    with pytest.raises(ValueError, match="tiny does not think"):
+    with pytest.raises(ValueError, match="tiny cannot think"):
         begin(tiny_model, thinking=10)
     with pytest.raises(ValueError, match="0 or more; found -1"):
         begin(tiny_model, thinking=-1)

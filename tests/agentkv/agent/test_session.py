@@ -14,7 +14,7 @@ from agentkv.agent import Agent, Session, SessionError
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.episode import CHANGED_NOTE, ActionRefused
 from agentkv.models.local import LocalConversation, LocalModel
-from agentkv.models.model import Cancelled
+from agentkv.models.model import BrokenConversation, Cancelled
 from agentkv.models.saved import INDEX, ConversationFileError
 from agentkv.models.scripted import Solution, Stop
 from agentkv.trace import Step
@@ -168,6 +168,20 @@ def test_a_script_begins_anew_with_every_goal_and_answers_no_question(
         Session.load(tmp_path / "saved", agent, session)
 
 
+def test_the_next_goal_begins_in_the_tab_where_the_last_one_ended(
+    callers_page: PlaywrightPage, site: str
+) -> None:
+    callers_page.goto(site + "/")
+    model = FixedReplies(["x\n```new_tab```", "done\n```stop []```"])
+    with Agent(model).open(callers_page) as ours:
+        ours.do("one")
+        assert len(callers_page.context.pages) == 2
+        callers_page.context.pages[1].goto(site + "/boats")
+        assert ours.do("two", max_steps=1).steps[0].url == site + "/boats"
+        callers_page.context.pages[1].close()
+    assert not callers_page.is_closed()
+
+
 def test_the_owner_may_go_elsewhere_between_two_goals(
     callers_page: PlaywrightPage, site: str
 ) -> None:
@@ -269,6 +283,19 @@ def test_a_hook_that_returns_neither_an_action_nor_none_is_told_so(
         )
 
 
+def test_an_action_is_not_carried_out_once_the_session_is_cancelled(
+    session: BrowserSession, site: str
+) -> None:
+    with Agent(FixedReplies(["click [link: Boats]"])).open(session) as ours:
+
+        def cancel(page: Page, action: Action) -> None:
+            ours.cancel()
+
+        episode = ours.do("goal", before_action=cancel)
+    assert (episode.status, episode.steps[0].error) == ("cancelled", "not done: cancelled")
+    assert session.page.url == site + "/"
+
+
 # ---- ends before the model has written its reply
 
 
@@ -315,6 +342,61 @@ def test_another_thread_may_cancel_a_reply(tiny_model: LocalModel, page: Page) -
         thread.join()
         conversation = conversation_of(ours)
         assert read_and_pending(conversation) == stream_of(conversation)
+
+
+@pytest.mark.parametrize("num_forwards", [1, 3, 9, 20])
+@pytest.mark.parametrize("last_pages", [None, 1, 2])
+def test_replies_that_are_cancelled_in_a_row_leave_every_turn_where_it_says(
+    tiny_model: LocalModel, page: Page, num_forwards: int, last_pages: int | None
+) -> None:
+    model = tiny_model.with_cache(
+        "full", decoding="free", max_new_tokens=32, chunk=16, last_pages=last_pages
+    )
+    with Agent(model).open(Still(page)) as ours:
+        ours.ask("begin")
+        conversation = conversation_of(ours)
+        for number in range(5):
+            asked = itertools.count()
+            conversation.is_cancelled = lambda asked=asked: next(asked) == num_forwards  # type: ignore[misc]
+            goal = "reach a goal of many words, " * 12
+            assert ours.do(f"{goal}{number}", max_steps=1).status in ("cancelled", "step_limit")
+            ids = read_and_pending(conversation)
+            for turn in conversation._turns:
+                if not turn.is_forgotten:
+                    whole = [*turn.shown, *turn.reply]
+                    assert ids[turn.start : turn.start + len(whole)] == whole
+        conversation.is_cancelled = lambda: False
+        assert ours.do("go on", max_steps=1).steps
+        conversation.cache.check()
+
+
+def test_a_question_without_a_page_leaves_the_last_page_readable(
+    tiny_model: LocalModel, page: Page
+) -> None:
+    agent = Agent(tiny_model, "full", last_pages=1, max_new_tokens=32)
+    with agent.open(Still(page)) as ours:
+        ours.do("look", max_steps=1)
+        before = conversation_of(ours).cache.kept(0)[0][0].tolist()
+        ours.ask("what?", look=False)
+        assert set(before) <= set(conversation_of(ours).cache.kept(0)[0][0].tolist())
+        ours.ask("and now?")
+        assert not set(before) <= set(conversation_of(ours).cache.kept(0)[0][0].tolist())
+
+
+def test_an_error_in_the_middle_of_a_reply_breaks_the_session(
+    agent: Agent, page: Page, tmp_path: Path
+) -> None:
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with agent.open(Still(page)) as ours:
+        ours.ask("one?")
+        conversation_of(ours).is_cancelled = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            ours.ask("two?")
+        for call in (lambda: ours.ask("x"), lambda: ours.do("x"), lambda: ours.save(tmp_path)):
+            with pytest.raises(BrokenConversation, match="begin another one, or load a saved one"):
+                call()
 
 
 def test_a_timeout_leaves_a_stream_that_goes_on(agent: Agent, page: Page) -> None:
@@ -376,7 +458,8 @@ def saved_index(agent: Agent, page: BrowserSession, folder: Path) -> Path:
         ({"version": 2}, "another version of agentkv wrote it: version"),
         ({"seen": 1}, "has read .* tokens, not 1"),
         ({"cache": "../../etc/passwd"}, "cache: String should match"),
-        ({"cache": "cache-00.safetensors"}, r"incomplete: cache-00\.safetensors cannot be read"),
+        ({"cache": f"cache-{'0' * 16}.safetensors"}, r"incomplete: cache-0+\.safetensors cannot"),
+        ({"settings": {"decoding": "free"}}, "decoding was 'free' and is 'constrained'"),
         ({"random": "AAAA"}, "random state"),
         ({"pending": [-1]}, "pending.0"),
         ({"extra": 1}, "extra: Extra inputs"),
@@ -408,13 +491,29 @@ def test_a_session_of_another_budget_policy_or_model_is_refused(
     session: BrowserSession,
     tmp_path: Path,
 ) -> None:
+    def alike(policy: str, budget: int, model: LocalModel = tiny_model) -> Agent:
+        return Agent(model, policy, budget=budget, temperature=1.0, max_new_tokens=48)
+
     saved_index(agent, session, tmp_path)
     with pytest.raises(ConversationFileError, match="budget 256; the agent has 128"):
-        Session.load(tmp_path, Agent(tiny_model, "lookback-int8", budget=128), session)
+        Session.load(tmp_path, alike("lookback-int8", 128), session)
     with pytest.raises(CacheFileError, match="lookback-int8"):
-        Session.load(tmp_path, Agent(tiny_model, "window", budget=256), session)
+        Session.load(tmp_path, alike("window", 256), session)
     with pytest.raises(CacheFileError):
-        Session.load(tmp_path, Agent(short_model, "lookback-int8", budget=256), session)
+        Session.load(tmp_path, alike("lookback-int8", 256, short_model), session)
+    with pytest.raises(ConversationFileError, match="temperature was 1.0 and is 0.0"):
+        Session.load(tmp_path, Agent(tiny_model, "lookback-int8", budget=256), session)
+
+
+def test_saving_deletes_no_file_of_another_name(agent: Agent, page: Page, tmp_path: Path) -> None:
+    (tmp_path / "cache-mine.safetensors").touch()
+    with agent.open(Still(page)) as ours:
+        ours.ask("a lone surrogate \ud800?")
+        ours.save(tmp_path)
+        ours.save(tmp_path)
+    assert (tmp_path / "cache-mine.safetensors").exists()
+    assert len(list(tmp_path.iterdir())) == 3
+    Session.load(tmp_path, agent, Still(page)).close()
 
 
 def test_a_session_that_cannot_be_written_leaves_the_saved_one_intact(
