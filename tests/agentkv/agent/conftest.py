@@ -1,5 +1,6 @@
 """Small real components: freshly trained tokenizers, random Llamas, handmade pages and a site."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -137,10 +138,11 @@ PAGES = {
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = PAGES.get(self.path.partition("?")[0])
-        self.send_response(200 if body else 404)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write((body or "").encode())
+        with contextlib.suppress(BrokenPipeError):  # a page that was left does not wait
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write((body or "").encode())
 
     def log_message(self, *args: object) -> None:
         pass
