@@ -52,11 +52,12 @@ system:
 	@touch $@
 
 # The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
-# of xinference its chat templates.
+# of xinference the chat templates in its wheel.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (about half a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
-	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob xinference \
+	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
+	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
 
