@@ -1,4 +1,4 @@
-"""What the weights of a model and its cache will take, computed from shapes: nothing is loaded."""
+"""Compute from shapes how much memory the weights of a model and its cache will take."""
 
 import bisect
 import math

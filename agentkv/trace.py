@@ -86,7 +86,7 @@ class Step:
     seconds: float
     """Seconds of the whole turn: observation, reply and action."""
     thinking: str = ""
-    """What the model thought before the reply."""
+    """Text of the thought before the reply; empty if there is none."""
     screenshot: str = ""
     """File name of the page's screenshot; empty if there is none."""
     cold_bytes: int = 0

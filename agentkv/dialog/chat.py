@@ -28,17 +28,14 @@ class ChatTemplate:
 
     Pages are fenced by tags with the episode's nonce; tags inside a page are broken.
 
-    Without `thinks`, a thought that the template opens is closed at once. With it, every reply
-    begins with a thought: between `<think>` and `</think>` or in gpt-oss' channel `analysis`.
-    Thoughts stay in the stream, where the template itself would drop those of earlier turns.
+    The model does not think: a thought that the template opens is closed at once. `with_thoughts`
+    returns a template under which every reply begins with a thought, between `<think>` and
+    `</think>` or in gpt-oss' channel `analysis`. Thoughts stay in the stream, where the tokenizer's
+    template would drop those of earlier turns.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
         end_ids: further ids that end a reply, such as those of a generation config.
-        thinks: let the model think before each reply.
-
-    Raises:
-        DoesNotThink: a ValueError; `thinks`, and neither template nor tokenizer says how.
     """
 
     layout: Layout = "before"
@@ -48,18 +45,16 @@ class ChatTemplate:
     thoughts: Thoughts = "free"
     """Constrained replies begin with any one short line."""
 
-    def __init__(
-        self, tokenizer: Any, *, end_ids: Sequence[int] = (), thinks: bool = False
-    ) -> None:
+    def __init__(self, tokenizer: Any, *, end_ids: Sequence[int] = ()) -> None:
         self._source = tokenizer
         self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
-        self._set_delimiters(thinks)
+        self._set_delimiters(thinks=False)
         ends = {*end_ids, *self.separator[:1]} & self._tokenizer.control_ids
         if tokenizer.eos_token_id is not None:
             ends.add(tokenizer.eos_token_id)
         self.end_ids = frozenset(ends)
 
-    def _set_delimiters(self, thinks: bool) -> None:
+    def _set_delimiters(self, *, thinks: bool) -> None:
         self.source = "tokenizer"
         """The template in use: `tokenizer` or `built-in`."""
         self.reason = ""
@@ -75,7 +70,7 @@ class ChatTemplate:
         self._before_reply = thoughts.skipped
         self.separator = tuple(self._tokenizer.encode_trusted(delimiters.after_reply))
         self.thinking: Thinking | None = None
-        """How the model thinks before each reply; None: it does not."""
+        """Format of a thought before a reply; None if the model does not think."""
         if thinks:
             end = tuple(self._tokenizer.encode_trusted(thoughts.end))
             if not end or end[0] not in self._tokenizer.control_ids:
@@ -184,7 +179,7 @@ _FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message
 
 @dataclass(frozen=True, slots=True)
 class _Thoughts:
-    """What stands between a user message and a reply."""
+    """Text between a user message and a reply."""
 
     skipped: str
     """Without a thought."""

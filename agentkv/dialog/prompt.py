@@ -34,7 +34,7 @@ class DoesNotThink(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How the model of a template thinks before its reply: `turn` ends where a thought begins."""
+    """Format of the thought that precedes a reply; `turn` ends where the thought begins."""
 
     end: tuple[int, ...]
     """Ids that end a thought. The first one ends it when sampled, and the others follow."""
@@ -64,7 +64,7 @@ class Template(Protocol):
 
     @property
     def thinking(self) -> Thinking | None:
-        """How the model thinks before each reply; None: it does not."""
+        """Format of a thought before a reply; None if the model does not think."""
         ...
 
     @property

@@ -2,8 +2,8 @@
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,11 @@ from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
     ConversationFileError,
     SavedConversation,
-    SavedPage,
-    SavedTurn,
-    SavedUse,
     load,
     new_cache_name,
     save,
 )
+from agentkv.models.turn import Turn, common_start
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
@@ -231,37 +229,6 @@ class PendingReply:
     stopwatch: Stopwatch | None
 
 
-@dataclass(slots=True)
-class _Turn:
-    """One turn in the stream."""
-
-    shown: list[int]
-    """Ids of the page, its note and what delimits them."""
-    body: range
-    """Numbers of the ids in `shown` that are gone once the page is forgotten."""
-    start: int = 0
-    """Position of the first id in the cache."""
-    reply: list[int] = field(default_factory=list)
-    """Ids after `shown`, up to the next turn."""
-    action: range = range(0)
-    """Numbers of the ids in `reply` that are gone once the page is forgotten."""
-    is_forgotten: bool = False
-    goal: list[int] = field(default_factory=list)
-    """Ids of the goal or question that was given before this page; empty if none was."""
-    has_page: bool = True
-    """False for a question without a page."""
-
-    @property
-    def left(self) -> list[int]:
-        """The ids of `shown` that are not forgotten."""
-        return _without(self.shown, self.body) if self.is_forgotten else self.shown
-
-    @property
-    def left_reply(self) -> list[int]:
-        """The ids of `reply` that are not forgotten."""
-        return _without(self.reply, self.action) if self.is_forgotten else self.reply
-
-
 class LocalConversation:
     """One episode, or several in a row: a stream of ids, and the cache that reads it.
 
@@ -276,7 +243,7 @@ class LocalConversation:
         self._local = acting.local
         self._first_goal = self._goal = _encodable(goal)
         self._nonce = nonce_of(self._first_goal, seed)
-        self._turns: list[_Turn] = []
+        self._turns: list[Turn] = []
         self._earlier = CacheUse(0, 0, 0)
         """Use of the caches before the present one."""
         self._begin_cache()
@@ -306,7 +273,7 @@ class LocalConversation:
         for number, turn in enumerate(self._turns):
             self._append(number, turn)
 
-    def _append(self, number: int, turn: _Turn) -> None:
+    def _append(self, number: int, turn: Turn) -> None:
         """Put a turn behind what the cache has to read, and label it."""
         if turn.goal:
             self._unpin_goal_before(number)
@@ -446,20 +413,20 @@ class LocalConversation:
         self._known = known if acting.observations == "changes" else None
         return seen.text
 
-    def _new_turn(self, page: Page | None, observation: str, note: str) -> _Turn:
+    def _new_turn(self, page: Page | None, observation: str, note: str) -> Turn:
         template, last_pages = self._acting.template, self._acting.last_pages
         shown = template.turn(observation, note, self._nonce)
         if last_pages is None or page is None:
             has_page = page is not None
-            return _Turn(shown, range(0), goal=self._next_goal, has_page=has_page)
+            return Turn(shown, (0, 0), goal=self._next_goal, has_page=has_page)
         if self._acting.notes_only:
             left = template.turn("", "", self._nonce)
         else:
             head = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes)
             left = template.turn(head.text, note, self._nonce)
-        start = _common_start(shown, left)
-        end = _common_start(shown[start:][::-1], left[start:][::-1])
-        return _Turn(shown, range(start, len(shown) - end), goal=self._next_goal)
+        start = common_start(shown, left)
+        end = common_start(shown[start:][::-1], left[start:][::-1])
+        return Turn(shown, (start, len(shown) - end), goal=self._next_goal)
 
     def _prepare_cache(self, *, shows_page: bool) -> None:
         """Forget pages if another one comes, and begin a new cache if the prompt is rebuilt."""
@@ -472,26 +439,26 @@ class LocalConversation:
             self._earlier = self._cache_use()
             self._begin_cache()
 
-    def _forget(self, turn: _Turn) -> None:
+    def _forget(self, turn: Turn) -> None:
         """Forget the page of a turn.
 
         A page that the cache has yet to read, because its reply was cancelled, is forgotten a turn
         later: dropping unread ids would move what follows them.
         """
-        end = turn.start + turn.body.stop
+        end = turn.start + turn.body[1]
         if turn is not self._turns[-1]:
             end = turn.start + len(turn.shown) + len(turn.reply)
         if turn.is_forgotten or (end > self.cache.seen and not self._acting.rebuild):
             return
         turn.is_forgotten = True
         if not self._acting.rebuild:
-            self._drop(turn.start, turn.body)
-            self._drop(turn.start + len(turn.shown), turn.action)
+            self._drop(turn.start, *turn.body)
+            self._drop(turn.start + len(turn.shown), *turn.action)
 
-    def _drop(self, first: int, numbers: range) -> None:
+    def _drop(self, first: int, start: int, stop: int) -> None:
         """Drop ids of the stream, given the position of the first: from the cache, and from what it
         has yet to read."""
-        seen, start, stop = self.cache.seen, first + numbers.start, first + numbers.stop
+        seen, start, stop = self.cache.seen, first + start, first + stop
         if start < min(stop, seen):
             self.cache.drop(range(start, min(stop, seen)))
         del self._pending[max(0, start - seen) : max(0, stop - seen)]
@@ -524,7 +491,7 @@ class LocalConversation:
             notes = notes_in(text, template.thoughts)
             counts = range(len(ids) + 1)
             num_noted = next(i for i in counts if template.decode(ids[:i]).startswith(notes))
-            turn.action = range(num_noted, len(ids))
+            turn.action = (num_noted, len(ids))
         return Reply(
             text=text,
             observation=pending.observation,
@@ -549,7 +516,6 @@ class LocalConversation:
             OSError, WriteError: a file could not be written; what was saved before is intact.
         """
         self._require_whole()
-        known = self._known
         save(
             SavedConversation(
                 cache=new_cache_name(),
@@ -559,9 +525,9 @@ class LocalConversation:
                 nonce=self._nonce,
                 next_goal=self._next_goal,
                 pending=self._pending,
-                turns=[_saved_turn(turn) for turn in self._turns],
-                known=None if known is None else SavedPage.model_validate(asdict(known)),
-                earlier=SavedUse.model_validate(asdict(self._earlier)),
+                turns=self._turns,
+                known=self._known,
+                earlier=self._earlier,
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
                 settings=self._acting.settings,
             ),
@@ -585,9 +551,8 @@ class LocalConversation:
         self.cache, self._pending = cache, list(saved.pending)
         self._first_goal, self._goal, self._nonce = saved.first_goal, saved.goal, saved.nonce
         self._next_goal = list(saved.next_goal)
-        self._turns = [_turn(turn) for turn in saved.turns]
-        self._known = None if saved.known is None else Known(**saved.known.model_dump())
-        self._earlier = CacheUse(**saved.earlier.model_dump())
+        self._turns = saved.turns
+        self._known, self._earlier = saved.known, saved.earlier
 
     def _cache_use(self) -> CacheUse:
         cache, earlier = self.cache, self._earlier
@@ -629,18 +594,6 @@ class LocalConversation:
         return GrammarRule(matcher, stopwatch=stopwatch)
 
 
-def _saved_turn(turn: _Turn) -> SavedTurn:
-    values = {each.name: getattr(turn, each.name) for each in fields(turn)}
-    numbers = {name: (values[name].start, values[name].stop) for name in ("body", "action")}
-    return SavedTurn(**{**values, **numbers})
-
-
-def _turn(saved: SavedTurn) -> _Turn:
-    return _Turn(
-        **{**saved.model_dump(), "body": range(*saved.body), "action": range(*saved.action)}
-    )
-
-
 def _encodable(text: str) -> str:
     """Return `text` with a question mark for each lone surrogate, which no file can hold."""
     return text.encode("utf-8", "replace").decode()
@@ -648,13 +601,3 @@ def _encodable(text: str) -> str:
 
 _NOTHING = Page("", "", ())
 """The page of a turn that shows none."""
-
-
-def _without(ids: list[int], gone: range) -> list[int]:
-    return ids[: gone.start] + ids[gone.stop :]
-
-
-def _common_start(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many first ids two sequences share."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

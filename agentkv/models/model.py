@@ -63,7 +63,7 @@ class Reply:
     num_tokens_out: int = 0
     """Tokens of the reply and of the thought before it."""
     thinking: str = ""
-    """What the model thought before the reply; empty if it does not think."""
+    """Text of the thought before the reply; empty if there is none."""
     prefill_s: float = 0.0
     """Seconds spent on reading the prompt."""
     decode_s: float = 0.0

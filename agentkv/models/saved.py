@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from agentkv.cache.cache import Cache
 from agentkv.files import make_folder, write_atomic
+from agentkv.models.model import CacheUse
+from agentkv.models.turn import Turn
+from agentkv_env.changes import Known
 
 INDEX = "conversation.json"
 """Name of the JSON file."""
@@ -24,8 +27,6 @@ _CACHE_NAME = r"cache-[0-9a-f]{16}\.safetensors"
 
 Id = Annotated[int, Field(ge=0)]
 Ids = list[Id]
-Numbers = tuple[Id, Id]
-"""Start and stop of a range."""
 
 
 class ConversationFileError(ValueError):
@@ -34,48 +35,6 @@ class ConversationFileError(ValueError):
 
 class _State(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-
-
-class SavedTurn(_State):
-    """One turn; see `_Turn` in `agentkv.models.local`."""
-
-    shown: Ids
-    body: Numbers
-    start: Id
-    reply: Ids
-    action: Numbers
-    is_forgotten: bool
-    goal: Ids
-    has_page: bool
-
-    @model_validator(mode="after")
-    def _check(self) -> "SavedTurn":
-        for (start, stop), ids in ((self.body, self.shown), (self.action, self.reply)):
-            if not start <= stop <= len(ids) and start != stop:
-                raise ValueError(f"found numbers {start} to {stop} of {len(ids)} ids")
-        return self
-
-
-class SavedPage(_State):
-    """The page that the model has read last; see `agentkv_env.changes.Known`."""
-
-    url: str
-    tab: int
-    lines: tuple[str, ...]
-
-
-class SavedUse(_State):
-    """Use of the caches before the present one; see `CacheUse`."""
-
-    seen_tokens: Id
-    live_bytes: Id
-    peak_bytes: Id
-    cold_bytes: Id
-    index_bytes: Id
-    num_looks: Id
-    num_changing_looks: Id
-    look_bytes: Id
-    fetched: dict[str, Id]
 
 
 class SavedConversation(_State):
@@ -94,9 +53,11 @@ class SavedConversation(_State):
     """Ids of a goal that no page has followed yet."""
     pending: Ids
     """Ids of the stream that the cache has not read."""
-    turns: list[SavedTurn]
-    known: SavedPage | None
-    earlier: SavedUse
+    turns: list[Turn]
+    known: Known | None
+    """Lines of the page that the model has read last."""
+    earlier: CacheUse
+    """Use of the caches before the present one."""
     random: Base64Bytes
     """State of the random numbers."""
     settings: dict[str, str | int | float | bool | None]

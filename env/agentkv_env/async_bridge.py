@@ -48,12 +48,7 @@ class AsyncBridge:
 
         Only the worker may call this. Event handlers run meanwhile.
         """
-
-        async def invoke() -> Any:
-            result = function(*args, **options)
-            return await result if inspect.isawaitable(result) else result
-
-        return self._wait(asyncio.run_coroutine_threadsafe(invoke(), self._loop))
+        return self._wait(self._start(function, *args, **options))
 
     def call_hook(self, hook: Callable[..., Any], *args: Any) -> Any:
         """Call `hook` as `call` does, unless `cancel_hook` is called meanwhile.
@@ -61,12 +56,7 @@ class AsyncBridge:
         Raises:
             CancelledError: of `concurrent.futures`; `cancel_hook` was called.
         """
-
-        async def invoke() -> Any:
-            result = hook(*args)
-            return await result if inspect.isawaitable(result) else result
-
-        self._cancellable = asyncio.run_coroutine_threadsafe(invoke(), self._loop)
+        self._cancellable = self._start(hook, *args)
         try:
             return self._wait(self._cancellable)
         finally:
@@ -83,6 +73,13 @@ class AsyncBridge:
         this, once nothing listens any more."""
         self._handlers.clear()
         self._events = SimpleQueue()
+
+    def _start(self, function: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
+        async def invoke() -> Any:
+            result = function(*args, **options)
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(invoke(), self._loop)
 
     def _wait(self, future: "Future[Any]") -> Any:
         events = self._events

@@ -21,6 +21,15 @@ NUM_TOKENS, CHUNK, BUDGET = 900, 32, 320
 POLICIES = ("full", "int8", "int4", "window", "streaming-int8", "lookback", "lookback-int8", "h2o")
 POLICIES += ("conf-kv-int8", "pyramidkv", "arkv", "tova")
 
+SIZES: dict[str, int] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
 
 def save(model: Any, folder: Path) -> Path:
     """Write a model folder with a tokenizer of no words."""
@@ -33,12 +42,7 @@ def save(model: Any, folder: Path) -> Path:
 def llama() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SIZES,
         tie_word_embeddings=True,
     )
     return LlamaForCausalLM(config).eval()
@@ -49,12 +53,7 @@ def gemma() -> Gemma3ForCausalLM:
     """A model whose first layers see a window of 100 tokens."""
     torch.manual_seed(0)
     config = Gemma3TextConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **SIZES,
         head_dim=8,
         sliding_window=100,
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],

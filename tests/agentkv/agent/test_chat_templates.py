@@ -89,9 +89,9 @@ def test_a_family_thinks_where_its_template_says_how(name: str, trained: str) ->
     tokenizer = tokenizer_of(FAMILIES[name], trained)
     if name not in THINKING:
         with pytest.raises(ValueError, match="does not think"):
-            ChatTemplate(tokenizer, thinks=True)
+            ChatTemplate(tokenizer).with_thoughts()
         return
-    made = ChatTemplate(tokenizer, thinks=True)
+    made = ChatTemplate(tokenizer).with_thoughts()
     assert made.source == "tokenizer" and made.thinking is not None
     turn = made._tokenizer._untrusted.decode(made.turn("PAGE"), skip_special_tokens=False)
     assert re.search(r"(<(seed:)?think>\n|<\|channel\|>analysis<\|message\|>)$", turn)

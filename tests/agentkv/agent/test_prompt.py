@@ -234,7 +234,7 @@ def test_a_model_thinks_as_its_template_has_it_or_its_thought_is_closed(
     made = ChatTemplate(chat_tokenizer(template))
     assert (made.source, made.thinking) == ("tokenizer", None)
     assert text_of(made, made.turn("page")).endswith(silent)
-    thinks = ChatTemplate(chat_tokenizer(template), thinks=True)
+    thinks = ChatTemplate(chat_tokenizer(template)).with_thoughts()
     assert text_of(thinks, thinks.turn("page")).endswith(thinking)
     assert thinks.thinking is not None
     assert text_of(thinks, list(thinks.thinking.end)) == end
@@ -248,7 +248,7 @@ def test_a_model_thinks_as_its_template_has_it_or_its_thought_is_closed(
 def test_a_model_without_a_sign_for_thoughts_does_not_think(plain_tokenizer: Tokenizer) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
     with pytest.raises(ValueError, match="does not think.*leave thinking at 0"):
-        ChatTemplate(tokenizer, thinks=True)
+        ChatTemplate(tokenizer).with_thoughts()
 
 
 def test_without_a_system_role_the_first_user_message_has_the_instructions(
