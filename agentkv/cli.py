@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from agentkv import options
 from agentkv.bench import bench
+from agentkv.defaults import POLICY
 from agentkv.terminal import plain
 
 if TYPE_CHECKING:
@@ -268,6 +269,106 @@ def act(
         if episode.error:
             console.print(Text(episode.error, style="red"), soft_wrap=True)
             raise typer.Exit(1)
+
+
+@cli.command()
+def serve(
+    model: options.Model = "nano",
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            help="Cache policies, separated by commas: requests may choose among them, and the "
+            "first is the default. [default: lookback-int8]"
+        ),
+    ] = None,
+    budget: options.RunBudget = None,
+    chunk: options.Chunk = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Beyond this machine, keys are needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8080,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the model in requests. [default: the last part of --model]"),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of API keys, one per line, which only its owner may read. The variable "
+            "AGENTKV_API_KEYS may hold keys as well, separated by commas."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Further name by which the server may be addressed. Repeatable."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Bytes of all sessions in memory, such as 4GiB; the least recently used ones go "
+            "to disk. [default: a quarter of the machine's]"
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for sessions on disk; the next server finds them there. [default: a "
+            "temporary folder]"
+        ),
+    ] = None,
+    snapshots: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Earlier states kept per session, to which a changed conversation returns."
+        ),
+    ] = 4,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per reply.")] = 4096,
+    parallel: Annotated[int, typer.Option(min=1, help="Replies at a time, in one batch.")] = 16,
+    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait.")] = 64,
+    timeout: Annotated[float, typer.Option(min=1, help="Maximum seconds per request.")] = 600.0,
+    device: options.Device = "auto",
+) -> None:
+    """Serve a model to programs that speak OpenAI's protocol, until Ctrl-C.
+
+    Every conversation keeps its cache from one request to the next, so that the model reads only
+    what is new.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv.serve.command import ServeSettings, check, prepare, read_keys
+        from agentkv.serve.command import serve as run_server
+        from agentkv.serve.engine import Limits
+
+        given: dict[str, Any] = {
+            "model": model,
+            "policies": tuple(options.split("--policies", policies or POLICY)),
+            "budget": options.read_budget(budget),
+            "chunk": chunk,
+            "device": device,
+        }
+        run_settings = read_settings(**options.without_none(given))
+        settings = ServeSettings(
+            host=host,
+            port=port,
+            name=name,
+            memory=memory,
+            folder=store,
+            snapshots=snapshots,
+            limits=Limits(max_tokens, parallel, queue),
+            request_s=timeout,
+            hosts=tuple(allow_host or ()),
+        )
+        keys = read_keys(api_keys)
+        check(settings, keys)
+        with prepare(run_settings, settings, keys) as prepared:
+            chosen = ", ".join(
+                each.policy if each.budget is None else f"{each.policy} ({each.budget})"
+                for each in prepared.policies
+            )
+            address = f"http://{host}:{port}/v1"
+            console.print(f"{prepared.model} at {address}, with {chosen}", soft_wrap=True)
+            console.print("Press Ctrl-C to stop; sessions go to disk.", style="dim")
+            run_server(prepared, settings)
 
 
 @cli.command()

@@ -65,7 +65,7 @@ class ChatTemplate:
             delimiters = _built_in_delimiters(self._source)
             self.source, self.reason = "built-in", str(problem)
         vocabulary = self._source.get_vocab()
-        thoughts = _find_thoughts(delimiters.before_reply, vocabulary)
+        thoughts = find_thoughts(delimiters.before_reply, vocabulary)
         self._start, self._before_user = delimiters.start, delimiters.before_user
         self._before_reply = thoughts.skipped
         self.separator = tuple(self._tokenizer.encode_trusted(delimiters.after_reply))
@@ -178,7 +178,7 @@ _FINAL, _ANALYSIS = "<|channel|>final<|message|>", "<|channel|>analysis<|message
 
 
 @dataclass(frozen=True, slots=True)
-class _Thoughts:
+class ThoughtDelimiters:
     """Text between a user message and a reply."""
 
     skipped: str
@@ -189,21 +189,21 @@ class _Thoughts:
     """From the end of the thought to the reply."""
 
 
-def _find_thoughts(before_reply: str, vocabulary: Mapping[str, int]) -> _Thoughts:
+def find_thoughts(before_reply: str, vocabulary: Mapping[str, int]) -> ThoughtDelimiters:
     """Find how a model thinks, given what its template puts before a reply."""
     if before_reply.endswith(_FINAL):
         opening = before_reply.removesuffix(_FINAL) + _ANALYSIS
-        return _Thoughts(before_reply, opening, f"<|end|><|start|>assistant{_FINAL}")
+        return ThoughtDelimiters(before_reply, opening, f"<|end|><|start|>assistant{_FINAL}")
     if found := _OPEN.search(before_reply):
         end = f"</{found[1]}>\n\n"
-        return _Thoughts(f"{before_reply}\n{end}", before_reply, end)
+        return ThoughtDelimiters(f"{before_reply}\n{end}", before_reply, end)
     if found := _CLOSED.search(before_reply):
         opening = f"{before_reply[: found.start()]}<{found[2]}>\n"
-        return _Thoughts(before_reply, opening, f"</{found[2]}>\n\n")
+        return ThoughtDelimiters(before_reply, opening, f"</{found[2]}>\n\n")
     for name in ("think", "seed:think"):
         if f"<{name}>" in vocabulary and f"</{name}>" in vocabulary:
-            return _Thoughts(before_reply, f"{before_reply}<{name}>\n", f"</{name}>\n\n")
-    return _Thoughts(before_reply)
+            return ThoughtDelimiters(before_reply, f"{before_reply}<{name}>\n", f"</{name}>\n\n")
+    return ThoughtDelimiters(before_reply)
 
 
 def _find_delimiters(tokenizer: Any, *, thinks: bool) -> _Delimiters:

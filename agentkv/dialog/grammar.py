@@ -271,6 +271,14 @@ class Grammar:
             max_tokens=max_tokens,
         )
 
+    def match(self, grammar: str) -> "Matcher":
+        """Return a fresh matcher of a Lark grammar (llguidance's dialect).
+
+        Raises:
+            GrammarError: llguidance rejected the grammar.
+        """
+        return Matcher(self._tokenizer, grammar, None, self._closing, max_tokens=None)
+
 
 class Matcher:
     """Follows one reply through its grammar, token by token.
@@ -306,6 +314,11 @@ class Matcher:
     def is_complete(self) -> bool:
         """True if the reply is complete, so that only its end may follow."""
         return self._matcher.is_accepting()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the reply is complete and nothing but its end may follow."""
+        return self._matcher.is_stopped()
 
     def allowed(self) -> torch.Tensor:
         """Return a mask of the ids that may come next: bool, (vocabulary,), on the CPU.
@@ -349,7 +362,9 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(f"the page's grammar failed: {self._matcher.get_error()[:200]}")
+            raise GrammarError(
+                f"the grammar of the reply failed: {self._matcher.get_error()[:200]}"
+            )
 
 
 def _new_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:

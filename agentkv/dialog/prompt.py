@@ -233,17 +233,14 @@ class UntrustedTextTokenizer:
         }
         self.control_ids = frozenset(control)
         """Ids of all control tokens."""
-        longest_first = sorted(control.values(), key=len, reverse=True)
-        self._control = (
-            re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-        )
+        self.control_texts = sorted(control.values(), key=len, reverse=True)
+        """Texts of all control tokens, the longest first."""
+        self._control = re.compile("|".join(map(re.escape, self.control_texts)) or r"(?!)")
 
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without control ids. Lone surrogates become question marks."""
         text = text.encode("utf-8", "replace").decode()  # tokenizers reject lone surrogates
-        cuts = [0]
-        if self._control is not None:
-            cuts += [found.start() + 1 for found in self._control.finditer(text)]
+        cuts = [0, *(found.start() + 1 for found in self._control.finditer(text))]
         ids: list[int] = []
         for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True):
             ids += self._untrusted.encode(text[start:end], add_special_tokens=False).ids
@@ -254,9 +251,21 @@ class UntrustedTextTokenizer:
         ids: list[int] = self._trusted.encode(text, add_special_tokens=False).ids
         return ids
 
+    def replace_control(self, text: str, replacement: str) -> str:
+        """Replace each control token in `text` by `replacement`, whose braces receive the token's
+        index in `control_texts`."""
+        return self._control.sub(
+            lambda found: replacement.format(self.control_texts.index(found[0])), text
+        )
+
     def decode(self, ids: Sequence[int]) -> str:
         """Decode `ids` without special tokens."""
         text: str = self._untrusted.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Decode `ids` with their special tokens."""
+        text: str = self._untrusted.decode(list(ids), skip_special_tokens=False)
         return text
 
 

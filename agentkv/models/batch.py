@@ -6,7 +6,7 @@ import torch
 
 from agentkv.cache.packed import PackedForward, can_share
 from agentkv.models.generation import Generation
-from agentkv.models.sampling import sample
+from agentkv.models.sampling import log_probability, sample
 
 LONG_CHUNK = 64
 """Chunks of more tokens than this belong to a page. A step takes at most one of them, which bounds
@@ -98,8 +98,12 @@ class Batch:
         # The step's only wait for the device. float32 represents ids up to 2**24 exactly.
         numbers = torch.cat([ids.to(torch.float32), forward.confidences(logits)]).tolist()
         forward.apply_gates_at(numbers[len(members) :])
-        for generation, error, id in zip(members, forward.errors, numbers, strict=False):
+        for i, (generation, error) in enumerate(zip(members, forward.errors, strict=True)):
             if error is not None:
                 generation.fail(error)
-            else:
-                generation.advance(int(id) if generation.samples_next else None)
+                continue
+            id = int(numbers[i]) if generation.samples_next else None
+            if id is not None and generation.num_logprobs is not None:
+                noted = log_probability(logits[i], id, generation.num_logprobs)
+                generation.logprobs.append(noted)
+            generation.advance(id)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentkv.cache.cache import Cache
 from agentkv.models.model import ContextLimit
 from agentkv.models.rules import Rule
-from agentkv.models.sampling import Sampler
+from agentkv.models.sampling import LogProbability, Sampler
 from agentkv_env.timing import Stopwatch
 
 FEW_TOKENS = 8
@@ -28,6 +28,8 @@ class Generation:
         is_compiled: whether the model decodes one token in one compiled call. A few tokens that a
             rule adds at once then take as many steps, which are faster than one forward of
             transformers.
+        num_logprobs: number of the likeliest ids whose log-probabilities are noted beside those of
+            the sampled ids; None notes none.
         stopwatch: charged with `reading` until the model has read the prompt, then with
             `decoding`; replies that share a forward are each charged with all of it.
     """
@@ -42,9 +44,13 @@ class Generation:
         deadline: float | None,
         max_positions: int | None,
         is_compiled: bool = False,
+        num_logprobs: int | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self.cache, self.rule, self.sampler = cache, rule, sampler
+        self.num_logprobs = num_logprobs
+        self.logprobs: list[LogProbability] = []
+        """Per sampled id, in order; empty unless they are noted."""
         self.num_prompt_tokens = len(prompt)
         self.error: Exception | None = None
         """The error that ended the reply early; None if there was none."""

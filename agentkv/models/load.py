@@ -160,7 +160,7 @@ def local_model(
         raise ModelError(f"{name} has no fast tokenizer (tokenizer.json), which the agent needs")
     is_plain = all(backend.token_to_id(token) is not None for token in PlainTemplate.SPECIALS)
     template: Template = (
-        PlainTemplate(backend) if is_plain else ChatTemplate(tokenizer, end_ids=_end_ids(model))
+        PlainTemplate(backend) if is_plain else ChatTemplate(tokenizer, end_ids=end_ids_of(model))
     )
     if not template.end_ids:
         raise ModelError(f"{name}: neither the tokenizer nor the chat template has an end token")
@@ -178,6 +178,7 @@ def local_model(
         name=name,
         model=model,
         tokenizer=backend,
+        source_tokenizer=tokenizer,
         template=template,
         grammar=Grammar(backend, end_id=min(template.end_ids)),
         max_positions=getattr(model.config, "max_position_embeddings", None),
@@ -185,6 +186,7 @@ def local_model(
     )
 
 
-def _end_ids(model: Any) -> list[int]:
+def end_ids_of(model: Any) -> list[int]:
+    """Return the ids that end a reply by the generation config of a model."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return [ends] if isinstance(ends, int) else list(ends or ())

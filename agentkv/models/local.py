@@ -49,6 +49,8 @@ class LocalModel:
     """The transformers model, in evaluation mode and attached to our attention."""
     tokenizer: Tokenizer = field(repr=False)
     """The model's fast tokenizer."""
+    source_tokenizer: Any = field(repr=False)
+    """The tokenizer of transformers that it belongs to."""
     template: Template = field(repr=False)
     """The prompt format."""
     grammar: Grammar = field(repr=False)

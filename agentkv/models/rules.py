@@ -1,12 +1,14 @@
 """Rules for one reply: the tokens it may continue with, and when it is complete."""
 
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from agentkv.dialog.grammar import Matcher
 from agentkv.dialog.prompt import Template, Thinking
+from agentkv.dialog.reply_parts import overlap
 from agentkv_env.timing import Stopwatch, timed
 
 
@@ -181,3 +183,126 @@ class ThinkingRule:
         self.thought += new
         self._is_thinking = len(new) == 1 and id != first
         self.pending = new if self._is_thinking else [*new, *self._reply.pending]
+
+
+class TextRule:
+    """A `Rule` for a reply in text, free or within a grammar, which is decoded as it is written.
+
+    It ends with an end token, after `max_tokens` tokens, or with a stop text.
+
+    Args:
+        decode: decodes ids with their control tokens.
+        end_ids: ids that end the reply; they are no part of it.
+        max_tokens: maximum number of tokens in the reply; 0 writes nothing.
+        stops: texts that end the reply; they are no part of its text.
+        matcher: a fresh matcher of the grammar, which is advanced; None allows every id.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        end_ids: Collection[int],
+        max_tokens: int,
+        stops: Sequence[str] = (),
+        matcher: Matcher | None = None,
+    ) -> None:
+        self._decode, self._end_ids, self._max_tokens = decode, end_ids, max_tokens
+        self._stops, self._matcher = [stop for stop in stops if stop], matcher
+        self.ids: list[int] = []
+        self.pending: list[int] = []
+        self.is_complete = max_tokens == 0
+        self.ended_by: Literal["stop", "length"] = "length" if max_tokens == 0 else "stop"
+        """What ended the reply: an end token or a stop text, or its maximum length."""
+        self.text = ""
+        """Decoded text of the reply, without what may still turn out to be part of a character or
+        of a stop text."""
+        self.sampled: list[int] = []
+        """Places of the ids that were sampled; the grammar forced the others."""
+        self.ends: list[int] = []
+        """Per id, the length of the decoded text up to it, a stop text included."""
+        self._decoded = ""
+        self._first, self._num_decoded = 0, 0
+        """The first id that the decoder is given, and the number of ids that are decoded."""
+        if matcher is not None and not self.is_complete:
+            self._extend([])
+
+    @property
+    def answer(self) -> list[int]:
+        """All ids."""
+        return self.ids
+
+    def allowed(self) -> Tensor | None:
+        """Return the grammar's mask; None without a grammar."""
+        return None if self._matcher is None else self._matcher.allowed()
+
+    def accept(self, id: int) -> None:
+        """Append `id`, unless it is an end token, and the ids that the grammar then forces."""
+        if id in self._end_ids:
+            self._finish([])
+            return
+        self.sampled.append(len(self.ids))
+        if self._matcher is not None:
+            self._matcher.consume([id])
+        self._extend([id])
+
+    def _extend(self, new: list[int]) -> None:
+        """Append `new` and all ids that the grammar then forces, up to where the reply ends."""
+        matcher = self._matcher
+        while matcher is not None and not matcher.has_ended and (forced := matcher.forced()):
+            matcher.consume(forced)
+            new += forced
+        taken: list[int] = []
+        for id in new:
+            taken.append(id)
+            self.ids.append(id)
+            self._decode_more()
+            if self._has_stopped():
+                self._finish(taken)
+                return
+            if len(self.ids) == self._max_tokens:
+                self.ended_by = "length"
+                self._finish(taken)
+                return
+        if matcher is not None and matcher.has_ended:
+            self._finish(taken)
+            return
+        self.pending = taken
+
+    def _decode_more(self, *, is_last: bool = False) -> None:
+        """Decode the newest id, as soon as it completes a character.
+
+        Decoders see the ids from the last complete text on, because some treat the first id in
+        another way.
+        """
+        before = self._decode(self.ids[self._first : self._num_decoded])
+        after = self._decode(self.ids[self._first :])
+        waits = after.endswith("\ufffd") and len(self.ids) - self._num_decoded < _MAX_WAITING
+        if len(after) > len(before) and (is_last or not waits):
+            self._decoded += after[len(before) :]
+            self._first, self._num_decoded = self._num_decoded, len(self.ids)
+        self.ends += [len(self._decoded)] * (len(self.ids) - len(self.ends))
+
+    def _has_stopped(self) -> bool:
+        """Move what is decoded into the text; return True if a stop text ends it."""
+        longest = max(map(len, self._stops), default=0)
+        tail = max(0, len(self.text) - longest)
+        at = [self._decoded.find(stop, tail) for stop in self._stops]
+        found = [start for start in at if start >= 0]
+        if found:
+            self.text = self._decoded[: min(found)]
+            return True
+        held = max((overlap(self._decoded, stop) for stop in self._stops), default=0)
+        self.text = self._decoded[: len(self._decoded) - held]
+        return False
+
+    def _finish(self, pending: list[int]) -> None:
+        self.pending, self.is_complete = pending, True
+        if self._num_decoded < len(self.ids):
+            self._decode_more(is_last=True)
+        if not self._has_stopped():
+            self.text = self._decoded
+
+
+_MAX_WAITING = 8
+"""Ids that may wait for the rest of a character; more are no text."""

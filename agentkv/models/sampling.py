@@ -15,6 +15,26 @@ class Sampler:
     """0 is greedy; a higher value samples."""
     random: torch.Generator
     """Random state, on the device of the logits; every draw advances it."""
+    top_p: float = 1.0
+    """Draws only from the likeliest ids that together have this probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbability:
+    """Log-probability of an id in the model's own distribution, without temperature or mask."""
+
+    id: int
+    value: float
+    top: tuple[tuple[int, float], ...]
+    """The likeliest ids with their log-probabilities, likeliest first."""
+
+
+def log_probability(logits: Tensor, id: int, num_top: int) -> LogProbability:
+    """Return the log-probability of `id`, and the `num_top` likeliest ids, for logits (V,)."""
+    values = torch.log_softmax(logits.to(torch.float32), dim=-1)
+    top = values.topk(min(num_top, len(values)))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return LogProbability(id, float(values[id]), tuple(pairs))
 
 
 def sample(logits: Tensor, allowed: Sequence[Tensor | None], samplers: Sequence[Sampler]) -> Tensor:
@@ -43,8 +63,19 @@ def _draw(logits: Tensor, sampler: Sampler) -> Tensor:
     Draws what torch.multinomial would, without its check, which waits for the device.
     """
     probabilities = torch.softmax(logits.to(torch.float32) / sampler.temperature, dim=-1)
+    if sampler.top_p < 1:
+        probabilities = _nucleus(probabilities, sampler.top_p)
     noise = torch.empty_like(probabilities).exponential_(generator=sampler.random)
     return probabilities.div_(noise).argmax()
+
+
+def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+    """Return `probabilities` (V,) with zeros for all but the likeliest ids that reach `top_p`."""
+    likeliest, ids = probabilities.sort(descending=True)
+    before = likeliest.cumsum(0) - likeliest
+    kept = torch.where(before < top_p, likeliest, 0.0)
+    kept[0] = likeliest[0]
+    return torch.zeros_like(probabilities).scatter_(0, ids, kept)
 
 
 def _mask_logits(logits: Tensor, allowed: Sequence[Tensor | None]) -> Tensor:

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,6 +25,8 @@ VERSION: Literal[1] = 1
 
 _CACHE_NAME = r"cache-[0-9a-f]{16}\.safetensors"
 
+S = TypeVar("S", bound="SavedState")
+
 Id = Annotated[int, Field(ge=0)]
 Ids = list[Id]
 
@@ -37,14 +39,19 @@ class _State(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
-class SavedConversation(_State):
-    """Everything about a conversation but its cache."""
+class SavedState(_State):
+    """What every saved conversation says about its cache."""
 
     version: Literal[1] = VERSION
     cache: Annotated[str, Field(pattern=f"^{_CACHE_NAME}$")]
     """Name of the cache file."""
     seen: Id
     """Tokens that the cache was fed."""
+
+
+class SavedConversation(SavedState):
+    """Everything about a conversation but its cache."""
+
     first_goal: str
     goal: str
     """The latest goal or question."""
@@ -64,7 +71,7 @@ class SavedConversation(_State):
     """Settings of the model that decide what it reads and writes."""
 
 
-def save(saved: SavedConversation, cache: Cache, folder: Path) -> None:
+def save(saved: SavedState, cache: Cache, folder: Path) -> None:
     """Write a conversation and its cache to `folder`, which replaces the one saved there before.
 
     Only the owner can read the files.
@@ -109,9 +116,29 @@ def load(
         CacheFileError: a ValueError; the cache file is damaged, or belongs to another model or
             policy.
     """
+    saved = read(SavedConversation, folder)
+    other = [
+        f"{name} was {value!r} and is {settings.get(name)!r}"
+        for name, value in saved.settings.items()
+        if value != settings.get(name)
+    ]
+    if other:
+        raise ConversationFileError(
+            f"{folder} was saved with other settings: {'; '.join(other)}; give the agent the "
+            "settings of the saved conversation"
+        )
+    return saved, load_cache(model, fresh, folder, saved)
+
+
+def read(kind: type[S], folder: Path) -> S:
+    """Return what a folder says about its conversation, without the cache.
+
+    Raises:
+        ConversationFileError: the folder holds no conversation, or a damaged one.
+    """
     path = folder / INDEX
     try:
-        saved = SavedConversation.model_validate_json(path.read_bytes())
+        saved = kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ConversationFileError(
             f"{folder} holds no saved conversation: {path.name} cannot be read ({error.strerror}); "
@@ -123,16 +150,11 @@ def load(
         raise ConversationFileError(
             f"{path} is damaged, or another version of agentkv wrote it: {where}: {first['msg']}"
         ) from None
-    other = [
-        f"{name} was {value!r} and is {settings.get(name)!r}"
-        for name, value in saved.settings.items()
-        if value != settings.get(name)
-    ]
-    if other:
-        raise ConversationFileError(
-            f"{folder} was saved with other settings: {'; '.join(other)}; give the agent the "
-            "settings of the saved conversation"
-        )
+    return saved
+
+
+def load_cache(model: Any, fresh: Cache, folder: Path, saved: SavedState) -> Cache:
+    """Return the cache of a saved conversation; raises as `load` does."""
     try:
         cache = Cache.load(folder / saved.cache, model, policy=fresh.policy)
     except OSError as error:
@@ -148,4 +170,4 @@ def load(
         raise ConversationFileError(
             f"{folder} is damaged: its cache has read {cache.seen} tokens, not {saved.seen}"
         )
-    return saved, cache
+    return cache

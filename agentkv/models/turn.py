@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Numbers = tuple[int, int]
 """Start and stop of a range."""
@@ -47,8 +48,10 @@ class Turn:
         return _without(self.reply, self.action) if self.is_forgotten else self.reply
 
 
-def common_start(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many first ids two sequences share."""
+def common_start(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return how many first items two sequences of one type share."""
+    if one == other[: len(one)]:
+        return len(one)
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

@@ -253,5 +253,5 @@ def test_a_grammar_names_two_thousand_elements() -> None:
 
 
 def test_a_grammar_that_llguidance_rejects_is_a_grammar_error(grammar: Grammar) -> None:
-    with pytest.raises(GrammarError, match="the page's grammar failed"):
+    with pytest.raises(GrammarError, match="the grammar of the reply failed"):
         Matcher(grammar._tokenizer, "start: NOTHING", None, grammar._closing, max_tokens=None)

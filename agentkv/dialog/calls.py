@@ -1,0 +1,195 @@
+"""Calls of functions in replies: how a model writes them, and grammars that make it write one."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_AS_JSON_DUMPS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""White space of JSON in replies: as `json.dumps` writes it, on which models were trained. Free
+white space would let a small model write nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that a model wrote."""
+
+    name: str
+    """Name of the function."""
+    arguments: str
+    """Arguments as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that a model may call."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments."""
+
+
+class CallFormat(Protocol):
+    """The form in which a family of models writes calls."""
+
+    @property
+    def begin(self) -> str:
+        """Text that begins a call; empty if a call is the whole reply."""
+        ...
+
+    @property
+    def end(self) -> str:
+        """Text that ends a call; empty if only the end of the reply does."""
+        ...
+
+    def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
+        """Return a Lark grammar (llguidance's dialect) of exactly one call of one of `functions`.
+
+        Args:
+            control: ids of the tokenizer's control tokens by their text.
+        """
+        ...
+
+    def parse(self, text: str) -> list[Call] | None:
+        """Return the calls in the text between `begin` and `end`; None if it holds none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    """Calls as JSON objects with a name and arguments: Qwen's and Hermes' tags, Mistral's list,
+    Llama's bare object."""
+
+    begin: str = "<tool_call>"
+    """Text that begins a call."""
+    end: str = "</tool_call>"
+    """Text that ends a call."""
+    space: str = "\n"
+    """White space between the delimiters and the JSON."""
+    key: str = "arguments"
+    """Name of the object's second member."""
+    is_list: bool = False
+    """True if the objects stand in a list."""
+
+    def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
+        """Return the grammar of one call; see `CallFormat`."""
+        schema = {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "properties": {"name": {"const": each.name}, self.key: dict(each.parameters)},
+                    "required": ["name", self.key],
+                    "additionalProperties": False,
+                }
+                for each in functions
+            ]
+        }
+        opening, closing = ("[", "]") if self.is_list else ("", "")
+        before = lark_literal(f"{self.begin}{self.space if self.begin else ''}{opening}", control)
+        after = lark_literal(f"{closing}{self.space if self.end else ''}{self.end}", control)
+        return f"start: {before} call {after}\ncall: {_json(schema)}"
+
+    def parse(self, text: str) -> list[Call] | None:
+        """Return the calls in JSON, also in Mistral's newer form `name[ARGS]{...}`."""
+        if self.is_list and (found := re.match(r"\s*([\w.-]+)(?:\[ARGS\]|\s*(?={))", text)):
+            text = json.dumps([{"name": found[1], self.key: _loaded(text[found.end() :])}])
+        value = _loaded(text)
+        values = value if isinstance(value, list) else [value]
+        calls = []
+        for each in values:
+            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+                return None
+            arguments: Any = next((each[key] for key in (self.key, *_KEYS) if key in each), {})
+            if isinstance(arguments, str):
+                arguments = _loaded(arguments)
+            if not isinstance(arguments, dict):
+                return None
+            calls.append(Call(each["name"], json.dumps(arguments, ensure_ascii=False)))
+        return calls or None
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyCalls:
+    """Calls of gpt-oss: a message in the channel `commentary` to a function."""
+
+    begin: str = "<|channel|>commentary to=functions."
+    """Text that begins a call."""
+    end: str = "<|call|>"
+    """Text that ends a call."""
+
+    def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
+        """Return the grammar of one call; see `CallFormat`."""
+        alternatives, rules = [], []
+        for number, each in enumerate(functions):
+            header = f"{self.begin}{each.name} <|constrain|>json<|message|>"
+            alternatives.append(f"{lark_literal(header, control)} call{number}")
+            rules.append(f"call{number}: {_json(each.parameters)}")
+        return "\n".join([f"start: {' | '.join(alternatives)}", *rules])
+
+    def parse(self, text: str) -> list[Call] | None:
+        """Return the call in `name ...<|message|>arguments`."""
+        header, _, body = text.partition("<|message|>")
+        name = re.match(r"[\w.-]+", header)
+        arguments = _loaded(body)
+        if name is None or not isinstance(arguments, dict):
+            return None
+        return [Call(name[0], json.dumps(arguments, ensure_ascii=False))]
+
+
+TAGS = JsonCalls()
+"""The form of Hermes and Qwen, and of every model whose template shows no other one."""
+LLAMA = JsonCalls("", "", "", "parameters")
+MISTRAL = JsonCalls("[TOOL_CALLS]", "", "", is_list=True)
+HARMONY = HarmonyCalls()
+_KEYS = ("arguments", "parameters")
+
+
+def find_format(rendered: str) -> CallFormat:
+    """Return the format of calls, given a conversation with one that a chat template rendered."""
+    if HARMONY.begin.removeprefix("<|channel|>commentary ") in rendered:
+        return HARMONY
+    if MISTRAL.begin in rendered:
+        return MISTRAL
+    if TAGS.begin not in rendered and re.search(r'\{\s*"name":[^{}]*"parameters":', rendered):
+        return LLAMA
+    return TAGS
+
+
+def describe_tools(functions: Sequence[Mapping[str, Any]]) -> str:
+    """Return instructions for a model whose chat template ignores functions; it writes `TAGS`."""
+    listed = "\n".join(json.dumps(each, ensure_ascii=False) for each in functions)
+    return (
+        f"You can call these functions, given as JSON schemas:\n{listed}\n\n"
+        f"To call one, write one JSON object between {TAGS.begin} and {TAGS.end}:\n"
+        f'{TAGS.begin}\n{{"name": "...", "arguments": {{...}}}}\n{TAGS.end}'
+    )
+
+
+def json_grammar(schema: Mapping[str, Any], before: Sequence[str] = ()) -> str:
+    """Return a Lark grammar of the JSON values that `schema` allows, after the rules `before`."""
+    return f"start: {' '.join([*before, 'value'])}\nvalue: {_json(schema)}"
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': _AS_JSON_DUMPS})}"
+
+
+def lark_literal(text: str, control: Mapping[str, int]) -> str:
+    """Return `text` in a Lark grammar, as string literals and control tokens."""
+    longest_first = sorted(control, key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
+    parts, start = [], 0
+    for found in re.finditer(pattern, text):
+        parts += [json.dumps(text[start : found.start()]), f"<[{control[found[0]]}]>"]
+        start = found.end()
+    parts.append(json.dumps(text[start:]))
+    return " ".join(part for part in parts if part != '""')
+
+
+def _loaded(text: str) -> Any:
+    """Return the value of JSON; None if `text` is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

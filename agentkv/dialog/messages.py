@@ -1,0 +1,411 @@
+"""Chat messages as token ids: rendered by the model's own template, and only where they are new.
+
+A stream begins with `opening` and goes on, after each reply, with `following`. The ids of a reply
+stay as the model wrote them, even where the template would drop its thoughts or write its calls in
+another way. Text of messages never encodes to control tokens.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentkv.dialog.calls import (
+    CallFormat,
+    Function,
+    describe_tools,
+    find_format,
+    json_grammar,
+    lark_literal,
+)
+from agentkv.dialog.chat import find_thoughts
+from agentkv.dialog.prompt import UntrustedTextTokenizer
+from agentkv.dialog.reply_parts import ReplyParts
+
+Message = Mapping[str, Any]
+"""A message in OpenAI's form: role, content as text, tool_calls and so on."""
+
+
+class TemplateError(ValueError):
+    """Messages that the model's chat template cannot render."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What a reply answers: messages, and the settings of their template."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Functions that the model may call, in OpenAI's form."""
+    thinks: bool | None = None
+    """Whether the model shall think before it replies; None: the template decides."""
+    effort: str | None = None
+    """Effort of its thoughts, for templates that know it."""
+
+    @property
+    def num_leading(self) -> int:
+        """Number of system messages at the beginning."""
+        roles = [message["role"] for message in self.messages]
+        return next((i for i, role in enumerate(roles) if role not in _SYSTEM), len(roles))
+
+
+_SYSTEM = ("system", "developer")
+_PLAIN_TEMPLATE = (
+    "{{ bos_token or '' }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+_CHATML_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_of_tools",
+        "description": "probe",
+        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}},
+    },
+}
+_PROBE_CALL = {
+    "id": "probe0000",
+    "type": "function",
+    "function": {"name": "probe_of_tools", "arguments": {"key": "value"}},
+}
+
+
+class MessageTemplate:
+    """The chat template of a model, for lists of messages.
+
+    A model without a chat template gets a built-in one: ChatML if the tokenizer has its tokens,
+    otherwise plain text. System messages of a model whose template has no place for them begin the
+    first user message. Functions for a model whose template ignores them are described in a system
+    message.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        end_ids: ids that end a reply, such as those of a generation config.
+    """
+
+    def __init__(self, tokenizer: Any, *, end_ids: Sequence[int] = ()) -> None:
+        self._source = tokenizer
+        self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
+        self._vocabulary: dict[str, int] = tokenizer.get_vocab()
+        self._template: str = getattr(tokenizer, "chat_template", None) or (
+            _CHATML_TEMPLATE
+            if {"<|im_start|>", "<|im_end|>"} <= self._vocabulary.keys()
+            else _PLAIN_TEMPLATE
+        )
+        nonce = secrets.token_hex(4)
+        self._mark = f"\ue002{nonce}\ue003"
+        self._guarded = re.compile(f"\ue000{nonce}:(\\d+)\ue001")
+        self._guard = f"\ue000{nonce}:{{}}\ue001"
+        user = {"role": "user", "content": "text"}
+        self._merges_system = not self._shows([{"role": "system", "content": self._mark}, user])
+        self._has_developer = self._shows([{"role": "developer", "content": self._mark}, user])
+        self._knows_tools = "probe_of_tools" in (self._try([user], [_PROBE_TOOL]) or "")
+        called = {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]}
+        result = {"role": "tool", "content": "text", "tool_call_id": "probe0000"}
+        shown = self._try([user, called, result], [_PROBE_TOOL])
+        self._knows_calls = self._knows_tools and "probe_of_tools" in (shown or "")
+        self.calls: CallFormat = find_format(shown or "")
+        """The form in which the model calls functions."""
+        self._is_harmony = {"<|channel|>", "<|message|>"} <= self._vocabulary.keys() and (
+            "<|channel|>" in self._template
+        )
+        pairs = [("<think>", "</think>"), ("<seed:think>", "</seed:think>")]
+        named = [pair for pair in pairs if pair[0] in self._vocabulary or pair[0] in self._template]
+        self._thoughts = named
+        reply = {"role": "assistant", "content": self._mark}
+        after = (self._try([user, reply, user]) or "").rpartition(self._mark)[2]
+        control = self._tokenizer.control_ids
+        closing = [id for id in self._tokenizer.encode_trusted(after)[:1] if id in control]
+        self._end_texts = self._texts_of({*end_ids, *closing}) + ["<|call|>"]
+        ends = {*end_ids, *([] if self._is_harmony else closing)} & control
+        if tokenizer.eos_token_id is not None:
+            ends.add(tokenizer.eos_token_id)
+        self.end_ids = frozenset(ends)
+        """Ids that end a reply when sampled. They are not fed; what follows a reply begins with
+        what the template puts there."""
+
+    @property
+    def num_ids(self) -> int:
+        """Largest id of the tokenizer, plus one."""
+        return max(self._vocabulary.values()) + 1
+
+    @property
+    def control(self) -> dict[str, int]:
+        """Ids of the tokenizer's control tokens by their text."""
+        control = self._tokenizer.control_ids
+        return {text: id for text, id in self._vocabulary.items() if id in control}
+
+    def opening(self, chat: Chat, *, at_once: bool = False) -> tuple[list[int], list[int]]:
+        """Return the ids of all messages, up to where a reply begins.
+
+        Args:
+            at_once: the reply begins without a thought.
+
+        Returns:
+            The ids of the functions and the leading system messages, then the others. The first
+            list is empty if the template does not render them before all else.
+
+        Raises:
+            TemplateError: the template refuses the messages.
+        """
+        text = self._text(chat.messages, chat, prompts=True)
+        start = ""
+        if 0 < chat.num_leading < len(chat.messages) and not self._merges_system:
+            try:
+                start = self._text(chat.messages[: chat.num_leading], chat)
+            except TemplateError:
+                start = ""
+        if not text.startswith(start):
+            start = ""
+        rest = self._skip_thought(text[len(start) :]) if at_once else text[len(start) :]
+        return self._encode(start), self._encode(rest)
+
+    def following(self, chat: Chat, num_read: int, *, at_once: bool = False) -> list[int]:
+        """Return the ids of the messages after a reply, up to where the next one begins.
+
+        Args:
+            num_read: number of messages that the stream has. The last of them is the reply.
+            at_once: the next reply begins without a thought.
+
+        Raises:
+            TemplateError: the template refuses the messages, or drops the reply.
+        """
+        text = None
+        if chat.messages[num_read - 1].get("tool_calls") and self._knows_calls:
+            text = self._after_calls(chat, num_read)
+        if text is None:
+            marked = {"role": "assistant", "content": self._mark}
+            text = self._after_mark(_replaced(chat.messages, num_read, marked), chat)
+        if text is None:
+            raise TemplateError("the model's chat template drops an earlier reply")
+        return self._encode(self._skip_thought(text) if at_once else text)
+
+    def _after_calls(self, chat: Chat, num_read: int) -> str | None:
+        """Return the text after a reply that calls functions; None if it cannot be found."""
+        reply = chat.messages[num_read - 1]
+        *calls, last = reply["tool_calls"]
+        function = {**last["function"], "arguments": {self._mark: self._mark}}
+        marked = {**reply, "content": "", "tool_calls": [*calls, {**last, "function": function}]}
+        messages = _replaced(chat.messages, num_read, marked)
+        text = self._after_mark(messages, chat)
+        if text is None:
+            return None
+        if at := [text.find(end) for end in self._end_texts if end in text]:
+            return text[min(at) :]
+        own = self._after_mark(messages[:num_read], chat, prompts=False)
+        return text[len(own) :] if own and text.startswith(own) else None
+
+    def _after_mark(
+        self, messages: Sequence[Message], chat: Chat, *, prompts: bool = True
+    ) -> str | None:
+        """Return the rendered text after the mark; None if the template drops the mark."""
+        _, mark, text = self._text(messages, chat, prompts=prompts).rpartition(self._mark)
+        return text if mark else None
+
+    def parts(self, chat: Chat, ids: Sequence[int], *, calls: bool) -> ReplyParts:
+        """Return what takes the next reply apart.
+
+        Args:
+            ids: the latest ids before the reply, as `opening` or `following` returned them.
+            calls: whether calls of functions are taken out of the text.
+        """
+        end = self._tokenizer.decode_all(ids[-16:])
+        opened = [begin for begin, _ in self._thoughts if end.rstrip().endswith(begin)]
+        return ReplyParts(
+            self.calls if calls else None,
+            thoughts=self._thoughts,
+            is_harmony=self._is_harmony,
+            in_thought=bool(opened),
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode ids with their control tokens."""
+        return self._tokenizer.decode_all(ids)
+
+    def encode_prompt(self, text: str, *, begins: bool) -> list[int]:
+        """Encode a raw prompt, whose control tokens count as such.
+
+        Args:
+            begins: True for the beginning of a stream, where the tokenizer may add tokens.
+        """
+        text = text.encode("utf-8", "replace").decode()
+        ids: list[int] = self._source(text, add_special_tokens=begins)["input_ids"]
+        return ids
+
+    def grammar(
+        self, schema: Mapping[str, Any] | None = None, functions: Sequence[Function] = ()
+    ) -> str:
+        """Return a Lark grammar (llguidance's dialect) of replies without a thought.
+
+        Args:
+            schema: JSON schema of a value that the reply may be.
+            functions: functions of which the reply may call one instead.
+        """
+        control = self.control
+        rules = []
+        if schema is not None:
+            header = [lark_literal(_FINAL, control)] if self._is_harmony else []
+            rules.append(json_grammar(schema, header))
+        if functions:
+            rules.append(self.calls.grammar(functions, control))
+        if len(rules) == 1:
+            return rules[0]
+        one, other = (
+            rule.replace("start:", f"{name}:", 1) for name, rule in zip("ab", rules, strict=True)
+        )
+        return f"start: a | b\n{one}\n{other}"
+
+    def _skip_thought(self, text: str) -> str:
+        # The grammar of a reply in gpt-oss' format names its channel.
+        return text if self._is_harmony else find_thoughts(text, self._vocabulary).skipped
+
+    def _shows(self, messages: list[Message]) -> bool:
+        return self._mark in (self._try(messages) or "")
+
+    def _try(self, messages: list[Message], tools: Sequence[Any] = ()) -> str | None:
+        try:
+            return self._render(messages, tools)
+        except TemplateError:
+            return None
+
+    def _text(self, messages: Sequence[Message], chat: Chat, *, prompts: bool = False) -> str:
+        """Render messages, with a guard in place of each control token in their text."""
+        tools = chat.tools
+        prepared = [self._prepare(message) for message in messages]
+        if tools and not self._knows_tools:
+            functions = [tool["function"] for tool in tools]
+            described = self._guard_text(describe_tools(functions))
+            prepared = _with_system(prepared, described)
+            tools = ()
+        if self._merges_system:
+            prepared = _merge_system(prepared)
+        options: dict[str, Any] = {} if chat.thinks is None else {"enable_thinking": chat.thinks}
+        if chat.effort is not None:
+            options["reasoning_effort"] = chat.effort
+        return self._render(prepared, self._guard_all(tools), prompts=prompts, **options)
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any],
+        *,
+        prompts: bool = False,
+        **rest: Any,
+    ) -> str:
+        try:
+            text: str = self._source.apply_chat_template(
+                messages,
+                tools=list(tools) or None,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=prompts,
+                **rest,
+            )
+        except Exception as error:  # a template is a program and may raise anything
+            reason = " ".join(str(error).split())[:300]
+            raise TemplateError(
+                f"the model's chat template refuses these messages: {reason}"
+            ) from None
+        return text
+
+    def _prepare(self, message: Message) -> dict[str, Any]:
+        role = message["role"]
+        if role == "developer" and not self._has_developer:
+            role = "system"
+        made: dict[str, Any] = {**message, "role": role}
+        made["content"] = message.get("content") or ""
+        if role == "assistant" and not message.get("tool_calls"):
+            made.pop("tool_calls", None)
+        if message.get("tool_calls"):
+            if self._knows_calls:
+                made["tool_calls"] = [_with_arguments(call) for call in message["tool_calls"]]
+            else:
+                made["content"] += "".join(map(_as_text, made.pop("tool_calls")))
+        if role == "tool" and not self._knows_calls:
+            made = {"role": "user", "content": f"Result of the function:\n{made['content']}"}
+        return {key: self._guard_all(value) for key, value in made.items()}
+
+    def _guard_all(self, value: Any) -> Any:
+        """Guard the control tokens in all text of a JSON value."""
+        match value:
+            case str():
+                return self._guard_text(value)
+            case Mapping():
+                return {self._guard_text(k): self._guard_all(v) for k, v in value.items()}
+            case list() | tuple():
+                return [self._guard_all(each) for each in value]
+            case _:
+                return value
+
+    def _guard_text(self, text: str) -> str:
+        """Put a guard in place of each control token, so that a template cannot mistake it."""
+        text = text.encode("utf-8", "replace").decode()
+        if self._mark in text:
+            return text
+        return self._tokenizer.replace_control(text, self._guard)
+
+    def _encode(self, text: str) -> list[int]:
+        """Encode rendered text: guards as text, all else as the template's own."""
+        ids: list[int] = []
+        for i, part in enumerate(self._guarded.split(text)):
+            if i % 2:
+                ids += self._tokenizer.encode(self._tokenizer.control_texts[int(part)])
+            elif part:
+                ids += self._tokenizer.encode_trusted(part)
+        return ids
+
+    def _texts_of(self, ids: set[int]) -> list[str]:
+        return [text for text, id in self._vocabulary.items() if id in ids]
+
+
+_FINAL = "<|channel|>final<|message|>"
+
+
+def _replaced(messages: Sequence[Message], number: int, other: Message) -> list[Message]:
+    """Return messages with another one in place of the `number`th, counted from 1."""
+    return [*messages[: number - 1], other, *messages[number:]]
+
+
+def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Return messages whose system message ends with `text`."""
+    if messages and messages[0]["role"] in _SYSTEM:
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call with its arguments as a value, as templates expect them."""
+    function = dict(call["function"])
+    arguments = function.get("arguments", "{}")
+    if isinstance(arguments, str):
+        try:
+            function["arguments"] = json.loads(arguments or "{}")
+        except ValueError:
+            function["arguments"] = {"text": arguments}
+    return {**call, "function": function}
+
+
+def _as_text(call: Mapping[str, Any]) -> str:
+    function = _with_arguments(call)["function"]
+    value = {"name": function["name"], "arguments": function["arguments"]}
+    return f"\n<tool_call>\n{json.dumps(value, ensure_ascii=False)}\n</tool_call>"
+
+
+def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose leading system messages begin the first other one."""
+    texts = []
+    rest = list(messages)
+    while rest and rest[0]["role"] in _SYSTEM:
+        texts.append(rest.pop(0)["content"])
+    if not texts:
+        return rest
+    if not rest or rest[0]["role"] != "user":
+        return [{"role": "user", "content": "\n\n".join(texts)}, *rest]
+    first = {**rest[0], "content": "\n\n".join([*texts, rest[0]["content"]])}
+    return [first, *rest[1:]]

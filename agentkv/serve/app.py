@@ -1,0 +1,410 @@
+"""The server as an ASGI application: routes, keys and limits."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agentkv.dialog.messages import MessageTemplate
+from agentkv.serve.engine import Ask, Engine, Event, Failed, Finished, Job, Wrote
+from agentkv.serve.metrics import CONTENT_TYPE, Metrics
+from agentkv.serve.requests import (
+    ChatRequest,
+    CompletionRequest,
+    RequestError,
+    parse,
+    settings_of,
+)
+from agentkv.serve.responses import (
+    LAST_EVENT,
+    Answer,
+    ChatAnswer,
+    CompletionAnswer,
+    Json,
+    as_event,
+    error_of,
+)
+from agentkv.serve.session import CacheSettings, Session
+from agentkv.serve.sessions import Wanted
+
+_log = logging.getLogger(__name__)
+
+SESSION_HEADER = "x-agentkv-session"
+"""Header that names the session of a request."""
+EVERYONE = "everyone"
+"""Owner of all sessions on a server without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask, and how much."""
+
+    owners: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Owners by the SHA-256 of their API key; empty: everyone may ask."""
+    hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
+    """Names by which the server may be addressed. Any other one is refused, so that a page in the
+    user's browser cannot reach it under a name of its own."""
+    max_body: int = 16 * 2**20
+    """Bytes of a request."""
+    body_s: float = 30.0
+    """Seconds in which a request must arrive."""
+    request_s: float = 600.0
+    """Seconds in which a request must be answered."""
+
+    @classmethod
+    def with_keys(cls, keys: Sequence[str], **rest: Any) -> "Access":
+        """Return the access of requests with one of these API keys; of all, if there are none.
+
+        The names of owners do not tell their keys.
+        """
+        hashes = [hashlib.sha256(key.encode()).hexdigest() for key in keys]
+        names = [hashlib.sha256(f"owner {each}".encode()).hexdigest()[:16] for each in hashes]
+        return cls(dict(zip(hashes, names, strict=True)), **rest)
+
+
+class _SlotBody(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    filename: str = ""
+
+
+class Server:
+    """The handlers of all routes.
+
+    Args:
+        allowed: settings of caches that requests may choose among; the first is the default.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        template: MessageTemplate,
+        model: str,
+        allowed: Sequence[CacheSettings],
+        access: Access,
+        max_positions: int | None,
+    ) -> None:
+        self._engine, self._template, self._model = engine, template, model
+        self._allowed, self._access = allowed, access
+        self._max_positions = max_positions
+        self._metrics = Metrics(engine)
+        self._created = int(time.time())
+
+    def application(self) -> Starlette:
+        """Return the ASGI application."""
+        routes = [
+            ("/health", ["GET"], self._health),
+            ("/metrics", ["GET"], self._show_metrics),
+            ("/v1/models", ["GET"], self._models),
+            ("/v1/models/{name:path}", ["GET"], self._one_model),
+            ("/v1/chat/completions", ["POST"], self._chat),
+            ("/v1/completions", ["POST"], self._complete),
+            ("/slots", ["GET"], self._slots),
+            ("/slots/{slot}", ["POST"], self._slot),
+        ]
+        return Starlette(
+            routes=[
+                Route(path, self._guarded(path, handler), methods=methods)
+                for path, methods, handler in routes
+            ],
+            exception_handlers={HTTPException: self._http_error},
+        )
+
+    def _guarded(
+        self, path: str, handler: Callable[[Request, str], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            try:
+                self._require_host(request)
+                response = await handler(request, self._owner(request, path))
+            except ClientDisconnect:
+                response = Response(status_code=499)
+            except Exception as error:  # whatever it is, the client gets OpenAI's form of it
+                status, body = error_of(error)
+                if status == 500:
+                    _log.exception("a request failed")
+                response = JSONResponse(body, status, headers=_error_headers(status))
+            self._metrics.count(path, response.status_code)
+            return response
+
+        return handle
+
+    def _require_host(self, request: Request) -> None:
+        given = request.headers.get("host", "")
+        try:
+            name = urlsplit(f"//{given}").hostname
+        except ValueError:
+            name = None
+        if name not in self._access.hosts:
+            raise RequestError(
+                f"this server does not answer as {given[:100]!r}; start it with --allow-host to "
+                "let it",
+                status=403,
+            )
+
+    def _owner(self, request: Request, path: str) -> str:
+        """Return whose request it is. Raises RequestError for a key that is missing or unknown."""
+        owners = self._access.owners
+        if not owners or path == "/health":
+            return EVERYONE
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        given = hashlib.sha256(key.strip().encode("utf-8", "replace")).hexdigest()
+        if scheme.lower() != "bearer" or given not in owners:
+            raise RequestError(
+                "the API key is missing or wrong; send it as Authorization: Bearer KEY",
+                code="invalid_api_key",
+                status=401,
+            )
+        return owners[given]
+
+    async def _body(self, request: Request) -> bytes:
+        """Read the body. Raises RequestError for one that is too large, too slow or no JSON."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            # a page in the user's browser can post other types to us without asking
+            raise RequestError(
+                f"the content type must be application/json; found {kind[:80] or 'none'}",
+                status=415,
+            )
+        limit = self._access.max_body
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._access.body_s):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:
+                        raise RequestError(f"the body has more than {limit} bytes", status=413)
+        except TimeoutError:
+            raise RequestError(
+                f"the body did not arrive within {self._access.body_s:g} s", status=408
+            ) from None
+        return bytes(body)
+
+    # ---- replies
+
+    async def _chat(self, request: Request, owner: str) -> Response:
+        asked = parse(ChatRequest, await self._body(request))
+        self._require_model(asked.model)
+        ask = asked.ask(self._template, self._wanted(asked, request, owner))
+        answer = ChatAnswer(self._model)
+        if asked.stream:
+            return await self._stream(ask, answer, includes_usage=asked.includes_usage)
+        return await self._whole(request, ask, answer)
+
+    async def _complete(self, request: Request, owner: str) -> Response:
+        asked = parse(CompletionRequest, await self._body(request))
+        self._require_model(asked.model)
+        ask = asked.ask(self._template, self._wanted(asked, request, owner))
+        answer = CompletionAnswer(self._model)
+        if asked.stream:
+            return await self._stream(ask, answer, includes_usage=asked.includes_usage)
+        return await self._whole(request, ask, answer)
+
+    def _wanted(
+        self, asked: ChatRequest | CompletionRequest, request: Request, owner: str
+    ) -> Wanted:
+        named = [asked.agentkv.session, request.headers.get(SESSION_HEADER), asked.prompt_cache_key]
+        name = next((each for each in named if each), None)
+        if name is not None and len(name) > 256:
+            raise RequestError("the name of a session has at most 256 characters")
+        slot = None if asked.id_slot is None or asked.id_slot < 0 else asked.id_slot
+        return Wanted(owner, settings_of(asked, self._allowed), name, slot)
+
+    def _require_model(self, name: str | None) -> None:
+        if name not in (None, self._model):
+            raise RequestError(
+                f"there is no model {name[:100]!r} here; this server has {self._model!r}",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+
+    @contextlib.asynccontextmanager
+    async def _job(self, ask: Ask) -> AsyncIterator["asyncio.Queue[Event]"]:
+        """Submit a job, and cancel it if the block is left before it ends."""
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def send(event: Event) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        job = Job(ask, send, time.monotonic() + self._access.request_s)
+        self._engine.submit(job)
+        try:
+            yield events
+        finally:
+            job.is_cancelled = True
+
+    async def _whole(self, request: Request, ask: Ask, answer: Answer) -> Response:
+        async with self._job(ask) as events:
+            gone = asyncio.ensure_future(_until_gone(request))
+            try:
+                while True:
+                    coming = asyncio.ensure_future(events.get())
+                    await asyncio.wait({coming, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    if not coming.done():
+                        coming.cancel()
+                        raise ClientDisconnect
+                    match coming.result():
+                        case Wrote() as wrote:
+                            answer.chunk(wrote)
+                        case Finished() as finished:
+                            return JSONResponse(answer.whole(finished))
+                        case Failed(error):
+                            raise error
+            finally:
+                gone.cancel()
+
+    async def _stream(self, ask: Ask, answer: Answer, *, includes_usage: bool) -> Response:
+        """Answer with a stream, once the first event has come: until then errors have a status."""
+        stack = contextlib.AsyncExitStack()
+        events = await stack.enter_async_context(self._job(ask))
+        try:
+            first = await events.get()
+            if isinstance(first, Failed):
+                raise first.error
+        except BaseException:
+            await stack.aclose()
+            raise
+
+        async def body() -> AsyncIterator[bytes]:
+            async with stack:
+                if (chunk := answer.first_chunk()) is not None:
+                    yield as_event(chunk)
+                event: Event = first
+                while True:
+                    match event:
+                        case Wrote():
+                            if (chunk := answer.chunk(event)) is not None:
+                                yield as_event(chunk)
+                        case Finished():
+                            yield as_event(answer.last_chunk(event))
+                            if includes_usage:
+                                yield as_event(answer.usage_chunk(event))
+                            yield LAST_EVENT
+                            return
+                        case Failed():
+                            yield as_event(error_of(event.error)[1])
+                            return
+                    event = await events.get()
+
+        return StreamingResponse(
+            body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    # ---- everything else
+
+    async def _health(self, request: Request, owner: str) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _show_metrics(self, request: Request, owner: str) -> Response:
+        await self._in_engine(self._engine.count_sessions)
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+
+    async def _models(self, request: Request, owner: str) -> Response:
+        return JSONResponse({"object": "list", "data": [self._description]})
+
+    async def _one_model(self, request: Request, owner: str) -> Response:
+        self._require_model(request.path_params["name"])
+        return JSONResponse(self._description)
+
+    @property
+    def _description(self) -> Json:
+        return {
+            "id": self._model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "agentkv",
+            "max_model_len": self._max_positions,
+        }
+
+    async def _slots(self, request: Request, owner: str) -> Response:
+        sessions = self._engine.sessions
+        listed = await self._in_engine(lambda: [_described(s) for s in sessions.of(owner)])
+        return JSONResponse(listed)
+
+    async def _slot(self, request: Request, owner: str) -> Response:
+        try:
+            slot = int(request.path_params["slot"])
+        except ValueError:
+            raise RequestError("a slot is a number", param="slot") from None
+        if not 0 <= slot < 1_000_000:
+            raise RequestError("a slot is a number from 0 to 999999", param="slot")
+        sessions, action = self._engine.sessions, request.query_params.get("action", "")
+        if action not in ("save", "restore", "erase"):
+            raise RequestError("action is save, restore or erase", param="action")
+        name = ""
+        if action != "erase":
+            name = parse(_SlotBody, await self._body(request)).filename
+            if not name:
+                raise RequestError("filename is missing", param="filename")
+        began = time.monotonic()
+
+        def save() -> Json:
+            num_ids, num_bytes = sessions.save(sessions.at(owner, slot), name)
+            return {"filename": name, "n_saved": num_ids, "n_written": num_bytes}
+
+        def restore() -> Json:
+            session, num_bytes = sessions.restore(owner, slot, name)
+            num_ids = session.end.seen + len(session.end.unread)
+            return {"filename": name, "n_restored": num_ids, "n_read": num_bytes}
+
+        def erase() -> Json:
+            return {"n_erased": sessions.erase_slot(owner, slot)}
+
+        done = await self._in_engine({"save": save, "restore": restore, "erase": erase}[action])
+        if action != "erase":
+            done["timings"] = {f"{action}_ms": (time.monotonic() - began) * 1000}
+        return JSONResponse({"id_slot": slot, **done})
+
+    async def _in_engine(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self._engine.call(work))
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        """Answer for a path or method that there is none of."""
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path[:200]}"
+        message = f"there is no {what} here" if error.status_code == 404 else error.detail
+        known = RequestError(message, status=error.status_code, code="not_found")
+        self._metrics.count("other", error.status_code)
+        status, body = error_of(known)
+        return JSONResponse(body, status, headers=error.headers)
+
+
+def _described(session: Session) -> Json:
+    return {
+        "id": session.slot,
+        "is_processing": session.is_busy,
+        "session": session.name,
+        "policy": session.settings.policy,
+        "budget": session.settings.budget,
+        "n_tokens": session.end.seen + len(session.end.unread),
+        "in_memory": session.cache is not None,
+        "bytes": session.nbytes,
+        "snapshots": len(session.snapshots),
+    }
+
+
+async def _until_gone(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error_headers(status: int) -> dict[str, str]:
+    if status == 401:
+        return {"WWW-Authenticate": "Bearer"}
+    return {"Retry-After": "1"} if status in (429, 503) else {}

@@ -1,0 +1,221 @@
+"""Set the server up from settings, and serve until it is stopped."""
+
+import contextlib
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from agentkv.build import budget_for, cache_dtype_for, load_run_model, make_policy
+from agentkv.cache.budget import Bytes, parse_budget
+from agentkv.cache.cache import Cache
+from agentkv.config import PolicySettings, RunSettings
+from agentkv.dialog.messages import MessageTemplate
+from agentkv.files import require_folder
+from agentkv.models.load import end_ids_of
+from agentkv.policies.entries import PolicyError
+from agentkv.serve.app import Access, Server
+from agentkv.serve.engine import Engine, Limits
+from agentkv.serve.session import CacheSettings
+from agentkv.serve.sessions import Sessions
+
+KEYS = "AGENTKV_API_KEYS"
+"""Environment variable with API keys, separated by commas."""
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ServeError(ValueError):
+    """A server that cannot be started as it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Settings of a server beside the model and its policies."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    name: str | None = None
+    """Name of the model in requests; None: the last part of the model's own."""
+    memory: str | None = None
+    """Bytes of all sessions in memory, such as `4GiB`; None: a quarter of the machine's."""
+    folder: Path | None = None
+    """Where sessions are put on disk, to be found by the next server; None: a temporary folder."""
+    snapshots: int = 4
+    """Maximum number of snapshots of a session."""
+    limits: Limits = Limits()
+    request_s: float = 600.0
+    """Seconds in which a request must be answered."""
+    max_body: int = 16 * 2**20
+    """Bytes of a request."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which the server may be addressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedServer:
+    """A server that is ready to serve."""
+
+    server: Server
+    engine: Engine
+    model: str
+    """Name of the model in requests."""
+    policies: tuple[CacheSettings, ...]
+    """Settings of caches that requests may choose among."""
+
+
+def read_keys(file: Path | None) -> list[str]:
+    """Return the API keys of a file, one per line, and those of the environment.
+
+    Raises:
+        ServeError: others may read the file, or it has no key.
+    """
+    keys = [key.strip() for key in os.environ.get(KEYS, "").split(",")]
+    if file is not None:
+        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ServeError(f"others may read {file}; let only its owner: chmod 600 {file}")
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+        found = [line for line in lines if line and not line.startswith("#")]
+        if not found:
+            raise ServeError(f"{file} has no API key; write one per line")
+        keys += found
+    return [key for key in keys if key]
+
+
+def check(settings: ServeSettings, keys: list[str]) -> None:
+    """Check what can be checked before the model is loaded.
+
+    Raises:
+        ServeError: an address that others reach, without a key; or a port that is in use.
+        OutputPathError: a ValueError; the folder cannot be written to.
+    """
+    if settings.host not in _LOOPBACK and not keys:
+        raise ServeError(
+            f"others can reach {settings.host}, so requests need keys: give --api-keys FILE, or "
+            f"set {KEYS}"
+        )
+    if settings.folder is not None:
+        require_folder(settings.folder, "--store")
+    _bind(settings).close()
+
+
+@contextlib.contextmanager
+def prepare(run: RunSettings, settings: ServeSettings, keys: list[str]) -> Iterator[PreparedServer]:
+    """Load the model and start its engine, which stops when the block is left.
+
+    Args:
+        run: model, device, policies and budget; every policy is one that requests may choose.
+
+    Raises:
+        ValueError: no such model or policy, or a budget that a policy does not fit into.
+    """
+    local = load_run_model(run)
+    if local is None:
+        raise ServeError(f"--model {run.model} is a script; give nano, a folder or a hub id")
+    by_name = {policy.row_name: policy for policy in run.policies}
+    policies = tuple(_cache_settings(run, policy) for policy in run.policies)
+    dtype = cache_dtype_for(run, local)
+
+    def new_cache(wanted: CacheSettings) -> Cache:
+        if wanted.policy not in by_name:
+            raise PolicyError(
+                f"this server has no policy {wanted.policy!r}; it has {', '.join(by_name)}"
+            )
+        return Cache.for_model(
+            local.model,
+            policy=make_policy(by_name[wanted.policy]),
+            budget=wanted.budget,
+            prefill=run.prefill,
+            chunk=run.chunk,
+            dtype=dtype,
+        )
+
+    for each in policies:
+        new_cache(each)
+    name = settings.name or Path(run.model).name
+    with contextlib.ExitStack() as stack:
+        folder = settings.folder
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
+        sessions = Sessions(
+            local.model,
+            new_cache,
+            policies[0],
+            folder,
+            memory=memory_of(settings.memory),
+            max_snapshots=settings.snapshots,
+        )
+        template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
+        engine = Engine(local, template, sessions, settings.limits)
+        server = Server(
+            engine,
+            template,
+            name,
+            policies,
+            Access.with_keys(
+                keys,
+                hosts=(*_LOOPBACK, settings.host, *settings.hosts),
+                max_body=settings.max_body,
+                request_s=settings.request_s,
+            ),
+            local.max_positions,
+        )
+        engine.start()
+        stack.callback(engine.stop)
+        yield PreparedServer(server, engine, name, policies)
+
+
+def memory_of(given: str | None) -> int:
+    """Return the bytes of all sessions in memory.
+
+    Raises:
+        PolicyError: a ValueError; `given` is no number of bytes.
+    """
+    if given is None:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    parsed = parse_budget(given)
+    if not isinstance(parsed, Bytes) or not parsed.count:
+        raise PolicyError(f"--memory is a number of bytes such as 4GiB; found {given!r}")
+    return parsed.count
+
+
+def _cache_settings(run: RunSettings, policy: PolicySettings) -> CacheSettings:
+    return CacheSettings(policy.row_name, budget_for(run, make_policy(policy)))
+
+
+def serve(prepared: PreparedServer, settings: ServeSettings) -> None:
+    """Answer requests until the process is told to stop; replies in progress end first."""
+    config = uvicorn.Config(
+        prepared.server.application(),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    with _bind(settings) as listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _bind(settings: ServeSettings) -> socket.socket:
+    """Return a socket that listens. Raises ServeError if it cannot."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # asyncio would wait for acknowledgements of small pieces otherwise
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        made.bind((settings.host, settings.port))
+        made.listen(128)
+    except OSError as error:
+        made.close()
+        raise ServeError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; give another "
+            "--port"
+        ) from None
+    return made

@@ -1,0 +1,181 @@
+"""One session of the server: a stream of ids, the cache that reads it, and places to return to."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentkv.cache.cache import Cache
+from agentkv.cache.checkpoint.snapshot import Snapshot
+from agentkv.dialog.messages import Chat, Message
+from agentkv.models.turn import common_start
+
+History = tuple[str, ...] | str
+"""What a stream holds, in the form in which requests are compared with it: a digest of the
+functions and one of each message, or the text of raw prompts and replies."""
+
+
+def chat_history(chat: Chat) -> tuple[str, ...]:
+    """Return the history that a chat asks for."""
+    first = digest({"tools": list(chat.tools), "effort": chat.effort})
+    return (first, *(message_digest(message) for message in chat.messages))
+
+
+def message_digest(message: Message) -> str:
+    """Return a digest of what a message says.
+
+    Thoughts, the white space around a reply and the ids of its calls do not count, because hosts
+    drop or change them; the arguments of calls count as values.
+    """
+    content = message.get("content") or ""
+    is_reply = message["role"] == "assistant"
+    calls = [
+        [call["function"]["name"], _value(call["function"].get("arguments"))]
+        for call in message.get("tool_calls") or ()
+    ]
+    said = [message["role"], content.strip() if is_reply else content, calls]
+    return digest([*said, message.get("tool_call_id"), message.get("name")])
+
+
+def digest(value: Any) -> str:
+    """Return a digest of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _value(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a stream where another message may follow."""
+
+    length: int
+    """Items of the history before it."""
+    seen: int = 0
+    """Ids that the cache has read at this place."""
+    num_read: int = 0
+    """Messages before it if the last one is a reply that the model wrote; else 0."""
+    unread: tuple[int, ...] = ()
+    """Ids before it that the cache has not read at this place."""
+    snapshot: Snapshot | None = field(default=None, repr=False)
+    """State of the cache at this place; None where the cache itself is there."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot."""
+        return 0 if self.snapshot is None else self.snapshot.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Settings of a session's cache."""
+
+    policy: str
+    budget: int | str | None
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A conversation with one client, whose cache is in memory or on disk."""
+
+    owner: str
+    """Whose session it is: no other owner's requests find it."""
+    name: str
+    """Name that the client gave, or one made up."""
+    slot: int
+    """Number among its owner's sessions."""
+    settings: CacheSettings
+    cache: Cache | None = field(default=None, repr=False)
+    """None while it is on disk, and before the first request."""
+    history: History = ()
+    """What the stream holds."""
+    end: Place = Place(0)
+    """The end of the stream."""
+    snapshots: list[Place] = field(default_factory=list)
+    """Earlier places, in order."""
+    is_busy: bool = False
+    """True while a request is answered."""
+    is_stored: bool = False
+    """True if it has files, which hold its state or an earlier one."""
+    is_unnamed: bool = True
+    """True if its name was made up, so that requests find it by what they say."""
+    used_at: float = field(default_factory=time.monotonic)
+    """Time of the latest use (`time.monotonic()`)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, snapshots included."""
+        return self.cache_nbytes + sum(place.nbytes for place in self.snapshots)
+
+    @property
+    def cache_nbytes(self) -> int:
+        """Bytes of the cache, its cold tier included."""
+        cache = self.cache
+        return 0 if cache is None else cache.nbytes + cache.cold_nbytes + cache.index_nbytes
+
+    def nearest(self, history: History) -> Place | None:
+        """Return the place from which `history` needs the least reading.
+
+        None if it shares no place with this session, or asks for something else.
+        """
+        if type(history) is not type(self.history):
+            return None
+        shared = common_start(self.history, history)
+        places = [self.end, *reversed(self.snapshots)]
+        fitting = [place for place in places if 0 < place.length <= shared]
+        return max(fitting, key=lambda place: place.length, default=None)
+
+    def return_to(self, place: Place) -> None:
+        """Put the cache into its state at `place`, and forget all that came after it."""
+        if place.snapshot is None:
+            return
+        assert self.cache is not None
+        self.cache.restore(place.snapshot)
+        self.snapshots = [each for each in self.snapshots if each.length <= place.length]
+        self.history, self.end = self.history[: place.length], place
+
+    def note(self, place: Place, *, limit: int) -> None:
+        """Keep a snapshot of the cache at `place`, of at most `limit` ones.
+
+        The first and the latest stay; of the others, the one leaves that is nearest to its
+        neighbors (our choice: what remains is spread over the stream).
+        """
+        if limit < 1:
+            return
+        assert self.cache is not None
+        taken = replace(place, snapshot=self.cache.snapshot())
+        self.snapshots = [each for each in self.snapshots if each.length != place.length] + [taken]
+        while len(self.snapshots) > limit:
+            if len(self.snapshots) < 3:
+                del self.snapshots[0]
+                continue
+            seen = [each.seen for each in self.snapshots]
+            del self.snapshots[
+                min(range(1, len(seen) - 1), key=lambda i: seen[i + 1] - seen[i - 1])
+            ]
+
+    def forget(self) -> None:
+        """Empty the session."""
+        self.cache, self.history, self.end, self.snapshots = None, (), Place(0), []
+
+
+def usage(cache: Cache) -> Mapping[str, Any]:
+    """Return what a cache holds, for `usage` in answers.
+
+    Entries are those of one KV head, on average over the layers.
+    """
+    stores = [layer.storage for layer in cache.cache_layers if layer.is_filled]
+    kept = [store.num_entries(0) / store.layout.segments_per_sequence for store in stores]
+    return {
+        "entries_kept": round(sum(kept) / len(kept)) if kept else 0,
+        "live_bytes": cache.nbytes,
+        "peak_bytes": cache.peak_nbytes,
+        "cold_bytes": cache.cold_nbytes,
+    }
