@@ -335,7 +335,7 @@ def serve(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv.serve.command import ServeSettings, check, prepare, read_keys
+        from agentkv.serve.command import ServeSettings, check, load, prepare, read_keys
         from agentkv.serve.command import serve as run_server
         from agentkv.serve.engine import Limits
 
@@ -360,7 +360,7 @@ def serve(
         )
         keys = read_keys(api_keys)
         check(settings, keys)
-        with prepare(run_settings, settings, keys) as prepared:
+        with prepare(load(run_settings), run_settings, settings, keys) as prepared:
             chosen = ", ".join(
                 each.policy if each.budget is None else f"{each.policy} ({each.budget})"
                 for each in prepared.policies

@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from agentkv.config import PolicySettings, RunSettings
 from agentkv.dialog.messages import MessageTemplate
 from agentkv.files import require_folder
 from agentkv.models.load import end_ids_of
+from agentkv.models.local import LocalModel
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.app import Access, Server
 from agentkv.serve.engine import Engine, Limits
@@ -86,7 +87,7 @@ def read_keys(file: Path | None) -> list[str]:
     return [key for key in keys if key]
 
 
-def check(settings: ServeSettings, keys: list[str]) -> None:
+def check(settings: ServeSettings, keys: Sequence[str]) -> None:
     """Check what can be checked before the model is loaded.
 
     Raises:
@@ -100,22 +101,33 @@ def check(settings: ServeSettings, keys: list[str]) -> None:
         )
     if settings.folder is not None:
         require_folder(settings.folder, "--store")
-    _bind(settings).close()
+    listen(settings).close()
 
 
-@contextlib.contextmanager
-def prepare(run: RunSettings, settings: ServeSettings, keys: list[str]) -> Iterator[PreparedServer]:
-    """Load the model and start its engine, which stops when the block is left.
-
-    Args:
-        run: model, device, policies and budget; every policy is one that requests may choose.
+def load(run: RunSettings) -> LocalModel:
+    """Load the model of a server.
 
     Raises:
-        ValueError: no such model or policy, or a budget that a policy does not fit into.
+        ValueError: no such model, or a script.
     """
     local = load_run_model(run)
     if local is None:
         raise ServeError(f"--model {run.model} is a script; give nano, a folder or a hub id")
+    return local
+
+
+@contextlib.contextmanager
+def prepare(
+    local: LocalModel, run: RunSettings, settings: ServeSettings, keys: Sequence[str] = ()
+) -> Iterator[PreparedServer]:
+    """Start the engine of a model, which stops when the block is left.
+
+    Args:
+        run: policies, budget and chunk; every policy is one that requests may choose.
+
+    Raises:
+        ValueError: no such policy, or a budget that a policy does not fit into.
+    """
     by_name = {policy.row_name: policy for policy in run.policies}
     policies = tuple(_cache_settings(run, policy) for policy in run.policies)
     dtype = cache_dtype_for(run, local)
@@ -198,11 +210,11 @@ def serve(prepared: PreparedServer, settings: ServeSettings) -> None:
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    with _bind(settings) as listening:
+    with listen(settings) as listening:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _bind(settings: ServeSettings) -> socket.socket:
+def listen(settings: ServeSettings) -> socket.socket:
     """Return a socket that listens. Raises ServeError if it cannot."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
