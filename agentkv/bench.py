@@ -95,6 +95,57 @@ _QUICK_NEEDLE_SIZES = _NeedleSizes("1024,4096", "0,50,100", 4)
 
 
 @bench.command()
+def serve(
+    policies: Policies = "full,int8,window-int8,lookback-int8",
+    model: Model = "nano",
+    budget: options.Budget = "1024",
+    chunk: options.Chunk = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of the conversation.")] = 40,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a message.")] = 256,
+    reply: Annotated[int, typer.Option(min=1, help="Maximum tokens of a reply.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Conversations with each contender.")] = 3,
+    threads: Threads = None,
+    world_seed: options.World = 75,
+    text: TextFile = None,
+    out: OutFile = None,
+    fresh: Overwrite = False,
+    device: options.Device = "auto",
+    browser_path: options.Browser = None,
+) -> None:
+    """Measure the server over the turns of a conversation: time to the first token and bytes of the
+    cache, against the same model with a prompt that is read again in each turn.
+    """
+    with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.bench.serve.measure import Bench, run_bench
+
+        given = {
+            "model": model,
+            "policies": tuple(options.split("--policies", policies)),
+            "budget": options.read_budget(budget),
+            "chunk": chunk,
+            "world_seed": world_seed,
+            "device": device,
+            "browser_path": browser_path,
+        }
+        run_bench(
+            Bench(
+                settings=read_settings(**options.without_none(given)),
+                num_turns=turns,
+                num_new=tokens,
+                num_reply=reply,
+                num_rounds=rounds,
+                threads=threads,
+                text=text,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or options.bench_out("serve", world_seed, model),
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+@bench.command()
 def states(
     policies: Policies = "full,window,snapkv,arkv,fp8,conf-kv-int8",
     model: Model = "nano",

@@ -52,7 +52,7 @@ FLOORS = {
         "agent",
         "async_session build",
         "plan",
-        "bench listing",
+        "bench listing serve",
         "cli",
         "__main__",
     ),

@@ -102,14 +102,18 @@ class MessageTemplate:
         self._guarded = re.compile(f"\ue000{nonce}:(\\d+)\ue001")
         self._guard = f"\ue000{nonce}:{{}}\ue001"
         user = {"role": "user", "content": "text"}
-        self._merges_system = not self._shows([{"role": "system", "content": self._mark}, user])
+        reply = {"role": "assistant", "content": self._mark}
+        system = {"role": "system", "content": "probe of system"}
+        # some templates have no system message, and some move it to the latest user message
+        talk = self._try([system, user, reply, user]) or ""
+        self._merges_system = "probe of system" not in talk.partition(self._mark)[0]
         self._has_developer = self._shows([{"role": "developer", "content": self._mark}, user])
         self._knows_tools = "probe_of_tools" in (self._try([user], [_PROBE_TOOL]) or "")
         called = {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]}
-        result = {"role": "tool", "content": "text", "tool_call_id": "probe0000"}
-        shown = self._try([user, called, result], [_PROBE_TOOL])
-        self._knows_calls = self._knows_tools and "probe_of_tools" in (shown or "")
-        self.calls: CallFormat = find_format(shown or "")
+        result = {"role": "tool", "content": self._mark, "tool_call_id": "probe0000"}
+        shown = self._try([user, called, result], [_PROBE_TOOL]) or ""
+        self._knows_calls = self._knows_tools and self._mark in shown
+        self.calls: CallFormat = find_format(shown)
         """The form in which the model calls functions."""
         self._is_harmony = {"<|channel|>", "<|message|>"} <= self._vocabulary.keys() and (
             "<|channel|>" in self._template
@@ -117,7 +121,6 @@ class MessageTemplate:
         pairs = [("<think>", "</think>"), ("<seed:think>", "</seed:think>")]
         named = [pair for pair in pairs if pair[0] in self._vocabulary or pair[0] in self._template]
         self._thoughts = named
-        reply = {"role": "assistant", "content": self._mark}
         after = (self._try([user, reply, user]) or "").rpartition(self._mark)[2]
         control = self._tokenizer.control_ids
         closing = [id for id in self._tokenizer.encode_trusted(after)[:1] if id in control]

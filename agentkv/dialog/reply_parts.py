@@ -38,12 +38,14 @@ class ReplyParts:
         self._format, self._thoughts, self._is_harmony = format, thoughts, is_harmony
         self._kind: Kind = "reasoning" if in_thought else "content"
         self._rest = ""
-        """Text that may be the beginning of a delimiter, or the inside of a call."""
+        """Text that may be the beginning of a delimiter, or the inside of a call or a header."""
         self._is_call = False
         self._is_header = is_harmony
         """True between messages of gpt-oss, where the text is no part of a message."""
         self._has_text = False
         """True once text was returned."""
+        self._has_passed = False
+        """True after the first delimiter."""
         self._strips = in_thought
         """True after a delimiter: the line breaks that follow it are no text."""
 
@@ -62,7 +64,7 @@ class ReplyParts:
             found += self._text(self._rest[:start])
             inside, self._rest = self._rest[:start], self._rest[start + len(mark) :]
             found += self._pass(mark, inside)
-        if not self._is_call:
+        if not self._is_call and not self._is_header:
             held = max((overlap(self._rest, mark) for mark in self._marks()), default=0)
             cut = len(self._rest) - held
             found += self._text(self._rest[:cut])
@@ -74,11 +76,13 @@ class ReplyParts:
         rest, self._rest = self._rest, ""
         if self._is_call or self._holds_whole_reply_of(rest):
             assert self._format is not None
-            calls = self._format.parse(rest.removeprefix("<|python_tag|>"))
+            calls = self._format.parse(rest.strip().removeprefix(_PYTHON_TAG))
             if calls is not None:
                 return list(calls)
             rest = (self._format.begin if self._is_call else "") + rest
             self._is_call = False
+        if self._is_header and not self._has_passed:
+            self._is_header = False  # a reply without any header is text
         return self._text(rest)
 
     @property
@@ -89,7 +93,8 @@ class ReplyParts:
         """True if the reply may be a call without delimiters, which only its end can tell."""
         if self._format != LLAMA or self._has_text or self._kind == "reasoning":
             return False
-        return text.lstrip().startswith(("{", "<|python_tag|>"))
+        text = text.lstrip()
+        return text.startswith(("{", _PYTHON_TAG)) or _PYTHON_TAG.startswith(text)
 
     def _marks(self) -> list[str]:
         """Return the delimiters that may come next."""
@@ -110,7 +115,7 @@ class ReplyParts:
 
     def _pass(self, mark: str, inside: str) -> list[Part | Call]:
         """Move past a delimiter; `inside` is the text before it."""
-        self._strips = True
+        self._strips = self._has_passed = True
         if self._is_call:
             assert self._format is not None
             self._is_call, self._is_header = False, self._is_harmony
@@ -147,6 +152,8 @@ class ReplyParts:
         return [Part(self._kind, text)]
 
 
+_PYTHON_TAG = "<|python_tag|>"
+"""May precede a call of Llama's."""
 _TO_FUNCTIONS = " to=functions."
 """Another place of the function's name, in the header before the channel."""
 

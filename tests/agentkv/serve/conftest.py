@@ -1,6 +1,7 @@
 """Servers of tiny random chat models, in a thread, with the real client of OpenAI."""
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,3 +143,8 @@ def serving(
         finally:
             server.should_exit = True
             thread.join()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,1 @@
+"""`agentkv bench serve`: conversations with the server, and with a prompt that is read again."""

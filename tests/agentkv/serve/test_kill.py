@@ -1,0 +1,132 @@
+"""A server that is killed in the middle of its work, and the next one on the same folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from agentkv.models.local import LocalModel
+from tests.agentkv.serve.conftest import CHATML, free_port
+
+WORDS = "Add to cart, search the page, click a link or a button. " * 6
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, chat_model: Callable[[str], LocalModel]
+) -> Path:
+    """A folder with a tiny chat model."""
+    folder = tmp_path_factory.mktemp("model")
+    local = chat_model(CHATML)
+    local.model.save_pretrained(folder)
+    local.source_tokenizer.save_pretrained(folder)
+    return folder
+
+
+@contextmanager
+def running(folder: Path, store: Path) -> Iterator[tuple[openai.OpenAI, "subprocess.Popen[bytes]"]]:
+    """Run `agentkv serve` in a process of its own."""
+    port = free_port()
+    command = [sys.executable, "-m", "agentkv", "serve", "--model", str(folder), "--name", "tiny"]
+    command += ["--port", str(port), "--store", str(store), "--policies", "window"]
+    command += ["--budget", "96", "--chunk", "32", "--device", "cpu", "--memory", "400KiB"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    client = openai.OpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1",
+        api_key="none",
+        max_retries=0,
+        timeout=60,
+        http_client=openai.DefaultHttpxClient(trust_env=False),
+    )
+    try:
+        for _ in range(600):
+            assert process.poll() is None, process.stderr and process.stderr.read().decode()
+            try:
+                client.models.list()
+                break
+            except openai.APIConnectionError:
+                time.sleep(0.1)
+        yield client, process
+    finally:
+        client.close()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(60)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def ask(client: openai.OpenAI, messages: list[Any], **options: Any) -> Any:
+    options = {"temperature": 0, "max_tokens": 5, **options}
+    return client.chat.completions.create(model="tiny", messages=messages, **options)
+
+
+def test_saved_sessions_outlive_a_killed_server_and_none_is_mixed_up(
+    folder: Path, tmp_path: Path
+) -> None:
+    names = [f"guest {i}" for i in range(6)]
+    talks: dict[str, list[Any]] = {}
+    expected: dict[str, str] = {}
+    with running(folder, tmp_path / "alone") as (client, _):
+        for name in names:
+            talks[name] = [{"role": "user", "content": f"{name}: {WORDS}"}]
+            answer = ask(client, talks[name], prompt_cache_key=name)
+            talks[name].append({"role": "assistant", "content": answer.choices[0].message.content})
+            talks[name].append({"role": "user", "content": f"{name} goes on"})
+            expected[name] = (
+                ask(client, talks[name], prompt_cache_key=name).choices[0].message.content
+            )
+    store = tmp_path / "store"
+    with running(folder, store) as (client, process):
+        for slot, name in enumerate(names):
+            ask(client, talks[name][:1], prompt_cache_key=name)
+            client.post(
+                f"../slots/{slot}?action=save", body={"filename": f"s{slot}"}, cast_to=object
+            )
+        stream = client.chat.completions.create(
+            model="tiny",
+            messages=talks[names[0]],
+            prompt_cache_key=names[0],
+            max_tokens=4000,
+            temperature=1,
+            stream=True,
+        )
+        next(iter(stream))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+        stream.close()
+    with running(folder, store) as (client, _):
+        slots = client.get("../slots", cast_to=list[Any])
+        for number, name in enumerate(names):
+            free = 100 + number
+            restored: Any = client.post(
+                f"../slots/{free}?action=restore", body={"filename": f"s{number}"}, cast_to=dict
+            )
+            answer = ask(client, talks[name], extra_body={"id_slot": free})
+            assert answer.usage.prompt_tokens_details.cached_tokens >= restored["n_restored"] - 1
+            assert answer.choices[0].message.content == expected[name]
+        assert all(slot["session"] in names for slot in slots)
+        for slot in slots:  # those that had gone to disk before the kill
+            answer = ask(client, talks[slot["session"]], prompt_cache_key=slot["session"])
+            assert answer.choices[0].message.content == expected[slot["session"]]
+
+
+def test_an_interrupted_server_keeps_its_sessions(folder: Path, tmp_path: Path) -> None:
+    messages: list[Any] = [{"role": "user", "content": WORDS}]
+    with running(folder, tmp_path) as (client, process):
+        answer = ask(client, messages, prompt_cache_key="mine")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130)
+    messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+    messages.append({"role": "user", "content": "more"})
+    with running(folder, tmp_path) as (client, _):
+        again = ask(client, messages, prompt_cache_key="mine")
+        assert again.usage.prompt_tokens_details.cached_tokens > 60

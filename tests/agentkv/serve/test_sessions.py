@@ -1,0 +1,266 @@
+"""Sessions are found, branch, return to earlier states, and live on disk."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from agentkv.models.local import LocalModel
+from tests.agentkv.serve.conftest import CHATML, Served, serving
+
+Say = Callable[..., Any]
+WORDS = "Add to cart, search the page, click a link or a button. " * 6
+
+
+@pytest.fixture(scope="module")
+def local(chat_model: Callable[[str], LocalModel]) -> LocalModel:
+    return chat_model(CHATML)
+
+
+@pytest.fixture
+def served(local: LocalModel) -> Iterator[Served]:
+    with serving(local, policies=("window", "full"), keys=("ann", "bob")) as served:
+        yield served
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def system(text: str) -> dict[str, str]:
+    return {"role": "system", "content": text}
+
+
+def ask(served: Served, messages: list[Any], key: str = "ann", **options: Any) -> Any:
+    """Ask for a short reply, greedily, and wait until the session rests."""
+    options = {"temperature": 0, "max_tokens": 5, **options}
+    with served.client(key) as client:
+        answer = client.chat.completions.create(model="tiny", messages=messages, **options)
+    served.idle()
+    return answer
+
+
+def cached(answer: Any) -> int:
+    return int(answer.usage.prompt_tokens_details.cached_tokens)
+
+
+def session_of(answer: Any) -> str:
+    return str(answer.usage.agentkv["session"])
+
+
+def with_reply(messages: list[Any], answer: Any) -> list[Any]:
+    return [*messages, {"role": "assistant", "content": answer.choices[0].message.content}]
+
+
+def test_a_conversation_is_found_by_what_it_said(served: Served) -> None:
+    one, other = [user("one " + WORDS)], [user("other " + WORDS)]
+    first, second = ask(served, one), ask(served, other)
+    assert session_of(first) != session_of(second) and cached(first) == cached(second) == 0
+    again = ask(served, [*with_reply(one, first), user("more")])
+    assert session_of(again) == session_of(first)
+    assert cached(again) >= first.usage.prompt_tokens
+
+
+def test_a_named_session_is_found_by_its_key_its_header_or_its_slot(served: Served) -> None:
+    messages = [user(WORDS)]
+    first = ask(served, messages, prompt_cache_key="mine")
+    assert session_of(first) == "mine"
+    messages = [*with_reply(messages, first), user("more")]
+    second = ask(served, messages, extra_headers={"X-AgentKV-Session": "mine"})
+    messages = [*with_reply(messages, second), user("more")]
+    third = ask(served, messages, extra_body={"id_slot": first.usage.agentkv["slot"]})
+    assert session_of(second) == session_of(third) == "mine"
+    assert cached(third) > cached(second) > cached(first) == 0
+
+
+def test_an_unnamed_request_never_moves_a_named_session(served: Served) -> None:
+    messages = [user(WORDS)]
+    named = ask(served, messages, prompt_cache_key="mine")
+    more = [*with_reply(messages, named), user("more")]
+    unnamed = ask(served, more)
+    assert session_of(unnamed) != "mine"
+    assert ask(served, more, prompt_cache_key="mine").usage.prompt_tokens == (
+        unnamed.usage.prompt_tokens
+    )
+
+
+def test_an_edited_turn_goes_back_to_the_reply_before_it(served: Served) -> None:
+    messages = [user(WORDS)]
+    first = ask(served, messages)
+    before = with_reply(messages, first)
+    tried = ask(served, [*before, user("left")])
+    edited = ask(served, [*before, user("right")])
+    alone = ask(served, [*before, user("right")], key="bob")
+    assert session_of(tried) == session_of(edited) == session_of(first)
+    assert cached(edited) == cached(tried) > 0
+    assert edited.choices[0].message.content == alone.choices[0].message.content
+    assert cached(alone) == 0
+
+
+def test_the_same_request_again_reads_no_more_than_its_last_message(served: Served) -> None:
+    messages = [user(WORDS)]
+    more = [*with_reply(messages, ask(served, messages)), user("and?")]
+    one, two = ask(served, more), ask(served, more)
+    assert cached(one) == cached(two) > 0
+    assert one.choices[0].message.content == two.choices[0].message.content
+
+
+def test_sessions_with_equal_instructions_begin_with_them_read(served: Served) -> None:
+    first = ask(served, [system(WORDS), user("one")], prompt_cache_key="one")
+    other = ask(served, [system(WORDS), user("other")], prompt_cache_key="other")
+    alone = ask(served, [system(WORDS), user("other")], key="bob")
+    assert cached(first) == 0 and cached(other) > 60 and session_of(other) == "other"
+    assert other.choices[0].message.content == alone.choices[0].message.content
+    again = ask(served, [system(WORDS), user("one")], prompt_cache_key="one")
+    assert again.choices[0].message.content == first.choices[0].message.content
+
+
+def test_a_compacted_conversation_keeps_its_instructions(served: Served) -> None:
+    messages = [system(WORDS), user("begin " + WORDS)]
+    for turn in range(4):
+        answer = ask(served, messages, prompt_cache_key="mine")
+        messages = [*with_reply(messages, answer), user(f"turn {turn} {WORDS}")]
+    compacted = [messages[0], user("a summary of all that"), *messages[-1:]]
+    answer = ask(served, compacted, prompt_cache_key="mine")
+    alone = ask(served, compacted, key="bob")
+    assert cached(answer) > 60 and cached(alone) == 0
+    assert answer.choices[0].message.content == alone.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"prompt_cache_key": "mine"}, {"extra_headers": {"X-AgentKV-Session": "mine"}}],
+    ids=["by what was said", "by key", "by header"],
+)
+def test_a_key_never_finds_the_session_of_another(served: Served, options: Any) -> None:
+    messages = [system(WORDS), user(WORDS)]
+    first = ask(served, messages, prompt_cache_key="mine")
+    ask(served, messages)
+    more = [*with_reply(messages, first), user("more")]
+    assert cached(ask(served, more, key="bob", **options)) == 0
+    assert cached(ask(served, more, prompt_cache_key="mine")) > 60
+
+
+def test_a_key_never_reaches_the_slot_or_the_file_of_another(served: Served) -> None:
+    messages = [user(WORDS)]
+    ask(served, messages)
+    saved = {"filename": "kept.bin"}
+    with served.client("ann") as ann, served.client("bob") as bob:
+        ann.post("../slots/0?action=save", body=saved, cast_to=object)
+        assert bob.get("../slots", cast_to=list[Any]) == []
+        for action in ("save", "restore", "erase"):
+            with pytest.raises(openai.NotFoundError):
+                bob.post(f"../slots/0?action={action}", body=saved, cast_to=object)
+        with pytest.raises(openai.NotFoundError, match="no slot 0"):
+            ask(served, messages, key="bob", extra_body={"id_slot": 0})
+        assert len(ann.get("../slots", cast_to=list[Any])) == 1
+
+
+def test_another_policy_needs_another_session(served: Served) -> None:
+    messages = [user(WORDS)]
+    first = ask(served, messages, prompt_cache_key="mine")
+    full = {"agentkv": {"policy": "full"}}
+    with pytest.raises(openai.ConflictError, match="policy window"):
+        ask(served, messages, prompt_cache_key="mine", extra_body=full)
+    other = ask(served, messages, prompt_cache_key="all", extra_body=full)
+    assert other.usage.agentkv["entries_kept"] > first.usage.agentkv["entries_kept"]
+    with pytest.raises(openai.BadRequestError, match="no policy h2o"):
+        ask(served, messages, extra_body={"agentkv": {"policy": "h2o"}})
+
+
+def test_slots_are_saved_restored_and_erased(served: Served) -> None:
+    messages = [user(WORDS)]
+    first = ask(served, messages)
+    more = [*with_reply(messages, first), user("more")]
+    with served.client("ann") as client:
+
+        def act(action: str, slot: int = 0, name: str = "kept.bin") -> Any:
+            path = f"../slots/{slot}?action={action}"
+            return client.post(path, body={"filename": name}, cast_to=dict[str, Any])
+
+        saved = act("save")
+        assert saved["id_slot"] == 0 and saved["n_saved"] > 60 and saved["n_written"] > 1000
+        expected = ask(served, more)
+        assert act("erase")["n_erased"] > saved["n_saved"]
+        assert client.get("../slots", cast_to=list[Any]) == []
+        restored = act("restore", slot=3)
+        assert restored["n_restored"] == saved["n_saved"]
+        assert restored["n_read"] == saved["n_written"]
+        with pytest.raises(openai.NotFoundError, match="no session was saved as 'other'"):
+            act("restore", name="other")
+        with pytest.raises(openai.NotFoundError, match="no slot 9"):
+            act("save", slot=9)
+    again = ask(served, more)
+    assert again.usage.agentkv["slot"] == 3
+    assert cached(again) == cached(expected) > 60
+    assert again.choices[0].message.content == expected.choices[0].message.content
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "..", ".hidden", "", "x" * 200])
+def test_a_session_is_saved_under_a_plain_name_only(
+    local: LocalModel, tmp_path: Path, name: str
+) -> None:
+    with serving(local, folder=tmp_path / "store") as served:
+        ask(served, [user("hello")])
+        with served.client() as client:
+            for action in ("save", "restore"):
+                with pytest.raises(openai.APIStatusError, match="name"):
+                    client.post(
+                        f"../slots/0?action={action}", body={"filename": name}, cast_to=object
+                    )
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_sessions_on_disk_are_found_by_the_next_server(local: LocalModel, tmp_path: Path) -> None:
+    messages = [user(WORDS)]
+    with serving(local, keys=("ann", "bob"), folder=tmp_path) as served:
+        first = ask(served, messages)
+        named = ask(served, messages, key="bob", prompt_cache_key="mine")
+    more = [*with_reply(messages, first), user("more")]
+    with serving(local, keys=("bob", "ann"), folder=tmp_path) as served:
+        again = ask(served, more)
+        assert session_of(again) == session_of(first) and cached(again) > 60
+        bobs = ask(served, more, key="bob", prompt_cache_key="mine")
+        assert session_of(bobs) == session_of(named) == "mine" and cached(bobs) > 60
+        assert again.choices[0].message.content == bobs.choices[0].message.content
+
+
+def test_a_damaged_session_is_read_again(local: LocalModel, tmp_path: Path) -> None:
+    messages = [user(WORDS)]
+    with serving(local, folder=tmp_path) as served:
+        first = ask(served, messages)
+    for file in tmp_path.glob("sessions/*/cache-*"):
+        file.write_bytes(file.read_bytes()[:-20])
+    with serving(local, folder=tmp_path) as served:
+        more = ask(served, [*with_reply(messages, first), user("more")])
+        assert cached(more) == 0 and more.usage.prompt_tokens > 60
+
+
+def test_files_of_sessions_are_their_owners_alone_and_hold_no_key(
+    local: LocalModel, tmp_path: Path
+) -> None:
+    with serving(local, keys=("secret-of-ann",), folder=tmp_path) as served:
+        ask(served, [user(WORDS)], key="secret-of-ann")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 2
+    for path in files:
+        assert path.stat().st_mode & 0o77 == 0
+        assert b"secret-of-ann" not in path.read_bytes()
+
+
+def test_raw_prompts_go_on_where_their_text_does(served: Served) -> None:
+    with served.client("ann") as client:
+
+        def complete(prompt: str) -> Any:
+            answer = client.completions.create(
+                model="tiny", prompt=prompt, temperature=0, max_tokens=5
+            )
+            served.idle()
+            return answer
+
+        first = complete(WORDS)
+        more = complete(WORDS + first.choices[0].text + " and more")
+        assert cached(more) >= first.usage.prompt_tokens
+        assert cached(complete("something else")) == 0
