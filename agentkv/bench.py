@@ -96,7 +96,7 @@ _QUICK_NEEDLE_SIZES = _NeedleSizes("1024,4096", "0,50,100", 4)
 
 @bench.command()
 def serve(
-    policies: Policies = "full,int8,window-int8,lookback-int8",
+    policies: Policies = "full,int8,streaming-int8,lookback-int8",
     model: Model = "nano",
     budget: options.Budget = "1024",
     chunk: options.Chunk = None,

@@ -214,8 +214,7 @@ def test_a_thousand_malformed_requests_crash_nothing_and_leave_no_memory(served:
     for _ in range(2):
         malformed()
         served.idle()
-        sessions = served.engine.sessions
-        served.engine.call(lambda: [sessions.erase(each) for each in list(sessions)]).result()
+        served.engine.call(lambda: erase_all(served)).result()
         gc.collect()
         sizes.append(process.memory_info().rss)
     assert num_refused > 500
@@ -223,6 +222,11 @@ def test_a_thousand_malformed_requests_crash_nothing_and_leave_no_memory(served:
     assert send(served, GOOD)[0] == 200
     served.idle()
     assert served.engine.num_running == served.engine.num_waiting == 0
+
+
+def erase_all(served: Served) -> None:
+    for session in list(served.engine.sessions):
+        served.engine.sessions.erase(session)
 
 
 def _sent(served: Served, body: bytes, path: str) -> tuple[int, Any]:

@@ -140,7 +140,8 @@ class Served:
             response = connection.getresponse()
             if response.status != 200:
                 raise BenchError(f"the server refused a turn: {response.read(500).decode()}")
-            first_token_s, said, usage = 0.0, "", {}
+            first_token_s, said = 0.0, ""
+            usage: dict[str, Any] = {}
             for line in response:
                 if not line.startswith(b"data: {"):
                     continue
