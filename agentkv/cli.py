@@ -372,6 +372,32 @@ def serve(
 
 
 @cli.command()
+def mcp(
+    hosts: Annotated[
+        str,
+        typer.Option(
+            help="The only hosts that pages may reach, separated by commas: shop.example, "
+            "127.0.0.1:8080."
+        ),
+    ],
+    tokens: Annotated[
+        int, typer.Option(min=64, help="Maximum tokens of a page, estimated by its bytes.")
+    ] = 4000,
+    ocr: options.Ocr = True,
+    browser_path: options.Browser = None,
+) -> None:
+    """Serve web pages as tools over the Model Context Protocol, on standard input and output."""
+    with options.for_people():
+        from agentkv.adapters.mcp_server import mcp_server
+
+        executable = None if browser_path is None else str(browser_path)
+        server = mcp_server(
+            options.read_hosts("--hosts", hosts), tokens=tokens, ocr=ocr, executable=executable
+        )
+        server.run("stdio")
+
+
+@cli.command()
 def calibrate(
     folders: Annotated[
         list[Path] | None,

@@ -276,7 +276,7 @@ class _EpisodeLoop:
 
     def _record(self, turn: _Turn, action: Action | None, error: str, seconds: float) -> None:
         page, reply = turn.page, turn.reply
-        for secret in _typed_secrets(page, action):
+        for secret in typed_secrets(page, action):
             self._secrets.add(secret)
         self._secrets.add_credentials(page.url)
         if action is not None:
@@ -331,7 +331,7 @@ def _error_note(text: str) -> str:
     return "error: " + (text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 3] + "...")
 
 
-def _typed_secrets(page: Page, action: Action | None) -> set[str]:
+def typed_secrets(page: Page, action: Action | None) -> set[str]:
     """Return the text that `action` types into a password field of `page`, if any."""
     if action is None or action.kind != "type" or action.element_id is None or not action.text:
         return set()

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from agentkv.masking import Secrets
 from agentkv.terminal import Terminal, plain
-from agentkv_env.hosts import is_web_address
+from agentkv_env.hosts import AllowList, is_web_address
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
@@ -180,9 +180,9 @@ class OptionError(ValueError):
 def for_people() -> Iterator[Console]:
     """Turn agentkv's own errors into one line on stderr and an exit code, without a traceback.
 
-    Exit codes: 2 for a mistake that the user can correct (an option, a file, a missing browser), 1
-    for a run that broke off, 130 for an interrupt. Any other exception is a bug and keeps its
-    traceback.
+    Exit codes: 2 for a mistake that the user can correct (an option, a file, a missing browser or
+    package), 1 for a run that broke off, 130 for an interrupt. Any other exception is a bug and
+    keeps its traceback.
     """
     try:
         yield Terminal()
@@ -193,10 +193,10 @@ def for_people() -> Iterator[Console]:
         if error.filename is None or error.strerror is None:
             raise
         _fail(f"{error.strerror}: {str(error.filename)[:300]}", 2)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, ImportError) as error:
         if type(error).__module__.partition(".")[0] not in _OURS:
             raise
-        is_to_mend = isinstance(error, ValueError) or type(error).__name__ == "BrowserMissing"
+        is_to_mend = not isinstance(error, RuntimeError) or type(error).__name__ == "BrowserMissing"
         _fail(str(error), 2 if is_to_mend else 1)
     except KeyboardInterrupt as error:
         _fail(str(error) or "interrupted; run the same command again to continue", 130)
@@ -249,6 +249,16 @@ def split(option: str, text: str) -> list[str]:
     if not all(names):
         raise OptionError(f"{option} {text!r} holds an empty name; separate names by single commas")
     return names
+
+
+def read_hosts(option: str, text: str) -> list[str]:
+    """Parse hosts separated by commas."""
+    try:
+        return list(AllowList(split(option, text)).hosts)
+    except OptionError:
+        raise
+    except ValueError as error:
+        raise OptionError(f"{option}: {error}") from error
 
 
 def read_numbers(option: str, text: str) -> tuple[int, ...]:

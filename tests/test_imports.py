@@ -51,7 +51,7 @@ FLOORS = {
         "episode",
         "agent",
         "async_session build",
-        "plan",
+        "adapters plan",
         "bench listing serve",
         "cli",
         "__main__",

@@ -2,11 +2,11 @@
 
 import copy
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentkv.dialog.fence import break_tags, fenced
 from agentkv.dialog.prompt import (
     DoesNotThink,
     Layout,
@@ -99,17 +99,17 @@ class ChatTemplate:
 
     def goal(self, goal: str) -> list[int]:
         """Return the goal as the beginning of a user message."""
-        return self.encode(f"Objective: {_break_tags(one_line(goal))}\n\n")
+        return self.encode(f"Objective: {break_tags(one_line(goal))}\n\n")
 
     def question(self, text: str) -> list[int]:
         """Return the question as the beginning of a user message."""
-        return self.encode(f"Question: {_break_tags(one_line(text))}\n{_IN_WORDS}\n\n")
+        return self.encode(f"Question: {break_tags(one_line(text))}\n{_IN_WORDS}\n\n")
 
     def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
         """Return the note and the fenced page, up to where the reply begins."""
-        text = f"{_break_tags(one_line(note))}\n" if note else ""
+        text = f"{break_tags(one_line(note))}\n" if note else ""
         if observation:
-            text += f"<page {nonce}>\n{_break_tags(observation)}\n</page {nonce}>"
+            text += fenced(observation, nonce)
         return [*self.encode(text), *self._tokenizer.encode_trusted(self._before_reply)]
 
     def reply(self, text: str) -> list[int]:
@@ -127,21 +127,6 @@ class ChatTemplate:
     def count(self, text: str) -> int:
         """Count the tokens of untrusted text."""
         return len(self.encode(text))
-
-
-def _break_tags(text: str) -> str:
-    """Replace the bracket of page tags, and of text that Unicode normalization makes one."""
-    if text.isascii():
-        return _PAGE_TAG.sub("(", text)
-    for form in ("NFKC", "NFKD"):
-        if _PAGE_TAG.search(unicodedata.normalize(form, text).casefold()):
-            return text.translate(_BRACKETS)
-    return text
-
-
-_PAGE_TAG = re.compile(r"(?i)<(?=[\s/\u0338]*page\b)")
-_BRACKETS = str.maketrans(dict.fromkeys("<\u226e\ufe64\uff1c", "("))
-"""Replaces every character that normalizes to an opening angle bracket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def test_help_names_all_commands_and_fits_80_columns() -> None:
         "tasks",
         "sites",
         "act",
+        "mcp",
         "replay",
         "doctor",
     ):

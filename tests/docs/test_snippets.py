@@ -11,7 +11,10 @@ from agentkv.policies.registry import NAMED
 from tests.own_thread import in_own_thread
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/agent.md", "docs/cache.md", "docs/suites.md")
+PAGES = (
+    *("README.md", "docs/index.md", "docs/agent.md", "docs/cache.md", "docs/suites.md"),
+    "docs/adapters.md",
+)
 BLOCKS = [
     pytest.param(page, block, id=f"{page}, block {number}")
     for page in PAGES
