@@ -52,12 +52,12 @@ system:
 	@touch $@
 
 # The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
-# of xinference the chat templates in its wheel.
+# of xinference the chat templates in its wheel, and of browsergym-core the functions in its wheel, without its old Playwright.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (about half a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
 	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
-	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference \
+	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference browsergym-core \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
 

@@ -176,7 +176,7 @@ class _EpisodeLoop:
             record(action, f"refused: {reason}")
             if self._is_stuck(page, action):
                 raise _Ended("repetition") from refusal
-            self._note = _error_note(neutralize(reason))
+            self._note = error_note(neutralize(reason))
             return
         if self._limits.is_cancelled():  # while the hook was deciding
             record(action, "not done: cancelled")
@@ -192,7 +192,7 @@ class _EpisodeLoop:
             self._environment.act(action)
         except ActionFailed as error:
             # The error may quote the page, whose brackets and fences must not reach the note.
-            self._note = _error_note(neutralize(str(error)))
+            self._note = error_note(neutralize(str(error)))
             record(action, str(error))
         except BrowserGone as error:
             record(action, str(error))
@@ -261,7 +261,7 @@ class _EpisodeLoop:
             raise _Ended("cancelled") from error
 
     def _count_parse_failure(self, error: ActionError) -> None:
-        self._note = _error_note(neutralize(str(error)))
+        self._note = error_note(neutralize(str(error)))
         self._last = None
         self._num_parse_failures += 1
         if self._num_parse_failures == self._limits.max_parse_failures:
@@ -326,7 +326,7 @@ class _EpisodeLoop:
         )
 
 
-def _error_note(text: str) -> str:
+def error_note(text: str) -> str:
     """Return an error as the model is shown it."""
     return "error: " + (text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 3] + "...")
 

@@ -14,7 +14,7 @@ try:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
 except ModuleNotFoundError as error:
-    raise PackageMissing("mcp", "mcp") from error
+    raise PackageMissing("mcp", "pip install 'agentkv-web[mcp]'") from error
 
 
 def mcp_server(

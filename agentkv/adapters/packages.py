@@ -6,10 +6,8 @@ class PackageMissing(ImportError):
 
     Args:
         package: the package that was not found.
-        extra: the extra of agentkv-web that installs it.
+        command: installs it.
     """
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"this needs {package}, which is not installed: pip install 'agentkv-web[{extra}]'"
-        )
+    def __init__(self, package: str, command: str) -> None:
+        super().__init__(f"this needs {package}, which is not installed: {command}")
