@@ -59,7 +59,7 @@ def test_a_second_goal_reads_only_what_is_new(agent: Agent, session: BrowserSess
         before = conversation_of(ours).cache.seen
         second = ours.do("count to two", max_steps=2)
         conversation = conversation_of(ours)
-        assert first.steps[0].seen_tokens < before <= first.steps[-1].seen_tokens
+        assert first.steps[0].seen_tokens <= before <= first.steps[-1].seen_tokens
         new = second.steps[0].num_tokens_in + second.steps[0].num_tokens_out
         assert before < second.steps[0].seen_tokens <= before + new
         assert read_and_pending(conversation) == stream_of(conversation)

@@ -254,3 +254,14 @@ def test_connections_that_send_garbage_or_half_a_request_disturb_nobody(served: 
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(garbage)
     assert send(served, GOOD)[0] == 200
+
+
+def text_of(served: Served, path: str) -> str:
+    """Return the body of a page that is no JSON."""
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    connection = HTTPConnection(host, int(port), timeout=60)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()

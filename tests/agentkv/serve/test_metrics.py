@@ -1,0 +1,54 @@
+"""What the server says of itself."""
+
+import re
+from collections.abc import Callable
+
+import prometheus_client.parser
+
+from agentkv.models.local import LocalModel
+from tests.agentkv.serve.conftest import CHATML, serving
+from tests.agentkv.serve.test_requests import GOOD, send, text_of
+
+
+def test_metrics_count_what_was_read_and_what_was_not(
+    chat_model: Callable[[str], LocalModel],
+) -> None:
+    with serving(chat_model(CHATML)) as served:
+        status, answer = send(served, GOOD)
+        reply = answer["choices"][0]["message"]
+        more = {**GOOD, "messages": [*GOOD["messages"], reply, {"role": "user", "content": "so?"}]}
+        _, second = send(served, more)
+        send(served, {**GOOD, "n": 5})
+        served.idle()
+        families = prometheus_client.parser.text_string_to_metric_families(
+            text_of(served, "/metrics")
+        )
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in families
+            for sample in family.samples
+        }
+        usages = [answer["usage"], second["usage"]]
+        cached = sum(each["prompt_tokens_details"]["cached_tokens"] for each in usages)
+        assert samples[("agentkv_prompt_tokens_total",)] == sum(
+            each["prompt_tokens"] for each in usages
+        )
+        assert samples[("agentkv_cached_tokens_total",)] == cached > 0
+        assert samples[("agentkv_completion_tokens_total",)] == sum(
+            each["completion_tokens"] for each in usages
+        )
+        assert samples[("agentkv_requests_total", "/v1/chat/completions", "200")] == 2
+        assert samples[("agentkv_requests_total", "/v1/chat/completions", "400")] == 1
+        assert samples[("agentkv_first_token_seconds_count",)] == 2
+        assert samples[("agentkv_sessions",)] == 1
+        (session,) = served.engine.sessions
+        assert samples[("agentkv_session_bytes",)] == session.nbytes > 0
+        assert not re.search(r"hello|so\?", text_of(served, "/metrics"))
+
+
+def test_the_model_is_named(chat_model: Callable[[str], LocalModel]) -> None:
+    with serving(chat_model(CHATML)) as served:
+        _, listed = send(served, b"", "/v1/models", "GET")
+        assert [each["id"] for each in listed["data"]] == ["tiny"]
+        _, one = send(served, b"", "/v1/models/tiny", "GET")
+        assert one == listed["data"][0] and one["max_model_len"] == 32768
