@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from agentkv_env.browser import find_executable
+from tests.agentkv.agent.conftest import chat_tokenizer as chat_tokenizer
 from tests.agentkv.agent.conftest import plain_tokenizer as plain_tokenizer
 from tests.agentkv.agent.conftest import site as site
 from tests.agentkv.agent.conftest import tiny_model as tiny_model
