@@ -341,8 +341,12 @@ class _Tree:
         return text in visit.said or text in labels
 
     def _joined(self, line: list[_Visit]) -> Node:
-        text = clean("".join(_text(visit.node, "name") for visit in line))
-        return Node("text", "text", text, self._box(line[0]))
+        text = ""
+        for visit in line:
+            part = _text(visit.node, "name")
+            # Boxes beside each other have no space between them, unlike words of a sentence.
+            text += f" {part}" if text[-1:].isalnum() and part[:1].isalnum() else part
+        return Node("text", "text", clean(text), self._box(line[0]))
 
     def _node(self, visit: _Visit, bids: Bids) -> Node | None:
         name = clean(_text(visit.node, "name"))

@@ -30,7 +30,8 @@ HTML = """<title>Shop</title><h1>Boats</h1><p>The <b>Heron</b>: berth 42.</p><a 
 <div onclick="this.textContent = 'Tapped'">Tap me</div><img alt="A boat">
 <input type="checkbox" checked aria-label="Yes"><button disabled>No</button>
 <iframe srcdoc="<button>Inside</button>"></iframe>
-<div><div>One</div><div>Two</div></div><p style="display: none">Hidden</p>
+<div><div>One</div><div>Two</div></div>
+<div><span>$9</span><span>2 left</span></div><p style="display: none">Hidden</p>
 <div style="height: 3000px"></div><p>Far below</p>"""
 
 LINES = """url about:blank
@@ -48,6 +49,7 @@ button No (disabled) [6]
 button Inside [7]
 One
 Two
+$9 2 left
 more below"""
 
 
