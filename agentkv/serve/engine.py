@@ -39,8 +39,12 @@ REFUSALS = (
 """Errors of a request that the client can correct."""
 
 
-class Overloaded(RuntimeError):
-    """A request that finds the queue full, or a server that is stopping."""
+class QueueFull(RuntimeError):
+    """A request that finds as many others waiting as the server lets wait."""
+
+
+class Stopping(RuntimeError):
+    """A request that reaches a server which is about to stop."""
 
 
 class MemoryLimit(ValueError):
@@ -236,20 +240,24 @@ class Engine:
         """Queue a job.
 
         Raises:
-            Overloaded: too many wait already, or the server is stopping.
+            QueueFull, Stopping: the client may try again.
         """
         with self._lock:
             if self._is_stopping:
-                raise Overloaded("the server is stopping")
+                raise Stopping(_STOPPING)
             if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
-                raise Overloaded(
+                raise QueueFull(
                     f"{self._num_queued} requests are being answered or wait; try again later"
                 )
             self._num_queued += 1
         self._new.put(job)
 
     def call(self, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
-        """Let the engine's thread do `work` between two tokens; return its result to come."""
+        """Let the engine's thread do `work` between two tokens; return its result to come.
+
+        Raises:
+            Stopping: the server is about to stop.
+        """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def do() -> None:
@@ -261,7 +269,7 @@ class Engine:
                 future.set_exception(error)
 
         if self._is_stopping:
-            raise Overloaded("the server is stopping")
+            raise Stopping(_STOPPING)
         self._new.put(do)
         return future
 
@@ -299,12 +307,12 @@ class Engine:
             if self._running:
                 self._step()
         for running in list(self._running):
-            self._end(running, Overloaded("the server is stopping"))
+            self._end(running, Stopping(_STOPPING))
         for job in self._waiting:
-            job.send(Failed(Overloaded("the server is stopping")))
+            job.send(Failed(Stopping(_STOPPING)))
         while not self._new.empty():
             if isinstance(left := self._new.get(), Job):
-                left.send(Failed(Overloaded("the server is stopping")))
+                left.send(Failed(Stopping(_STOPPING)))
         self.sessions.spill_all()
 
     def _take(self, *, waits: bool) -> None:
@@ -354,7 +362,11 @@ class Engine:
             if running is not None:
                 self._waiting.remove(job)
                 self._running.append(running)
-                self._next_stage(running, running.num_unread)
+                try:
+                    self._next_stage(running, running.num_unread)
+                except Exception as error:  # one request must not stop the others
+                    _log.exception("a request failed before its reply")
+                    self._break(running, error)
 
     def _prepare(self, job: Job) -> "_Running | None":
         """Find the session of a job and what is new for it; return None if the session is busy.
@@ -592,7 +604,7 @@ class Engine:
         if not generation.is_over:
             self._batch.remove(generation)
             generation.fail(error or Cancelled("ended"))
-        if error is not None and not isinstance(error, TimeoutError | Cancelled | Overloaded):
+        if error is not None and not isinstance(error, TimeoutError | Cancelled | Stopping):
             self._break(running, error)
             return
         self._show(running, is_last=True)
@@ -660,6 +672,9 @@ class Engine:
 
 class _NoRoom(Exception):
     """Other replies must end before this one fits into memory."""
+
+
+_STOPPING = "the server is stopping; send the request again when it is back"
 
 
 def reply_message(content: str, calls: list[Call]) -> dict[str, Any]:

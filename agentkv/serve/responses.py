@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from agentkv.dialog.calls import Call
 from agentkv.dialog.reply_parts import Part
 from agentkv.models.model import ContextLimit
-from agentkv.serve.engine import REFUSALS, Finished, MemoryLimit, Overloaded, Token, Wrote
+from agentkv.serve.engine import REFUSALS, Finished, MemoryLimit, QueueFull, Stopping, Token, Wrote
 from agentkv.serve.requests import RequestError
 from agentkv.serve.sessions import NoSuchSession, SessionConflict
 
@@ -46,8 +46,10 @@ def error_of(error: Exception) -> tuple[int, Json]:
             status, code = 400, "memory_limit_exceeded"
         case TimeoutError():
             status, code = 504, "timeout"
-        case Overloaded():
-            status, code = 429 if "try again" in str(error) else 503, "overloaded"
+        case QueueFull():
+            status, code = 429, "queue_full"
+        case Stopping():
+            status, code = 503, "stopping"
         case _ if isinstance(error, REFUSALS):
             status = 400
         case _:

@@ -120,7 +120,7 @@ class Session:
         cache = self.cache
         return 0 if cache is None else cache.nbytes + cache.cold_nbytes + cache.index_nbytes
 
-    def nearest(self, history: History) -> Place | None:
+    def nearest(self, history: History, *, only_snapshots: bool = False) -> Place | None:
         """Return the place from which `history` needs the least reading.
 
         None if it shares no place with this session, or asks for something else.
@@ -128,7 +128,7 @@ class Session:
         if type(history) is not type(self.history):
             return None
         shared = common_start(self.history, history)
-        places = [self.end, *reversed(self.snapshots)]
+        places = [*([] if only_snapshots else [self.end]), *reversed(self.snapshots)]
         fitting = [place for place in places if 0 < place.length <= shared]
         return max(fitting, key=lambda place: place.length, default=None)
 

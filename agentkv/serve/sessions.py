@@ -152,24 +152,22 @@ class Sessions:
             place = named.nearest(history)
             if place is not None or named.history:
                 return Found(named, place)
-        found: list[tuple[Place, Session]] = []
-        for session in self._of(wanted.owner):
-            place = session.nearest(history) if session.settings == settings else None
-            if place is not None:
-                found.append((place, session))
-        found.sort(key=lambda pair: pair[0].length, reverse=True)
-        for place, session in found:
-            is_same = 2 * place.length >= len(session.history) and session.is_unnamed
-            if named is None and wanted.name is None and is_same and not session.is_busy:
-                return Found(session, place)
-            if place.snapshot is not None:
-                new = named or self._add(wanted.owner, wanted.name, settings)
-                new.cache = self.new_cache(settings)
-                new.cache.origin = place.snapshot.origin
-                new.history, new.snapshots = session.history, [place]
-                return Found(new, place, is_new=True)
+        others = [each for each in self._of(wanted.owner) if each.settings == settings]
+        if named is None and wanted.name is None:
+            idle = [each for each in others if each.is_unnamed and not each.is_busy]
+            same = _most(idle, lambda session: session.nearest(history))
+            if same is not None and 2 * same[1].length >= len(same[0].history):
+                return Found(*same)
+        begun = _most(others, lambda session: session.nearest(history, only_snapshots=True))
         new = named or self._add(wanted.owner, wanted.name, settings)
-        return Found(new, None, is_new=True)
+        if begun is None:
+            return Found(new, None, is_new=True)
+        source, place = begun
+        assert place.snapshot is not None
+        new.cache = self.new_cache(settings)
+        new.cache.origin = place.snapshot.origin
+        new.history, new.snapshots = source.history, [place]
+        return Found(new, place, is_new=True)
 
     def _named(self, wanted: Wanted) -> Session | None:
         if wanted.slot is not None:
@@ -428,6 +426,14 @@ class Sessions:
             session.name = saved.name
             _fill(session, saved)
             session.is_stored = True
+
+
+def _most(
+    sessions: list[Session], nearest: Callable[[Session], Place | None]
+) -> tuple[Session, Place] | None:
+    """Return the session with the place that is furthest along, and the place."""
+    found = [(session, place) for session in sessions if (place := nearest(session)) is not None]
+    return max(found, key=lambda pair: pair[1].length, default=None)
 
 
 def _fill(session: Session, saved: _SavedSession) -> None:
