@@ -306,7 +306,7 @@ def serve(
         str | None,
         typer.Option(
             help="Bytes of all sessions in memory, such as 4GiB; the least recently used ones go "
-            "to disk. [default: a quarter of the machine's]"
+            "to disk. [default: a quarter of the device's]"
         ),
     ] = None,
     store: Annotated[
@@ -367,7 +367,8 @@ def serve(
             )
             address = f"http://{host}:{port}/v1"
             console.print(f"{prepared.model} at {address}, with {chosen}", soft_wrap=True)
-            console.print("Press Ctrl-C to stop; sessions go to disk.", style="dim")
+            kept = "sessions stay in --store" if store else "sessions are lost without --store"
+            console.print(f"Press Ctrl-C to stop; {kept}.", style="dim")
             run_server(prepared, settings)
 
 

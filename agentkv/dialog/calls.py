@@ -91,7 +91,10 @@ class JsonCalls:
         return f"start: {before} call {after}\ncall: {_json(schema)}"
 
     def parse(self, text: str) -> list[Call] | None:
-        """Return the calls in JSON, also in Mistral's newer form `name[ARGS]{...}`."""
+        """Return the calls in JSON, also in Mistral's newer form `name[ARGS]{...}` and, between
+        tags, in the forms of GLM and Qwen3-Coder."""
+        if (call := _tagged_call(text)) is not None:
+            return [call]
         if self.is_list and (found := re.match(r"\s*([\w.-]+)(?:\[ARGS\]|\s*(?={))", text)):
             text = json.dumps([{"name": found[1], self.key: _loaded(text[found.end() :])}])
         value = _loaded(text)
@@ -100,12 +103,12 @@ class JsonCalls:
         for each in values:
             if not isinstance(each, dict) or not isinstance(each.get("name"), str):
                 return None
-            arguments: Any = next((each[key] for key in (self.key, *_KEYS) if key in each), {})
+            arguments: Any = next((each[key] for key in (self.key, *_KEYS) if key in each), None)
             if isinstance(arguments, str):
                 arguments = _loaded(arguments)
             if not isinstance(arguments, dict):
                 return None
-            calls.append(Call(each["name"], json.dumps(arguments, ensure_ascii=False)))
+            calls.append(Call(each["name"], json.dumps(arguments)))
         return calls or None
 
 
@@ -134,7 +137,7 @@ class HarmonyCalls:
         arguments = _loaded(body)
         if name is None or not isinstance(arguments, dict):
             return None
-        return [Call(name[0], json.dumps(arguments, ensure_ascii=False))]
+        return [Call(name[0], json.dumps(arguments))]
 
 
 TAGS = JsonCalls()
@@ -146,7 +149,7 @@ _KEYS = ("arguments", "parameters")
 
 
 def find_format(rendered: str) -> CallFormat:
-    """Return the format of calls, given a conversation with one that a chat template rendered."""
+    """Return the format of calls, given a reply with one as a chat template renders it."""
     if HARMONY.begin.removeprefix("<|channel|>commentary ") in rendered:
         return HARMONY
     if MISTRAL.begin in rendered:
@@ -187,9 +190,42 @@ def lark_literal(text: str, control: Mapping[str, int]) -> str:
     return " ".join(part for part in parts if part != '""')
 
 
+def _tagged_call(text: str) -> Call | None:
+    """Return a call in the form of GLM or Qwen3-Coder, with a tag for each argument."""
+    for name, argument in _TAGGED:
+        if found := name.match(text):
+            pairs = argument.findall(text, found.end())
+            values = {key: _value(value) for key, value in pairs}
+            return Call(found[1], json.dumps(values))
+    return None
+
+
+_TAGGED = (
+    (
+        re.compile(r"\s*<function=([\w.-]+)>"),
+        re.compile(r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
+    ),
+    (
+        re.compile(r"\s*([\w.-]+)\s*(?=<arg_key>)"),
+        re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
+    ),
+)
+"""Patterns of a call's name and of its arguments: Qwen3-Coder, GLM."""
+
+
+def _value(text: str) -> Any:
+    """Return the value that an argument's text means: JSON if it is JSON, else the text."""
+    value = _loaded(text)
+    return text if value is None and text.strip() != "null" else value
+
+
 def _loaded(text: str) -> Any:
-    """Return the value of JSON; None if `text` is no JSON."""
+    """Return the value of JSON; None if `text` is not JSON."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

@@ -51,7 +51,7 @@ _KEYS = (
 ).split()
 
 # Steps that llguidance may take to set up a grammar and to advance it by one token. Its defaults
-# fail at some 5,000 elements. The work stays bounded, because the size of our grammars is.
+# fail at some 5,000 elements. The work stays bounded, because the size of every grammar is.
 _INITIAL_FUEL = 50_000_000
 _TOKEN_FUEL = 10_000_000
 
@@ -341,7 +341,8 @@ class Matcher:
 
     def consume(self, ids: list[int]) -> None:
         """Advance past `ids`, which must be allowed."""
-        assert self._matcher.consume_tokens(ids), self._matcher.get_error()
+        if not self._matcher.consume_tokens(ids):
+            raise GrammarError(f"the grammar of the reply forbids what was sampled: {ids}")
         self._ids += ids
         if self._continuation is not None and "\n" in self._tokenizer.decode_str(ids):
             text = self._tokenizer.decode_str(self._ids)

@@ -8,7 +8,7 @@ another way. Text of messages never encodes to control tokens.
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ _CHATML_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_PROBE_TEXT = "probe of text"
 _PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -101,7 +102,7 @@ class MessageTemplate:
         self._mark = f"\ue002{nonce}\ue003"
         self._guarded = re.compile(f"\ue000{nonce}:(\\d+)\ue001")
         self._guard = f"\ue000{nonce}:{{}}\ue001"
-        user = {"role": "user", "content": "text"}
+        user = {"role": "user", "content": _PROBE_TEXT}
         reply = {"role": "assistant", "content": self._mark}
         system = {"role": "system", "content": "probe of system"}
         # some templates have no system message, and some move it to the latest user message
@@ -112,8 +113,10 @@ class MessageTemplate:
         called = {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]}
         result = {"role": "tool", "content": self._mark, "tool_call_id": "probe0000"}
         shown = self._try([user, called, result], [_PROBE_TOOL]) or ""
-        self._knows_calls = self._knows_tools and self._mark in shown
-        self.calls: CallFormat = find_format(shown)
+        # the functions themselves are listed before the user's message
+        after_user = shown.rpartition(_PROBE_TEXT)[2]
+        self._knows_calls = self._mark in after_user and "probe_of_tools" in after_user
+        self.calls: CallFormat = find_format(after_user)
         """The form in which the model calls functions."""
         self._is_harmony = {"<|channel|>", "<|message|>"} <= self._vocabulary.keys() and (
             "<|channel|>" in self._template
@@ -123,6 +126,10 @@ class MessageTemplate:
         self._thoughts = named
         after = (self._try([user, reply, user]) or "").rpartition(self._mark)[2]
         control = self._tokenizer.control_ids
+        delimiters = {*_HARMONY_TOKENS, "<|python_tag|>", self.calls.begin, self.calls.end}
+        delimiters |= {text for pair in self._thoughts for text in pair}
+        spoken = {self._vocabulary[text] for text in delimiters if text in self._vocabulary}
+        self._silent = self._tokenizer.special_ids - spoken
         closing = [id for id in self._tokenizer.encode_trusted(after)[:1] if id in control]
         self._end_texts = self._texts_of({*end_ids, *closing}) + ["<|call|>"]
         ends = {*end_ids, *([] if self._is_harmony else closing)} & control
@@ -210,17 +217,20 @@ class MessageTemplate:
         _, mark, text = self._text(messages, chat, prompts=prompts).rpartition(self._mark)
         return text if mark else None
 
-    def parts(self, chat: Chat, ids: Sequence[int], *, calls: bool) -> ReplyParts:
+    def parts(
+        self, ids: Sequence[int], *, function_names: Collection[str] = frozenset()
+    ) -> ReplyParts:
         """Return what takes the next reply apart.
 
         Args:
             ids: the latest ids before the reply, as `opening` or `following` returned them.
-            calls: whether calls of functions are taken out of the text.
+            function_names: functions whose calls are taken out of the text.
         """
         end = self._tokenizer.decode_all(ids[-16:])
         opened = [begin for begin, _ in self._thoughts if end.rstrip().endswith(begin)]
         return ReplyParts(
-            self.calls if calls else None,
+            self.calls if function_names else None,
+            names=function_names,
             thoughts=self._thoughts,
             is_harmony=self._is_harmony,
             in_thought=bool(opened),
@@ -229,6 +239,10 @@ class MessageTemplate:
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids with their control tokens."""
         return self._tokenizer.decode_all(ids)
+
+    def decode_reply(self, ids: Sequence[int]) -> str:
+        """Decode the ids of a reply with those control tokens that take it apart."""
+        return self._tokenizer.decode_all([id for id in ids if id not in self._silent])
 
     def encode_prompt(self, text: str, *, begins: bool) -> list[int]:
         """Encode a raw prompt, whose control tokens count as such.
@@ -348,7 +362,7 @@ class MessageTemplate:
     def _guard_text(self, text: str) -> str:
         """Put a guard in place of each control token, so that a template cannot mistake it."""
         text = text.encode("utf-8", "replace").decode()
-        if self._mark in text:
+        if text == self._mark:
             return text
         return self._tokenizer.replace_control(text, self._guard)
 
@@ -366,6 +380,10 @@ class MessageTemplate:
         return [text for text, id in self._vocabulary.items() if id in ids]
 
 
+_HARMONY_TOKENS = (
+    *("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|constrain|>"),
+    "<|return|>",
+)
 _FINAL = "<|channel|>final<|message|>"
 
 
@@ -389,7 +407,7 @@ def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             function["arguments"] = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             function["arguments"] = {"text": arguments}
     return {**call, "function": function}
 

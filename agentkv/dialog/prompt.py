@@ -8,6 +8,7 @@ loses only entries that its policy drops.
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -233,6 +234,14 @@ class UntrustedTextTokenizer:
         }
         self.control_ids = frozenset(control)
         """Ids of all control tokens."""
+        self.special_ids = frozenset(
+            id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        )
+        """Ids of the control tokens that are declared special."""
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._normalizes_control = tokenizer.normalizer is not None and any(
+            token.normalized for token in added
+        )
         self.control_texts = sorted(control.values(), key=len, reverse=True)
         """Texts of all control tokens, the longest first."""
         self._control = re.compile("|".join(map(re.escape, self.control_texts)) or r"(?!)")
@@ -253,7 +262,13 @@ class UntrustedTextTokenizer:
 
     def replace_control(self, text: str, replacement: str) -> str:
         """Replace each control token in `text` by `replacement`, whose braces receive the token's
-        index in `control_texts`."""
+        index in `control_texts`.
+
+        Where the tokenizer may find control tokens in text only once it is normalized, the text is
+        normalized (NFKC) if it has some.
+        """
+        if self._normalizes_control and self._control.search(unicodedata.normalize("NFKC", text)):
+            text = unicodedata.normalize("NFKC", text)
         return self._control.sub(
             lambda found: replacement.format(self.control_texts.index(found[0])), text
         )

@@ -1,6 +1,6 @@
 """Take a reply apart as it is written: thought, text and calls of functions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ Kind = Literal["reasoning", "content"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text that a reply was continued by."""
+    """A piece of a reply's text."""
 
     kind: Kind
     text: str
@@ -22,6 +22,7 @@ class ReplyParts:
 
     Args:
         format: the form of calls; None if the model was given no functions, or must call none.
+        names: names of the functions; calls of others are text.
         thoughts: texts that begin and end a thought, such as `<think>` and `</think>`.
         is_harmony: True if the reply has gpt-oss' channels.
         in_thought: True if the prompt has opened a thought already.
@@ -31,11 +32,13 @@ class ReplyParts:
         self,
         format: CallFormat | None,
         *,
+        names: Collection[str] = (),
         thoughts: Sequence[tuple[str, str]] = (),
         is_harmony: bool = False,
         in_thought: bool = False,
     ) -> None:
-        self._format, self._thoughts, self._is_harmony = format, thoughts, is_harmony
+        self._format, self._names = format, names
+        self._thoughts, self._is_harmony = thoughts, is_harmony
         self._kind: Kind = "reasoning" if in_thought else "content"
         self._rest = ""
         """Text that may be the beginning of a delimiter, or the inside of a call or a header."""
@@ -76,8 +79,8 @@ class ReplyParts:
         rest, self._rest = self._rest, ""
         if self._is_call or self._holds_whole_reply_of(rest):
             assert self._format is not None
-            calls = self._format.parse(rest.strip().removeprefix(_PYTHON_TAG))
-            if calls is not None:
+            calls = self._calls(rest.strip().removeprefix(_PYTHON_TAG))
+            if calls:
                 return list(calls)
             rest = (self._format.begin if self._is_call else "") + rest
             self._is_call = False
@@ -119,8 +122,8 @@ class ReplyParts:
         if self._is_call:
             assert self._format is not None
             self._is_call, self._is_header = False, self._is_harmony
-            calls = self._format.parse(inside)
-            if calls is not None:
+            calls = self._calls(inside)
+            if calls:
                 return list(calls)
             return self._text(f"{self._format.begin}{inside}{mark}", is_header=False)
         if self._is_harmony:
@@ -141,6 +144,12 @@ class ReplyParts:
         else:
             self._is_header = True
 
+    def _calls(self, text: str) -> list[Call]:
+        """Return the calls in the inside of a call; none if they call unknown functions."""
+        assert self._format is not None
+        calls = self._format.parse(text) or []
+        return calls if all(call.name in self._names for call in calls) else []
+
     def _text(self, text: str, *, is_header: bool | None = None) -> list[Part | Call]:
         if self._is_call or (self._is_header if is_header is None else is_header):
             return []
@@ -159,6 +168,6 @@ _TO_FUNCTIONS = " to=functions."
 
 
 def overlap(text: str, mark: str) -> int:
-    """Return the length of the longest end of `text` that begins `mark`."""
+    """Return the length of the longest suffix of `text` that is a prefix of `mark`."""
     longest = min(len(text), len(mark) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentkv.cache.packed import PackedForward, can_share
 from agentkv.models.generation import Generation
@@ -91,9 +92,7 @@ class Batch:
         )
         logits = forward.read()
         # Compute the masks on the host while the device is still busy with the forward.
-        allowed = [
-            generation.rule.allowed() if generation.samples_next else None for generation in members
-        ]
+        allowed = [_allowed(generation) for generation in members]
         ids = sample(logits, allowed, [generation.sampler for generation in members])
         # The step's only wait for the device. float32 represents ids up to 2**24 exactly.
         numbers = torch.cat([ids.to(torch.float32), forward.confidences(logits)]).tolist()
@@ -101,9 +100,28 @@ class Batch:
         for i, (generation, error) in enumerate(zip(members, forward.errors, strict=True)):
             if error is not None:
                 generation.fail(error)
+            if generation.is_over:
                 continue
-            id = int(numbers[i]) if generation.samples_next else None
-            if id is not None and generation.num_logprobs is not None:
-                noted = log_probability(logits[i], id, generation.num_logprobs)
-                generation.logprobs.append(noted)
-            generation.advance(id)
+            try:
+                _advance(generation, logits[i], int(numbers[i]))
+            except Exception as failure:  # such as a grammar's: other replies go on
+                generation.fail(failure)
+
+
+def _allowed(generation: Generation) -> Tensor | None:
+    """Return the mask of the next id. An error of the rule ends this reply alone."""
+    try:
+        return generation.rule.allowed() if generation.samples_next else None
+    except Exception as error:  # other replies go on
+        generation.fail(error)
+        return None
+
+
+def _advance(generation: Generation, logits: Tensor, id: int) -> None:
+    """Move a reply past its chunk, given the logits (V,) and the id that was sampled from them."""
+    if not generation.samples_next:
+        generation.advance(None)
+        return
+    if generation.num_logprobs is not None:
+        generation.logprobs.append(log_probability(logits, id, generation.num_logprobs))
+    generation.advance(id)

@@ -221,7 +221,8 @@ class TextRule:
         """Places of the ids that were sampled; the grammar forced the others."""
         self.ends: list[int] = []
         """Per id, the length of the decoded text up to it, a stop text included."""
-        self._decoded = ""
+        self.decoded = ""
+        """Decoded text of all complete characters, a stop text included."""
         self._first, self._num_decoded = 0, 0
         """The first id that the decoder is given, and the number of ids that are decoded."""
         if matcher is not None and not self.is_complete:
@@ -279,21 +280,21 @@ class TextRule:
         after = self._decode(self.ids[self._first :])
         waits = after.endswith("\ufffd") and len(self.ids) - self._num_decoded < _MAX_WAITING
         if len(after) > len(before) and (is_last or not waits):
-            self._decoded += after[len(before) :]
+            self.decoded += after[len(before) :]
             self._first, self._num_decoded = self._num_decoded, len(self.ids)
-        self.ends += [len(self._decoded)] * (len(self.ids) - len(self.ends))
+        self.ends += [len(self.decoded)] * (len(self.ids) - len(self.ends))
 
     def _has_stopped(self) -> bool:
         """Move what is decoded into the text; return True if a stop text ends it."""
         longest = max(map(len, self._stops), default=0)
         tail = max(0, len(self.text) - longest)
-        at = [self._decoded.find(stop, tail) for stop in self._stops]
+        at = [self.decoded.find(stop, tail) for stop in self._stops]
         found = [start for start in at if start >= 0]
         if found:
-            self.text = self._decoded[: min(found)]
+            self.text = self.decoded[: min(found)]
             return True
-        held = max((overlap(self._decoded, stop) for stop in self._stops), default=0)
-        self.text = self._decoded[: len(self._decoded) - held]
+        held = max((overlap(self.decoded, stop) for stop in self._stops), default=0)
+        self.text = self.decoded[: len(self.decoded) - held]
         return False
 
     def _finish(self, pending: list[int]) -> None:
@@ -301,7 +302,7 @@ class TextRule:
         if self._num_decoded < len(self.ids):
             self._decode_more(is_last=True)
         if not self._has_stopped():
-            self.text = self._decoded
+            self.text = self.decoded
 
 
 _MAX_WAITING = 8

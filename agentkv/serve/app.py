@@ -18,7 +18,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from agentkv.dialog.messages import MessageTemplate
-from agentkv.serve.engine import Ask, Engine, Event, Failed, Finished, Job, Wrote
+from agentkv.serve.engine import (
+    Ask,
+    Engine,
+    Event,
+    Failed,
+    Finished,
+    Job,
+    Stopping,
+    Wrote,
+)
 from agentkv.serve.metrics import CONTENT_TYPE, Metrics
 from agentkv.serve.requests import (
     ChatRequest,
@@ -142,17 +151,22 @@ class Server:
         return handle
 
     def _require_host(self, request: Request) -> None:
-        given = request.headers.get("host", "")
-        try:
-            name = urlsplit(f"//{given}").hostname
-        except ValueError:
-            name = None
-        if name not in self._access.hosts:
-            raise RequestError(
-                f"this server does not answer as {given[:100]!r}; start it with --allow-host to "
-                "let it",
-                status=403,
-            )
+        """Refuse what a page in the user's browser may have sent. Where keys are needed, they tell
+        friend from foe."""
+        if self._access.owners:
+            return
+        origin = request.headers.get("origin")
+        given = [f"//{request.headers.get('host', '')}", *([origin] if origin else [])]
+        for address in given:
+            try:
+                name = urlsplit(address).hostname
+            except ValueError:
+                name = None
+            if name not in self._access.hosts:
+                raise RequestError(
+                    f"this server does not answer to {address[:100]!r}; --allow-host lets it",
+                    status=403,
+                )
 
     def _owner(self, request: Request, path: str) -> str:
         """Return whose request it is. Raises RequestError for a key that is missing or unknown."""
@@ -170,7 +184,7 @@ class Server:
         return owners[given]
 
     async def _body(self, request: Request) -> bytes:
-        """Read the body. Raises RequestError for one that is too large, too slow or no JSON."""
+        """Read the body. Raises RequestError if it is too large, too slow or of another type."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             # a page in the user's browser can post other types to us without asking
@@ -196,31 +210,34 @@ class Server:
 
     async def _chat(self, request: Request, owner: str) -> Response:
         asked = parse(ChatRequest, await self._body(request))
-        self._require_model(asked.model)
-        ask = asked.ask(self._template, self._wanted(asked, request, owner))
-        answer = ChatAnswer(self._model)
-        if asked.stream:
-            return await self._stream(ask, answer, includes_usage=asked.includes_usage)
-        return await self._whole(request, ask, answer)
+        return await self._answer(request, owner, asked, ChatAnswer(self._model))
 
     async def _complete(self, request: Request, owner: str) -> Response:
         asked = parse(CompletionRequest, await self._body(request))
+        return await self._answer(request, owner, asked, CompletionAnswer(self._model))
+
+    async def _answer(
+        self,
+        request: Request,
+        owner: str,
+        asked: ChatRequest | CompletionRequest,
+        answer: Answer,
+    ) -> Response:
         self._require_model(asked.model)
         ask = asked.ask(self._template, self._wanted(asked, request, owner))
-        answer = CompletionAnswer(self._model)
         if asked.stream:
-            return await self._stream(ask, answer, includes_usage=asked.includes_usage)
+            return await self._stream(request, ask, answer, includes_usage=asked.includes_usage)
         return await self._whole(request, ask, answer)
 
     def _wanted(
         self, asked: ChatRequest | CompletionRequest, request: Request, owner: str
     ) -> Wanted:
-        named = [asked.agentkv.session, request.headers.get(SESSION_HEADER), asked.prompt_cache_key]
-        name = next((each for each in named if each), None)
+        name = asked.agentkv.session or request.headers.get(SESSION_HEADER) or None
         if name is not None and len(name) > 256:
             raise RequestError("the name of a session has at most 256 characters")
         slot = None if asked.id_slot is None or asked.id_slot < 0 else asked.id_slot
-        return Wanted(owner, settings_of(asked, self._allowed), name, slot)
+        settings = settings_of(asked, self._allowed)
+        return Wanted(owner, settings, asked.prompt_cache_key, name, slot)
 
     def _require_model(self, name: str | None) -> None:
         if name not in (None, self._model):
@@ -249,31 +266,25 @@ class Server:
             job.is_cancelled = True
 
     async def _whole(self, request: Request, ask: Ask, answer: Answer) -> Response:
-        async with self._job(ask) as events:
-            gone = asyncio.ensure_future(_until_gone(request))
-            try:
-                while True:
-                    coming = asyncio.ensure_future(events.get())
-                    await asyncio.wait({coming, gone}, return_when=asyncio.FIRST_COMPLETED)
-                    if not coming.done():
-                        coming.cancel()
-                        raise ClientDisconnect
-                    match coming.result():
-                        case Wrote() as wrote:
-                            answer.chunk(wrote)
-                        case Finished() as finished:
-                            return JSONResponse(answer.whole(finished))
-                        case Failed(error):
-                            raise error
-            finally:
-                gone.cancel()
+        async with self._job(ask) as events, _leaving(request) as gone:
+            while True:
+                match await _next(events, gone):
+                    case Wrote() as wrote:
+                        answer.chunk(wrote)
+                    case Finished() as finished:
+                        return JSONResponse(answer.whole(finished))
+                    case Failed(error):
+                        raise error
 
-    async def _stream(self, ask: Ask, answer: Answer, *, includes_usage: bool) -> Response:
+    async def _stream(
+        self, request: Request, ask: Ask, answer: Answer, *, includes_usage: bool
+    ) -> Response:
         """Answer with a stream, once the first event has come: until then errors have a status."""
         stack = contextlib.AsyncExitStack()
         events = await stack.enter_async_context(self._job(ask))
         try:
-            first = await events.get()
+            async with _leaving(request) as gone:
+                first = await _next(events, gone)
             if isinstance(first, Failed):
                 raise first.error
         except BaseException:
@@ -308,6 +319,8 @@ class Server:
     # ---- everything else
 
     async def _health(self, request: Request, owner: str) -> Response:
+        if not self._engine.is_alive:
+            raise Stopping("the server is stopping")
         return JSONResponse({"status": "ok"})
 
     async def _show_metrics(self, request: Request, owner: str) -> Response:
@@ -359,8 +372,7 @@ class Server:
 
         def restore() -> Json:
             session, num_bytes = sessions.restore(owner, slot, name)
-            num_ids = session.end.seen + len(session.end.unread)
-            return {"filename": name, "n_restored": num_ids, "n_read": num_bytes}
+            return {"filename": name, "n_restored": session.num_ids, "n_read": num_bytes}
 
         def erase() -> Json:
             return {"n_erased": sessions.erase_slot(owner, slot)}
@@ -374,11 +386,12 @@ class Server:
         return await asyncio.wrap_future(self._engine.call(work))
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
-        """Answer for a path or method that there is none of."""
+        """Answer for an unknown path or method."""
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path[:200]}"
         message = f"there is no {what} here" if error.status_code == 404 else error.detail
-        known = RequestError(message, status=error.status_code, code="not_found")
+        code = "not_found" if error.status_code == 404 else "method_not_allowed"
+        known = RequestError(message, status=error.status_code, code=code)
         self._metrics.count("other", error.status_code)
         status, body = error_of(known)
         return JSONResponse(body, status, headers=error.headers)
@@ -388,14 +401,35 @@ def _described(session: Session) -> Json:
     return {
         "id": session.slot,
         "is_processing": session.is_busy,
-        "session": session.name,
+        "session": session.label,
         "policy": session.settings.policy,
         "budget": session.settings.budget,
-        "n_tokens": session.end.seen + len(session.end.unread),
+        "n_tokens": session.num_ids,
         "in_memory": session.cache is not None,
         "bytes": session.nbytes,
         "snapshots": len(session.snapshots),
     }
+
+
+@contextlib.asynccontextmanager
+async def _leaving(request: Request) -> AsyncIterator["asyncio.Future[None]"]:
+    """Yield a future that is done once the client has closed the connection."""
+    gone = asyncio.ensure_future(_until_gone(request))
+    try:
+        yield gone
+    finally:
+        gone.cancel()
+
+
+async def _next(events: "asyncio.Queue[Event]", gone: "asyncio.Future[None]") -> Event:
+    """Return the next event. Raises ClientDisconnect if the client leaves before."""
+    coming = asyncio.ensure_future(events.get())
+    both: set[asyncio.Future[Any]] = {coming, gone}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if coming.done():
+        return coming.result()
+    coming.cancel()
+    raise ClientDisconnect
 
 
 async def _until_gone(request: Request) -> None:

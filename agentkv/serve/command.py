@@ -1,6 +1,7 @@
 """Set the server up from settings, and serve until it is stopped."""
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
@@ -12,13 +13,13 @@ from pathlib import Path
 import uvicorn
 
 from agentkv.build import budget_for, cache_dtype_for, load_run_model, make_policy
-from agentkv.cache.budget import Bytes, parse_budget
 from agentkv.cache.cache import Cache
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.dialog.messages import MessageTemplate
-from agentkv.files import require_folder
+from agentkv.files import make_folder, require_folder
 from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
+from agentkv.plan import memory_of
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.app import Access, Server
 from agentkv.serve.engine import Engine, Limits
@@ -43,7 +44,7 @@ class ServeSettings:
     name: str | None = None
     """Name of the model in requests; None: the last part of the model's own."""
     memory: str | None = None
-    """Bytes of all sessions in memory, such as `4GiB`; None: a quarter of the machine's."""
+    """Bytes of all sessions in memory, such as `4GiB`; None: a quarter of the device's."""
     folder: Path | None = None
     """Where sessions are put on disk, to be found by the next server; None: a temporary folder."""
     snapshots: int = 4
@@ -153,12 +154,14 @@ def prepare(
         folder = settings.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
+        stack.enter_context(_alone_in(folder))
         sessions = Sessions(
             local.model,
             new_cache,
             policies[0],
             folder,
-            memory=memory_of(settings.memory),
+            memory=_memory(run.device, settings.memory),
+            outlives=settings.folder is not None,
             max_snapshots=settings.snapshots,
         )
         template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
@@ -170,7 +173,7 @@ def prepare(
             policies,
             Access.with_keys(
                 keys,
-                hosts=(*_LOOPBACK, settings.host, *settings.hosts),
+                hosts=[name.lower() for name in (*_LOOPBACK, settings.host, *settings.hosts)],
                 max_body=settings.max_body,
                 request_s=settings.request_s,
             ),
@@ -181,18 +184,25 @@ def prepare(
         yield PreparedServer(server, engine, name, policies)
 
 
-def memory_of(given: str | None) -> int:
-    """Return the bytes of all sessions in memory.
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other servers out of a folder. Raises ServeError if one is there."""
+    make_folder(folder)
+    with open(folder / "lock", "a", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ServeError(f"another server uses --store {folder}; give another folder") from None
+        yield
+
+
+def _memory(device: str, given: str | None) -> int:
+    """Return the bytes of all sessions in memory: those given, or a quarter of the device's.
 
     Raises:
         PolicyError: a ValueError; `given` is no number of bytes.
     """
-    if given is None:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-    parsed = parse_budget(given)
-    if not isinstance(parsed, Bytes) or not parsed.count:
-        raise PolicyError(f"--memory is a number of bytes such as 4GiB; found {given!r}")
-    return parsed.count
+    return memory_of(device, given) if given is not None else memory_of(device, None) // 4
 
 
 def _cache_settings(run: RunSettings, policy: PolicySettings) -> CacheSettings:

@@ -14,9 +14,11 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from agentkv.cache.cache import Cache
+from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.dialog.calls import Call
-from agentkv.dialog.grammar import GrammarError
+from agentkv.dialog.grammar import GrammarError, Matcher
 from agentkv.dialog.messages import Chat, MessageTemplate, TemplateError
 from agentkv.dialog.reply_parts import Part, ReplyParts
 from agentkv.models.batch import Batch
@@ -25,16 +27,32 @@ from agentkv.models.local import LocalModel
 from agentkv.models.model import Cancelled, ContextLimit
 from agentkv.models.rules import TextRule
 from agentkv.models.sampling import LogProbability, Sampler
+from agentkv.models.saved import ConversationFileError
 from agentkv.plan import CachePlan, plan_cache
 from agentkv.policies.entries import PolicyError
-from agentkv.serve.session import Place, Session, chat_history, message_digest, usage
-from agentkv.serve.sessions import NoSuchSession, SessionConflict, Sessions, Wanted
+from agentkv.serve.session import (
+    CacheSettings,
+    History,
+    Place,
+    Session,
+    chat_history,
+    message_digest,
+    usage,
+)
+from agentkv.serve.sessions import Found, NoSuchSession, SessionConflict, Sessions, Wanted
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFUSALS = (
-    *(ContextLimit, GrammarError, NoSuchSession, PolicyError, SessionConflict, TemplateError),
+    CacheFileError,
+    ContextLimit,
+    ConversationFileError,
+    GrammarError,
+    NoSuchSession,
+    PolicyError,
+    SessionConflict,
+    TemplateError,
 )
 """Errors of a request that the client can correct."""
 
@@ -58,6 +76,10 @@ class Ask:
     wanted: Wanted
     prompt: Chat | str
     """Messages, or a raw prompt."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Ids of a raw prompt that was given as such; they are read where its text is new."""
+    function_names: frozenset[str] = frozenset()
+    """Functions whose calls are taken out of the text."""
     max_tokens: int | None = None
     """Maximum number of tokens in the reply; None: as many as the server allows."""
     temperature: float = 0.0
@@ -68,8 +90,6 @@ class Ask:
     """Lark grammar of the reply; None for free text."""
     num_logprobs: int | None = None
     """Likeliest ids noted per token; None notes no log-probabilities."""
-    finds_calls: bool = False
-    """Whether calls of functions are taken out of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +134,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request came to no end."""
+    """A request failed."""
 
     error: Exception
 
@@ -133,6 +153,12 @@ class Job:
     is_cancelled: bool = False
     """Set it to let the request end at the next token."""
     asked_at: float = field(default_factory=time.monotonic)
+    history: History = ""
+    """What the stream holds before the reply."""
+    matcher: Matcher | None = None
+    """Matcher of the grammar; None for free text."""
+    has_begun: bool = False
+    """True once the two fields above are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +197,10 @@ class Counters:
         return [self._first_token_s.popleft() for _ in range(len(self._first_token_s))]
 
 
+_Stage = tuple[list[int], Place | None]
+"""Ids that are read in one go, and the place after them, of which a snapshot is kept."""
+
+
 class _Running:
     """A job with its session, and the reply in progress."""
 
@@ -178,18 +208,19 @@ class _Running:
         self,
         job: Job,
         session: Session,
-        stages: list[tuple[list[int], Place | None]],
+        stages: "list[_Stage]",
         rule: TextRule,
         parts: ReplyParts,
-        num_cached: int,
-        num_unread: int,
+        place: Place | None,
         bound: int,
     ) -> None:
         self.job, self.session, self.rule, self.parts = job, session, rule, parts
-        self.stages = stages
-        """Ids that are still to be read, each with the place to remember after them."""
-        self.num_cached, self.num_unread, self.bound = num_cached, num_unread, bound
-        self.num_prompt = num_cached + sum(len(ids) for ids, _ in stages)
+        self.stages, self.bound = stages, bound
+        """`stages` are still to be read; `bound` is the most bytes that the cache will have."""
+        self.num_cached = 0 if place is None else place.seen
+        self.num_unread = 0 if place is None else len(place.unread)
+        """Ids at the beginning of the first stage that belong to the reply before it."""
+        self.num_prompt = self.num_cached + sum(len(ids) for ids, _ in stages)
         self.generation: Generation | None = None
         self.num_shown, self.num_tokens = 0, 0
         """Characters and tokens that the client has been sent."""
@@ -216,6 +247,8 @@ class Engine:
         self._waiting: list[Job] = []
         self._running: list[_Running] = []
         self._batch = Batch(local.model)
+        self._empty: dict[CacheSettings, Cache] = {}
+        """Empty caches, for plans."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._is_stopping = False
         self._may_start = False
@@ -232,7 +265,8 @@ class Engine:
 
     def stop(self) -> None:
         """End all replies, put the sessions on disk, and return when the thread has ended."""
-        self._is_stopping = True
+        with self._lock:
+            self._is_stopping = True
         self._new.put(None)
         self._thread.join()
 
@@ -250,7 +284,7 @@ class Engine:
                     f"{self._num_queued} requests are being answered or wait; try again later"
                 )
             self._num_queued += 1
-        self._new.put(job)
+            self._new.put(job)
 
     def call(self, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
         """Let the engine's thread do `work` between two tokens; return its result to come.
@@ -268,10 +302,16 @@ class Engine:
             except BaseException as error:  # it belongs to the caller
                 future.set_exception(error)
 
-        if self._is_stopping:
-            raise Stopping(_STOPPING)
-        self._new.put(do)
+        with self._lock:
+            if self._is_stopping:
+                raise Stopping(_STOPPING)
+            self._new.put(do)
         return future
+
+    @property
+    def is_alive(self) -> bool:
+        """True while requests are answered."""
+        return self._thread.is_alive() and not self._is_stopping
 
     @property
     def num_running(self) -> int:
@@ -295,25 +335,35 @@ class Engine:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            self._take(waits=not self._running and not self._waiting)
-            if self._is_stopping:
-                break
-            for running in [each for each in self._running if each.job.is_cancelled]:
-                self._end(running, Cancelled("the client left"))
-            self._drop_waiting()
-            if self._may_start or not self._running:
-                self._may_start = False
-                self._start_waiting()
-            if self._running:
-                self._step()
+            try:
+                self._advance()
+            except Exception:  # a mistake of ours must not leave every client waiting
+                _log.exception("the engine failed; all replies in progress are lost")
+                for running in list(self._running):
+                    self._break(running, RuntimeError("the engine failed"))
         for running in list(self._running):
             self._end(running, Stopping(_STOPPING))
+        self._take(waits=False)
         for job in self._waiting:
             job.send(Failed(Stopping(_STOPPING)))
-        while not self._new.empty():
-            if isinstance(left := self._new.get(), Job):
-                left.send(Failed(Stopping(_STOPPING)))
-        self.sessions.spill_all()
+        self.sessions.close()
+
+    def _advance(self) -> None:
+        """Take what is new, start what may start, and write one token of every reply."""
+        self._take(waits=not self._running and not self._waiting)
+        if self._is_stopping:
+            return
+        for running in [each for each in self._running if each.job.is_cancelled]:
+            self._end(running, Cancelled("the client left"))
+        self._drop_waiting()
+        if self._may_start:
+            self._may_start = False
+            self._start_waiting()
+        if self._running:
+            self._step()
+        elif self._waiting:
+            time.sleep(_PAUSE_S)  # for a session that is busy: nothing here should be
+            self._may_start = True
 
     def _take(self, *, waits: bool) -> None:
         """Take new jobs and work; wait for the first if nothing is to be done."""
@@ -375,54 +425,87 @@ class Engine:
             _NoRoom: other replies must end first.
         """
         ask = job.ask
-        history = chat_history(ask.prompt) if isinstance(ask.prompt, Chat) else ask.prompt
-        found = self.sessions.find(ask.wanted, history)
+        if not job.has_begun:
+            self._require_readable(ask)
+            job.history = chat_history(ask.prompt) if isinstance(ask.prompt, Chat) else ask.prompt
+            if ask.grammar is not None:
+                job.matcher = self._local.grammar.match(ask.grammar)
+            job.has_begun = True
+        found = self.sessions.find(ask.wanted, job.history)
         if found is None:
             return None
-        try:
-            return self._prepare_in(found.session, found.place, job)
-        except BaseException:
-            if found.is_new:
-                self.sessions.erase(found.session)
-            raise
-
-    def _prepare_in(self, session: Session, place: Place | None, job: Job) -> "_Running":
-        ask = job.ask
-        stages, place = self._new_ids(ask, place)
-        num_cached = 0 if place is None else place.seen
-        num_new = sum(len(ids) for ids, _ in stages)
-        max_tokens = self._reply_tokens(ask.max_tokens, num_cached + num_new)
-        matcher = None if ask.grammar is None else self._local.grammar.match(ask.grammar)
-        rule = TextRule(
-            self._template.decode,
-            end_ids=self._template.end_ids,
-            max_tokens=max_tokens,
-            stops=ask.stops,
-            matcher=matcher,
-        )
-        latest = stages[-1][0]
-        if isinstance(ask.prompt, Chat):
-            parts = self._template.parts(ask.prompt, latest, calls=ask.finds_calls)
-        else:
-            parts = ReplyParts(None)
-        bound = self._bound(session, num_cached + num_new + max_tokens)
-        least = self._bound(session, num_cached + num_new)
-        if least > self.sessions.memory:
-            raise MemoryLimit(
-                f"the cache of this conversation would take {least} bytes and all sessions "
-                f"together have {self.sessions.memory}; send less, or let the server have more "
-                "memory or a smaller budget"
-            )
+        stages, place = self._new_ids(ask, found.place)
+        found = found if place is not None else Found(found.session, None)
+        num_prompt = self._num_prompt(place, stages)
+        settings = self._settings_of(found, ask.wanted)
+        max_tokens = self._reply_tokens(ask.max_tokens, num_prompt)
+        max_tokens = self._within_memory(settings, num_prompt, max_tokens)
+        bound = self._bound(settings, num_prompt + max_tokens)
         if self._running and bound + sum(r.bound for r in self._running) > self.sessions.memory:
             raise _NoRoom
-        begun = self.sessions.begin(session, place)
-        if place is not None and begun is None:  # its files are lost
-            stages, _ = self._new_ids(ask, None)
-            num_cached = 0
-        others = sum(max(0, r.bound - r.session.nbytes) for r in self._running)
-        self.sessions.make_room(others + max(0, bound - session.nbytes))
-        num_unread = 0 if begun is None else len(begun.unread)
-        return _Running(job, session, stages, rule, parts, num_cached, num_unread, bound)
+        session, begun = self.sessions.begin(found, ask.wanted)
+        try:
+            if begun is None and place is not None:  # its files are lost
+                stages, _ = self._new_ids(ask, None)
+            own = max(0, bound - session.cache_nbytes)
+            self.sessions.make_room(self._reserved() + own)
+            rule = TextRule(
+                self._template.decode_reply,
+                end_ids=self._template.end_ids,
+                max_tokens=max_tokens,
+                stops=ask.stops,
+                matcher=job.matcher,
+            )
+            parts = ReplyParts(None)
+            if isinstance(ask.prompt, Chat):
+                parts = self._template.parts(stages[-1][0], function_names=ask.function_names)
+            return _Running(job, session, stages, rule, parts, begun, bound)
+        except BaseException:
+            session.is_busy = False
+            self.sessions.erase(session)
+            raise
+
+    def _require_readable(self, ask: Ask) -> None:
+        """Refuse a prompt that is far longer than what the model can read, before it is encoded."""
+        limit, prompt = self._local.max_positions, ask.prompt
+        texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt.messages]
+        num_characters = sum(len(text or "") for text in texts)
+        if limit is not None and num_characters > limit * _MOST_CHARACTERS:
+            raise ContextLimit(
+                f"the model has {limit} positions, and this conversation has {num_characters} "
+                "characters"
+            )
+
+    def _settings_of(self, found: Found, wanted: Wanted) -> CacheSettings:
+        if found.session is not None:
+            return found.session.settings
+        return wanted.settings or self.sessions.settings
+
+    @staticmethod
+    def _num_prompt(place: Place | None, stages: "list[_Stage]") -> int:
+        return (0 if place is None else place.seen) + sum(len(ids) for ids, _ in stages)
+
+    def _within_memory(self, settings: CacheSettings, num_prompt: int, max_tokens: int) -> int:
+        """Return how many of `max_tokens` fit into the memory after a prompt.
+
+        Raises:
+            MemoryLimit: the prompt itself does not.
+        """
+        memory = self.sessions.memory
+        least = self._bound(settings, num_prompt)
+        if least > memory:
+            raise MemoryLimit(
+                f"the cache of this conversation would take {least} bytes and all sessions "
+                f"together have {memory}; send less, or let the server have more memory or a "
+                "smaller budget"
+            )
+        if self._bound(settings, num_prompt + max_tokens) <= memory:
+            return max_tokens
+        counts = range(max_tokens + 1)
+        return (
+            bisect.bisect_right(counts, memory, key=lambda n: self._bound(settings, num_prompt + n))
+            - 1
+        )
 
     def _reply_tokens(self, wanted: int | None, num_prompt: int) -> int:
         """Return the maximum length of a reply. Raises ContextLimit if there are too few positions
@@ -440,52 +523,63 @@ class Engine:
             )
         return min(max_tokens, limit - num_prompt)
 
-    def _new_ids(
-        self, ask: Ask, place: Place | None
-    ) -> tuple[list[tuple[list[int], Place | None]], Place | None]:
+    def _new_ids(self, ask: Ask, place: Place | None) -> "tuple[list[_Stage], Place | None]":
         """Return the ids to read from a place on, in stages, and the place.
 
         The place becomes None if the template cannot go on from it, or nothing would be read.
+
+        Raises:
+            TemplateError: there is nothing to read, or the template refuses the messages.
         """
-        prompt = ask.prompt
-        if isinstance(prompt, str):
-            if place is not None:
-                ids = self._template.encode_prompt(prompt[place.length :], begins=False)
-                if place.unread or ids:
-                    return [([*place.unread, *ids], None)], place
-            ids = self._template.encode_prompt(prompt, begins=True)
-            if not ids:
-                raise TemplateError("the prompt is empty; the model needs something to read")
-            return [(ids, None)], None
-        at_once = ask.grammar is not None
+        found: tuple[list[_Stage], Place | None]
+        if isinstance(ask.prompt, str):
+            found = self._new_ids_of_text(ask.prompt, ask.prompt_ids, place)
+        else:
+            found = self._new_ids_of_chat(ask.prompt, place, at_once=ask.grammar is not None)
+        if not found[0][-1][0]:
+            raise TemplateError("the prompt is empty; the model needs something to read")
+        return found
+
+    def _new_ids_of_text(
+        self, prompt: str, prompt_ids: tuple[int, ...] | None, place: Place | None
+    ) -> "tuple[list[_Stage], Place | None]":
+        if place is not None:
+            ids = self._template.encode_prompt(prompt[place.length :], begins=False)
+            if place.unread or ids:
+                return [([*place.unread, *ids], None)], place
+        if prompt_ids is not None:
+            return [(list(prompt_ids), None)], None
+        return [(self._template.encode_prompt(prompt, begins=True), None)], None
+
+    def _new_ids_of_chat(
+        self, chat: Chat, place: Place | None, *, at_once: bool
+    ) -> "tuple[list[_Stage], Place | None]":
         if place is not None and place.num_read:
             try:
-                ids = self._template.following(prompt, place.num_read, at_once=at_once)
+                ids = self._template.following(chat, place.num_read, at_once=at_once)
                 return [([*place.unread, *ids], None)], place
             except TemplateError:
                 place = None  # the opening says what is wrong, or has no trouble
-        first, rest = self._template.opening(prompt, at_once=at_once)
-        if place is not None and first:
-            return [(rest, None)], place
+        first, rest = self._template.opening(chat, at_once=at_once)
         if not first:
             return [(rest, None)], None
-        return [(first, Place(1 + prompt.num_leading, len(first))), (rest, None)], None
+        after_first = Place(1 + chat.num_leading, len(first))
+        if place is not None and place.length == after_first.length:
+            return [(rest, None)], place
+        return [(first, after_first), (rest, None)], None
 
-    def _bound(self, session: Session, num_tokens: int) -> int:
-        """Return the most bytes that a session's cache can have after so many tokens."""
-        plan = self._plan(session, num_tokens)
+    def _bound(self, settings: CacheSettings, num_tokens: int) -> int:
+        """Return the most bytes that a cache with these settings has at rest after so many tokens,
+        its cold tier included."""
+        plan = self._plan(settings, num_tokens)
         return plan.resting_nbytes + plan.cold_nbytes
 
-    def _plan(self, session: Session, num_tokens: int) -> CachePlan:
-        cache = session.cache
+    def _plan(self, settings: CacheSettings, num_tokens: int) -> CachePlan:
+        cache = self._empty.get(settings)
         if cache is None:
-            cache = self.sessions.new_cache(session.settings)
+            cache = self._empty[settings] = self.sessions.new_cache(settings)
         return plan_cache(
-            cache.policy,
-            session.settings.budget,
-            cache.geometry,
-            num_tokens=num_tokens,
-            chunk=cache.chunk,
+            cache.policy, settings.budget, cache.geometry, num_tokens=num_tokens, chunk=cache.chunk
         )
 
     def _label(self, running: _Running, num_unread: int) -> None:
@@ -502,8 +596,11 @@ class Engine:
         start, num_new = cache.seen + num_unread, len(ids) - num_unread
         number = len(cache.spans())
         if after is not None:
-            kept = self._plan(running.session, 4 * num_new).num_entries
-            cache.label("system", num_new, start=start, pinned=2 * num_new <= kept)
+            kept = self._plan(running.session.settings, 4 * num_new).num_entries
+            try:
+                cache.label("system", num_new, start=start, pinned=2 * num_new <= kept)
+            except PolicyError:  # the policy protects so much that the pins do not fit
+                cache.label("system", num_new, start=start)
         elif num_new:
             cache.label(f"turn {number}", num_new, start=start)
         if len(running.stages) == 1:
@@ -546,7 +643,8 @@ class Engine:
                 elif len(running.stages) > 1:
                     _, place = running.stages.pop(0)
                     if place is not None:
-                        self.sessions.note(running.session, place)
+                        reserved = self._reserved()
+                        self.sessions.note(running.session, place, reserved=reserved)
                     self._next_stage(running)
                 else:
                     self._end(running, None)
@@ -554,6 +652,10 @@ class Engine:
                 _log.exception("a reply failed")
                 if running in self._running:
                     self._break(running, error)
+
+    def _reserved(self) -> int:
+        """Return the bytes by which the caches of the replies in progress may still grow."""
+        return sum(max(0, each.bound - each.session.cache_nbytes) for each in self._running)
 
     def _show(self, running: _Running, *, is_last: bool = False) -> None:
         """Send what a reply has grown by."""
@@ -607,7 +709,8 @@ class Engine:
         if error is not None and not isinstance(error, TimeoutError | Cancelled | Stopping):
             self._break(running, error)
             return
-        self._show(running, is_last=True)
+        if generation.rule is rule:
+            self._show(running, is_last=True)
         if error is None:
             unread = rule.pending
         else:
@@ -617,21 +720,23 @@ class Engine:
         finished = self._finished(running)
         running.job.send(finished if error is None else Failed(error))
         self._leave(running)
-        self.sessions.note(session, session.end)
+        self.sessions.note(session, session.end, reserved=self._reserved())
         self.sessions.end(session)
 
     def _settle(self, running: _Running, unread: list[int]) -> None:
         """Write down what the stream of a session holds after a reply."""
         ask, session = running.job.ask, running.session
         assert session.cache is not None
-        history: tuple[str, ...] | str
+        history: History
         num_read = 0
         if isinstance(ask.prompt, Chat):
             reply = reply_message(running.said["content"], running.calls)
-            history = (*chat_history(ask.prompt), message_digest(reply))
+            assert isinstance(running.job.history, tuple)
+            history = (*running.job.history, message_digest(reply))
             num_read = len(ask.prompt.messages) + 1
         else:
-            history = ask.prompt + running.rule.text
+            # a stop text was read too: a client that goes on with it goes on with the stream
+            history = ask.prompt + running.rule.decoded
         session.history = history
         session.end = Place(len(history), session.cache.seen, num_read, tuple(unread))
 
@@ -639,16 +744,17 @@ class Engine:
         session, cache = running.session, running.session.cache
         assert cache is not None
         num_written = len(running.rule.ids)
+        has_called = bool(running.calls) and running.rule.ended_by == "stop"
         self.counters.prompt_tokens += running.num_prompt
         self.counters.cached_tokens += running.num_cached
         self.counters.written_tokens += num_written
         return Finished(
-            reason="tool_calls" if running.calls else running.rule.ended_by,
+            reason="tool_calls" if has_called else running.rule.ended_by,
             num_prompt=running.num_prompt,
             num_cached=running.num_cached,
             num_written=num_written,
             num_thought=running.num_thought,
-            session=session.name,
+            session=session.label,
             slot=session.slot,
             cache=usage(cache),
         )
@@ -674,6 +780,9 @@ class _NoRoom(Exception):
     """Other replies must end before this one fits into memory."""
 
 
+_PAUSE_S = 0.01
+_MOST_CHARACTERS = 32
+"""Characters per token beyond which a text is refused unread (our choice: text has about four)."""
 _STOPPING = "the server is stopping; send the request again when it is back"
 
 

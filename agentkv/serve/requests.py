@@ -13,6 +13,7 @@ from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Wanted
 
 T = TypeVar("T", bound=BaseModel)
+Item = TypeVar("Item")
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -34,6 +35,9 @@ class RequestError(ValueError):
         self.param, self.code, self.status = param, code, status
 
 
+_FailingFast = Annotated[list[Item], Field(fail_fast=True)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -44,7 +48,7 @@ class _TextPart(_Body):
 
 
 class _CalledFunction(_Body):
-    name: FunctionName
+    name: Name
     arguments: str = "{}"
 
 
@@ -56,9 +60,9 @@ class _ToolCall(_Body):
 
 class _Message(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_TextPart] | None = None
+    content: str | Annotated[list[_TextPart], Field(fail_fast=True, max_length=4096)] | None = None
     name: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: Annotated[list[_ToolCall], Field(fail_fast=True, max_length=256)] | None = None
     tool_call_id: str | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -144,7 +148,13 @@ class _Request(_Body):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     prompt_cache_key: Name | None = None
-    id_slot: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    id_slot: Annotated[int, Field(ge=-1, lt=1_000_000)] | None = None
     agentkv: _OurSettings = _OurSettings()
 
     @property
@@ -164,6 +174,13 @@ class _Request(_Body):
             "presence_penalty": bool(self.presence_penalty),
             "frequency_penalty": bool(self.frequency_penalty),
             "logit_bias": bool(self.logit_bias),
+            "top_k": (self.top_k or 0) > 0,
+            "min_p": bool(self.min_p),
+            "repetition_penalty": self.repetition_penalty not in (None, 1),
+            "repeat_penalty": self.repeat_penalty not in (None, 1),
+            "min_tokens": bool(self.min_tokens),
+            "ignore_eos": bool(self.ignore_eos),
+            **self._further_unsupported,
         }
         for name, is_given in unsupported.items():
             if is_given:
@@ -171,19 +188,42 @@ class _Request(_Body):
                     f"{name} is not supported; leave it out", param=name, code="unsupported_value"
                 )
 
+    @property
+    def _further_unsupported(self) -> dict[str, bool]:
+        """Parameters of one endpoint alone, and whether they would change the reply."""
+        return {}
+
+    @property
+    def _sampling_temperature(self) -> float:
+        """The temperature; greedy where logits divided by it would leave the range of float32."""
+        given = 1.0 if self.temperature is None else self.temperature
+        return given if given >= _LEAST_TEMPERATURE else 0.0
+
 
 class ChatRequest(_Request):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[_Message], Field(fail_fast=True, min_length=1, max_length=20_000)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: _ResponseFormat = _ResponseFormat()
-    tools: Annotated[list[_Tool], Field(max_length=128)] | None = None
+    tools: Annotated[list[_Tool], Field(fail_fast=True, max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: JsonValue = None
+    function_call: JsonValue = None
     reasoning_effort: Annotated[str, Field(pattern=r"^[a-z]{1,16}$")] | None = None
     chat_template_kwargs: _TemplateSettings = _TemplateSettings()
+
+    @property
+    def _further_unsupported(self) -> dict[str, bool]:
+        has_tools = bool(self.tools) and self.tool_choice in (None, "auto")
+        return {
+            "functions": bool(self.functions),
+            "function_call": self.function_call not in (None, "none", "auto"),
+            "parallel_tool_calls": self.parallel_tool_calls is False and has_tools,
+        }
 
     def ask(self, template: MessageTemplate, wanted: Wanted) -> Ask:
         """Return what the engine is asked.
@@ -205,13 +245,15 @@ class ChatRequest(_Request):
                 None if self.reasoning_effort == "none" else self.reasoning_effort,
             ),
             max_tokens=_first(self.max_completion_tokens, self.max_tokens),
-            temperature=1.0 if self.temperature is None else self.temperature,
+            temperature=self._sampling_temperature,
             top_p=self.top_p or 1.0,
             seed=self.seed,
             stops=self.stops,
             grammar=grammar,
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            finds_calls=bool(self.tools) and self.tool_choice != "none",
+            function_names=frozenset(
+                tool.function.name for tool in self.tools or () if self.tool_choice != "none"
+            ),
         )
 
     def _grammar(self, template: MessageTemplate) -> str | None:
@@ -258,7 +300,7 @@ class ChatRequest(_Request):
 class CompletionRequest(_Request):
     """The body of `/v1/completions`."""
 
-    prompt: str | list[str] | list[int]
+    prompt: str | _FailingFast[str] | _FailingFast[int]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -271,28 +313,28 @@ class CompletionRequest(_Request):
             RequestError: a parameter that is not supported.
         """
         self.require_supported()
-        unsupported = {
-            "echo": bool(self.echo),
-            "suffix": bool(self.suffix),
-            "best_of": self.best_of not in (None, 1),
-        }
-        for name, is_given in unsupported.items():
-            if is_given:
-                raise RequestError(
-                    f"{name} is not supported; leave it out", param=name, code="unsupported_value"
-                )
+        prompt = self._prompt(template)
         return Ask(
             wanted,
-            self._text(template),
+            prompt if isinstance(prompt, str) else template.decode(prompt),
+            None if isinstance(prompt, str) else tuple(prompt),
             max_tokens=16 if self.max_tokens is None else self.max_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
+            temperature=self._sampling_temperature,
             top_p=self.top_p or 1.0,
             seed=self.seed,
             stops=self.stops,
             num_logprobs=self.logprobs,
         )
 
-    def _text(self, template: MessageTemplate) -> str:
+    @property
+    def _further_unsupported(self) -> dict[str, bool]:
+        return {
+            "echo": bool(self.echo),
+            "suffix": bool(self.suffix),
+            "best_of": self.best_of not in (None, 1),
+        }
+
+    def _prompt(self, template: MessageTemplate) -> str | list[int]:
         prompt = self.prompt
         if isinstance(prompt, str):
             return prompt
@@ -310,14 +352,14 @@ class CompletionRequest(_Request):
                 f"{template.num_ids - 1}",
                 param="prompt",
             )
-        return template.decode(ids)
+        return ids
 
 
 def parse(kind: type[T], body: bytes) -> T:
     """Return the request in a body.
 
     Raises:
-        RequestError: it is no JSON, or a parameter is missing or wrong.
+        RequestError: it is not JSON, or a parameter is missing or wrong.
     """
     try:
         return kind.model_validate_json(body)
@@ -325,7 +367,7 @@ def parse(kind: type[T], body: bytes) -> T:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = ".".join(re.sub(r"[^\w-]", "", str(part)) for part in first["loc"])
         if first["type"] == "json_invalid":
-            raise RequestError(f"the body is no JSON: {first['msg']}") from None
+            raise RequestError(f"the body is not JSON: {first['msg']}") from None
         raise RequestError(f"{param}: {first['msg']}", param=param[:100] or None) from None
 
 
@@ -351,6 +393,9 @@ def settings_of(request: _Request, allowed: Sequence[CacheSettings]) -> CacheSet
             param="agentkv",
         )
     return fitting[0]
+
+
+_LEAST_TEMPERATURE = 0.001
 
 
 def _first(*values: int | None) -> int | None:

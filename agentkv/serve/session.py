@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 from typing import Any
 
 from agentkv.cache.cache import Cache
@@ -26,8 +27,8 @@ def chat_history(chat: Chat) -> tuple[str, ...]:
 def message_digest(message: Message) -> str:
     """Return a digest of what a message says.
 
-    Thoughts, the white space around a reply and the ids of its calls do not count, because hosts
-    drop or change them; the arguments of calls count as values.
+    Thoughts, the white space around a reply and the ids of calls do not count, because hosts drop
+    or change them. The arguments of calls count as values.
     """
     content = message.get("content") or ""
     is_reply = message["role"] == "assistant"
@@ -36,7 +37,7 @@ def message_digest(message: Message) -> str:
         for call in message.get("tool_calls") or ()
     ]
     said = [message["role"], content.strip() if is_reply else content, calls]
-    return digest([*said, message.get("tool_call_id"), message.get("name")])
+    return digest([*said, message.get("name")])
 
 
 def digest(value: Any) -> str:
@@ -48,7 +49,7 @@ def digest(value: Any) -> str:
 def _value(arguments: Any) -> Any:
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 
@@ -61,7 +62,7 @@ class Place:
     seen: int = 0
     """Ids that the cache has read at this place."""
     num_read: int = 0
-    """Messages before it if the last one is a reply that the model wrote; else 0."""
+    """Messages before it. 0 if the last one is no reply of the model's."""
     unread: tuple[int, ...] = ()
     """Ids before it that the cache has not read at this place."""
     snapshot: Snapshot | None = field(default=None, repr=False)
@@ -87,8 +88,8 @@ class Session:
 
     owner: str
     """Whose session it is: no other owner's requests find it."""
-    name: str
-    """Name that the client gave, or one made up."""
+    name: str | None
+    """Name that the client gave; several may share one. None: requests without a name find it."""
     slot: int
     """Number among its owner's sessions."""
     settings: CacheSettings
@@ -104,10 +105,20 @@ class Session:
     """True while a request is answered."""
     is_stored: bool = False
     """True if it has files, which hold its state or an earlier one."""
-    is_unnamed: bool = True
-    """True if its name was made up, so that requests find it by what they say."""
+    id: str = field(default_factory=lambda: token_hex(8))
+    """Identifies it among all sessions, and its files."""
     used_at: float = field(default_factory=time.monotonic)
     """Time of the latest use (`time.monotonic()`)."""
+
+    @property
+    def label(self) -> str:
+        """Its name, or its id if it has none."""
+        return self.name or self.id
+
+    @property
+    def num_ids(self) -> int:
+        """Ids of its stream."""
+        return self.end.seen + len(self.end.unread)
 
     @property
     def nbytes(self) -> int:

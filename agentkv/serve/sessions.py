@@ -1,6 +1,5 @@
 """All sessions of the server: found for a request, kept within bytes of memory, put on disk."""
 
-import hashlib
 import logging
 import re
 import shutil
@@ -8,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -44,13 +42,18 @@ class _SavedSession(SavedState):
     """Everything about a session but its cache."""
 
     owner: str
-    name: str
+    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    name: str | None
     slot: Annotated[int, Field(ge=0)]
     policy: str
     budget: int | str | None
     history: list[str] | str
     num_read: Annotated[int, Field(ge=0)]
     unread: list[Annotated[int, Field(ge=0)]]
+
+    @property
+    def settings(self) -> CacheSettings:
+        return CacheSettings(self.policy, self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +63,24 @@ class Wanted:
     owner: str
     settings: CacheSettings | None
     """None: those of the session, or the server's first ones."""
+    key: str | None = None
+    """Name of the sessions among which the one with most of the conversation is taken."""
     name: str | None = None
-    """Name that the client gave."""
+    """Name of the one session that is taken, whatever it holds."""
     slot: int | None = None
-    """Number that the client gave."""
+    """Number of the one session that is taken, whatever it holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The session of a request."""
+    """Where a request goes on."""
 
-    session: Session
+    session: Session | None
+    """The session; None makes a new one."""
     place: Place | None
-    """Where it goes on; None if everything must be read."""
-    is_new: bool = False
-    """True if it was made for the request, and is erased if that is not answered."""
+    """None if everything must be read."""
+    source: Session | None = None
+    """Another session that has the place; None if `session` has it."""
 
 
 class Sessions:
@@ -88,8 +94,10 @@ class Sessions:
         new_cache: returns an empty cache with given settings.
         settings: those of a session whose request gives none.
         folder: where sessions are put on disk; what lies there from an earlier server is found.
-        memory: bytes of all caches and snapshots that idle sessions may leave in memory.
-        max_sessions: number of sessions, on disk too; the least recently used idle one is erased.
+        memory: bytes of all caches and snapshots in memory.
+        outlives: whether another server may use the folder later.
+        max_sessions: number of an owner's sessions, on disk too. A further one erases the owner's
+            least recently used idle one, those without a name first.
         max_snapshots: number of snapshots of a session.
     """
 
@@ -101,11 +109,13 @@ class Sessions:
         folder: Path,
         *,
         memory: int,
+        outlives: bool = True,
         max_sessions: int = 1024,
         max_snapshots: int = 4,
     ) -> None:
-        self._model, self.new_cache, self._settings = model, new_cache, settings
+        self._model, self.new_cache, self.settings = model, new_cache, settings
         self.folder, self.memory = folder, memory
+        self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
         self._sessions: list[Session] = []
         self.num_spills = self.num_loads = 0
@@ -126,55 +136,54 @@ class Sessions:
     # ---- finding
 
     def find(self, wanted: Wanted, history: History) -> Found | None:
-        """Return the session for a request, and the place from which it goes on.
+        """Return where a request goes on. Nothing changes.
 
-        A session that was named is used as it is. Otherwise the owner's session without a name
-        whose stream has most of `history` is: in place if it has at least half of the session's own
-        history, else as a copy, which begins with the other one's snapshot.
+        A session that was asked for by name or slot is taken as it is. Otherwise the idle session
+        that has most of `history` is, among those with the request's key, or those without any. If
+        less than half of it is in `history`, that is another conversation: the request gets a new
+        session, with a copy of what any session of the owner has in common with it.
 
         Returns:
-            None if the session is busy.
+            None if the session that was asked for is busy.
 
         Raises:
-            SessionConflict: the named session has another policy or budget.
-            NoSuchSession: there is no such slot.
+            SessionConflict: the session that was asked for has another policy or budget.
         """
-        settings = wanted.settings or self._settings
-        named = self._named(wanted)
-        if named is not None:
-            if named.is_busy:
+        settings = wanted.settings or self.settings
+        exact = self._exact(wanted)
+        if exact is not None:
+            if exact.is_busy:
                 return None
-            if wanted.settings not in (None, named.settings):
+            if wanted.settings not in (None, exact.settings):
                 raise SessionConflict(
-                    f"session {named.name!r} has the policy {named.settings.policy} and the budget "
-                    f"{named.settings.budget}; give another session, or erase its slot first"
+                    f"session {exact.label!r} has the policy {exact.settings.policy} and the "
+                    f"budget {exact.settings.budget}; give another session, or erase its slot "
+                    "first"
                 )
-            place = named.nearest(history)
-            if place is not None or named.history:
-                return Found(named, place)
+            settings = exact.settings
+            if (place := exact.nearest(history)) is not None:
+                return Found(exact, place)
         others = [each for each in self._of(wanted.owner) if each.settings == settings]
-        if named is None and wanted.name is None:
-            idle = [each for each in others if each.is_unnamed and not each.is_busy]
+        if wanted.name is None and wanted.slot is None:
+            idle = [each for each in others if each.name == wanted.key and not each.is_busy]
             same = _most(idle, lambda session: session.nearest(history))
             if same is not None and 2 * same[1].length >= len(same[0].history):
                 return Found(*same)
         begun = _most(others, lambda session: session.nearest(history, only_snapshots=True))
-        new = named or self._add(wanted.owner, wanted.name, settings)
         if begun is None:
-            return Found(new, None, is_new=True)
+            return Found(exact, None)
         source, place = begun
-        assert place.snapshot is not None
-        new.cache = self.new_cache(settings)
-        new.cache.origin = place.snapshot.origin
-        new.history, new.snapshots = source.history, [place]
-        return Found(new, place, is_new=True)
+        return Found(exact, place, source)
 
-    def _named(self, wanted: Wanted) -> Session | None:
+    def _exact(self, wanted: Wanted) -> Session | None:
+        """Return the session that is asked for by slot or name; None if there is none yet."""
+        own = self._of(wanted.owner)
         if wanted.slot is not None:
-            return self.at(wanted.owner, wanted.slot)
+            return next((each for each in own if each.slot == wanted.slot), None)
         if wanted.name is None:
             return None
-        return next((s for s in self._of(wanted.owner) if s.name == wanted.name), None)
+        named = [each for each in own if each.name == wanted.name]
+        return max(named, key=lambda session: session.used_at, default=None)
 
     def at(self, owner: str, slot: int) -> Session:
         """Return an owner's session by its number.
@@ -196,53 +205,71 @@ class Sessions:
         return [session for session in self._sessions if session.owner == owner]
 
     def _add(
-        self, owner: str, name: str | None, settings: CacheSettings, slot: int | None = None
+        self, owner: str, settings: CacheSettings, name: str | None, slot: int | None
     ) -> Session:
-        if len(self._sessions) >= self._max_sessions:
-            idle = [session for session in self._sessions if not session.is_busy]
-            if idle:
-                self.erase(min(idle, key=lambda s: (not s.is_unnamed, s.used_at)))
+        own = self._of(owner)
+        idle = [session for session in own if not session.is_busy]
+        if len(own) >= self._max_sessions and idle:
+            self.erase(min(idle, key=lambda s: (s.name is not None, s.used_at)))
         taken = {session.slot for session in self._of(owner)}
-        if slot is None:
+        if slot is None or slot in taken:
             slot = next(i for i in range(len(taken) + 1) if i not in taken)
-        session = Session(owner, name or f"auto-{token_hex(8)}", slot, settings)
-        session.is_unnamed = name is None
+        session = Session(owner, name, slot, settings)
         self._sessions.append(session)
         return session
 
     # ---- using
 
-    def begin(self, session: Session, place: Place | None) -> Place | None:
-        """Bring a session into memory and to a place, for a request.
+    def begin(self, found: Found, wanted: Wanted) -> tuple[Session, Place | None]:
+        """Bring a session into memory and to a place, for a request; it is busy from now on.
 
         Returns:
-            The place, or None if everything must be read: the session was erased because its files
-            could not be read.
+            The session, and the place. None if everything must be read, also where the session's
+            files could not be.
         """
+        session, place = found.session, found.place
+        if session is None:
+            settings = wanted.settings or self.settings
+            session = self._add(wanted.owner, settings, wanted.name or wanted.key, wanted.slot)
         session.is_busy, session.used_at = True, time.monotonic()
-        if place is None:
-            self._discard_files(session)
-            session.forget()
-        elif session.cache is None:
-            session.cache = self._load(session)
-            if session.cache is None:
+        try:
+            if place is not None and found.source is None and session.cache is None:
+                session.cache = self._load(session)
+                place = None if session.cache is None else place
+            if place is None or found.source is not None:
+                self._discard_files(session)
                 session.forget()
-                place = None
-        if session.cache is None:
-            session.cache = self.new_cache(session.settings)
-        elif place is not None:
-            session.return_to(place)
-        return place
+                session.cache = self.new_cache(session.settings)
+            if found.source is not None and place is not None:
+                assert session.cache is not None and place.snapshot is not None
+                session.cache.origin = place.snapshot.origin
+                session.history, session.snapshots = found.source.history, [place]
+            if place is not None:
+                session.return_to(place)
+        except BaseException:
+            session.is_busy = False
+            self.erase(session)
+            raise
+        return session, place
 
     def end(self, session: Session) -> None:
         """Let a session rest, and put others on disk until all fit into memory."""
         session.is_busy, session.used_at = False, time.monotonic()
         self.make_room(0)
 
-    def note(self, session: Session, place: Place) -> None:
-        """Keep a snapshot at a place, if memory has room for it."""
-        if self.nbytes + session.cache_nbytes <= self.memory:
+    def note(self, session: Session, place: Place, *, reserved: int) -> None:
+        """Keep a snapshot at a place, if memory has room for it.
+
+        Args:
+            reserved: bytes by which the caches of busy sessions may still grow.
+        """
+        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
+        if self.nbytes + session.cache_nbytes + reserved > self.memory:
+            return
+        try:
             session.note(place, limit=self._max_snapshots)
+        except Exception as error:  # such as a device without memory: there is no snapshot then
+            _log.warning("no snapshot of session %r could be taken: %s", session.label, error)
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def make_room(self, nbytes: int) -> None:
@@ -277,15 +304,14 @@ class Sessions:
         session.cache, session.snapshots, session.is_stored = None, [], True
         self.num_spills += 1
 
-    def spill_all(self) -> None:
-        """Put all idle sessions on disk."""
-        for session in list(self._sessions):
-            if not session.is_busy:
-                self.spill(session)
+    def close(self) -> None:
+        """Put all sessions on disk, for the next server, if there may be one."""
+        for session in list(self._sessions) if self._outlives else ():
+            self.spill(session)
 
     def erase(self, session: Session) -> int:
         """Erase a session, its files too; return the ids that its stream had."""
-        num_ids = session.end.seen + len(session.end.unread)
+        num_ids = session.num_ids
         self._discard_files(session)
         session.forget()
         self._sessions.remove(session)
@@ -323,7 +349,7 @@ class Sessions:
                 raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
         self._write(session, folder)
         self.make_room(0)
-        return session.end.seen + len(session.end.unread), _size(folder)
+        return session.num_ids, _size(folder)
 
     def restore(self, owner: str, slot: int, file_name: str) -> tuple[Session, int]:
         """Put a saved session into a slot, in place of what is there; return it and the bytes read.
@@ -340,15 +366,12 @@ class Sessions:
         saved = read(_SavedSession, folder)
         if saved.owner != owner:
             raise NoSuchSession(f"no session was saved as {file_name!r}")
-        settings = CacheSettings(saved.policy, saved.budget)
-        cache = load_cache(self._model, self.new_cache(settings), folder, saved)
+        cache = load_cache(self._model, self.new_cache(saved.settings), folder, saved)
         old = next((each for each in self._of(owner) if each.slot == slot), None)
         if old is not None:
             _require_idle(old)
             self.erase(old)
-        names = {each.name for each in self._of(owner)}
-        is_named = not saved.name.startswith("auto-") and saved.name not in names
-        session = self._add(owner, saved.name if is_named else None, settings, slot)
+        session = self._add(owner, saved.settings, saved.name, slot)
         _fill(session, saved)
         session.cache = cache
         self.make_room(0)
@@ -365,8 +388,7 @@ class Sessions:
         return self.folder / "saved" / owner / file_name
 
     def _folder_of(self, session: Session) -> Path:
-        name = hashlib.sha256(f"{session.owner}\0{session.name}".encode()).hexdigest()[:32]
-        return self.folder / "sessions" / name
+        return self.folder / "sessions" / session.id
 
     def _write(self, session: Session, folder: Path) -> None:
         assert session.cache is not None
@@ -375,6 +397,7 @@ class Sessions:
             cache=new_cache_name(),
             seen=session.cache.seen,
             owner=session.owner,
+            id=session.id,
             name=session.name,
             slot=session.slot,
             policy=session.settings.policy,
@@ -389,11 +412,13 @@ class Sessions:
         folder = self._folder_of(session)
         try:
             saved = read(_SavedSession, folder)
-            if (saved.owner, saved.name) != (session.owner, session.name):
+            if (saved.owner, saved.id) != (session.owner, session.id):
                 raise ConversationFileError(f"{folder} holds another session")
+            if _history_of(saved) != session.history:
+                raise ConversationFileError(f"{folder} holds another state of the session")
             cache = load_cache(self._model, self.new_cache(session.settings), folder, saved)
         except (ConversationFileError, CacheFileError) as error:
-            _log.warning("session %s is lost: %s", session.name, error)
+            _log.warning("session %r is lost and read again: %s", session.label, error)
             return None
         self.num_loads += 1
         return cache
@@ -412,18 +437,15 @@ class Sessions:
         for folder in sorted((self.folder / "sessions").glob("*")):
             try:
                 saved = read(_SavedSession, folder)
-                settings = CacheSettings(saved.policy, saved.budget)
-                self.new_cache(settings)  # refuses a policy that this server does not have
+                self.new_cache(saved.settings)  # refuses a policy that this server does not have
             except ValueError as error:
                 _log.warning("a stored session is left out: %s", error)
                 continue
-            if any(each.slot == saved.slot for each in self._of(saved.owner)):
-                slot = None
-            else:
-                slot = saved.slot
-            is_named = not saved.name.startswith("auto-")
-            session = self._add(saved.owner, saved.name if is_named else None, settings, slot)
-            session.name = saved.name
+            if saved.id != folder.name:
+                _log.warning("a stored session is left out: %s is the folder of another", folder)
+                continue
+            session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
+            session.id = saved.id
             _fill(session, saved)
             session.is_stored = True
 
@@ -437,11 +459,14 @@ def _most(
 
 
 def _fill(session: Session, saved: _SavedSession) -> None:
-    history = saved.history
-    session.history = history if isinstance(history, str) else tuple(history)
+    session.history = _history_of(saved)
     session.end = Place(
         len(session.history), saved.seen, num_read=saved.num_read, unread=tuple(saved.unread)
     )
+
+
+def _history_of(saved: _SavedSession) -> History:
+    return saved.history if isinstance(saved.history, str) else tuple(saved.history)
 
 
 def _require_idle(session: Session) -> None:

@@ -172,7 +172,27 @@ REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[Part | Call]]] 
     (MISTRAL, {}, '[TOOL_CALLS]weather[ARGS]{"city": "Rome"}', [CALL]),
     (LLAMA, {}, '{"name": "weather", "parameters": {"city": "Rome"}}', [CALL]),
     (LLAMA, {}, '<|python_tag|>{"name": "weather", "parameters": {"city": "Rome"}}', [CALL]),
+    (LLAMA, {}, '\n {"name": "weather", "parameters": {"city": "Rome"}}', [CALL]),
     (LLAMA, {}, '{"no": "call"}', [Part("content", '{"no": "call"}')]),
+    (
+        LLAMA,
+        {},
+        '{"name": "Bob", "parameters": {"age": 3}}',
+        [Part("content", '{"name": "Bob", "parameters": {"age": 3}}')],
+    ),
+    (
+        TAGS,
+        {},
+        "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n"
+        "</tool_call>",
+        [CALL],
+    ),
+    (
+        TAGS,
+        {},
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>",
+        [CALL],
+    ),
     (
         HARMONY,
         {"is_harmony": True},
@@ -215,7 +235,7 @@ def test_a_reply_is_taken_apart_in_the_same_way_however_its_text_comes(
 ) -> None:
     format, options, text, expected = REPLIES[number]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    parts = ReplyParts(format, **options)
+    parts = ReplyParts(format, names=["weather"], **options)
     found: list[Part | Call] = []
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
         found += parts.feed(text[start:stop])

@@ -82,7 +82,7 @@ def test_forty_turns_read_only_what_is_new_and_say_what_a_cache_fed_by_hand_says
             assert usage.completion_tokens == len(written)
             message = said.choices[0].message
             thought = getattr(message, "reasoning_content", None) or ""
-            expected = served.engine._template.decode(written)
+            expected = served.engine._template.decode_reply(written)
             assert thought.strip("\n") + message.content.strip("\n") == expected.strip("\n")
             num_before = usage.prompt_tokens + len(written)
             replies.append(written)

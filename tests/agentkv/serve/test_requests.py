@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentkv.models.local import LocalModel
+from agentkv.serve.command import ServeError
 from agentkv.serve.engine import Limits
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 
@@ -102,7 +104,7 @@ def test_a_conversation_longer_than_the_model_reads_is_refused(served: Served) -
 
 def test_a_body_that_is_too_large_or_no_json_is_refused(served: Served) -> None:
     assert send(served, b"x" * 300_000)[0] == 413
-    assert error_of(*send(served, b"{"))["message"].startswith("the body is no JSON")
+    assert error_of(*send(served, b"{"))["message"].startswith("the body is not JSON")
     assert send(served, GOOD, content_type="text/plain")[0] == 415
     assert send(served, b"[" * 50_000 + b"]" * 50_000)[0] == 400
     error_of(*send(served, b"\xff\xfe\x00"))
@@ -265,3 +267,77 @@ def text_of(served: Served, path: str) -> str:
         return connection.getresponse().read().decode()
     finally:
         connection.close()
+
+
+def test_a_reply_that_fails_disturbs_no_other(served: Served) -> None:
+    """llguidance refuses the first token of an object with very many optional members."""
+    many = {f"name{i}": {"type": "string"} for i in range(900)}
+    schema = {"type": "object", "properties": many, "additionalProperties": False}
+    wrong = {
+        **GOOD,
+        "max_tokens": 64,
+        "response_format": {"type": "json_schema", "json_schema": {"schema": schema}},
+    }
+    items = {"type": "array", "minItems": 60, "items": {}}
+    long = {
+        **GOOD,
+        "max_tokens": 64,
+        "prompt_cache_key": "long",
+        "response_format": {"type": "json_schema", "json_schema": {"schema": items}},
+    }
+    answers: list[tuple[int, Any]] = []
+    threads = [
+        threading.Thread(target=lambda body=body: answers.append(send(served, body)))
+        for body in (long, wrong, long)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    served.idle()
+    assert sorted(status for status, _ in answers) == [200, 200, 400]
+    assert send(served, GOOD)[0] == 200
+
+
+def test_a_temperature_next_to_zero_is_greedy(served: Served) -> None:
+    said = [
+        send(served, {**GOOD, "temperature": temperature, "max_tokens": 8})[1]["choices"]
+        for temperature in (0, 1e-45)
+    ]
+    served.idle()
+    assert said[0][0]["message"] == said[1][0]["message"]
+
+
+def test_a_page_in_a_browser_cannot_erase_a_session(served: Served) -> None:
+    send(served, GOOD)
+    served.idle()
+    for origin in ("http://evil.example", "null"):
+        status, _ = send(served, b"", "/slots/0?action=erase", origin=origin)
+        assert status == 403
+    assert send(served, b"", "/slots/0?action=erase", origin=served.url)[0] == 200
+
+
+def test_many_wrong_messages_cost_no_more_than_one(served: Served) -> None:
+    status, body = send(served, {**GOOD, "messages": [1] * 50_000})
+    assert len(error_of(status, body)["message"]) < 300
+
+
+def test_arguments_nested_without_end_are_refused_or_answered(served: Served) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "[" * 20_000}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    status, body = send(
+        served, {**GOOD, "messages": [*GOOD["messages"], message, *GOOD["messages"]]}
+    )
+    assert status in (200, 400), body
+
+
+def test_two_servers_cannot_share_a_folder(
+    chat_model: Callable[[str], LocalModel], tmp_path: Path
+) -> None:
+    local = chat_model(CHATML)
+    with (
+        serving(local, folder=tmp_path),
+        pytest.raises(ServeError, match="another server"),
+        serving(local, folder=tmp_path),
+    ):
+        pass

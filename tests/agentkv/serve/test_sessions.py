@@ -153,8 +153,7 @@ def test_a_key_never_reaches_the_slot_or_the_file_of_another(served: Served) -> 
         for action in ("save", "restore", "erase"):
             with pytest.raises(openai.NotFoundError):
                 bob.post(f"../slots/0?action={action}", body=saved, cast_to=object)
-        with pytest.raises(openai.NotFoundError, match="no slot 0"):
-            ask(served, messages, key="bob", extra_body={"id_slot": 0})
+        assert cached(ask(served, messages, key="bob", extra_body={"id_slot": 0})) == 0
         assert len(ann.get("../slots", cast_to=list[Any])) == 1
 
 
@@ -163,8 +162,9 @@ def test_another_policy_needs_another_session(served: Served) -> None:
     first = ask(served, messages, prompt_cache_key="mine")
     full = {"agentkv": {"policy": "full"}}
     with pytest.raises(openai.ConflictError, match="policy window"):
-        ask(served, messages, prompt_cache_key="mine", extra_body=full)
-    other = ask(served, messages, prompt_cache_key="all", extra_body=full)
+        header = {"X-AgentKV-Session": "mine"}
+        ask(served, messages, extra_headers=header, extra_body=full)
+    other = ask(served, messages, prompt_cache_key="mine", extra_body=full)
     assert other.usage.agentkv["entries_kept"] > first.usage.agentkv["entries_kept"]
     with pytest.raises(openai.BadRequestError, match="no policy h2o"):
         ask(served, messages, extra_body={"agentkv": {"policy": "h2o"}})
@@ -244,7 +244,7 @@ def test_files_of_sessions_are_their_owners_alone_and_hold_no_key(
     with serving(local, keys=("secret-of-ann",), folder=tmp_path) as served:
         ask(served, [user(WORDS)], key="secret-of-ann")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 2
+    assert len(files) == 3  # one of them is the lock
     for path in files:
         assert path.stat().st_mode & 0o77 == 0
         assert b"secret-of-ann" not in path.read_bytes()
@@ -264,3 +264,60 @@ def test_raw_prompts_go_on_where_their_text_does(served: Served) -> None:
         more = complete(WORDS + first.choices[0].text + " and more")
         assert cached(more) >= first.usage.prompt_tokens
         assert cached(complete("something else")) == 0
+
+
+def test_a_further_system_message_is_read(served: Served) -> None:
+    ask(served, [system(WORDS), user("one")])
+    both = [system(WORDS), system("Answer with a link."), user("one")]
+    assert ask(served, both).usage.prompt_tokens == ask(served, both, key="bob").usage.prompt_tokens
+
+
+def test_a_slot_that_is_not_in_use_is_made(served: Served) -> None:
+    answer = ask(served, [user(WORDS)], extra_body={"id_slot": 7})
+    assert answer.usage.agentkv["slot"] == 7
+
+
+def test_conversations_that_share_a_key_keep_apart(served: Served) -> None:
+    one, other = [user("one " + WORDS)], [user("other " + WORDS)]
+    first = ask(served, one, prompt_cache_key="app")
+    ask(served, other, prompt_cache_key="app")
+    more = ask(served, [*with_reply(one, first), user("more")], prompt_cache_key="app")
+    assert cached(more) >= first.usage.prompt_tokens
+    assert len(list(served.engine.sessions)) == 2
+
+
+def test_a_raw_prompt_goes_on_with_a_stop_text_that_its_client_adds_again(served: Served) -> None:
+    with served.client("ann") as client:
+
+        def complete(prompt: str, **options: Any) -> Any:
+            answer = client.completions.create(
+                model="tiny", prompt=prompt, temperature=0, max_tokens=12, **options
+            )
+            served.idle()
+            return answer
+
+        tokens = complete(WORDS, logprobs=0).choices[0].logprobs.tokens
+        stop = next(
+            token
+            for i, token in enumerate(tokens)
+            if i > 1 and token.isascii() and token not in "".join(tokens[:i])
+        )
+        first = complete(WORDS, stop=stop)
+        again = complete(WORDS + first.choices[0].text + stop + " and more")
+        assert cached(again) >= first.usage.prompt_tokens
+        (session,) = [s for s in served.engine.sessions if s.label == session_of(again)]
+        assert session.cache is not None and session.cache.ids is not None
+        ids = [*session.cache.ids[0].tolist(), *session.end.unread]
+        assert served.engine._template.decode_reply(ids) == session.history
+
+
+def test_caches_and_snapshots_stay_within_the_memory(local: LocalModel) -> None:
+    memory = 200_000
+    with serving(local, policies=("full",), budget=None, memory=f"{memory}B") as served:
+        for name in "abcde":
+            messages = [system(WORDS), user(f"{name}: {WORDS}")]
+            for _ in range(3):
+                answer = ask(served, messages, prompt_cache_key=name, max_tokens=2000)
+                messages = [*with_reply(messages, answer), user("more")]
+        assert served.engine.sessions.peak_nbytes <= memory
+        assert served.engine.sessions.num_spills > 0
