@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from playwright.sync_api import Browser as PlaywrightBrowser
-from playwright.sync_api import Error, Playwright
+from playwright.sync_api import Error, Playwright, StorageState
 
 from agentkv_env.driver import Driver
 from agentkv_env.errors import BrowserGone, BrowserMissing
@@ -138,6 +138,7 @@ class Browser:
         strict: bool = False,
         timeout_s: float = 5.0,
         stopwatch: Stopwatch | None = None,
+        storage_state: StorageState | None = None,
     ) -> Session:
         """Open a session with its own cookies and storage.
 
@@ -155,6 +156,7 @@ class Browser:
             timeout_s: time limit of each browser operation, in seconds.
             stopwatch: charged with the session's time, as `browser`, `walk`, `screenshots` and
                 `OCR`.
+            storage_state: cookies and storage to begin with, such as a log-in; None: none.
 
         Raises:
             BrowserGone: the browser is dead or closed, or did not answer and was killed.
@@ -170,6 +172,7 @@ class Browser:
                 strict=strict,
                 timeout_s=timeout_s,
                 stopwatch=stopwatch,
+                storage_state=storage_state,
             )
 
     def _open_session(
@@ -182,6 +185,7 @@ class Browser:
         strict: bool,
         timeout_s: float,
         stopwatch: Stopwatch | None,
+        storage_state: StorageState | None,
     ) -> Session:
         proxy = Proxy(allow)
         try:
@@ -192,6 +196,7 @@ class Browser:
                     service_workers="block",
                     device_scale_factor=1,
                     proxy={"server": proxy.address, "bypass": "<-loopback>"},
+                    storage_state=storage_state,
                 )
                 page = context.new_page()
         except Error as error:

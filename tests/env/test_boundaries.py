@@ -98,6 +98,24 @@ LEAVING = {  # test_fence checks the connections; these tests check the notices
 
 
 @browsing
+def test_a_session_begins_with_the_cookies_and_storage_it_is_given(
+    browser: Browser, pages: "Pages"
+) -> None:
+    pages.set({"/": "<title>Shop</title>"})
+    read = "document.cookie + ' ' + localStorage.getItem('cart')"
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"]) as first:
+        first.open(pages.origin())
+        first.page.evaluate("document.cookie = 'name=anna'; localStorage.setItem('cart', 'kayak')")
+        state = first.page.context.storage_state()
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], storage_state=state) as second:
+        second.open(pages.origin())
+        assert second.page.evaluate(read) == "name=anna kayak"
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"]) as third:
+        third.open(pages.origin())
+        assert third.page.evaluate(read) == " null"
+
+
+@browsing
 @pytest.mark.parametrize("way", LEAVING)
 def test_a_way_off_the_allowed_hosts_is_refused_in_words(visit: "Visit", way: str) -> None:
     visit.show(
