@@ -28,6 +28,15 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+class _TaskCommands(TyperGroup):
+    """`agentkv tasks SUITE` stands for `agentkv tasks list SUITE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
 cli = typer.Typer(
     name="agentkv",
     cls=_Commands,
@@ -38,6 +47,13 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 cli.add_typer(bench, name="bench")
+tasks = typer.Typer(
+    cls=_TaskCommands,
+    help="List the tasks of a suite: `agentkv tasks SUITE` stands for `agentkv tasks list SUITE`. "
+    "Write and check a file of sites and tasks of your own.",
+    rich_markup_mode=None,
+)
+cli.add_typer(tasks, name="tasks")
 
 
 @cli.callback(invoke_without_command=True)
@@ -182,9 +198,11 @@ def policies(
             print_policy(console, name)
 
 
-@cli.command()
-def tasks(
-    suite: Annotated[str, typer.Argument(help="Suite, JSON file or folder.")] = "vwa75",
+@tasks.command("list")
+def list_tasks(
+    suite: Annotated[
+        str, typer.Argument(help="Suite, JSON file or folder, or TOML file of sites.")
+    ] = "vwa75",
     world_seed: options.World = 75,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in VisualWebArena's schema.")
@@ -204,6 +222,48 @@ def tasks(
         console.print(task_table(loaded.tasks))
         about = SUITES[suite].about if suite in SUITES else f"{len(loaded.tasks)} tasks"
         console.print(Text(f"{loaded.name} in world {world_seed}: {about}"), soft_wrap=True)
+
+
+@tasks.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="TOML file of sites.", metavar="FILE")],
+    browser_path: options.Browser = None,
+) -> None:
+    """Try the sites, log-ins and tasks of a file, and print a line for each check.
+
+    The sites are started and reset. Every solution is played and must pass; an agent that stops at
+    once must not. The exit code is 1 if a check failed.
+    """
+    with options.for_people() as console:
+        from agentkv_tasks.own_sites.site_file import read_site_file
+        from agentkv_tasks.run.check import examine
+        from agentkv_tasks.run.preflight import find_browser
+
+        sites_of_file = read_site_file(file)
+        find_browser(browser_path)
+        colors = {"ok": "green", "failed": "red", "skipped": "yellow"}
+        has_failed = False
+        for finding in examine(sites_of_file, browser_path=browser_path):
+            has_failed |= finding.verdict == "failed"
+            line = Text(f"{finding.verdict:<8}", style=colors[finding.verdict])
+            console.print(line + Text(f"{finding.name:<18} {finding.detail}"), soft_wrap=True)
+        raise typer.Exit(1 if has_failed else 0)
+
+
+@tasks.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="Folder of the files.", metavar="DIR")],
+) -> None:
+    """Write a first file of sites with tasks, which `agentkv tasks check` passes.
+
+    Its site comes with agentkv. Nothing is overwritten.
+    """
+    with options.for_people() as console:
+        from agentkv_tasks.own_sites.first_files import SITES, write_first
+
+        for path in write_first(folder):
+            console.print(Text(str(path)), soft_wrap=True)
+        console.print(Text(f"check them: agentkv tasks check {folder / SITES}"), soft_wrap=True)
 
 
 @cli.command()

@@ -151,7 +151,7 @@ _NANO_PROFILE = Path(__file__).parent / "models" / "nano" / "profile.toml"
 
 def _profile(model: object) -> dict[str, Any]:
     """Return the settings that were tuned for `model`: those beside nano's weights, else none."""
-    return _read(_NANO_PROFILE) if model == "nano" else {}
+    return read_toml(_NANO_PROFILE) if model == "nano" else {}
 
 
 class RunSettings(_Settings):
@@ -161,7 +161,7 @@ class RunSettings(_Settings):
     """
 
     tasks: str = "vwa75"
-    """Name of a suite, or path of a task file."""
+    """Name of a suite, or path of a task file or of a file of sites."""
     model: str = "nano"
     """`nano`, a hub id, a folder, or a script: `solution`, `stop` or `random`."""
     policies: tuple[Policy, ...] = (
@@ -290,7 +290,7 @@ def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
         SettingsError: the file cannot be read or is not TOML, a value is invalid, or a key is
             unknown; the message names the known keys.
     """
-    values = {} if path is None else _read(path)
+    values = {} if path is None else read_toml(path)
     try:
         return RunSettings(**{**values, **given})
     except ValidationError as error:
@@ -300,12 +300,17 @@ def read_settings(path: Path | None = None, **given: Any) -> RunSettings:
 def read_policy(path: Path) -> ComposedPolicy:
     """Read a composed policy from a TOML file. Raises SettingsError, as `read_settings` does."""
     try:
-        return ComposedPolicy(**_read(path))
+        return ComposedPolicy(**read_toml(path))
     except ValidationError as error:
         raise SettingsError(_explain(error, path, ComposedPolicy)) from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file of settings.
+
+    Raises:
+        SettingsError: the file cannot be read, is not TOML, or is larger than settings are.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(_FILE_BYTES + 1).decode("utf-8")

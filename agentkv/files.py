@@ -19,6 +19,10 @@ class OutputPathError(ValueError):
     """An output path that cannot be written to, found before any work began."""
 
 
+class PrivateFileError(ValueError):
+    """A file with a secret that cannot be read, or that others may read as well."""
+
+
 class WriteError(RuntimeError):
     """A write that failed; everything written earlier is intact.
 
@@ -90,6 +94,40 @@ def require_file(path: Path, option: str = "--out") -> None:
 def _try_folder(path: Path) -> None:
     with tempfile.TemporaryFile(dir=path) as file:
         file.write(b"\0")
+
+
+def read_private(path: Path, *, most_bytes: int) -> str:
+    """Read a small text file that holds a secret.
+
+    Raises:
+        PrivateFileError: the file cannot be read, belongs to somebody else, gives others a right,
+            or is longer than `most_bytes`. The message does not quote the file.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise PrivateFileError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise PrivateFileError(f"{path}: not a regular file; give a text file")
+        if status.st_uid != os.geteuid():
+            raise PrivateFileError(f"{path}: belongs to another user; give a file of your own")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise PrivateFileError(
+                f"{path}: others have rights to it (mode {mode:04o}); run chmod 600 {path}"
+            )
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            content = file.read(most_bytes + 1)
+    finally:
+        os.close(handle)
+    if len(content) > most_bytes:
+        raise PrivateFileError(f"{path}: is longer than {most_bytes} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise PrivateFileError(f"{path}: is not UTF-8 text") from None
 
 
 class AppendedFile:

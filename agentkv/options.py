@@ -21,7 +21,11 @@ BENCH_BUDGET = "512"
 _LONGEST_S = 366 * 24 * 3600.0
 
 Suite = Annotated[
-    str, typer.Option(help="Suite (see `agentkv tasks`), or JSON file in VisualWebArena's schema.")
+    str,
+    typer.Option(
+        help="Suite (see `agentkv tasks`), JSON file in VisualWebArena's schema, or TOML file of "
+        "sites and tasks of your own (see `agentkv tasks new`)."
+    ),
 ]
 Policies = Annotated[
     str | None,

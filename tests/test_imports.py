@@ -59,7 +59,7 @@ FLOORS = {
     "agentkv_tasks": (
         "addresses measured peak_memory provenance results task wording",
         "evaluate goal report sites template",
-        "miniwob vwa75",
+        "miniwob own_sites vwa75",
         "vwa_long vwa_unseen",
         "vwa_horizon",
         "suites",

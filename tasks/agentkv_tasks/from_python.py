@@ -76,7 +76,8 @@ def run(
     script, so the call needs no `if __name__ == "__main__":`.
 
     Args:
-        tasks: suite, JSON file or folder; None: vwa75, or what `config` says.
+        tasks: suite, JSON file or folder, or TOML file of sites; None: vwa75, or what `config`
+            says.
         policies: names or TOML files of policies, or tables with `name`, `parameters` and `label`;
             a text names several, separated by commas. None: those that `agentkv run` takes.
         out: folder of rows, traces and the report; None: the one that `agentkv run` takes, below

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agentkv_env.sites.world import World
 from agentkv_tasks.evaluate.pages import check_calls
+from agentkv_tasks.own_sites.site_file import SiteFile, read_site_file
 from agentkv_tasks.task import Task, TaskError, read_tasks
 
 
@@ -102,15 +103,19 @@ class Suite:
     tasks: tuple[Task, ...]
     digest: str
     """First 16 digits of the SHA-256 of all tasks."""
+    sites: SiteFile | None = None
+    """Sites of the user's own, on which the tasks are played; None: other sites."""
 
 
 def load_suite(name: str, *, world_seed: int) -> Suite:
-    """Load a named suite, a JSON file, or a folder of JSON files.
+    """Load a named suite, a JSON file, a folder of JSON files, or the tasks of a file of sites.
 
     Raises:
         SuiteError: `name` is neither a suite nor a path; the message lists the suites.
         TaskError: a file is invalid; the message names file, task and field.
+        SiteFileError: a ValueError; a file of sites is invalid.
     """
+    sites = None
     if name in SUITES:
         tasks = SUITES[name].tasks(World(world_seed))
         label = name
@@ -119,16 +124,23 @@ def load_suite(name: str, *, world_seed: int) -> Suite:
         if not path.exists():
             raise SuiteError(
                 f"unknown suite or file '{name}'; suites: {', '.join(sorted(SUITES))}; "
-                "or give a JSON file or a folder of JSON files"
+                "or give a JSON file, a folder of JSON files, or a TOML file of sites"
             )
-        tasks, label = _from_files(path), path.stem
+        sites = read_site_file(path) if path.suffix == ".toml" else None
+        tasks, label = read_task_files(path if sites is None else sites.tasks), path.stem
     for task in tasks:
         check_calls(task)
     digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode())
-    return Suite(label, world_seed, tuple(tasks), digest.hexdigest()[:16])
+    return Suite(label, world_seed, tuple(tasks), digest.hexdigest()[:16], sites)
 
 
-def _from_files(path: Path) -> list[Task]:
+def read_task_files(path: Path) -> list[Task]:
+    """Read the tasks of a JSON file, or of all JSON files of a folder.
+
+    Raises:
+        SuiteError: there are no tasks.
+        TaskError: a file is invalid, or a `task_id` occurs twice.
+    """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     tasks: dict[int, Task] = {}
     for file in files:

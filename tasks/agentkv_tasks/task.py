@@ -31,6 +31,10 @@ MAX_PIXELS = 16_384
 """Longest side of a window; Chromium paints nothing beyond it."""
 
 
+WINDOW = (1280, 1024)
+"""Width and height of a window that a task does not choose."""
+
+
 MAX_FILE_BYTES = 64_000_000
 """Largest size of a task file; all of VisualWebArena's tasks take 2 MB."""
 
@@ -221,6 +225,12 @@ class Task(_Schema):
     def start_urls(self) -> tuple[str, ...]:
         """Addresses of all tabs at the start."""
         return tuple(self.start_url.split(" |AND| "))
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Width and height of the window in pixels."""
+        size = self.viewport_size or Viewport()
+        return (size.width or WINDOW[0], size.height or WINDOW[1])
 
 
 def parse_tasks(items: Iterable[object], *, source: str) -> list[Task]:

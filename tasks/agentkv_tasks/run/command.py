@@ -19,6 +19,8 @@ from agentkv_env.hosts import is_web_address
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.miniwob import script_for
+from agentkv_tasks.own_sites.sign_in import read_storage_state
+from agentkv_tasks.own_sites.site_file import SiteFile
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import (
@@ -93,7 +95,20 @@ def prepare(
         suite, notices = _with_solutions(suite)
     else:
         notices = []
-    known = {site.placeholder: f"http://{site.name}.localhost" for site in sites_for(suite.tasks)}
+    own = suite.sites
+    if own is None:
+        known = {
+            site.placeholder: f"http://{site.name}.localhost" for site in sites_for(suite.tasks)
+        }
+    else:
+        known = own.placeholders
+        _check_own(own, suite, sites)
+        if own.is_shared and settings.workers > 1:
+            notices.append(
+                f"one episode at a time: a site of {own.path.name} is at a fixed address; with "
+                "{port} in it, every worker starts a site of its own"
+            )
+            settings = settings.model_copy(update={"workers": 1})
     addresses = Addresses({**known, **sites}, {})
     for task in suite.tasks[: settings.limit]:
         missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
@@ -115,13 +130,34 @@ def prepare(
     plan = make_plan(
         settings,
         suite,
-        sites=sites,
+        sites=sites if own is None else known,
         scoring=scoring,
         step_timeout_s=step_timeout_s,
         threads=threads,
     )
     find_browser(settings.browser_path)
     return Run(plan, tuple(notices), fresh, retry_failures)
+
+
+def _check_own(own: SiteFile, suite: Suite, sites: Mapping[str, str]) -> None:
+    """Check what sites of the user's own need, without starting them.
+
+    Raises:
+        ValueError: a password, a stored log-in or an account is missing, or an address is given
+            twice.
+    """
+    if sites:
+        raise OptionError(
+            f"--site gives the address of {', '.join(sites)}, and {own.path} says where its sites "
+            "are; write the address there"
+        )
+    own.passwords()
+    for site in own.sites.values():
+        for account in site.accounts.values():
+            if account.storage_state:
+                read_storage_state(own.folder / account.storage_state)
+    for task in suite.tasks:
+        own.accounts_of(task)
 
 
 def _with_solutions(suite: Suite) -> tuple[Suite, list[str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import StorageState
 
 from agentkv.build import make_agent
 from agentkv.files import WriteError
@@ -22,22 +23,21 @@ from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
-from agentkv_env.sites.server import Server
-from agentkv_env.sites.world import World
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, evaluate
 from agentkv_tasks.goal import goal_of
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.miniwob.script import Script
+from agentkv_tasks.own_sites.serving import SiteError
+from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.plan import Job, Plan, trace_path
+from agentkv_tasks.run.played_sites import PlayedSites, sites_of
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
-from agentkv_tasks.sites import sites_for
-
-_OUTSIDE_SETTLE_S = 3.0  # VisualWebArena waits as long before it reads a page that a check opened
+from agentkv_tasks.task import Task
 
 _EVALUATION_S = 60.0
 
@@ -62,18 +62,16 @@ class EpisodeRunner:
         self._browser_stack = contextlib.ExitStack()
         self._browser: Browser | None = None
         self._model: RemoteModel | None = None
-        self._server: Server | None = None
         self._ocr: Ocr | None = None
         self._stopwatch: Stopwatch | None = None
         """Times the current episode; None unless the run profiles."""
+        self._sites: PlayedSites | None = None
         self.addresses = Addresses({}, {})
 
     def __enter__(self) -> "EpisodeRunner":
         try:
-            suite = self._plan.suite
-            world = World(suite.world_seed, sites_for(suite.tasks))
-            self._server = self._stack.enter_context(Server(world))
-            self.addresses = _addresses(self._server, self._plan)
+            self._sites = self._stack.enter_context(sites_of(self._plan))
+            self.addresses = self._sites.addresses
             self._ocr = Ocr.find(default_cache()) if self._settings.ocr else None
             self._launch()
             if self._connection is not None:
@@ -101,8 +99,9 @@ class EpisodeRunner:
         path = trace_path(self._settings.out, job.stem)
         steps: list[Step] = []
         secrets = Secrets()
-        for text in (job.task.start_url, *self._plan.sites.values()):
-            secrets.add_credentials(text)
+        if self._sites is not None:
+            secrets.update(self._sites.secrets)
+        secrets.add_credentials(job.task.start_url)
         row = blank_row(self._plan, job, device=self.device)
         started = time.monotonic()
         self._stopwatch = Stopwatch() if self._settings.profile else None
@@ -164,7 +163,7 @@ class EpisodeRunner:
             return self._episode(job, row, trace, on_step, pictures, secrets)
         except CannotScore as error:
             return replace(row, status="unjudged", score=None, error=str(error))
-        except (ActionFailed, BrowserGone, PlaywrightError) as error:
+        except (ActionFailed, BrowserGone, PlaywrightError, SiteError, SignInError) as error:
             return replace(row, status="env_error", error=_first_line(error))
         except ModelGone:
             raise
@@ -194,12 +193,12 @@ class EpisodeRunner:
         secrets: Secrets,
     ) -> Row:
         task = job.task
-        assert self._server is not None and self._browser is not None
-        self._server.reset()
+        assert self._sites is not None and self._browser is not None
         if not self._browser.is_alive:
             self._close_browser()
             self._launch()
-        with self._session(task.start_urls, task) as session:
+        log_in = self._sites.begin(task, self._browser)
+        with self._session(task, log_in) as session:
             session.open(*(self.addresses.fill(url) for url in task.start_urls))
             with self._browser.watchdog.limit(_EVALUATION_S):
                 goal = goal_of(task, session.page)
@@ -234,7 +233,7 @@ class EpisodeRunner:
             job.policy, job.policy_parameters["budget"], stopwatch=self._stopwatch
         )
 
-    def _score(self, task: Any, row: Row, episode: Episode, session: Session) -> Row:
+    def _score(self, task: Task, row: Row, episode: Episode, session: Session) -> Row:
         assert self._browser is not None
         # A check runs scripts of the page.
         with timed(self._stopwatch, "scoring"), self._browser.watchdog.limit(_EVALUATION_S):
@@ -250,17 +249,15 @@ class EpisodeRunner:
             row, score=score.value, success=score.value == 1.0, reason=_short(score.reason)
         )
 
-    def _session(self, urls: tuple[str, ...], task: Any) -> Session:
+    def _session(self, task: Task, log_in: StorageState | None) -> Session:
         assert self._browser is not None
-        size = task.viewport_size
-        width = (size and size.width) or 1280
-        height = (size and size.height) or 1024
         return self._browser.session(
-            hosts=self.addresses.hosts(*urls),
+            hosts=self.addresses.hosts(*task.start_urls),
             addresses=dict(self.addresses.origins),
-            viewport=(width, height),
+            viewport=task.window,
             ocr=self._ocr,
             stopwatch=self._stopwatch,
+            storage_state=log_in,
         )
 
     def _launch(self) -> None:
@@ -297,12 +294,6 @@ def blank_row(plan: Plan, job: Job, *, device: str = "") -> Row:
         settings=plan.row_settings,
         device=device,
     )
-
-
-def _addresses(server: Server, plan: Plan) -> Addresses:
-    placeholders = {**server.placeholders, **plan.sites}
-    settle = _OUTSIDE_SETTLE_S if plan.sites else 0.0
-    return Addresses(placeholders, server.addresses, settle_s=settle)
 
 
 def _totals(steps: list[Step]) -> dict[str, Any]:

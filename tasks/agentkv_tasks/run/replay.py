@@ -103,14 +103,18 @@ def replay(
         Browser.launch() as browser,
     ):
         addresses = Addresses(server.placeholders, server.addresses)
+        if missing := addresses.missing(task.start_url):
+            raise ReplayError(
+                f"{path}: the task starts on {', '.join(missing)}, and a replay plays on embedded "
+                "sites only"
+            )
         for url in map(addresses.fill, task.start_urls):
             if not is_web_address(url):
                 raise ReplayError(f"{path}: start_url: {url!r:.80} is not a web address")
-        size = task.viewport_size
         with browser.session(
             hosts=addresses.hosts(*task.start_urls),
             addresses=server.addresses,
-            viewport=((size and size.width) or 1280, (size and size.height) or 1024),
+            viewport=task.window,
             ocr=Ocr.find(default_cache()),
         ) as session:
             session.open(*(addresses.fill(url) for url in task.start_urls))

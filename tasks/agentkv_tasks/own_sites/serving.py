@@ -1,0 +1,240 @@
+"""Start, reset and end the sites of a file, and begin tasks on them."""
+
+import http.client
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from playwright.sync_api import StorageState
+
+from agentkv.masking import Secrets
+from agentkv_env.browser import Browser
+from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.own_sites.process import SiteProcess
+from agentkv_tasks.own_sites.sign_in import SignInError, joined, read_storage_state, sign_in
+from agentkv_tasks.own_sites.site_file import PORT, PYTHON, Command, Site, SiteFile
+from agentkv_tasks.task import Task
+
+_REQUEST_S = 10.0
+
+
+class SiteError(ValueError):
+    """A site that does not start, answer or reset; the message says what it printed."""
+
+
+class ServedSite:
+    """One site of a file.
+
+    Args:
+        secrets: texts that its messages mask.
+    """
+
+    def __init__(self, file: SiteFile, name: str, secrets: Secrets) -> None:
+        self.name = name
+        self.site: Site = file.sites[name]
+        self._folder = file.folder
+        self._secrets = secrets
+        self._process: SiteProcess | None = None
+        self._port = _free_port() if self.site.is_copied else 0
+        self.address = self._filled(self.site.address)
+        """Real address."""
+
+    def start(self) -> None:
+        """Start the site and wait until its address answers; without a command, only check that.
+
+        Raises:
+            SiteError: the address does not answer, or it did before the start.
+        """
+        if self.site.start is None:
+            if not answers(self.address):
+                raise self._error(f"{self.address} does not answer, and the file has no `start`")
+            return
+        if answers(self.address):
+            raise self._error(
+                f"{self.address} answers before the start; end the program that serves it, or "
+                "remove `start`"
+            )
+        self._process = self._run(self.site.start)
+        until = time.monotonic() + self.site.ready_s
+        while not answers(self.address):
+            code = self._process.exit_code
+            if code is not None:
+                raise self._error(f"`start` ended with exit code {code}", self._process)
+            if time.monotonic() > until:
+                waited = f"{self.address} does not answer {self.site.ready_s:g} s after the start"
+                raise self._error(waited, self._process)
+            time.sleep(0.05)
+
+    def reset(self) -> None:
+        """Put the site into its first state. A started site that no longer answers is restarted.
+
+        Raises:
+            SiteError: the command or request failed, or the site does not start.
+        """
+        reset = self.site.reset
+        is_gone = self._process is not None and not answers(self.address)
+        if is_gone or (reset is not None and reset.restart):
+            self.stop()
+            self.start()
+        if reset is None or reset.restart:
+            return
+        if reset.command is not None:
+            with self._run(reset.command) as running:
+                code = running.wait(self.site.ready_s)
+                if code is None:
+                    raise self._error(f"`reset` took longer than {self.site.ready_s:g} s", running)
+                if code != 0:
+                    raise self._error(f"`reset` ended with exit code {code}", running)
+            return
+        method, path = ("GET", reset.get) if reset.get else ("POST", reset.post)
+        try:
+            status = request(self.address + path, method=method, timeout_s=self.site.ready_s)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._error(f"reset: {path} does not answer: {error}") from None
+        if status >= 400:
+            raise self._error(f"reset: {method} {path} answers with status {status}")
+
+    def stop(self) -> None:
+        """End what was started; stopping twice does nothing."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def _run(self, command: Command) -> SiteProcess:
+        words = [self._filled(word).replace(PYTHON, sys.executable) for word in command]
+        environment = {key: self._filled(text) for key, text in self.site.environment.items()}
+        return SiteProcess(words, folder=self._folder, environment=environment)
+
+    def _filled(self, text: str) -> str:
+        return text.replace(PORT, str(self._port)) if self._port else text
+
+    def _error(self, problem: str, process: SiteProcess | None = None) -> SiteError:
+        output = "" if process is None else process.output()
+        text = f"site {self.name}: {problem}" + (f"; it printed: {output}" if output else "")
+        return SiteError(self._secrets.mask(text))
+
+
+class OwnServer:
+    """The sites of a file; a context manager that starts and ends them.
+
+    Args:
+        passwords: password of each account that has one, by site and key.
+    """
+
+    def __init__(self, file: SiteFile, passwords: Mapping[tuple[str, str], str]) -> None:
+        self.file = file
+        self._passwords = passwords
+        self.secrets = Secrets(passwords.values())
+        """All passwords; whoever writes about an episode masks them."""
+        self.sites = {name: ServedSite(file, name, self.secrets) for name in file.sites}
+        origins = {
+            _origin(file.public_address(name)): _origin(served.address)
+            for name, served in self.sites.items()
+            if served.site.is_copied
+        }
+        self.addresses = Addresses(file.placeholders, origins, settle_s=file.settle_s)
+
+    def begin(self, task: Task, browser: Browser) -> StorageState | None:
+        """Reset all sites, and return the log-in with which `task` begins, if it has one.
+
+        Raises:
+            SiteError: a site cannot be reset.
+            SignInError: an account cannot be logged in.
+            TaskError: the task needs an account that is not in the file.
+            BrowserGone: the browser died.
+        """
+        for served in self.sites.values():
+            served.reset()
+        states = [self.sign_in(browser, name, key) for name, key in self.file.accounts_of(task)]
+        return joined(states) if states else None
+
+    def sign_in(self, browser: Browser, name: str, key: str) -> StorageState:
+        """Log account `key` in to site `name`. Raises as `begin` does."""
+        site = self.file.sites[name]
+        account = site.accounts[key]
+        try:
+            if account.storage_state:
+                return read_storage_state(self.file.folder / account.storage_state)
+            assert site.login is not None, "the file was checked"
+            return sign_in(
+                browser,
+                site.login,
+                site=self.file.public_address(name),
+                name=account.name or key,
+                password=self._passwords[name, key],
+                addresses=self.addresses,
+            )
+        except SignInError as error:
+            raise SignInError(f"site {name}, account {key}: {error}") from None
+
+    def __enter__(self) -> Self:
+        try:
+            for served in self.sites.values():
+                served.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all sites that were started."""
+        for served in self.sites.values():
+            served.stop()
+
+
+def answers(url: str) -> bool:
+    """Return True if a web server answers at `url`, with any status."""
+    try:
+        request(url, method="GET", timeout_s=_REQUEST_S)
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
+
+
+def request(url: str, *, method: str, timeout_s: float) -> int:
+    """Send a request without a body and return the status; redirects are not followed.
+
+    Raises:
+        OSError: nothing answers.
+        http.client.HTTPException: the answer is not HTTP.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host.endswith(".localhost"):  # not every resolver knows these names
+        host = "127.0.0.1"
+    if parts.scheme == "https":
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, parts.port, timeout=timeout_s, context=ssl.create_default_context()
+        )
+    else:
+        connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.request(method, path, headers={"Host": parts.netloc})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def _origin(address: str) -> str:
+    return "/".join(address.split("/")[:3])

@@ -1,0 +1,241 @@
+"""`agentkv tasks check`: try a file of sites, its log-ins, and each of its tasks."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import StorageState
+
+from agentkv.agent import Agent
+from agentkv.models.scripted import Solution, SolutionStuck
+from agentkv_env.browser import Browser
+from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.hosts import is_web_address
+from agentkv_env.ocr import Ocr, default_cache
+from agentkv_tasks.evaluate import CannotScore, Final, Score, evaluate
+from agentkv_tasks.evaluate.expressions import syntax_errors
+from agentkv_tasks.evaluate.pages import check_calls
+from agentkv_tasks.goal import goal_of
+from agentkv_tasks.own_sites.serving import OwnServer, SiteError
+from agentkv_tasks.own_sites.sign_in import SignInError, shows_log_in
+from agentkv_tasks.own_sites.site_file import SiteFile
+from agentkv_tasks.suites import read_task_files
+from agentkv_tasks.task import Task
+
+_EVALUATION_S = 60.0
+_STOP = ("stop []",)
+
+Verdict = Literal["ok", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+def examine(file: SiteFile, *, browser_path: Path | None = None) -> Iterator[Finding]:
+    """Check the passwords, sites, log-ins and tasks of a file.
+
+    The sites are started, and ended at the end. Every task is played twice, from the first state of
+    its sites: by an agent that stops at once, which must not pass, and by its solution, which must.
+
+    Raises:
+        BrowserMissing: no browser was found.
+    """
+    passwords: dict[tuple[str, str], str] = {}
+    for name, site in file.sites.items():
+        for key, account in site.accounts.items():
+            if account.password is not None:
+                try:
+                    passwords[name, key] = file.password(account)
+                except ValueError as error:
+                    yield Finding(f"password {name}/{key}", "failed", str(error))
+    with contextlib.ExitStack() as stack:
+        server = OwnServer(file, passwords)
+        stack.callback(server.stop)
+        checks = _Checks(server, passwords, stack, browser_path)
+        for finding in checks.run():
+            detail = server.secrets.mask(server.addresses.public(finding.detail))
+            yield Finding(finding.name, finding.verdict, " ".join(detail.split()))
+
+
+class _Checks:
+    def __init__(
+        self,
+        server: OwnServer,
+        passwords: Mapping[tuple[str, str], str],
+        stack: contextlib.ExitStack,
+        browser_path: Path | None,
+    ) -> None:
+        self._server, self._passwords, self._stack = server, passwords, stack
+        self._path = browser_path
+        self._running: Browser | None = None
+        self._ocr = Ocr.find(default_cache())
+        self._bad_sites: list[str] = []
+        self._bad_accounts: set[tuple[str, str]] = set()
+
+    def run(self) -> Iterator[Finding]:
+        for name in self._server.sites:
+            yield from self._site(name)
+        for name, site in self._server.file.sites.items():
+            for key in site.accounts:
+                yield self._log_in(name, key)
+        try:
+            tasks = read_task_files(self._server.file.tasks)
+        except ValueError as error:
+            yield Finding("tasks", "failed", str(error))
+            return
+        yield Finding("tasks", "ok", f"{len(tasks)} in {self._server.file.tasks.name}")
+        for task in tasks:
+            yield from self._task(task)
+
+    def _site(self, name: str) -> Iterator[Finding]:
+        served = self._server.sites[name]
+        label = f"site {name}"
+        try:
+            served.start()
+            how = "answers" if served.site.start is None else "answers after its start"
+            yield Finding(label, "ok", f"{self._server.file.public_address(name)} {how}")
+            served.reset()
+        except SiteError as error:
+            self._bad_sites.append(name)
+            yield Finding(label, "failed", str(error))
+            return
+        if served.site.reset is None:
+            yield Finding(f"reset {name}", "skipped", "the file has no `reset` for it")
+        else:
+            yield Finding(f"reset {name}", "ok", "done")
+
+    def _log_in(self, name: str, key: str) -> Finding:
+        label = f"log-in {name}/{key}"
+        account = self._server.file.sites[name].accounts[key]
+        reason = ""
+        if name in self._bad_sites:
+            reason = f"site {name} does not work"
+        elif account.password is not None and (name, key) not in self._passwords:
+            reason = "its password is missing"
+        if reason:
+            self._bad_accounts.add((name, key))
+            return Finding(label, "skipped", reason)
+        try:
+            state = self._server.sign_in(self._browser(), name, key)
+            if account.storage_state:
+                return self._stored(label, name, state)
+            return Finding(label, "ok", "by the form")
+        except (ValueError, BrowserGone, PlaywrightError) as error:
+            self._bad_accounts.add((name, key))
+            return Finding(label, "failed", _first_line(error))
+
+    def _stored(self, label: str, name: str, state: StorageState) -> Finding:
+        """Try a stored log-in, for which a page is needed that shows it."""
+        file, addresses = self._server.file, self._server.addresses
+        login = file.sites[name].login
+        if login is None:
+            return Finding(label, "skipped", "stored; no login.shows says what a page then shows")
+        site = file.public_address(name)
+        if shows_log_in(self._browser(), login, site=site, state=state, addresses=addresses):
+            return Finding(label, "ok", "stored")
+        return Finding(label, "failed", f"stored; {site} does not show {login.shows}")
+
+    def _task(self, task: Task) -> Iterator[Finding]:
+        label = f"task {task.task_id}"
+        if problems := self._problems(task):
+            yield Finding(label, "failed", "; ".join(problems))
+            return
+        yield Finding(label, "ok", "its addresses and expressions can be read")
+        reason = ", ".join(f"site {name} does not work" for name in self._bad_sites)
+        bad = self._bad_accounts.intersection(self._server.file.accounts_of(task))
+        if bad and not reason:
+            reason = ", ".join(f"{name}/{key} is not logged in" for name, key in sorted(bad))
+        if reason:
+            yield Finding(f"{label} stop", "skipped", reason)
+            yield Finding(f"{label} solution", "skipped", reason)
+            return
+        yield self._played(f"{label} stop", task, _STOP, passes=False)
+        if task.solution:
+            yield self._played(f"{label} solution", task, task.solution, passes=True)
+        else:
+            yield Finding(f"{label} solution", "skipped", "the task has no `solution`")
+
+    def _problems(self, task: Task) -> list[str]:
+        """Return what is wrong with a task before it is played."""
+        addresses = self._server.addresses
+        missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
+        if missing:
+            known = ", ".join(sorted(addresses.placeholders))
+            return [f"no site is known for {', '.join(missing)}; known: {known}"]
+        found = [
+            f"start_url: '{url}' is not a URL"
+            for url in task.start_urls
+            if not is_web_address(addresses.fill(url))
+        ]
+        try:
+            self._server.file.accounts_of(task)
+            check_calls(task)
+        except ValueError as error:
+            return [*found, str(error).removeprefix(f"task {task.task_id}: ")]
+        with self._browser().session(hosts=()) as session:
+            return found + syntax_errors(task, session.page)
+
+    def _played(self, label: str, task: Task, steps: Sequence[str], *, passes: bool) -> Finding:
+        try:
+            score = self._play(task, steps)
+        except CannotScore as error:
+            return Finding(label, "skipped", f"cannot be scored: {error}")
+        except (SolutionStuck, SiteError, SignInError, ActionFailed) as error:
+            return Finding(label, "failed", str(error))
+        except (BrowserGone, PlaywrightError) as error:
+            return Finding(label, "failed", _first_line(error))
+        if passes:
+            verdict: Verdict = "ok" if score.value == 1.0 else "failed"
+            return Finding(label, verdict, score.reason or f"passes in {_steps(steps)}")
+        if score.value == 1.0:
+            return Finding(label, "failed", "passes for an agent that stops at once")
+        return Finding(label, "ok", "does not pass")
+
+    def _play(self, task: Task, steps: Sequence[str]) -> Score:
+        browser, addresses = self._browser(), self._server.addresses
+        log_in = self._server.begin(task, browser)
+        with browser.session(
+            hosts=addresses.hosts(*task.start_urls),
+            addresses=dict(addresses.origins),
+            viewport=task.window,
+            ocr=self._ocr,
+            storage_state=log_in,
+        ) as session:
+            session.open(*(addresses.fill(url) for url in task.start_urls))
+            with browser.watchdog.limit(_EVALUATION_S):
+                goal = goal_of(task, session.page)
+            agent = Agent(Solution([addresses.fill(line) for line in steps]))
+            episode = agent.run(session, goal, max_steps=task.max_steps)
+            if episode.status != "stopped":
+                return Score(
+                    0.0,
+                    f"{episode.status} after {len(episode.steps)} steps: "
+                    f"{episode.error or 'it did not stop'}",
+                )
+            with browser.watchdog.limit(_EVALUATION_S):
+                final = Final.of(session.page, episode.answer, addresses)
+                return evaluate(task, final, page=session.page, addresses=addresses)
+
+    def _browser(self) -> Browser:
+        """Return a running browser; a dead one is replaced."""
+        if self._running is None or not self._running.is_alive:
+            path = None if self._path is None else str(self._path)
+            self._running = self._stack.enter_context(Browser.launch(executable=path))
+        return self._running
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _steps(steps: Sequence[str]) -> str:
+    return f"{len(steps)} step{'s' * (len(steps) != 1)}"

@@ -1,0 +1,365 @@
+"""Sites of one's own: written, checked and run, with a real browser and real processes."""
+
+import json
+import os
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agentkv.cli import cli
+from agentkv_env.browser import Browser
+from agentkv_tasks.evaluate.expressions import syntax_errors
+from agentkv_tasks.own_sites.serving import OwnServer, SiteError, answers
+from agentkv_tasks.own_sites.sign_in import SignInError
+from agentkv_tasks.own_sites.site_file import read_site_file
+from agentkv_tasks.task import Task
+from tests.tasks.runs import REPOSITORY, complete_rows, finish, start
+from tests.tasks.test_secrets import spellings
+
+pytestmark = pytest.mark.browser
+
+SECRET = "qu&et <otter> 99"
+FILE = """
+tasks = "tasks.json"
+[sites.diary]
+address = "http://127.0.0.1:{port}"
+start = ["{python}", "diary.py", "{port}"]
+reset = { get = "/reset" }
+[sites.diary.login]
+page = "/login"
+name = "Name"
+password = "Password"
+button = "Enter"
+shows = "Leave"
+[sites.diary.accounts.anna]
+password = { env = "DIARY_PASSWORD" }
+[sites.diary.accounts.bo]
+password = { env = "DIARY_PASSWORD" }
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
+    monkeypatch.setenv("PYTHONPATH", rooms)
+    monkeypatch.setenv("DIARY_PASSWORD", SECRET)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser.launch() as browser:
+        yield browser
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(each) for each in arguments])
+
+
+def task(number: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "sites": ["diary"],
+        "task_id": number,
+        "require_login": True,
+        "start_url": "__DIARY__/",
+        "intent_template": "Whose diary is it?",
+        "intent_template_id": number,
+        "intent": "Whose diary is it?",
+        "eval": {
+            "eval_types": ["string_match"],
+            "reference_answers": {"exact_match": "anna"},
+        },
+        "solution": ["stop [anna]"],
+        **changes,
+    }
+
+
+def write(folder: Path, *tasks: dict[str, Any], text: str = FILE) -> Path:
+    shutil.copy(Path(__file__).with_name("diary.py"), folder)
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    """Name of each check to its verdict and detail."""
+    lines = [line for line in result.output.splitlines() if line[:8].strip()]
+    return {line[8:27].strip(): f"{line[:8].strip()}: {line[27:].strip()}" for line in lines}
+
+
+def test_a_new_file_passes_its_check_and_is_not_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "first"
+    assert call("tasks", "new", folder).exit_code == 0
+    assert stat.S_IMODE((folder / "anna.password").stat().st_mode) == 0o600
+    checked = call("tasks", "check", folder / "notes.toml")
+    assert checked.exit_code == 0, checked.output
+    assert {line.split()[0] for line in checked.output.splitlines()} == {"ok"}
+    assert verdicts(checked)["task 1 solution"] == "ok: passes in 5 steps"
+    assert (folder / "anna.password").read_text().strip() not in checked.output
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    (folder / "notes.toml").unlink()
+    again = call("tasks", "new", folder)
+    assert again.exit_code == 2 and "tasks.json exists already" in again.output
+    assert not (folder / "notes.toml").exists()
+    assert all(path.read_bytes() == before[path] for path in folder.iterdir())
+
+
+def test_workers_play_sites_of_their_own_and_write_no_password(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        task(0),
+        task(1, storage_state="bo", solution=["stop [bo]"]),
+        task(
+            2,
+            eval={
+                "eval_types": ["string_match"],
+                "reference_answers": {"exact_match": f"1: {SECRET}"},
+            },
+            solution=[f"stop [1: {SECRET}]"],
+        ),
+        task(3, solution=["goto [__DIARY__/broken]", f"goto [__DIARY__/enter?password={SECRET}]"]),
+    )
+    out = tmp_path / "out"
+    output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "2"))
+    rows = {row.task_id: row for row in complete_rows(out)}
+    assert rows[0].success and rows[2].success, output
+    assert rows[1].answer == "bo" and not rows[1].success
+    assert rows[0].settings["sites"] == {"__DIARY__": "http://diary.localhost"}
+    files = [each for each in out.rglob("*") if each.is_file()]
+    assert len(files) > 6
+    for text in (output, *(each.read_text() for each in files)):
+        assert [each for each in spellings(SECRET) if each in text] == []
+    assert "Diary of bo" in next(out.glob("traces/001*")).read_text()
+
+
+def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
+    check = {"url": "last", "locator": "", "required_contents": {"must_include": ["anna"]}}
+
+    def on_page(**changes: Any) -> dict[str, Any]:
+        return {"eval_types": ["program_html"], "program_html": [{**check, **changes}]}
+
+    path = write(
+        tmp_path,
+        task(0, solution=["stop [bo]"]),
+        task(1, solution=["click [link: Nowhere]", "stop [anna]"]),
+        task(2, eval=on_page()),
+        task(3, eval=on_page(locator="func:open('notes')")),
+        task(4, eval=on_page(locator="document.querySelector('h1'")),
+        task(5, eval=on_page(locator="func:get_query_text(__page__, 'h1[')")),
+        task(6, eval=on_page(url="__WIKI__/")),
+        task(7, storage_state="cy"),
+        task(8, solution=[]),
+        task(9, eval={**task()["eval"], "reference_answers": {"fuzzy_match": "a name"}}),
+        task(10, start_url="__DIARY__:x/"),
+    )
+    checked = call("tasks", "check", path)
+    assert checked.exit_code == 1, checked.output
+    found = verdicts(checked)
+    assert found["log-in diary/bo"] == "ok: by the form"
+    assert found["task 0 solution"].startswith('failed: string_match: the answer "bo" should be')
+    assert found["task 1 solution"].startswith("failed: step 1 `click [link: Nowhere]`")
+    assert found["task 2 stop"] == "failed: passes for an agent that stops at once"
+    assert "task 2 solution" in found and "task 3 solution" not in found
+    for number, problem in (
+        (3, "eval.program_html.0.locator: unknown helper 'open'"),
+        (4, "eval.program_html.0.locator: SyntaxError: "),
+        (5, "eval.program_html.0.locator: 'h1[' is no CSS selector"),
+        (6, "no site is known for __WIKI__; known: __DIARY__"),
+        (7, "storage_state: 'cy' is no account of its sites; known: anna, bo"),
+        (10, "start_url: '__DIARY__:x/' is not a URL"),
+    ):
+        assert found[f"task {number}"].startswith(f"failed: {problem}"), found
+    assert found["task 8 solution"] == "skipped: the task has no `solution`"
+    assert found["task 9 solution"].startswith("skipped: cannot be scored: fuzzy_match")
+
+
+def test_a_check_skips_what_a_failure_makes_pointless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FILE.replace('password = { env = "DIARY_PASSWORD" }', 'password = { env = "UNSET" }', 1)
+    found = verdicts(call("tasks", "check", write(tmp_path, task(), text=text)))
+    assert found["password diary/anna"].endswith("the environment variable UNSET is not set")
+    assert found["log-in diary/anna"] == "skipped: its password is missing"
+    assert found["log-in diary/bo"] == "ok: by the form"
+    assert found["task 0 solution"] == "skipped: diary/anna is not logged in"
+    text = FILE.replace('"diary.py"', '"-c", "import os; exit(os.environ[\'DIARY_PASSWORD\'])"')
+    checked = call("tasks", "check", write(tmp_path, task(), text=text))
+    found = verdicts(checked)
+    assert found["site diary"].endswith("`start` ended with exit code 1; it printed: ***")
+    assert found["task 0 solution"] == "skipped: site diary does not work"
+    assert SECRET not in checked.output and checked.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"Password"', '"Pass"', "login.password: the log-in page has 0 visible fields for 'Pass'"),
+        ('"Enter"', '{ selector = "label" }', "2 visible buttons for selector 'label'; expected"),
+        ('"Leave"', '"Diary"', "login.shows: 'Diary' is on the log-in page before anybody logs in"),
+        ('"Leave"', '"Bye"', "login.shows: 'Bye' did not appear after the log-in; the page is"),
+        ('"/login"', '"/enter?password=x"', ""),
+    ],
+)
+def test_a_log_in_that_does_not_work_says_at_which_step(
+    old: str, new: str, message: str, tmp_path: Path, browser: Browser
+) -> None:
+    file = read_site_file(write(tmp_path, text=FILE.replace(old, new)))
+    with OwnServer(file, file.passwords()) as server:
+        if not message:
+            server.sign_in(browser, "diary", "anna")  # any page with the form will do
+            return
+        with pytest.raises(SignInError) as raised:
+            server.sign_in(browser, "diary", "anna")
+    assert "site diary, account anna: " in str(raised.value) and message in str(raised.value)
+    assert [each for each in spellings(SECRET) if each in str(raised.value)] == []
+
+
+def test_a_stored_log_in_takes_the_place_of_the_form(tmp_path: Path, browser: Browser) -> None:
+    path = write(tmp_path, task(0, solution=["stop [anna]"]))
+    file = read_site_file(path)
+    with OwnServer(file, file.passwords()) as server:
+        state = server.sign_in(browser, "diary", "anna")
+    stored = tmp_path / "anna.json"
+    stored.touch(0o600)
+    stored.write_text(json.dumps(state))
+    stored_only = FILE.partition("[sites.diary.accounts.anna]")[0] + (
+        '[sites.diary.accounts.anna]\nstorage_state = "anna.json"\n'
+    )
+    path.write_text(stored_only)
+    found = verdicts(call("tasks", "check", path))
+    assert found["log-in diary/anna"] == "ok: stored"
+    assert found["task 0 solution"] == "ok: passes in 1 step"
+    stored.chmod(0o644)
+    refused = call("run", "--tasks", path, "--model", "solution", "--out", tmp_path / "out")
+    assert refused.exit_code == 2 and "run chmod 600" in refused.output
+
+
+def test_expressions_are_compiled_and_not_run(browser: Browser) -> None:
+    good = (
+        "document.title = (window.ran = 1)",
+        "[...document.querySelectorAll('a')].map(each => each.text).join()",
+        "lambda:(window.ran = 1)",
+        "lambda:() => { window.ran = 1 }",
+        "lambda:function () { return window.ran = 1 }",
+    )
+    bad = ("document.title); window.ran = 1; (0", "document.title; window.ran = 1 }", "lambda:1 +")
+    checks = [
+        {"url": "last", "locator": locator, "required_contents": {"exact_match": "a"}}
+        for locator in (*good, *bad)
+    ]
+    checks[0]["prep_actions"] = ["window.ran = 1", "if (1) {"]
+    given = Task(**task(eval={"eval_types": ["program_html"], "program_html": checks}))
+    with browser.session(hosts=()) as session:
+        errors = syntax_errors(given, session.page)
+        assert session.page.evaluate("window.ran") is None
+    wrong = ["0.prep_actions.1", "5.locator", "6.locator", "7.locator"]
+    assert [each.partition(": SyntaxError")[0] for each in errors] == [
+        f"eval.program_html.{place}" for place in wrong
+    ]
+
+
+def test_a_site_at_a_fixed_address_is_played_by_one_worker(tmp_path: Path) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    path = write(tmp_path, task(0), task(1), text=FILE.replace("{port}", str(port)))
+    out = tmp_path / "out"
+    output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "2"))
+    assert "one episode at a time: a site of mine.toml is at a fixed address" in output
+    assert [row.success for row in complete_rows(out)] == [True, True], output
+    assert not answers(f"http://127.0.0.1:{port}")
+
+
+def test_a_site_is_not_mistaken_for_a_program_that_is_there_already(tmp_path: Path) -> None:
+    file = read_site_file(write(tmp_path))
+    with OwnServer(file, file.passwords()) as running:
+        address = running.sites["diary"].address
+        taken = read_site_file(
+            write(tmp_path, text=FILE.replace("http://127.0.0.1:{port}", address))
+        )
+        with pytest.raises(SiteError, match="answers before the start; end the program"):
+            OwnServer(taken, {}).__enter__()
+        there = FILE.replace("http://127.0.0.1:{port}", address).replace(
+            "start =", "environment.x ="
+        )
+        there = there.replace('["{python}", "diary.py", "{port}"]', '""')
+        with OwnServer(read_site_file(write(tmp_path, text=there)), {}) as elsewhere:
+            elsewhere.sites["diary"].reset()
+    with pytest.raises(SiteError, match="does not answer, and the file has no `start`"):
+        elsewhere.sites["diary"].start()
+
+
+@pytest.mark.parametrize(
+    ("reset", "message"),
+    [
+        ('{ get = "/broken" }', "reset: GET /broken answers with status 500"),
+        ('["{python}", "-c", "exit(\'no\')"]', "`reset` ended with exit code 1; it printed: no"),
+        ('["./none"]', "`reset` ended with exit code 127; it printed: ./none cannot be started"),
+    ],
+)
+def test_a_reset_that_fails_is_named(reset: str, message: str, tmp_path: Path) -> None:
+    file = read_site_file(write(tmp_path, text=FILE.replace('{ get = "/reset" }', reset)))
+    with OwnServer(file, {}) as server:
+        with pytest.raises(SiteError) as raised:
+            server.sites["diary"].reset()
+    assert f"site diary: {message}" in str(raised.value)
+
+
+def test_a_reset_that_fails_costs_the_episode_and_not_the_run(tmp_path: Path) -> None:
+    text = FILE.replace('{ get = "/reset" }', '{ get = "/broken" }')
+    out = tmp_path / "out"
+    path = write(tmp_path, task(0), text=text)
+    output = finish(start(out, "--tasks", str(path), "--model", "solution"))
+    (row,) = complete_rows(out)
+    assert row.status == "env_error" and "answers with status 500" in row.error, output
+
+
+@pytest.mark.parametrize("reset", ['"restart"', '{ get = "/reset" }'])
+def test_every_task_begins_in_the_first_state_even_if_the_site_has_ended(
+    reset: str, tmp_path: Path, browser: Browser
+) -> None:
+    file = read_site_file(write(tmp_path, text=FILE.replace('{ get = "/reset" }', reset)))
+    with OwnServer(file, file.passwords()) as server:
+        for _ in range(2):
+            state = server.begin(Task(**task()), browser)
+            hosts, origins = server.addresses.hosts(), dict(server.addresses.origins)
+            with browser.session(hosts=hosts, addresses=origins, storage_state=state) as session:
+                session.open("http://diary.localhost/")
+                assert "1: " in session.page.content()
+                session.open("http://diary.localhost/")
+                assert "2: " in session.page.content()
+            assert not answers(server.sites["diary"].address + "/end")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--site", "DIARY=http://127.0.0.1:9"], "says where its sites are; write"),
+        (["--limit", "1"], "the environment variable DIARY_PASSWORD is not set"),
+    ],
+)  # fmt: skip
+def test_a_run_is_refused_before_anything_starts(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIARY_PASSWORD")
+    path, out = write(tmp_path, task()), tmp_path / "out"
+    result = call("run", "--tasks", path, "--model", "stop", "--out", out, *arguments)
+    assert result.exit_code == 2 and message in result.output
+    assert not out.exists()
+
+
+def test_the_tasks_of_a_file_are_listed_like_those_of_a_suite(tmp_path: Path) -> None:
+    path = write(tmp_path, task())
+    for arguments in (["tasks", path], ["tasks", "list", path]):
+        assert "Whose diary is it?" in call(*arguments).output
+    listed = call("tasks", "--json", path)
+    assert json.loads(listed.output)[0]["solution"] == ["stop [anna]"]
+    assert call("tasks", "chek", path).exit_code == 2
+    assert sys.executable not in listed.output
