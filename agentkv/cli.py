@@ -246,7 +246,7 @@ def check(
         for finding in examine(sites_of_file, browser_path=browser_path):
             has_failed |= finding.verdict == "failed"
             line = Text(f"{finding.verdict:<8}", style=colors[finding.verdict])
-            console.print(line + Text(f"{finding.name:<18} {finding.detail}"), soft_wrap=True)
+            console.print(line + Text(f"{finding.name:<24} {finding.detail}"), soft_wrap=True)
         raise typer.Exit(1 if has_failed else 0)
 
 

@@ -167,7 +167,9 @@ class Task(_Schema):
     sites: tuple[str, ...]
     task_id: int
     require_login: bool = False
+    """Whether the task begins logged in; read only with sites of one's own."""
     storage_state: str | None = None
+    """Key of the account to log in, or a file as in VisualWebArena, which is not read."""
     start_url: str
     """One address or several joined by ` |AND| `, each in its own tab; the first tab is current."""
     geolocation: dict[str, float] | None = None

@@ -46,6 +46,10 @@ def test_help_names_all_commands_and_fits_80_columns() -> None:
     ):
         assert command in output
         assert all(len(line) <= 80 for line in call(command, "--help").output.splitlines())
+    for command in ("list", "check", "new"):
+        assert command in call("tasks", "--help").output
+        lines = call("tasks", command, "--help").output.splitlines()
+        assert all(len(line) <= 80 for line in lines)
 
 
 def test_help_loads_neither_torch_nor_the_browser() -> None:
@@ -87,6 +91,9 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["policies", "gatd"], "unknown policy 'gatd'; known: ada-pyramidkv"),
         (["run", "--policies", "mine.toml"], "cannot read mine.toml"),
         (["tasks", "vwa76"], "unknown suite or file 'vwa76'"),
+        (["tasks", "list", "vwa76"], "unknown suite or file 'vwa76'"),
+        (["tasks", "check", "nowhere.toml"], "cannot read nowhere.toml: No such file or directory"),
+        (["tasks", "check", str(SMALL)], "small.json is no TOML"),
         (["report", "nowhere"], "nowhere/results.jsonl: cannot be read"),
         (["replay", "nowhere"], "neither a trace nor a folder"),
         (["act", "--url", "shop", "--goal", "buy"], "'shop' is not a web address"),
@@ -159,7 +166,9 @@ def test_tasks_are_listed_and_printed_in_the_schema_of_task_files(tmp_path: Path
     assert "Stay on the home page." in listed
     path = tmp_path / "again.json"
     path.write_text(call("tasks", str(SMALL), "--json").output)
-    assert call("tasks", str(path), "--json").output == path.read_text()
+    for arguments in ([str(path), "--json"], ["--json", str(path)], ["list", str(path), "--json"]):
+        assert call("tasks", *arguments).output == path.read_text()
+    assert call("tasks").output == call("tasks", "vwa75").output
 
 
 def test_options_override_the_settings_file(

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def write(folder: Path, *tasks: dict[str, Any], text: str = FILE) -> Path:
 def verdicts(result: Result) -> dict[str, str]:
     """Name of each check to its verdict and detail."""
     lines = [line for line in result.output.splitlines() if line[:8].strip()]
-    return {line[8:27].strip(): f"{line[:8].strip()}: {line[27:].strip()}" for line in lines}
+    return {line[8:32].strip(): f"{line[:8].strip()}: {line[32:].strip()}" for line in lines}
 
 
 def test_a_new_file_passes_its_check_and_is_not_overwritten(tmp_path: Path) -> None:
@@ -180,9 +179,7 @@ def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
     assert found["task 9 solution"].startswith("skipped: cannot be scored: fuzzy_match")
 
 
-def test_a_check_skips_what_a_failure_makes_pointless(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_skips_what_a_failure_makes_pointless(tmp_path: Path) -> None:
     text = FILE.replace('password = { env = "DIARY_PASSWORD" }', 'password = { env = "UNSET" }', 1)
     found = verdicts(call("tasks", "check", write(tmp_path, task(), text=text)))
     assert found["password diary/anna"].endswith("the environment variable UNSET is not set")
@@ -204,7 +201,6 @@ def test_a_check_skips_what_a_failure_makes_pointless(
         ('"Enter"', '{ selector = "label" }', "2 visible buttons for selector 'label'; expected"),
         ('"Leave"', '"Diary"', "login.shows: 'Diary' is on the log-in page before anybody logs in"),
         ('"Leave"', '"Bye"', "login.shows: 'Bye' did not appear after the log-in; the page is"),
-        ('"/login"', '"/enter?password=x"', ""),
     ],
 )
 def test_a_log_in_that_does_not_work_says_at_which_step(
@@ -212,9 +208,6 @@ def test_a_log_in_that_does_not_work_says_at_which_step(
 ) -> None:
     file = read_site_file(write(tmp_path, text=FILE.replace(old, new)))
     with OwnServer(file, file.passwords()) as server:
-        if not message:
-            server.sign_in(browser, "diary", "anna")  # any page with the form will do
-            return
         with pytest.raises(SignInError) as raised:
             server.sign_in(browser, "diary", "anna")
     assert "site diary, account anna: " in str(raised.value) and message in str(raised.value)
@@ -362,4 +355,3 @@ def test_the_tasks_of_a_file_are_listed_like_those_of_a_suite(tmp_path: Path) ->
     listed = call("tasks", "--json", path)
     assert json.loads(listed.output)[0]["solution"] == ["stop [anna]"]
     assert call("tasks", "chek", path).exit_code == 2
-    assert sys.executable not in listed.output

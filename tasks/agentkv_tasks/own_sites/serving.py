@@ -51,8 +51,10 @@ class ServedSite:
             SiteError: the address does not answer, or it did before the start.
         """
         if self.site.start is None:
-            if not answers(self.address):
-                raise self._error(f"{self.address} does not answer, and the file has no `start`")
+            if reason := silence(self.address):
+                raise self._error(
+                    f"{self.address} does not answer, and the file has no `start`: {reason}"
+                )
             return
         if answers(self.address):
             raise self._error(
@@ -197,11 +199,16 @@ class OwnServer:
 
 def answers(url: str) -> bool:
     """Return True if a web server answers at `url`, with any status."""
+    return not silence(url)
+
+
+def silence(url: str) -> str:
+    """Return why no web server answers at `url`; empty if one does."""
     try:
         request(url, method="GET", timeout_s=_REQUEST_S)
-    except (OSError, http.client.HTTPException):
-        return False
-    return True
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 def request(url: str, *, method: str, timeout_s: float) -> int:
