@@ -222,13 +222,16 @@ def test_a_stored_log_in_takes_the_place_of_the_form(tmp_path: Path, browser: Br
     stored = tmp_path / "anna.json"
     stored.touch(0o600)
     stored.write_text(json.dumps(state))
-    stored_only = FILE.partition("[sites.diary.accounts.anna]")[0] + (
-        '[sites.diary.accounts.anna]\nstorage_state = "anna.json"\n'
-    )
-    path.write_text(stored_only)
+    head, account, _ = FILE.partition("[sites.diary.accounts.anna]")
+    path.write_text(f'{head}{account}\nstorage_state = "anna.json"\n')
     found = verdicts(call("tasks", "check", path))
     assert found["log-in diary/anna"] == "ok: stored"
     assert found["task 0 solution"] == "ok: passes in 1 step"
+    state["cookies"] = []
+    stored.write_text(json.dumps(state))
+    found = verdicts(call("tasks", "check", path))
+    assert found["log-in diary/anna"].endswith("http://diary.localhost does not show 'Leave'")
+    assert found["task 0 solution"] == "skipped: diary/anna is not logged in"
     stored.chmod(0o644)
     refused = call("run", "--tasks", path, "--model", "solution", "--out", tmp_path / "out")
     assert refused.exit_code == 2 and "run chmod 600" in refused.output

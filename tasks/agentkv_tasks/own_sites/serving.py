@@ -15,12 +15,14 @@ from playwright.sync_api import StorageState
 from agentkv.masking import Secrets
 from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.own_sites.guard import GRACE_S
 from agentkv_tasks.own_sites.process import SiteProcess
 from agentkv_tasks.own_sites.sign_in import SignInError, joined, read_storage_state, sign_in
 from agentkv_tasks.own_sites.site_file import PORT, PYTHON, Command, Site, SiteFile
 from agentkv_tasks.task import Task
 
 _REQUEST_S = 10.0
+_ENDING_S = GRACE_S + 1  # the site of a worker that crashed may still be ending
 
 
 class SiteError(ValueError):
@@ -56,11 +58,14 @@ class ServedSite:
                     f"{self.address} does not answer, and the file has no `start`: {reason}"
                 )
             return
-        if answers(self.address):
-            raise self._error(
-                f"{self.address} answers before the start; end the program that serves it, or "
-                "remove `start`"
-            )
+        until = time.monotonic() + _ENDING_S
+        while answers(self.address):
+            if time.monotonic() > until:
+                raise self._error(
+                    f"{self.address} answers before the start; end the program that serves it, or "
+                    "remove `start`"
+                )
+            time.sleep(0.05)
         self._process = self._run(self.site.start)
         until = time.monotonic() + self.site.ready_s
         while not answers(self.address):

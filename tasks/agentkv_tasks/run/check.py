@@ -126,12 +126,14 @@ class _Checks:
             return Finding(label, "skipped", reason)
         try:
             state = self._server.sign_in(self._browser(), name, key)
+            found = Finding(label, "ok", "by the form")
             if account.storage_state:
-                return self._stored(label, name, state)
-            return Finding(label, "ok", "by the form")
+                found = self._stored(label, name, state)
         except (ValueError, BrowserGone, PlaywrightError) as error:
+            found = Finding(label, "failed", _first_line(error))
+        if found.verdict == "failed":
             self._bad_accounts.add((name, key))
-            return Finding(label, "failed", _first_line(error))
+        return found
 
     def _stored(self, label: str, name: str, state: StorageState) -> Finding:
         """Try a stored log-in, for which a page is needed that shows it."""
