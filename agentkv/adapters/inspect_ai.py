@@ -5,9 +5,10 @@ their caches, so each turn reads only what is new.
 """
 
 import json
-import re
 import secrets
-from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from time import monotonic
 from typing import Any
 
 from agentkv.adapters.packages import PackageMissing
@@ -19,23 +20,24 @@ try:
         ChatMessage,
         ChatMessageAssistant,
         ChatMessageTool,
+        ContentReasoning,
+        ContentText,
         GenerateConfig,
         ModelAPI,
         ModelOutput,
         ModelUsage,
         modelapi,
     )
-    from inspect_ai.tool import ToolCall, ToolChoice, ToolInfo
+    from inspect_ai.tool import ToolCall, ToolChoice, ToolFunction, ToolInfo
 except ModuleNotFoundError as error:
     raise PackageMissing("inspect_ai", "pip install 'agentkv-web[inspect]'") from error
 
 _UNKNOWN_SETTINGS = (
-    *("top_p", "top_k", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs"),
-    *("response_schema", "num_choices"),
+    *("top_k", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "num_choices"),
 )
 """Settings of inspect_ai that change replies, and that our sampler does not have."""
-_MAX_WRITTEN = 10_000
-"""Replies whose ids are kept; older ones are encoded anew, and their chats read again."""
+_LONGEST_S = 24 * 3600.0
+"""Seconds in which a reply must be written; inspect_ai has limits of its own."""
 
 
 @modelapi(name="agentkv")
@@ -50,13 +52,16 @@ class AgentkvAPI(ModelAPI):
     Args:
         model_name: a name for `agentkv.load_model`.
         base_url, api_key: without effect.
-        config: settings of inspect_ai; `temperature`, `max_tokens`, `seed` and `stop_seqs` count.
+        config: settings of inspect_ai; `temperature`, `top_p`, `max_tokens`, `seed`, `stop_seqs`,
+            `reasoning_effort` and `response_schema` count.
         policy, budget: as in `agentkv.Cache.for_model`.
-        max_chats: samples that run at the same time, each with a cache.
+        max_chats: samples that run at the same time, in one batch.
+        memory: bytes of all caches, such as `4GiB`; others go to a temporary folder. None: a
+            quarter of the device's.
         model_args: further options of `agentkv.load_model`, such as `device`.
 
     Raises:
-        ModelError: no such model can be loaded, or it has no chat template.
+        ModelError: no such model can be loaded.
         ValueError: unknown policy, or a budget that it cannot keep.
     """
 
@@ -70,25 +75,33 @@ class AgentkvAPI(ModelAPI):
         policy: str | None = None,
         budget: int | str | None = None,
         max_chats: int = 8,
+        memory: str | None = None,
         **model_args: Any,
     ) -> None:
         super().__init__(model_name=model_name, base_url=base_url, api_key=api_key, config=config)
-        from transformers import AutoTokenizer  # imports take seconds
-
-        from agentkv.adapters.chats import Chats
+        from agentkv.config import read_settings  # imports take seconds
         from agentkv.defaults import POLICY
-        from agentkv.models.find import find_model
         from agentkv.models.load import load_model
+        from agentkv.serve.command import ServeSettings, running_engine
+        from agentkv.serve.engine import Limits
 
-        local = load_model(model_name, **model_args)
-        tokenizer = AutoTokenizer.from_pretrained(
-            find_model(model_name), local_files_only=True, trust_remote_code=False
+        given: dict[str, Any] = {
+            "model": model_name,
+            "policies": (policy or POLICY,),
+            "budget": budget,
+        }
+        run = read_settings(**{name: value for name, value in given.items() if value is not None})
+        limits = Limits(max_tokens=2**31, max_running=max_chats, max_waiting=2**31)
+        self._stack = ExitStack()
+        running = self._stack.enter_context(
+            running_engine(
+                load_model(model_name, **model_args),
+                run,
+                ServeSettings(memory=memory, limits=limits),
+            )
         )
-        new_cache = local.with_cache(policy or POLICY, budget=budget).new_cache
-        self._chats = Chats(local, tokenizer, new_cache, max_chats=max_chats)
+        self._engine, self._template = running.engine, running.template
         self._max_chats = max_chats
-        self._written: dict[str, tuple[str, tuple[int, ...]]] = {}
-        """Content and ids of the replies, by the ids of their messages."""
 
     async def generate(
         self,
@@ -101,54 +114,79 @@ class AgentkvAPI(ModelAPI):
 
         Raises:
             ValueError: a setting that changes replies and is not known here, a message that is not
-                text, or messages that the model's chat template refuses.
+                text, messages that the model's chat template refuses, or a schema that is no
+                grammar.
         """
-        from agentkv.adapters.chats import Sampling
         from agentkv.models.model import ContextLimit
+        from agentkv.serve.engine import Job
 
         _require_known(config)
-        names = [] if tool_choice == "none" else tools
-        sampling = Sampling(
-            max_tokens=config.max_tokens or self.max_tokens() or 1,
-            temperature=config.temperature or 0.0,
-            seed=config.seed or 0,
-            stops=tuple(config.stop_seqs or ()),
-        )
-        future = self._chats.reply(
-            [self._message(each) for each in input],
-            sampling,
-            tools=[
-                {"type": "function", "function": tool.model_dump(mode="json", exclude_none=True)}
-                for tool in names
-            ],
-        )
+        reply = _Reply()
+        job = Job(self._ask(input, tools, tool_choice, config), reply, monotonic() + _LONGEST_S)
+        self._engine.submit(job)
         try:
-            written = await anyio.to_thread.run_sync(future.result, abandon_on_cancel=True)
+            finished = await anyio.to_thread.run_sync(reply.end.result, abandon_on_cancel=True)
         except ContextLimit as error:
             return ModelOutput.from_content(
                 self.model_name, str(error), stop_reason="model_length", error=str(error)
             )
         finally:
-            future.cancel()
-        content, calls = read_tool_calls(written.text, names)
-        message = ChatMessageAssistant(
-            content=content, tool_calls=calls or None, model=self.model_name, source="generate"
+            job.is_cancelled = True
+        reasons = {"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls"}
+        choice = ChatCompletionChoice(
+            message=reply.message(self.model_name), stop_reason=reasons[finished.reason]
         )
-        assert message.id is not None, "inspect_ai gives each message an id"
-        self._written[message.id] = (content, written.ids)
-        while len(self._written) > _MAX_WRITTEN:
-            del self._written[next(iter(self._written))]
-        reason = "tool_calls" if calls else "stop" if written.is_complete else "max_tokens"
         return ModelOutput(
             model=self.model_name,
-            choices=[ChatCompletionChoice(message=message, stop_reason=reason)],
+            choices=[choice],
             usage=ModelUsage(
-                input_tokens=written.num_prompt_tokens - written.num_cached_tokens,
-                input_tokens_cache_read=written.num_cached_tokens,
-                output_tokens=len(written.ids),
-                total_tokens=written.num_prompt_tokens + len(written.ids),
+                input_tokens=finished.num_prompt - finished.num_cached,
+                input_tokens_cache_read=finished.num_cached,
+                output_tokens=finished.num_written,
+                reasoning_tokens=finished.num_thought,
+                total_tokens=finished.num_prompt + finished.num_written,
             ),
-            time=written.seconds,
+            time=monotonic() - job.asked_at,
+        )
+
+    def _ask(
+        self,
+        input: list[ChatMessage],
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> Any:
+        from agentkv.dialog.calls import Function
+        from agentkv.dialog.messages import Chat
+        from agentkv.serve.engine import Ask
+        from agentkv.serve.sessions import Wanted
+
+        schemas = {tool.name: tool.model_dump(mode="json", exclude_none=True) for tool in tools}
+        called = [name for name in schemas if tool_choice in ("any", "auto")]
+        if isinstance(tool_choice, ToolFunction):
+            called = [tool_choice.name]
+        functions = [Function(name, schemas[name]["parameters"]) for name in called]
+        grammar = None
+        if tool_choice == "any" or isinstance(tool_choice, ToolFunction):
+            grammar = self._template.grammar(functions=functions)
+        elif config.response_schema is not None:
+            schema = config.response_schema.json_schema.model_dump(mode="json", exclude_none=True)
+            grammar = self._template.grammar(schema, functions)
+        return Ask(
+            Wanted("inspect", None),
+            Chat(
+                [_plain(message) for message in input],
+                [{"type": "function", "function": schema} for schema in schemas.values()],
+                False if grammar is not None else None,
+                config.reasoning_effort,
+            ),
+            max_tokens=config.max_tokens or self.max_tokens(),
+            temperature=config.temperature or 0.0,
+            top_p=config.top_p or 1.0,
+            seed=config.seed or 0,
+            stops=tuple(config.stop_seqs or ()),
+            grammar=grammar,
+            function_names=frozenset(called),
         )
 
     def max_tokens(self) -> int | None:
@@ -165,65 +203,66 @@ class AgentkvAPI(ModelAPI):
 
     def close(self) -> None:
         """End all replies and free the caches."""
-        self._chats.close()
-
-    def _message(self, message: ChatMessage) -> Any:
-        from agentkv.adapters.chats import Message
-
-        if not isinstance(message.content, str) and any(
-            part.type not in ("text", "reasoning") for part in message.content
-        ):
-            raise ValueError(f"a {message.role} message holds more than text, which is not read")
-        content, ids = self._written.get(message.id or "", ("", None))
-        text = message.text
-        name = (message.function or "") if isinstance(message, ChatMessageTool) else ""
-        if isinstance(message, ChatMessageAssistant):
-            if ids is not None and content != text:
-                ids = None  # the evaluation rewrote the reply
-            text += "".join(map(_write_tool_call, message.tool_calls or ()))
-        return Message(message.role, text, ids, name)
+        self._stack.close()
 
 
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+class _Reply:
+    """Collects the events of a reply."""
 
+    def __init__(self) -> None:
+        self.end: Future[Any] = Future()
+        """Receives the last event, or the error that ended the reply."""
+        self._texts = {"content": "", "reasoning": ""}
+        self._calls: list[ToolCall] = []
 
-def read_tool_calls(text: str, tools: Sequence[ToolInfo]) -> tuple[str, list[ToolCall]]:
-    """Return a reply without its tool calls, and the calls.
+    def __call__(self, event: Any) -> None:
+        """Take an event; called from the engine's thread."""
+        from agentkv.dialog.calls import Call
+        from agentkv.serve.engine import Failed, Wrote
 
-    Reads the format of Hermes and Qwen: JSON with `name` and `arguments` between `<tool_call>` and
-    `</tool_call>`. A call that is not such JSON keeps a `parse_error` for the model.
+        if isinstance(event, Failed):
+            self.end.set_exception(event.error)
+        elif not isinstance(event, Wrote):
+            self.end.set_result(event)
+        else:
+            for part in event.parts:
+                if isinstance(part, Call):
+                    arguments = json.loads(part.arguments)
+                    id = f"call_{secrets.token_hex(4)}"
+                    self._calls.append(ToolCall(id=id, function=part.name, arguments=arguments))
+                else:
+                    self._texts[part.kind] += part.text
 
-    Args:
-        tools: without tools the whole reply is text.
-    """
-    if not tools:
-        return text, []
-    calls = []
-    for found in _CALL.finditer(text):
-        name, problem = "unknown", None
-        arguments: dict[str, Any] = {}
-        try:
-            call = json.loads(found[1])
-            name, given = str(call["name"]), call.get("arguments") or {}
-            if not isinstance(given, dict):
-                raise TypeError("arguments are no object")
-            arguments = given
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            problem = f"expected JSON with name and arguments: {type(error).__name__}: {error}"
-        calls.append(
-            ToolCall(
-                id=f"call_{secrets.token_hex(4)}",
-                function=name,
-                arguments=arguments,
-                parse_error=problem,
-            )
+    def message(self, model: str) -> ChatMessageAssistant:
+        """Return the reply as a message."""
+        text, thought = self._texts["content"], self._texts["reasoning"]
+        content: Any = text
+        if thought:
+            content = [ContentReasoning(reasoning=thought), ContentText(text=text)]
+        return ChatMessageAssistant(
+            content=content, tool_calls=self._calls or None, model=model, source="generate"
         )
-    return _CALL.sub("", text).strip() if calls else text, calls
 
 
-def _write_tool_call(call: ToolCall) -> str:
-    written = json.dumps({"name": call.function, "arguments": call.arguments})
-    return f"\n<tool_call>\n{written}\n</tool_call>"
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    """Return a message in OpenAI's form. Raises ValueError if it holds more than text."""
+    if not isinstance(message.content, str) and any(
+        part.type not in ("text", "reasoning") for part in message.content
+    ):
+        raise ValueError(f"a {message.role} message holds more than text, which is not read")
+    plain: dict[str, Any] = {"role": message.role, "content": message.text}
+    if isinstance(message, ChatMessageAssistant) and message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function, "arguments": json.dumps(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if isinstance(message, ChatMessageTool):
+        plain["tool_call_id"] = message.tool_call_id or ""
+    return plain
 
 
 def _require_known(config: GenerateConfig) -> None:
@@ -232,5 +271,5 @@ def _require_known(config: GenerateConfig) -> None:
         if value and not (name == "num_choices" and value == 1):
             raise ValueError(
                 f"found {name}={value!r}, which agentkv does not have; it samples by temperature, "
-                "seed, max_tokens and stop_seqs"
+                "top_p, seed, max_tokens and stop_seqs"
             )

@@ -117,14 +117,25 @@ def load(run: RunSettings) -> LocalModel:
     return local
 
 
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine that answers."""
+
+    engine: Engine
+    template: MessageTemplate
+    policies: tuple[CacheSettings, ...]
+    """Settings of caches that requests may choose among; the first is the default."""
+
+
 @contextlib.contextmanager
-def prepare(
-    local: LocalModel, run: RunSettings, settings: ServeSettings, keys: Sequence[str] = ()
-) -> Iterator[PreparedServer]:
+def running_engine(
+    local: LocalModel, run: RunSettings, settings: ServeSettings
+) -> Iterator[RunningEngine]:
     """Start the engine of a model, which stops when the block is left.
 
     Args:
         run: policies, budget and chunk; every policy is one that requests may choose.
+        settings: memory, folder, snapshots and limits count.
 
     Raises:
         ValueError: no such policy, or a budget that a policy does not fit into.
@@ -149,7 +160,6 @@ def prepare(
 
     for each in policies:
         new_cache(each)
-    name = settings.name or Path(run.model).name
     with contextlib.ExitStack() as stack:
         folder = settings.folder
         if folder is None:
@@ -166,22 +176,26 @@ def prepare(
         )
         template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
         engine = Engine(local, template, sessions, settings.limits)
-        server = Server(
-            engine,
-            template,
-            name,
-            policies,
-            Access.with_keys(
-                keys,
-                hosts=[name.lower() for name in (*_LOOPBACK, settings.host, *settings.hosts)],
-                max_body=settings.max_body,
-                request_s=settings.request_s,
-            ),
-            local.max_positions,
-        )
         engine.start()
         stack.callback(engine.stop)
-        yield PreparedServer(server, engine, name, policies)
+        yield RunningEngine(engine, template, policies)
+
+
+@contextlib.contextmanager
+def prepare(
+    local: LocalModel, run: RunSettings, settings: ServeSettings, keys: Sequence[str] = ()
+) -> Iterator[PreparedServer]:
+    """Start the engine of a model and make a server for it; see `running_engine`."""
+    with running_engine(local, run, settings) as running:
+        name = settings.name or Path(run.model).name
+        hosts = [name.lower() for name in (*_LOOPBACK, settings.host, *settings.hosts)]
+        access = Access.with_keys(
+            keys, hosts=hosts, max_body=settings.max_body, request_s=settings.request_s
+        )
+        server = Server(
+            running.engine, running.template, name, running.policies, access, local.max_positions
+        )
+        yield PreparedServer(server, running.engine, name, running.policies)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Tests for the provider, in evaluations of inspect_ai; `make test-inspect` has its environment."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from inspect_ai.model import (
     ChatMessageUser,
     GenerateConfig,
     Model,
+    ResponseSchema,
     get_model,
 )
 from inspect_ai.scorer import includes
 from inspect_ai.solver import Generate, Solver, TaskState, solver, system_message
-from inspect_ai.tool import ToolInfo
+from inspect_ai.tool import ToolFunction, ToolInfo
+from inspect_ai.util import JSONSchema
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -99,7 +102,7 @@ def test_the_samples_of_an_evaluation_read_only_what_is_new(model: Model, tmp_pa
     for sample in log.samples:
         calls = [event.output.usage for event in sample.events if event.event == "model"]
         cached = [usage.input_tokens_cache_read for usage in calls]
-        assert cached[0] == 0
+        assert cached[0] < 20  # the system message, which another sample may have read
         for before, usage in zip(calls, calls[1:], strict=False):
             assert usage.input_tokens_cache_read >= before.total_tokens - 1
             assert usage.input_tokens < 40
@@ -120,8 +123,8 @@ def test_an_evaluation_may_rewrite_a_reply(model: Model) -> None:
 
 
 def test_settings_that_are_not_known_are_refused(model: Model) -> None:
-    with pytest.raises(ValueError, match=r"found top_p=0\.9, which agentkv does not have"):
-        asyncio.run(model.generate("Hm", config=GenerateConfig(top_p=0.9)))
+    with pytest.raises(ValueError, match=r"found top_k=5, which agentkv does not have"):
+        asyncio.run(model.generate("Hm", config=GenerateConfig(top_k=5)))
 
 
 def test_a_sample_that_is_too_long_ends_with_the_reason(model: Model) -> None:
@@ -143,25 +146,36 @@ def test_tools_and_their_answers_are_read(model: Model) -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize(
-    ("written", "arguments", "problem"),
-    [
-        ('{"name": "look", "arguments": {"boat": "Heron"}}', {"boat": "Heron"}, ""),
-        ('{"name": "look"}', {}, ""),
-        ('{"name": "look", "arguments": [1]}', {}, "arguments are no object"),
-        ('{"name": "look", ', {}, "JSONDecodeError"),
-        ("[" * 100_000, {}, "expected JSON"),
-    ],
-)
-def test_tool_calls_are_read_and_malformed_ones_reported(
-    written: str, arguments: dict[str, str], problem: str
-) -> None:
-    from agentkv.adapters.inspect_ai import read_tool_calls
+def test_a_call_is_forced_and_its_answer_read(model: Model) -> None:
+    async def talk() -> None:
+        messages = [ChatMessageUser(content="Where is it?")]
+        config = GenerateConfig(max_tokens=80)
+        for choice in ("any", ToolFunction(name="look")):
+            output = await model.generate(messages, tools=[LOOK], tool_choice=choice, config=config)
+            (call,) = output.message.tool_calls or ()
+            assert (call.function, call.arguments) == ("look", {})
+            assert output.stop_reason == "tool_calls"
+        result = ChatMessageTool(content="42", function="look", tool_call_id=call.id)
+        answered = [*messages, output.message, result]
+        second = await model.generate(answered, tools=[LOOK], config=config)
+        assert second.usage.input_tokens_cache_read > 150
 
-    text, (call,) = read_tool_calls(f"I look.\n<tool_call>\n{written}\n</tool_call>", [LOOK])
-    assert text == "I look." and call.arguments == arguments
-    assert problem in (call.parse_error or "") and bool(problem) == bool(call.parse_error)
-    assert read_tool_calls(f"<tool_call>{written}", []) == (f"<tool_call>{written}", [])
+    asyncio.run(talk())
+
+
+def test_a_reply_keeps_to_the_schema_of_an_evaluation(model: Model) -> None:
+    schema = ResponseSchema(
+        name="berth",
+        json_schema=JSONSchema(
+            type="object",
+            properties={"free": JSONSchema(type="boolean")},
+            required=["free"],
+            additionalProperties=False,
+        ),
+    )
+    config = GenerateConfig(max_tokens=60, response_schema=schema)
+    output = asyncio.run(model.generate("Is it free?", config=config))
+    assert json.loads(output.completion)["free"] in (True, False)
 
 
 def test_nano_answers(tmp_path: Path) -> None:
