@@ -179,6 +179,7 @@ def test_a_reply_keeps_to_the_schema_of_an_evaluation(model: Model) -> None:
 
 
 def test_nano_answers(tmp_path: Path) -> None:
-    model = get_model("agentkv/nano", memoize=False)
-    output = asyncio.run(model.generate("What is 2 and 2?", config=GenerateConfig(max_tokens=8)))
-    assert output.usage.output_tokens > 0
+    with get_model("agentkv/nano", memoize=False) as model:
+        config = GenerateConfig(max_tokens=8)
+        output = asyncio.run(model.generate("What is 2 and 2?", config=config))
+        assert output.usage.output_tokens > 0
