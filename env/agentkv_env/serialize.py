@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentkv_env import sanitize
-from agentkv_env.page import STATES, Node, Page
+from agentkv_env.page import STATES, Box, Node, Page
 
 Layout = Literal["after", "before"]
 
@@ -158,24 +158,36 @@ def tail_lines(page: Page) -> list[str]:
 
 
 def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]]:
-    """Return a line for each node with content, without direct repetitions."""
+    """Return a line for each node with content.
+
+    A line that repeats the one before it at the same place is left out, as where an image lies
+    over its own title. Equal texts at different places, such as a price and a total, are all shown.
+    """
     nodes = page.nodes
     lines: list[tuple[str, Node]] = []
-    previous = ""
+    previous, before = "", None
     for index, node in enumerate(nodes):
         if node.role == "image" and node.id is None and not node.name.strip():
             follower = nodes[index + 1] if index + 1 < len(nodes) else None
             if follower is None or follower.kind != "ocr":
                 continue
         line = _render_after(node) if layout == "after" else _render_before(node)
-        if not line or line == previous:
+        if not line or (line == previous and before is not None and _overlap(before, node.box)):
             continue
-        previous = line
+        previous, before = line, node.box
         if boxes:
             box = node.box
             line += f" @{box.x},{box.y},{box.width},{box.height}"
         lines.append((line, node))
     return lines
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    """Return True if two boxes share at least half of the smaller one."""
+    width = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
+    height = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+    smaller = min(one.width * one.height, other.width * other.height)
+    return 2 * max(0, width) * max(0, height) >= smaller
 
 
 def _render_after(node: Node) -> str:

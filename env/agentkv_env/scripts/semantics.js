@@ -1,6 +1,7 @@
 // Semantics: the role, name, value, options and states of an element.
 
 const MAX_OPTIONS = 1000; // of one list
+const MAX_COLUMNS = 50; // that one cell of a row spans
 
 const SKIPPED = new Set(
   ("script style template noscript head meta link title datalist option optgroup audio video " +
@@ -41,6 +42,11 @@ function roleOf(el, style) {
   return tag === "a" ? "link" : "button";
 }
 
+const STRUCK = new Set(["del", "s", "strike"]);
+
+// Marks text that the page strikes through, such as the price before.
+const struck = (text) => (/\S/.test(text) ? text.replace(/^(\s*)([^]*?)(\s*)$/, "$1~~$2~~$3") : text);
+
 const CONTROLS = new Set(["input", "select", "textarea", "button"]);
 
 // Returns the text of an element, with the alternative text of images and the labels of parts.
@@ -59,9 +65,18 @@ function textOf(el, depth = 0) {
     if (style.display !== "contents" && !isVisible(child)) continue;
     if (style.visibility !== "visible") continue;
     const inner = attributeOf(child, "aria-label") || textOf(child, depth + 1);
-    text += style.display === "inline" || style.display === "contents" ? inner : ` ${inner} `;
+    const shown = STRUCK.has(tag) ? struck(inner) : inner;
+    text += style.display === "inline" || style.display === "contents" ? shown : ` ${shown} `;
   }
   return depth ? text : collapse(text);
+}
+
+// Returns the cells of a row between bars. Empty cells keep the others in their columns.
+function rowOf(row) {
+  const cells = [...row.cells].flatMap((cell) =>
+    [textOf(cell), ...Array(Math.min(cell.colSpan, MAX_COLUMNS) - 1).fill("")]);
+  while (cells.length && !cells.at(-1)) cells.pop();
+  return cells.join(" | ");
 }
 
 const svgName = (svg) => collapse(

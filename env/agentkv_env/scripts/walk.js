@@ -27,9 +27,10 @@ function walk(firstId, expected, at, view, mostMs) {
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
-  // invisible; pre: line breaks count.
+  // invisible; pre: line breaks count; struck: the text is deleted.
   const state = (at, clip) =>
-    ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, depth: 0 });
+    ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, struck: false,
+      depth: 0 });
 
   const flush = () => {
     const text = collapse(pending);
@@ -60,20 +61,24 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function text(node, s) {
     if (s.inside || s.hidden) return;
-    if (!/\S/.test(node.data)) { pending += " "; return; }
+    const data = node.data.slice(0, MAX_TEXT), lines = s.pre ? data.split("\n") : [data];
+    if (!/\S/.test(node.data)) {
+      pending += " ";
+      if (lines.length > 1) flush(); // in highlighted code, line breaks stand between elements
+      return;
+    }
     const range = newRange(documentOf(node));
     range.selectNodeContents(node);
     const rect = shift(range.getBoundingClientRect(), s.at);
     if (!isSeen(rect, s.clip)) return;
-    if (s.pre && node.data.includes("\n")) {
-      for (const line of node.data.slice(0, MAX_TEXT).split("\n")) {
-        pending += line;
-        pendingBox ||= rect;
-        flush();
-      }
-      return;
-    }
-    pending += node.data.slice(0, MAX_TEXT);
+    lines.forEach((line, index) => {
+      if (index) flush();
+      append(s.struck ? struck(line) : line, rect);
+    });
+  }
+
+  function append(piece, rect) {
+    pending += piece;
     if (!pendingBox) { pendingBox = rect; return; }
     const x = Math.min(pendingBox.x, rect.x), y = Math.min(pendingBox.y, rect.y);
     pendingBox = { x, y,
@@ -152,7 +157,7 @@ function walk(firstId, expected, at, view, mostMs) {
     const position = style.position;
     const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
     s = { ...s, depth: s.depth + 1, clip, hidden: style.visibility !== "visible",
-      pre: style.whiteSpace.startsWith("pre") };
+      pre: style.whiteSpace.startsWith("pre"), struck: s.struck || STRUCK.has(tag) };
 
     if (tag === "iframe" || tag === "frame") { frame(el, s); return; }
     const inline = style.display === "inline" || style.display === "contents";
@@ -192,8 +197,7 @@ function walk(firstId, expected, at, view, mostMs) {
         line(el, "heading", textOf(el), s);
         s = { ...s, inside: true };
       } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`)) {
-        const cells = [...el.cells].map((cell) => textOf(cell)).filter((cell) => cell);
-        line(el, "text", cells.join(" | "), s);
+        line(el, "text", rowOf(el), s);
         return;
       }
     }
