@@ -296,9 +296,18 @@ def act(
     pins: options.Pins = True,
     thinking: options.Thinking = 0,
     max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each step and for the end.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the trace and a screenshot of each page.")
+    ] = None,
     browser_path: options.Browser = None,
 ) -> None:
-    """Run the agent on one page with one goal, and print its actions."""
+    """Run the agent on one page with one goal, and print its actions.
+
+    The exit code is 0 if the agent stopped by itself, and 1 if the episode ended otherwise.
+    """
     with options.for_people() as console:
         from agentkv.config import read_settings
         from agentkv_tasks.run.act import run_goal
@@ -321,13 +330,19 @@ def act(
             url,
             goal,
             max_steps=max_steps,
-            on_step=lambda step: _print_step(console, step),
+            on_step=_print_json_step if as_json else lambda step: _print_step(console, step),
+            out=out,
         )
         answer = episode.secrets.mask(episode.answer)
-        answer = f", answer: {answer}" if answer else ""
-        console.print(Text(f"{episode.status} after {len(episode.steps)} steps{answer}"))
-        if episode.error:
-            console.print(Text(episode.error, style="red"), soft_wrap=True)
+        if as_json:
+            end = {"status": episode.status, "answer": answer, "error": episode.error}
+            typer.echo(plain(json.dumps({**end, "num_steps": len(episode.steps)})))
+        else:
+            said = f", answer: {answer}" if answer else ""
+            console.print(Text(f"{episode.status} after {len(episode.steps)} steps{said}"))
+            if episode.error:
+                console.print(Text(episode.error, style="red"), soft_wrap=True)
+        if not episode.success:
             raise typer.Exit(1)
 
 
@@ -621,9 +636,15 @@ def doctor(model: options.Model = "nano", browser_path: options.Browser = None) 
         raise typer.Exit(1 if "missing" in verdicts else 0)
 
 
+def _print_json_step(step: "Step") -> None:
+    names = ("index", "url", "action", "element", "error", "seconds", "seen_tokens", "cache_bytes")
+    typer.echo(plain(json.dumps({name: getattr(step, name) for name in names})))
+
+
 def _print_step(console: Console, step: "Step") -> None:
     action = step.action or "(no readable action)"
-    console.print(Text(f"{step.index + 1:>3} {action}"), soft_wrap=True)
+    element = f"  {step.element}" if step.element else ""
+    console.print(Text(f"{step.index + 1:>3} {action}{element}"), soft_wrap=True)
     console.print(Text(f"    {step.url}", style="dim"), soft_wrap=True)
     if step.error:
         console.print(Text(f"    {step.error}", style="red"), soft_wrap=True)

@@ -7,6 +7,7 @@ the crash.
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -103,6 +104,18 @@ class Step:
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Entries that looks have fetched since the cache was begun, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""
+
+    @property
+    def element(self) -> str:
+        """Line of the element that the action is on, without its number and its box. Empty if the
+        action is on none, or the model was not shown its line in this turn."""
+        found = re.match(r"(?:click|hover|type|clear) \[(\d+)\]", self.action)
+        if found is None:
+            return ""
+        number = rf"\[{found[1]}\]"
+        line = re.compile(rf"^(?:(.+) {number}|{number} (.+?)(?: @[-\d,]+)?)$", re.MULTILINE)
+        shown = line.search(self.observation)
+        return "" if shown is None else shown[1] or shown[2]
 
 
 @dataclass(frozen=True, slots=True)

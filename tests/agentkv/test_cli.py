@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv.terminal import Terminal
+from agentkv.trace import read_trace
 from agentkv_tasks.provenance import versions
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.plan import make_plan
@@ -299,3 +300,20 @@ def test_a_run_does_not_resume_rows_of_other_versions_weights_or_settings(
         )
         assert result.exit_code == 2
         assert message in result.output and "--fresh" in result.output
+
+
+@pytest.mark.browser
+def test_act_keeps_a_trace_with_screenshots_and_says_how_it_ended(tmp_path: Path) -> None:
+    out = tmp_path / "acted"
+    given = ("act", "--url", "http://shop.localhost/", "--goal", "buy", "--out", str(out))
+    result = call(*given, "--model", "stop", "--json")
+    step, end = map(json.loads, result.output.splitlines())
+    assert result.exit_code == 0
+    assert (step["action"], step["url"]) == ("stop []", "http://shop.localhost/")
+    assert end == {"status": "stopped", "answer": "", "error": "", "num_steps": 1}
+    assert len(read_trace(out / "trace.jsonl").steps) == 1
+    assert [path.name for path in (out / "screenshots").iterdir()] == ["000.jpg"]
+    again = call(*given, "--model", "stop")
+    assert again.exit_code == 2 and "has a trace.jsonl already" in again.output
+    failed = call(*given[:5], "--model", "random", "--max-steps", "1")
+    assert failed.exit_code == 1 and "step_limit after 1 steps" in failed.output

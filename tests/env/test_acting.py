@@ -264,3 +264,14 @@ def test_stop_leaves_the_page_alone(visit: "Visit") -> None:
     before = visit.show("<title>One</title><p>x")
     assert visit.act("stop [done]") == before
     assert visit.session.screenshot()[:2] == b"\xff\xd8"
+
+
+def test_a_transparent_checkbox_over_its_label_is_checked(visit: "Visit") -> None:
+    """MediaWiki's menus are such checkboxes."""
+    visit.show("""<div style="position:relative;width:100px;height:30px">
+        <input type=checkbox id=c
+        style="position:absolute;z-index:1;margin:0;opacity:0;width:100px;height:30px">
+        <label for=c style="position:absolute">Menu</label></div>""")
+    page = visit.act("click [1]")
+    (box,) = [node for node in page.nodes if node.role == "checkbox"]
+    assert (box.name, box.states) == ("Menu", ("checked",))

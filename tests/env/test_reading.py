@@ -192,3 +192,34 @@ def test_a_box_is_in_pixels_of_the_viewport_after_scrolling(visit: "Visit") -> N
     assert page.pixels_above == 600
     assert next(node.box.y for node in page.nodes if node.name == "B") == 100
     assert isinstance(page.nodes[0].box, Box)
+
+
+def test_equal_texts_at_different_places_are_all_read(visit: "Visit") -> None:
+    page = visit.show("""<p>24.36</p><p>24.36</p><table><tr><td>0<td>0</table>
+        <div style="position:relative"><span>Twice</span>
+        <div style="position:absolute;top:0">Twice</div></div>""")
+    assert lines(page) == ["24.36", "24.36", "0 | 0", "Twice"]
+
+
+def test_empty_cells_keep_the_others_under_their_headings(visit: "Visit") -> None:
+    page = visit.show("""<table><tr><th>Item<th colspan=2>Size<th>Price</tr>
+        <tr><td>Tent<td><td>L<td>24</tr><tr><td><td>2<td>S<td></tr><tr><td><td></tr></table>""")
+    assert lines(page) == ["Item | Size | | Price", "Tent | | L | 24", "| 2 | S"]
+
+
+def test_lines_of_highlighted_code_stay_apart(visit: "Visit") -> None:
+    page = visit.show(
+        "<pre><b>def</b> f(x):\n    <b>return</b> <i>x</i>\n<b>print</b>(<i>1</i>)\n\n"
+        "<i>a</i> = 2</pre>"
+    )
+    assert lines(page) == ["def f(x):", "return x", "print(1)", "a = 2"]
+
+
+def test_text_that_the_page_strikes_through_is_marked(visit: "Visit") -> None:
+    page = visit.show("""<p>Price <del>10</del> <ins>8</ins> or <s>old words</s></p>
+        <a href=/x>Tent <s>24</s> 20</a><table><tr><td><del>5</del> 4<td>x</table>""")
+    assert lines(page) == [
+        "Price ~~10~~ 8 or ~~old words~~",
+        "link Tent ~~24~~ 20 [1]",
+        "~~5~~ 4 | x",
+    ]

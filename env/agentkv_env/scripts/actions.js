@@ -17,14 +17,16 @@ function locate(id) {
   const inView = ([x, y]) => x >= 0 && y >= 0 && x < view.innerWidth && y < view.innerHeight;
   let points = middles();
   if (!points.length) return { error: "invisible" };
+  // a transparent control may lie over the label that stands for it
+  const isReached = (point) => reaches(target, ...point) || (target !== el && reaches(el, ...point));
   const isShown = (point) => inView(point) && !isScrolledAway(target, ...point);
-  if (!points.some((point) => isShown(point) && reaches(target, ...point))) {
+  if (!points.some((point) => isShown(point) && isReached(point))) {
     scrollIntoView(target, { block: "center", inline: "nearest", behavior: "instant" });
     points = middles();
   }
   const finer = rectsOf(target).flatMap((r) => [[0.25, 0.5], [0.75, 0.5], [0.5, 0.2], [0.5, 0.8]]
     .map(([u, v]) => [r.x + u * r.width, r.y + v * r.height]));
-  const point = [...points, ...finer].find((p) => inView(p) && reaches(target, ...p));
+  const point = [...points, ...finer].find((p) => inView(p) && isReached(p));
   const [px, py] = point || points[0];
   let x = px, y = py;
   for (let w = view; w.frameElement; w = w.parent) {

@@ -256,6 +256,7 @@ class EpisodeRunner:
             addresses=dict(self.addresses.origins),
             viewport=task.window,
             ocr=self._ocr,
+            strict=self._settings.strict,
             stopwatch=self._stopwatch,
             storage_state=log_in,
         )

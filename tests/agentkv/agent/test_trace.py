@@ -102,3 +102,24 @@ def test_a_hostile_line_is_a_trace_error(tmp_path: Path, line: str) -> None:
     path.write_text('{"schema": 1, "kind": "head"}\n{"schema": 1}\n' + line + "\n")
     with pytest.raises(TraceError, match=r"trace\.jsonl"):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("action", "observation", "element"),
+    [
+        ("click [3]", "link Nine [30]\nlink Bl\u00e4ue [3]\nline two", "link Bl\u00e4ue"),
+        (
+            "type [12] [blue] [1]",
+            "[12] textbox 'Search' value: old @1,2,30,40",
+            "textbox 'Search' value: old",
+        ),
+        ("click [3]", "same: 20 lines", ""),
+        ("tab_focus [3]", "link Bl\u00e4ue [3]", ""),
+        ("stop [[3]]", "link Bl\u00e4ue [3]", ""),
+        ("", "link Bl\u00e4ue [3]", ""),
+    ],
+)
+def test_a_step_names_the_element_that_its_action_is_on(
+    action: str, observation: str, element: str
+) -> None:
+    assert replace(STEP, action=action, observation=observation).element == element
