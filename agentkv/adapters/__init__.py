@@ -1,1 +1,1 @@
-"""Doors to other programs: each module speaks the interface of one of them."""
+"""Interfaces of other programs, a module for each."""

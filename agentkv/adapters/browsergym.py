@@ -159,9 +159,8 @@ def to_calls(action: Action, page: Page, bids: Bids, *, scroll_by: int = VIEWPOR
 
 
 def _type(action: Action, page: Page, bids: Bids) -> str:
-    bid, text = _bid(action, page, bids), action.text
-    node = page.element(-1 if action.element_id is None else action.element_id)
-    if node is not None and node.options:
+    (bid, node), text = _element(action, page, bids), action.text
+    if node.options:
         chosen = next((each for each in node.options if neutralize(each) == neutralize(text)), None)
         if chosen is None:
             raise ActionError(f"the list has no option {text!r}")
@@ -171,10 +170,16 @@ def _type(action: Action, page: Page, bids: Bids) -> str:
 
 
 def _bid(action: Action, page: Page, bids: Bids) -> str:
+    return _element(action, page, bids)[0]
+
+
+def _element(action: Action, page: Page, bids: Bids) -> tuple[str, Node]:
+    """Return the element of an action and its bid. Raises ActionError if the page has none such."""
     number = action.element_id
-    if number is None or page.element(number) is None:
+    node = None if number is None else page.element(number)
+    if number is None or node is None:
         raise ActionError(f"there is no element {number} on this page")
-    return bids.bid(number)
+    return bids.bid(number), node
 
 
 def _call(name: str, *args: object) -> str:

@@ -32,10 +32,14 @@ try:
 except ModuleNotFoundError as error:
     raise PackageMissing("inspect_ai", "pip install 'agentkv-web[inspect]'") from error
 
-_UNKNOWN_SETTINGS = (
-    *("top_k", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "num_choices"),
+_UNKNOWN_SETTINGS = ("logprobs", "best_of", "extra_body", "modalities", "reasoning_tokens")
+"""Settings of inspect_ai that change replies and are not known here; the server's requests refuse
+others."""
+_SAME = (
+    *("top_p", "top_k", "seed", "frequency_penalty", "presence_penalty", "logit_bias"),
+    *("parallel_tool_calls", "reasoning_effort"),
 )
-"""Settings of inspect_ai that change replies, and that our sampler does not have."""
+"""Settings that have the same name and meaning in OpenAI's protocol."""
 _LONGEST_S = 24 * 3600.0
 """Seconds in which a reply must be written; inspect_ai has limits of its own."""
 
@@ -156,38 +160,37 @@ class AgentkvAPI(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> Any:
-        from agentkv.dialog.calls import Function
-        from agentkv.dialog.messages import Chat
-        from agentkv.serve.engine import Ask
+        from agentkv.serve.requests import ChatRequest
         from agentkv.serve.sessions import Wanted
 
-        schemas = {tool.name: tool.model_dump(mode="json", exclude_none=True) for tool in tools}
-        called = [name for name in schemas if tool_choice in ("any", "auto")]
+        schema = config.response_schema
+        choice: Any = {"any": "required"}.get(str(tool_choice), tool_choice)
         if isinstance(tool_choice, ToolFunction):
-            called = [tool_choice.name]
-        functions = [Function(name, schemas[name]["parameters"]) for name in called]
-        grammar = None
-        if tool_choice == "any" or isinstance(tool_choice, ToolFunction):
-            grammar = self._template.grammar(functions=functions)
-        elif config.response_schema is not None:
-            schema = config.response_schema.json_schema.model_dump(mode="json", exclude_none=True)
-            grammar = self._template.grammar(schema, functions)
-        return Ask(
-            Wanted("inspect", None),
-            Chat(
-                [_plain(message) for message in input],
-                [{"type": "function", "function": schema} for schema in schemas.values()],
-                False if grammar is not None else None,
-                config.reasoning_effort,
-            ),
-            max_tokens=config.max_tokens or self.max_tokens(),
-            temperature=config.temperature or 0.0,
-            top_p=config.top_p or 1.0,
-            seed=config.seed or 0,
-            stops=tuple(config.stop_seqs or ()),
-            grammar=grammar,
-            function_names=frozenset(called),
-        )
+            choice = {"type": "function", "function": {"name": tool_choice.name}}
+        asked = {
+            "messages": [_plain(message) for message in input],
+            "tools": [
+                {"type": "function", "function": tool.model_dump(mode="json", exclude_none=True)}
+                for tool in tools
+            ],
+            "tool_choice": choice,
+            "response_format": schema
+            and {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": schema.name,
+                    "schema": schema.json_schema.model_dump(mode="json", exclude_none=True),
+                },
+            },
+            "max_tokens": config.max_tokens or self.max_tokens(),
+            "temperature": config.temperature or 0.0,
+            "stop": config.stop_seqs,
+            "n": config.num_choices,
+            **{name: getattr(config, name) for name in _SAME},
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        wanted = Wanted("inspect", None)
+        return ChatRequest.model_validate(given).ask(self._template, wanted)
 
     def max_tokens(self) -> int | None:
         """Return the tokens of a reply unless an evaluation sets them."""
@@ -269,7 +272,4 @@ def _require_known(config: GenerateConfig) -> None:
     for name in _UNKNOWN_SETTINGS:
         value = getattr(config, name, None)
         if value and not (name == "num_choices" and value == 1):
-            raise ValueError(
-                f"found {name}={value!r}, which agentkv does not have; it samples by temperature, "
-                "top_p, seed, max_tokens and stop_seqs"
-            )
+            raise ValueError(f"found {name}={value!r}, which agentkv does not have; leave it out")

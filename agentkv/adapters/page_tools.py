@@ -164,16 +164,18 @@ class PageTools:
         """Close the browser. The next `open_page` starts another one."""
         session, browser = self._session, self._browser
         self._session = self._browser = self._page = self._known = None
-        if session is not None:
-            session.close()
-        if browser is not None:
-            browser.close()
+        try:
+            if session is not None:
+                session.close()
+        finally:
+            if browser is not None:
+                browser.close()
 
     def _start(self) -> None:
         browser = Browser.launch(executable=self._executable)
         try:
             self._session = browser.session(hosts=self._hosts, ocr=self._ocr)
-        except BrowserGone:
+        except BaseException:
             browser.close()
             raise
         self._browser = browser
@@ -191,7 +193,8 @@ class PageTools:
         try:
             session.act(action)
         except ActionFailed as error:
-            raise ToolFailed(self._shown(error)) from error
+            # it may quote the page: names, options, what covers an element
+            raise ToolFailed(fenced(self._shown(error), self.nonce)) from error
         except BrowserGone as error:
             raise self._gone(error) from error
         return self._read(session)

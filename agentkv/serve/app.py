@@ -151,8 +151,8 @@ class Server:
         return handle
 
     def _require_host(self, request: Request) -> None:
-        """Refuse what a page in the user's browser may have sent. Where keys are needed, they tell
-        friend from foe."""
+        """Refuse what a page in the user's browser may have sent. Where there are keys, they decide
+        instead."""
         if self._access.owners:
             return
         origin = request.headers.get("origin")

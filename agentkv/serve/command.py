@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from agentkv.build import budget_for, cache_dtype_for, load_run_model, make_poli
 from agentkv.cache.cache import Cache
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.dialog.messages import MessageTemplate
-from agentkv.files import make_folder, require_folder
+from agentkv.files import make_folder, read_private, require_folder
 from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
@@ -74,13 +73,12 @@ def read_keys(file: Path | None) -> list[str]:
     """Return the API keys of a file, one per line, and those of the environment.
 
     Raises:
-        ServeError: others may read the file, or it has no key.
+        PrivateFileError: a ValueError; the file cannot be read, or others may read it.
+        ServeError: the file has no key.
     """
     keys = [key.strip() for key in os.environ.get(KEYS, "").split(",")]
     if file is not None:
-        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ServeError(f"others may read {file}; let only its owner: chmod 600 {file}")
-        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+        lines = [line.strip() for line in read_private(file, most_bytes=1_000_000).splitlines()]
         found = [line for line in lines if line and not line.startswith("#")]
         if not found:
             raise ServeError(f"{file} has no API key; write one per line")
@@ -170,7 +168,7 @@ def running_engine(
             new_cache,
             policies[0],
             folder,
-            memory=_memory(run.device, settings.memory),
+            memory=_memory(str(local.model.device), settings.memory),
             outlives=settings.folder is not None,
             max_snapshots=settings.snapshots,
         )

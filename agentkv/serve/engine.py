@@ -212,11 +212,10 @@ class _Running:
         rule: TextRule,
         parts: ReplyParts,
         place: Place | None,
-        bound: int,
     ) -> None:
         self.job, self.session, self.rule, self.parts = job, session, rule, parts
-        self.stages, self.bound = stages, bound
-        """`stages` are still to be read; `bound` is the most bytes that the cache will have."""
+        self.stages = stages
+        """What is still to be read."""
         self.num_cached = 0 if place is None else place.seen
         self.num_unread = 0 if place is None else len(place.unread)
         """Ids at the beginning of the first stage that belong to the reply before it."""
@@ -362,7 +361,7 @@ class Engine:
         if self._running:
             self._step()
         elif self._waiting:
-            time.sleep(_PAUSE_S)  # for a session that is busy: nothing here should be
+            time.sleep(_PAUSE_S)  # a session is busy without a reply, which should not happen
             self._may_start = True
 
     def _take(self, *, waits: bool) -> None:
@@ -384,6 +383,7 @@ class Engine:
         for job in list(self._waiting):
             if job.is_cancelled:
                 self._forget(job)
+                job.send(Failed(Cancelled("the client left")))
             elif time.monotonic() > job.deadline:
                 self._forget(job)
                 job.send(Failed(TimeoutError("the time of the request is over")))
@@ -441,14 +441,12 @@ class Engine:
         max_tokens = self._reply_tokens(ask.max_tokens, num_prompt)
         max_tokens = self._within_memory(settings, num_prompt, max_tokens)
         bound = self._bound(settings, num_prompt + max_tokens)
-        if self._running and bound + sum(r.bound for r in self._running) > self.sessions.memory:
+        if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
-        session, begun = self.sessions.begin(found, ask.wanted)
+        session, begun = self.sessions.begin(found, ask.wanted, job.history, bound)
         try:
             if begun is None and place is not None:  # its files are lost
                 stages, _ = self._new_ids(ask, None)
-            own = max(0, bound - session.cache_nbytes)
-            self.sessions.make_room(self._reserved() + own)
             rule = TextRule(
                 self._template.decode_reply,
                 end_ids=self._template.end_ids,
@@ -459,11 +457,16 @@ class Engine:
             parts = ReplyParts(None)
             if isinstance(ask.prompt, Chat):
                 parts = self._template.parts(stages[-1][0], function_names=ask.function_names)
-            return _Running(job, session, stages, rule, parts, begun, bound)
+            return _Running(job, session, stages, rule, parts, begun)
         except BaseException:
             session.is_busy = False
             self.sessions.erase(session)
             raise
+
+    @property
+    def _bounds(self) -> int:
+        """The most bytes that all caches of replies in progress will have."""
+        return sum(running.session.bound for running in self._running)
 
     def _require_readable(self, ask: Ask) -> None:
         """Refuse a prompt that is far longer than what the model can read, before it is encoded."""
@@ -643,8 +646,7 @@ class Engine:
                 elif len(running.stages) > 1:
                     _, place = running.stages.pop(0)
                     if place is not None:
-                        reserved = self._reserved()
-                        self.sessions.note(running.session, place, reserved=reserved)
+                        self.sessions.note(running.session, place)
                     self._next_stage(running)
                 else:
                     self._end(running, None)
@@ -652,10 +654,6 @@ class Engine:
                 _log.exception("a reply failed")
                 if running in self._running:
                     self._break(running, error)
-
-    def _reserved(self) -> int:
-        """Return the bytes by which the caches of the replies in progress may still grow."""
-        return sum(max(0, each.bound - each.session.cache_nbytes) for each in self._running)
 
     def _show(self, running: _Running, *, is_last: bool = False) -> None:
         """Send what a reply has grown by."""
@@ -720,7 +718,8 @@ class Engine:
         finished = self._finished(running)
         running.job.send(finished if error is None else Failed(error))
         self._leave(running)
-        self.sessions.note(session, session.end, reserved=self._reserved())
+        session.bound = 0
+        self.sessions.note(session, session.end)
         self.sessions.end(session)
 
     def _settle(self, running: _Running, unread: list[int]) -> None:

@@ -16,6 +16,7 @@ T = TypeVar("T", bound=BaseModel)
 Item = TypeVar("Item")
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+StopText = Annotated[str, Field(max_length=256)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
@@ -141,7 +142,7 @@ class _Request(_Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     n: int | None = None
     presence_penalty: float | None = None

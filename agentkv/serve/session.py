@@ -107,6 +107,8 @@ class Session:
     """True if it has files, which hold its state or an earlier one."""
     id: str = field(default_factory=lambda: token_hex(8))
     """Identifies it among all sessions, and its files."""
+    bound: int = 0
+    """The most bytes that the cache will have when the request is answered."""
     used_at: float = field(default_factory=time.monotonic)
     """Time of the latest use (`time.monotonic()`)."""
 
@@ -119,6 +121,11 @@ class Session:
     def num_ids(self) -> int:
         """Ids of its stream."""
         return self.end.seen + len(self.end.unread)
+
+    @property
+    def growth(self) -> int:
+        """Bytes by which the cache may still grow in the request that is being answered."""
+        return max(0, self.bound - self.cache_nbytes)
 
     @property
     def nbytes(self) -> int:

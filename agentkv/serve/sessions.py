@@ -138,10 +138,11 @@ class Sessions:
     def find(self, wanted: Wanted, history: History) -> Found | None:
         """Return where a request goes on. Nothing changes.
 
-        A session that was asked for by name or slot is taken as it is. Otherwise the idle session
-        that has most of `history` is, among those with the request's key, or those without any. If
-        less than half of it is in `history`, that is another conversation: the request gets a new
-        session, with a copy of what any session of the owner has in common with it.
+        A session that was asked for by name or slot is taken as it is. Otherwise the request
+        continues the idle session that has most of `history`, among those with the request's key,
+        or those without any. If they have no reply in common, or less than half of the session, it
+        is another conversation: the request gets a new session, with a copy of what any session of
+        the owner has in common with it.
 
         Returns:
             None if the session that was asked for is busy.
@@ -167,7 +168,7 @@ class Sessions:
         if wanted.name is None and wanted.slot is None:
             idle = [each for each in others if each.name == wanted.key and not each.is_busy]
             same = _most(idle, lambda session: session.nearest(history))
-            if same is not None and 2 * same[1].length >= len(same[0].history):
+            if same is not None and _continues(*same):
                 return Found(*same)
         begun = _most(others, lambda session: session.nearest(history, only_snapshots=True))
         if begun is None:
@@ -220,8 +221,19 @@ class Sessions:
 
     # ---- using
 
-    def begin(self, found: Found, wanted: Wanted) -> tuple[Session, Place | None]:
-        """Bring a session into memory and to a place, for a request; it is busy from now on.
+    @property
+    def reserved(self) -> int:
+        """Bytes by which the caches of busy sessions may still grow."""
+        return sum(session.growth for session in self._sessions if session.is_busy)
+
+    def begin(
+        self, found: Found, wanted: Wanted, history: History, bound: int
+    ) -> tuple[Session, Place | None]:
+        """Make room, and bring a session into memory and to a place; it is busy from now on.
+
+        Args:
+            history: what the request asks for.
+            bound: the most bytes that the cache will have when the request is answered.
 
         Returns:
             The session, and the place. None if everything must be read, also where the session's
@@ -231,7 +243,8 @@ class Sessions:
         if session is None:
             settings = wanted.settings or self.settings
             session = self._add(wanted.owner, settings, wanted.name or wanted.key, wanted.slot)
-        session.is_busy, session.used_at = True, time.monotonic()
+        session.is_busy, session.bound, session.used_at = True, bound, time.monotonic()
+        self.make_room()
         try:
             if place is not None and found.source is None and session.cache is None:
                 session.cache = self._load(session)
@@ -243,7 +256,7 @@ class Sessions:
             if found.source is not None and place is not None:
                 assert session.cache is not None and place.snapshot is not None
                 session.cache.origin = place.snapshot.origin
-                session.history, session.snapshots = found.source.history, [place]
+                session.history, session.snapshots = history[: place.length], [place]
             if place is not None:
                 session.return_to(place)
         except BaseException:
@@ -254,17 +267,13 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """Let a session rest, and put others on disk until all fit into memory."""
-        session.is_busy, session.used_at = False, time.monotonic()
-        self.make_room(0)
+        session.is_busy, session.bound, session.used_at = False, 0, time.monotonic()
+        self.make_room()
 
-    def note(self, session: Session, place: Place, *, reserved: int) -> None:
-        """Keep a snapshot at a place, if memory has room for it.
-
-        Args:
-            reserved: bytes by which the caches of busy sessions may still grow.
-        """
+    def note(self, session: Session, place: Place) -> None:
+        """Keep a snapshot at a place, if memory has room for it."""
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
-        if self.nbytes + session.cache_nbytes + reserved > self.memory:
+        if self.nbytes + session.cache_nbytes + self.reserved > self.memory:
             return
         try:
             session.note(place, limit=self._max_snapshots)
@@ -272,18 +281,19 @@ class Sessions:
             _log.warning("no snapshot of session %r could be taken: %s", session.label, error)
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
-    def make_room(self, nbytes: int) -> None:
-        """Drop snapshots and put idle sessions on disk until `nbytes` more fit into memory.
+    def make_room(self) -> None:
+        """Drop snapshots and put idle sessions on disk until all fits into memory, with the bytes
+        by which busy sessions may still grow.
 
         The least recently used goes first. Busy sessions lose their snapshots last.
         """
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         by_use = sorted(self._sessions, key=lambda session: (session.is_busy, session.used_at))
         for session in by_use:
-            if self.nbytes + nbytes <= self.memory:
+            if self.nbytes + self.reserved <= self.memory:
                 return
             session.snapshots = []
-            if self.nbytes + nbytes > self.memory and not session.is_busy:
+            if self.nbytes + self.reserved > self.memory and not session.is_busy:
                 self.spill(session)
 
     def spill(self, session: Session) -> None:
@@ -348,7 +358,7 @@ class Sessions:
                 self.erase(session)
                 raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
         self._write(session, folder)
-        self.make_room(0)
+        self.make_room()
         return session.num_ids, _size(folder)
 
     def restore(self, owner: str, slot: int, file_name: str) -> tuple[Session, int]:
@@ -374,7 +384,7 @@ class Sessions:
         session = self._add(owner, saved.settings, saved.name, slot)
         _fill(session, saved)
         session.cache = cache
-        self.make_room(0)
+        self.make_room()
         return session, _size(folder)
 
     # ---- files
@@ -448,6 +458,12 @@ class Sessions:
             session.id = saved.id
             _fill(session, saved)
             session.is_stored = True
+
+
+def _continues(session: Session, place: Place) -> bool:
+    """Return True if a request that goes on from a place belongs to the session's conversation."""
+    shares_reply = place.num_read > 0 or isinstance(session.history, str)
+    return shares_reply and 2 * place.length >= len(session.history)
 
 
 def _most(

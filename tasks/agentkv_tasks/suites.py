@@ -104,7 +104,7 @@ class Suite:
     digest: str
     """First 16 digits of the SHA-256 of all tasks."""
     sites: SiteFile | None = None
-    """Sites of the user's own, on which the tasks are played; None: other sites."""
+    """Sites of the user's own, on which the tasks are played; None for tasks on other sites."""
 
 
 def load_suite(name: str, *, world_seed: int) -> Suite:

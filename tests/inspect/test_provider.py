@@ -123,8 +123,19 @@ def test_an_evaluation_may_rewrite_a_reply(model: Model) -> None:
 
 
 def test_settings_that_are_not_known_are_refused(model: Model) -> None:
-    with pytest.raises(ValueError, match=r"found top_k=5, which agentkv does not have"):
+    with pytest.raises(ValueError, match="top_k is not supported"):
         asyncio.run(model.generate("Hm", config=GenerateConfig(top_k=5)))
+    with pytest.raises(ValueError, match="found logprobs=True, which agentkv does not have"):
+        asyncio.run(model.generate("Hm", config=GenerateConfig(logprobs=True)))
+
+
+def test_epochs_are_sampled_anew_unless_a_seed_is_given(model: Model) -> None:
+    def said(**options: int) -> str:
+        config = GenerateConfig(max_tokens=20, temperature=1.5, **options)
+        return asyncio.run(model.generate("Where is it?", config=config)).completion
+
+    assert said() != said()
+    assert said(seed=3) == said(seed=3)
 
 
 def test_a_sample_that_is_too_long_ends_with_the_reason(model: Model) -> None:

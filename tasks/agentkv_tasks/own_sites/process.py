@@ -13,7 +13,7 @@ from agentkv_env.processes import kill_descendants
 from agentkv_tasks.own_sites.guard import GRACE_S
 
 _GUARD = Path(__file__).with_name("guard.py")
-_TAIL_BYTES = 2000
+_TAIL_BYTES = 8000
 
 
 class SiteProcess:

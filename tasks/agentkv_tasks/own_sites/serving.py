@@ -76,6 +76,12 @@ class ServedSite:
                 waited = f"{self.address} does not answer {self.site.ready_s:g} s after the start"
                 raise self._error(waited, self._process)
             time.sleep(0.05)
+        if (code := self._process.exit_code) is not None:
+            raise self._error(
+                f"`start` ended with exit code {code}, and another program answers at "
+                f"{self.address}",
+                self._process,
+            )
 
     def reset(self) -> None:
         """Put the site into its first state. A started site that no longer answers is restarted.
@@ -84,7 +90,10 @@ class ServedSite:
             SiteError: the command or request failed, or the site does not start.
         """
         reset = self.site.reset
-        is_gone = self._process is not None and not answers(self.address)
+        process = self._process
+        is_gone = process is not None and (
+            process.exit_code is not None or not answers(self.address)
+        )
         if is_gone or (reset is not None and reset.restart):
             self.stop()
             self.start()
@@ -122,8 +131,13 @@ class ServedSite:
 
     def _error(self, problem: str, process: SiteProcess | None = None) -> SiteError:
         output = "" if process is None else process.output()
-        text = f"site {self.name}: {problem}" + (f"; it printed: {output}" if output else "")
-        return SiteError(self._secrets.mask(text))
+        masked = self._secrets.mask(output)[-_SHOWN_CHARACTERS:]  # a cut before would part secrets
+        text = self._secrets.mask(f"site {self.name}: {problem}")
+        return SiteError(text + (f"; it printed: {masked}" if masked else ""))
+
+
+_SHOWN_CHARACTERS = 2000
+"""Characters of a command's output that an error quotes."""
 
 
 class OwnServer:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Error, Locator, Page, StorageState
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
@@ -82,6 +83,8 @@ def _fill(page: Page, login: Login, *, site: str, name: str, password: str) -> N
         )
     ]
     fields[0].fill(name)
+    if not _is_below(page.url, site):  # a script may have left the page since
+        raise SignInError(f"the log-in page went on to {page.url}, which is not on the site")
     fields[1].fill(password)
     fields[2].click()
     try:
@@ -116,8 +119,14 @@ def _one(page: Page, place: Place, *, key: str, kind: str) -> Locator:
 
 
 def _is_below(url: str, site: str) -> bool:
-    origin = "/".join(site.split("/")[:3])
-    return url == origin or url.startswith(f"{origin}/")
+    return _origin(url) == _origin(site)
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port of an address, whatever its spelling."""
+    parts = urlsplit(url)
+    standard = {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", parts.port or standard
 
 
 def shows_log_in(

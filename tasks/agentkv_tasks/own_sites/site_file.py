@@ -1,7 +1,8 @@
 """A file of sites: where they are, how they are started, reset and logged in to, and their tasks.
 
 The file never holds a password. It names an environment variable, or a file that only its owner may
-read. Messages do not quote values of the file, because a password may stand there by mistake.
+read. Messages about a wrong file quote none of its values, because a password may stand there by
+mistake.
 """
 
 import os
@@ -215,6 +216,11 @@ class Site(_Schema):
     def _fits_together(self) -> "Site":
         if PORT in self.address and self.start is None:
             raise ValueError("an address with {port} needs a `start` that serves on that port")
+        written = [*(self.start or ()), *self.environment.values()]
+        if self.reset is not None:
+            written += self.reset.command or ()
+        if PORT not in self.address and any(PORT in text for text in written):
+            raise ValueError("{port} stands for a free port, which the address must name as well")
         if self.reset is not None and self.reset.restart and self.start is None:
             raise ValueError('reset = "restart" needs a `start`')
         typed = [key for key, account in self.accounts.items() if account.password is not None]

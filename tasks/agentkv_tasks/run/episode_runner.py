@@ -122,6 +122,7 @@ class EpisodeRunner:
             "seed": job.seed,
             "suite": self._plan.suite.name,
             "world_seed": self._plan.suite.world_seed,
+            "has_own_sites": self._plan.suite.sites is not None,
         }
         try:
             path.unlink(missing_ok=True)  # a killed run may have left it

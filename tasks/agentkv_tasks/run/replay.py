@@ -92,6 +92,8 @@ def replay(
     trace = read_trace(path)
     if "task" not in trace.head or not trace.steps:
         raise ReplayError(f"{path}: not a trace of a task with at least one step")
+    if trace.head.get("has_own_sites"):
+        raise ReplayError(f"{path}: played on sites of a file; a replay plays embedded sites only")
     (task,) = parse_tasks([trace.head["task"]], source=str(path))
     world_seed = trace.head.get("world_seed", 0)
     if not isinstance(world_seed, int) or world_seed < 0:

@@ -99,6 +99,18 @@ def test_an_edited_turn_goes_back_to_the_reply_before_it(served: Served) -> None
     assert cached(alone) == 0
 
 
+def test_a_first_turn_takes_no_other_conversation_with_the_same_instructions(
+    served: Served,
+) -> None:
+    one, other = ([system(WORDS), user(name)] for name in ("one", "other"))
+    first = ask(served, one)
+    second = ask(served, other)
+    assert session_of(first) != session_of(second) and cached(second) > 60
+    more = ask(served, [*with_reply(one, first), user("more")])
+    assert session_of(more) == session_of(first)
+    assert cached(more) >= first.usage.prompt_tokens
+
+
 def test_the_same_request_again_reads_no_more_than_its_last_message(served: Served) -> None:
     messages = [user(WORDS)]
     more = [*with_reply(messages, ask(served, messages)), user("and?")]
