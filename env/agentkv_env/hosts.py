@@ -71,7 +71,7 @@ class AllowList:
         return " ".join(found)
 
     def __str__(self) -> str:
-        return ", ".join(self.hosts)
+        return ", ".join(self.hosts) or "none"
 
 
 def is_web_address(url: str) -> bool:

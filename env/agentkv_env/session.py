@@ -29,6 +29,10 @@ _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
+class PageError(ValueError):
+    """A caller's page that no session can be opened on."""
+
+
 class Session:
     """Observes and acts on the pages of one browser context; a context manager, not thread-safe."""
 
@@ -107,8 +111,16 @@ class Session:
 
         Raises:
             TypeError: `page` is no such page.
+            PageError: a ValueError; the page is closed, or shows a file, which no host serves.
         """
         require_chromium_page(page)
+        if page.is_closed():
+            raise PageError("the page is closed; give one that is open")
+        if page.url.startswith("file:"):
+            raise PageError(
+                f"the page shows {page.url[:200]}, and agents act on pages of web servers only; "
+                "serve its folder, such as with `python -m http.server`, and open it there"
+            )
         if hosts is None:
             host = page.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
             hosts = [host] if host else []

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from agentkv_env.actions import parse
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing, PageHung
 from agentkv_env.hosts import Addresses, AllowList, split_port
-from agentkv_env.session import Session
+from agentkv_env.session import PageError, Session
 
 if TYPE_CHECKING:
     from conftest import Pages, Visit
@@ -290,3 +291,32 @@ def test_a_missing_browser_is_told_with_how_to_get_one(
     monkeypatch.delenv("AGENTKV_BROWSER")
     with pytest.raises(BrowserMissing, match="install chromium-headless-shell"):
         Browser.launch(executable=f"{tmp_path}/none")
+
+
+@browsing
+def test_a_callers_page_that_shows_a_file_is_refused(
+    callers_page: PlaywrightPage, tmp_path: Path
+) -> None:
+    (tmp_path / "page.html").write_text("<p>Hello")
+    callers_page.goto((tmp_path / "page.html").as_uri())
+    with pytest.raises(PageError, match="agents act on pages of web servers only; serve its"):
+        Session.on(callers_page)
+    assert callers_page.url.startswith("file:")
+
+
+@browsing
+def test_a_callers_page_that_is_closed_is_refused(callers_page: PlaywrightPage) -> None:
+    page = callers_page.context.new_page()
+    page.close()
+    with pytest.raises(PageError, match="the page is closed"):
+        Session.on(page)
+
+
+@browsing
+def test_an_empty_page_allows_no_host(callers_page: PlaywrightPage) -> None:
+    callers_page.set_content("<a href=http://a.test/>a</a>")
+    with (
+        Session.on(callers_page) as session,
+        pytest.raises(ActionFailed, match="http://a.test/ is not on the allowed hosts: none"),
+    ):
+        session.open("http://a.test/")
