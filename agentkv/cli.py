@@ -412,7 +412,7 @@ def serve(
         from agentkv.config import read_settings
         from agentkv.serve.command import ServeSettings, check, load, prepare, read_keys
         from agentkv.serve.command import serve as run_server
-        from agentkv.serve.engine import Limits
+        from agentkv.serve.job import Limits
 
         given: dict[str, Any] = {
             "model": model,

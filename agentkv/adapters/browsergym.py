@@ -45,7 +45,7 @@ class BrowserGymAgent:
         self._conversation: Conversation | None = None
         self._goal = ""
         self._note = ""
-        """What went wrong since the last reply."""
+        """The errors since the last reply."""
 
     @property
     def action_set(self) -> Any:
@@ -428,7 +428,7 @@ def _in_order(nodes: Sequence[Mapping[str, Any]]) -> list[_Visit]:
 
 @dataclass(frozen=True, slots=True)
 class _Tags:
-    """What only the DOM tells about elements, by their ids."""
+    """Properties of elements that only the DOM has, by element id."""
 
     passwords: frozenset[str]
     lists: frozenset[str]

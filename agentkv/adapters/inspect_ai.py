@@ -41,7 +41,7 @@ _SAME = (
 )
 """Settings that have the same name and meaning in OpenAI's protocol."""
 _LONGEST_S = 24 * 3600.0
-"""Seconds in which a reply must be written; inspect_ai has limits of its own."""
+"""Time limit of a reply in seconds. inspect_ai sets stricter limits."""
 
 
 @modelapi(name="agentkv")
@@ -87,7 +87,7 @@ class AgentkvAPI(ModelAPI):
         from agentkv.defaults import POLICY
         from agentkv.models.load import load_model
         from agentkv.serve.command import ServeSettings, running_engine
-        from agentkv.serve.engine import Limits
+        from agentkv.serve.job import Limits
 
         given: dict[str, Any] = {
             "model": model_name,
@@ -122,7 +122,7 @@ class AgentkvAPI(ModelAPI):
                 grammar.
         """
         from agentkv.models.model import ContextLimit
-        from agentkv.serve.engine import Job
+        from agentkv.serve.job import Job
 
         _require_known(config)
         reply = _Reply()
@@ -221,7 +221,7 @@ class _Reply:
     def __call__(self, event: Any) -> None:
         """Take an event; called from the engine's thread."""
         from agentkv.dialog.calls import Call
-        from agentkv.serve.engine import Failed, Wrote
+        from agentkv.serve.job import Failed, Wrote
 
         if isinstance(event, Failed):
             self.end.set_exception(event.error)

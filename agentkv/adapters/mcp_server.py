@@ -22,8 +22,8 @@ def mcp_server(
 ) -> MCPServer[None]:
     """Return a server whose tools open pages, read them and act on them.
 
-    `mcp_server(...).run("stdio")` serves one client on standard input and output. The browser runs
-    in a thread of its own, one call at a time, and is closed with the connection.
+    `mcp_server(...).run("stdio")` serves one client on standard input and output. A worker
+    thread runs the browser, one call at a time. The browser closes with the connection.
 
     Args:
         hosts, tokens, ocr, executable: as in `PageTools`.

@@ -37,7 +37,7 @@ class ToolFailed(ValueError):
 
 
 class PageTools:
-    """A browser of its own, read as text and acted on by element numbers.
+    """Runs a browser, reads its pages as text, and acts on elements by their numbers.
 
     The browser starts with the first page and again after a crash. Pages reach only the allowed
     hosts. What is typed into password fields, and credentials in addresses, become `***` in all

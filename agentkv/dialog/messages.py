@@ -34,7 +34,7 @@ class TemplateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What a reply answers: messages, and the settings of their template."""
+    """The messages before a reply, and the settings of their template."""
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from agentkv.dialog.messages import MessageTemplate
-from agentkv.serve.engine import (
+from agentkv.serve.engine import Engine
+from agentkv.serve.job import (
     Ask,
-    Engine,
     Event,
     Failed,
     Finished,

@@ -5,6 +5,7 @@ import fcntl
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.app import Access, Server
-from agentkv.serve.engine import Engine, Limits
+from agentkv.serve.engine import Engine
+from agentkv.serve.job import Limits
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Sessions
 
@@ -222,18 +224,37 @@ def _cache_settings(run: RunSettings, policy: PolicySettings) -> CacheSettings:
 
 
 def serve(prepared: PreparedServer, settings: ServeSettings) -> None:
-    """Answer requests until the process is told to stop; replies in progress end first."""
-    config = uvicorn.Config(
-        prepared.server.application(),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=10,
-        h11_max_incomplete_event_size=64 * 1024,
-    )
+    """Answer requests until the process is told to stop. Replies in progress have ten seconds."""
     with listen(settings) as listening:
-        uvicorn.Server(config).run(sockets=[listening])
+        _uvicorn(prepared).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def serving_in_thread(prepared: PreparedServer, settings: ServeSettings) -> Iterator[int]:
+    """Answer requests in another thread while the block runs; yield the port."""
+    with listen(settings) as listening:
+        server = _uvicorn(prepared)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _uvicorn(prepared: PreparedServer) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            prepared.server.application(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=10,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+    )
 
 
 def listen(settings: ServeSettings) -> socket.socket:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from agentkv.dialog.calls import Function
 from agentkv.dialog.messages import Chat, MessageTemplate
-from agentkv.serve.engine import Ask
+from agentkv.serve.job import Ask
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Wanted
 

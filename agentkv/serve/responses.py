@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from agentkv.dialog.calls import Call
 from agentkv.dialog.reply_parts import Part
 from agentkv.models.model import ContextLimit
-from agentkv.serve.engine import REFUSALS, Finished, MemoryLimit, QueueFull, Stopping, Token, Wrote
+from agentkv.serve.job import REFUSALS, Finished, MemoryLimit, QueueFull, Stopping, Token, Wrote
 from agentkv.serve.requests import RequestError
 from agentkv.serve.sessions import NoSuchSession, SessionConflict
 
@@ -138,40 +138,21 @@ class ChatAnswer:
 
     def whole(self, finished: Finished) -> Json:
         """Return the whole answer."""
-        message: Json = {"role": "assistant", "content": "".join(self._content) or None}
-        if not self._calls:
-            message["content"] = "".join(self._content)
+        content = "".join(self._content)
+        has_content = bool(content) or not self._calls
+        message: Json = {"role": "assistant", "content": content if has_content else None}
         message["refusal"] = None
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
         if self._calls:
             message["tool_calls"] = self._calls
         logprobs = None if self._logprobs is None else {"content": self._logprobs, "refusal": None}
-        return {
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": message,
-                    "finish_reason": finished.reason,
-                    "logprobs": logprobs,
-                }
-            ],
-            "usage": usage_of(finished),
-        }
+        choice = {"message": message, "finish_reason": finished.reason, "logprobs": logprobs}
+        return {**_envelope(self, "chat.completion", choice), "usage": usage_of(finished)}
 
     def _chunk(self, delta: Json, reason: str | None = None, logprobs: Json | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
-        return {
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self.created,
-            "model": self.model,
-            "choices": [choice],
-        }
+        choice = {"delta": delta, "finish_reason": reason, "logprobs": logprobs}
+        return _envelope(self, "chat.completion.chunk", choice)
 
 
 @dataclass(slots=True)
@@ -211,14 +192,19 @@ class CompletionAnswer:
 
     def _answer(self, text: str, reason: str | None, tokens: Sequence[Token]) -> Json:
         logprobs = _completion_logprobs(tokens) if tokens else None
-        choice = {"index": 0, "text": text, "finish_reason": reason, "logprobs": logprobs}
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": [choice],
-        }
+        choice = {"text": text, "finish_reason": reason, "logprobs": logprobs}
+        return _envelope(self, "text_completion", choice)
+
+
+def _envelope(answer: ChatAnswer | CompletionAnswer, kind: str, choice: Json) -> Json:
+    """Return a body with one choice."""
+    return {
+        "id": answer.id,
+        "object": kind,
+        "created": answer.created,
+        "model": answer.model,
+        "choices": [{"index": 0, **choice}],
+    }
 
 
 def _call(call: Call) -> Json:

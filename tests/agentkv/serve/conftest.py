@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Any
 import openai
 import pytest
 import torch
-import uvicorn
 from transformers import PreTrainedTokenizerFast
 
 from agentkv.config import RunSettings
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
-from agentkv.serve.command import ServeSettings, listen, prepare
+from agentkv.serve.command import ServeSettings, prepare, serving_in_thread
 from agentkv.serve.engine import Engine
 from tests.agentkv.agent.conftest import chat_tokenizer as chat_tokenizer
 from tests.agentkv.agent.conftest import random_llama
@@ -129,20 +127,9 @@ def serving(
     asked = ServeSettings(port=0, name="tiny", **settings)
     with (
         prepare(local, run, asked, keys) as prepared,
-        listen(asked) as listening,
+        serving_in_thread(prepared, asked) as port,
     ):
-        config = uvicorn.Config(
-            prepared.server.application(), log_config=None, access_log=False, lifespan="off"
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            yield Served(url, prepared.engine, local)
-        finally:
-            server.should_exit = True
-            thread.join()
+        yield Served(f"http://127.0.0.1:{port}", prepared.engine, local)
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from agentkv.models.local import LocalModel
-from agentkv.serve.engine import Limits
+from agentkv.serve.job import Limits
 from tests.agentkv.serve.conftest import CHATML, REWRITING, TOOL_TEMPLATE, Served, serving
 
 ASKED: list[Any] = [{"role": "user", "content": "Search the page for a Blue Kayak"}]

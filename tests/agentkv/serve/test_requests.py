@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentkv.models.local import LocalModel
 from agentkv.serve.command import ServeError
-from agentkv.serve.engine import Limits
+from agentkv.serve.job import Limits
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 
 GOOD: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,15 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import uvicorn
 from transformers import DynamicCache
 
 from agentkv.cache.hf.families import describe
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.config import RunSettings
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
-from agentkv.serve.command import ServeSettings, listen, prepare
+from agentkv.serve.command import ServeSettings, prepare, serving_in_thread
 from agentkv_tasks.bench.errors import BenchError
 
 
@@ -174,21 +172,10 @@ def contenders(
     """Yield `re-read` and one contender for each policy of `run`, whose server runs meanwhile."""
     settings = ServeSettings(port=0, folder=store, name=Path(run.model).name)
     template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
-    with prepare(local, run, settings) as prepared, listen(settings) as listening:
-        config = uvicorn.Config(
-            prepared.server.application(), log_config=None, access_log=False, lifespan="off"
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            address = ("127.0.0.1", int(listening.getsockname()[1]))
-            served = [Served(_label(each), address, num_reply) for each in run.policies]
-            yield [ReRead(local, template, num_reply), *served]
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def _label(policy: PolicySettings) -> str:
-    return policy.row_name
+    with (
+        prepare(local, run, settings) as prepared,
+        serving_in_thread(prepared, settings) as port,
+    ):
+        address = ("127.0.0.1", port)
+        served = [Served(each.row_name, address, num_reply) for each in run.policies]
+        yield [ReRead(local, template, num_reply), *served]

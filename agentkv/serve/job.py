@@ -1,0 +1,146 @@
+"""A request on its way: what is asked, and the events that answer it."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.dialog.calls import Call
+from agentkv.dialog.grammar import GrammarError, Matcher
+from agentkv.dialog.messages import Chat, TemplateError
+from agentkv.dialog.reply_parts import Part
+from agentkv.models.model import ContextLimit
+from agentkv.models.sampling import LogProbability
+from agentkv.models.saved import ConversationFileError
+from agentkv.policies.entries import PolicyError
+from agentkv.serve.session import History
+from agentkv.serve.sessions import NoSuchSession, SessionConflict, Wanted
+
+REFUSALS = (
+    CacheFileError,
+    ContextLimit,
+    ConversationFileError,
+    GrammarError,
+    NoSuchSession,
+    PolicyError,
+    SessionConflict,
+    TemplateError,
+)
+"""Errors of a request that the client can correct."""
+
+
+class QueueFull(RuntimeError):
+    """A request that finds as many others waiting as the server lets wait."""
+
+
+class Stopping(RuntimeError):
+    """A request that reaches a server which is about to stop."""
+
+
+class MemoryLimit(ValueError):
+    """A request whose cache would be larger than the memory for all sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a client asks for."""
+
+    wanted: Wanted
+    prompt: Chat | str
+    """Messages, or a raw prompt."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Ids of a raw prompt that was given as such; they are read where its text is new."""
+    function_names: frozenset[str] = frozenset()
+    """Functions whose calls are taken out of the text."""
+    max_tokens: int | None = None
+    """Maximum number of tokens in the reply; None: as many as the server allows."""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stops: tuple[str, ...] = ()
+    grammar: str | None = None
+    """Lark grammar of the reply; None for free text."""
+    num_logprobs: int | None = None
+    """Likeliest ids noted per token; None notes no log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a reply, for log-probabilities."""
+
+    id: int
+    start: int
+    """Where its text begins in the decoded reply."""
+    text: str
+    logprob: LogProbability | None
+    """None for a token that the grammar forced."""
+    top: tuple[tuple[str, float], ...] = ()
+    """The likeliest tokens in its place with their log-probabilities, likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A reply has grown."""
+
+    parts: tuple[Part | Call, ...]
+    tokens: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A reply is complete."""
+
+    reason: Literal["stop", "length", "tool_calls"]
+    num_prompt: int
+    """Tokens before the reply, those of earlier requests included."""
+    num_cached: int
+    """Those of them that were not read for this request."""
+    num_written: int
+    num_thought: int
+    """Tokens of the reply that belong to a thought."""
+    session: str
+    slot: int
+    cache: Mapping[str, Any]
+    """What the cache holds; see `agentkv.serve.session.usage`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request failed."""
+
+    error: Exception
+
+
+Event = Wrote | Finished | Failed
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request on its way; `send` is called from the engine's thread."""
+
+    ask: Ask
+    send: Callable[[Event], None]
+    deadline: float
+    """`time.monotonic()` at which it ends unanswered."""
+    is_cancelled: bool = False
+    """Set it to let the request end at the next token."""
+    asked_at: float = field(default_factory=time.monotonic)
+    history: History = ""
+    """What the stream holds before the reply."""
+    matcher: Matcher | None = None
+    """Matcher of the grammar; None for free text."""
+    has_begun: bool = False
+    """True once the two fields above are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server grants to requests."""
+
+    max_tokens: int = 4096
+    """Maximum number of tokens in a reply."""
+    max_running: int = 16
+    """Maximum number of replies in the batch."""
+    max_waiting: int = 64
+    """Maximum number of requests that wait for a place."""
