@@ -15,17 +15,16 @@ from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.hosts import is_web_address
 from agentkv_env.ocr import Ocr, default_cache
-from agentkv_tasks.evaluate import CannotScore, Final, Score, evaluate
+from agentkv_tasks.evaluate import CannotScore, Score
 from agentkv_tasks.evaluate.expressions import syntax_errors
 from agentkv_tasks.evaluate.pages import check_calls
-from agentkv_tasks.goal import goal_of
 from agentkv_tasks.own_sites.serving import OwnServer, SiteError
 from agentkv_tasks.own_sites.sign_in import SignInError, shows_log_in
 from agentkv_tasks.own_sites.site_file import SiteFile
+from agentkv_tasks.run.played_task import begun, first_line, score_of
 from agentkv_tasks.suites import read_task_files
 from agentkv_tasks.task import Task
 
-_EVALUATION_S = 60.0
 _STOP = ("stop []",)
 
 Verdict = Literal["ok", "failed", "skipped"]
@@ -130,7 +129,7 @@ class _Checks:
             if account.storage_state:
                 found = self._stored(label, name, state)
         except (ValueError, BrowserGone, PlaywrightError) as error:
-            found = Finding(label, "failed", _first_line(error))
+            found = Finding(label, "failed", first_line(error))
         if found.verdict == "failed":
             self._bad_accounts.add((name, key))
         return found
@@ -194,7 +193,7 @@ class _Checks:
         except (SolutionStuck, SiteError, SignInError, ActionFailed) as error:
             return Finding(label, "failed", str(error))
         except (BrowserGone, PlaywrightError) as error:
-            return Finding(label, "failed", _first_line(error))
+            return Finding(label, "failed", first_line(error))
         if passes:
             verdict: Verdict = "ok" if score.value == 1.0 else "failed"
             return Finding(label, verdict, score.reason or f"passes in {_steps(steps)}")
@@ -205,16 +204,7 @@ class _Checks:
     def _play(self, task: Task, steps: Sequence[str]) -> Score:
         browser, addresses = self._browser(), self._server.addresses
         log_in = self._server.begin(task, browser)
-        with browser.session(
-            hosts=addresses.hosts(*task.start_urls),
-            addresses=dict(addresses.origins),
-            viewport=task.window,
-            ocr=self._ocr,
-            storage_state=log_in,
-        ) as session:
-            session.open(*(addresses.fill(url) for url in task.start_urls))
-            with browser.watchdog.limit(_EVALUATION_S):
-                goal = goal_of(task, session.page)
+        with begun(task, browser, addresses, ocr=self._ocr, log_in=log_in) as (session, goal):
             agent = Agent(Solution([addresses.fill(line) for line in steps]))
             episode = agent.run(session, goal, max_steps=task.max_steps)
             if episode.status != "stopped":
@@ -223,9 +213,7 @@ class _Checks:
                     f"{episode.status} after {len(episode.steps)} steps: "
                     f"{episode.error or 'it did not stop'}",
                 )
-            with browser.watchdog.limit(_EVALUATION_S):
-                final = Final.of(session.page, episode.answer, addresses)
-                return evaluate(task, final, page=session.page, addresses=addresses)
+            return score_of(task, episode.answer, session, browser, addresses)
 
     def _browser(self) -> Browser:
         """Return a running browser; a dead one is replaced."""
@@ -233,10 +221,6 @@ class _Checks:
             path = None if self._path is None else str(self._path)
             self._running = self._stack.enter_context(Browser.launch(executable=path))
         return self._running
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _steps(steps: Sequence[str]) -> str:

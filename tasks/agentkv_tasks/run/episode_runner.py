@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Error as PlaywrightError
-from playwright.sync_api import StorageState
 
 from agentkv.build import make_agent
 from agentkv.files import WriteError
@@ -25,8 +24,7 @@ from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import CannotScore, Final, evaluate
-from agentkv_tasks.goal import goal_of
+from agentkv_tasks.evaluate import CannotScore
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.own_sites.serving import SiteError
@@ -36,10 +34,9 @@ from agentkv_tasks.provenance import processor
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.played_sites import PlayedSites, sites_of
+from agentkv_tasks.run.played_task import begun, first_line, score_of
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 from agentkv_tasks.task import Task
-
-_EVALUATION_S = 60.0
 
 
 class EpisodeRunner:
@@ -165,7 +162,7 @@ class EpisodeRunner:
         except CannotScore as error:
             return replace(row, status="unjudged", score=None, error=str(error))
         except (ActionFailed, BrowserGone, PlaywrightError, SiteError, SignInError) as error:
-            return replace(row, status="env_error", error=_first_line(error))
+            return replace(row, status="env_error", error=_short(first_line(error)))
         except ModelGone:
             raise
         except Exception as error:  # one failed episode must not end the run
@@ -199,10 +196,15 @@ class EpisodeRunner:
             self._close_browser()
             self._launch()
         log_in = self._sites.begin(task, self._browser)
-        with self._session(task, log_in) as session:
-            session.open(*(self.addresses.fill(url) for url in task.start_urls))
-            with self._browser.watchdog.limit(_EVALUATION_S):
-                goal = goal_of(task, session.page)
+        with begun(
+            task,
+            self._browser,
+            self.addresses,
+            ocr=self._ocr,
+            log_in=log_in,
+            strict=self._settings.strict,
+            stopwatch=self._stopwatch,
+        ) as (session, goal):
             if goal != task.intent:
                 trace.goal(goal)
             solution = [self.addresses.fill(line) for line in task.solution]
@@ -236,30 +238,17 @@ class EpisodeRunner:
 
     def _score(self, task: Task, row: Row, episode: Episode, session: Session) -> Row:
         assert self._browser is not None
-        # A check runs scripts of the page.
-        with timed(self._stopwatch, "scoring"), self._browser.watchdog.limit(_EVALUATION_S):
-            final = Final.of(session.page, episode.answer, self.addresses)
-            score = evaluate(
+        with timed(self._stopwatch, "scoring"):
+            score = score_of(
                 task,
-                final,
-                page=session.page,
-                addresses=self.addresses,
+                episode.answer,
+                session,
+                self._browser,
+                self.addresses,
                 scoring=self._plan.scoring,
             )
         return replace(
             row, score=score.value, success=score.value == 1.0, reason=_short(score.reason)
-        )
-
-    def _session(self, task: Task, log_in: StorageState | None) -> Session:
-        assert self._browser is not None
-        return self._browser.session(
-            hosts=self.addresses.hosts(*task.start_urls),
-            addresses=dict(self.addresses.origins),
-            viewport=task.window,
-            ocr=self._ocr,
-            strict=self._settings.strict,
-            stopwatch=self._stopwatch,
-            storage_state=log_in,
         )
 
     def _launch(self) -> None:
@@ -331,15 +320,11 @@ def _rounded(parts: Mapping[str, float]) -> dict[str, float]:
 def _crash_row(row: Row, error: Exception) -> Row:
     kind = "" if isinstance(error, WriteError) else f"{type(error).__name__}: "
     return replace(
-        row, status="crash", success=False, score=0.0, error=f"{kind}{_first_line(error)}"
+        row, status="crash", success=False, score=0.0, error=f"{kind}{_short(first_line(error))}"
     )
 
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
-
-
-def _first_line(error: BaseException) -> str:
-    return _short(str(error).strip().partition("\n")[0] or type(error).__name__)
 
 
 def _short(text: str, limit: int = 400) -> str:
