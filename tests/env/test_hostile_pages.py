@@ -235,3 +235,10 @@ def test_a_renderer_that_a_page_brings_down_is_an_error_of_ours(
 def test_random_hostile_documents_end_in_kinds_that_are_meant_for_it() -> None:
     names = ["escapes", "no root", "never closed"]
     assert not [case for case in browser_cases(4, names) if case.outcome != "held"]
+
+
+@pytest.mark.slow
+def test_a_hundred_hostile_documents_and_the_largest_end_within_their_limits() -> None:
+    names = ["alerts", "endless alerts", "many frames", "foreign frames", "frames in frames"]
+    names += ["fifty thousand nodes", "deep boxes", "endless loop", "written anew"]
+    assert not [case for case in browser_cases(100, names) if case.outcome != "held"]

@@ -129,6 +129,11 @@ def test_shadow_roots_and_slots_are_read_in_place(visit: "Visit") -> None:
     assert lines(page) == ["before", "button In the shadow [1]", "slotted", "after"]
 
 
+def test_preformatted_lines_in_a_row_of_a_table_stay_apart(visit: "Visit") -> None:
+    page = visit.show("<table><tr><td><pre>1\n2</pre><td><pre>a = 1\nb = 2</pre></table>")
+    assert lines(page) == ["1", "2", "a = 1", "b = 2"]
+
+
 def test_frames_are_read_with_boxes_in_the_viewport(visit: "Visit") -> None:
     inner = "<body style='margin:0'><button style='margin:10px'>Inner</button>"
     page = visit.show(

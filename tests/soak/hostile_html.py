@@ -2,12 +2,19 @@
 
 import http.server
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from agentkv_env.actions import parse
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.page import Page
+
+TIMEOUT_S = 3.0
+MOST_S = 10 * TIMEOUT_S
+"""Maximum seconds of one call of a session; a call waits for several things, one after another."""
 
 GO = "<button>Go</button>"
 FORM_FIELDS = (
@@ -135,6 +142,15 @@ CASES: dict[str, tuple[str, str]] = {
         f"{GO}{'<iframe sandbox srcdoc=x width=20 height=20></iframe>' * 100}",
         "click [1]",
     ),
+    "frames in frames": (
+        f"{GO}<iframe srcdoc=\"{GO}<iframe srcdoc='<p>deep' height=50></iframe>\"></iframe>" * 60,
+        "click [1]",
+    ),
+    "fifty thousand nodes": (
+        f"{GO}<ul id=u></ul><script>u.innerHTML = '<li><a href=/other>x</a> y'.repeat(25000)"
+        "</script>",
+        "click [1]",
+    ),
     "frame of itself": (f"{GO}<iframe src='?x' width=400 height=300></iframe>", "click [1]"),
     "history": (repeated("history.pushState(0, '', '?' + Math.random())"), "click [1]"),
     "hashes": (repeated("location.hash = Math.random()"), "click [1]"),
@@ -223,24 +239,42 @@ class Served:
         self._thread.join()
 
 
+class TooLate(Exception):
+    """A call took more than `MOST_S`."""
+
+
+@contextmanager
+def _limited(call: str) -> Iterator[None]:
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        if (took_s := time.monotonic() - begun) > MOST_S:
+            raise TooLate(f"{call} took {took_s:.0f} s")
+
+
 def visited(served: Served, html: str, action: str) -> tuple[Page | None, str]:
     """Open `html`, observe, act and observe; return the last page and any unexpected error.
 
-    ActionFailed and BrowserGone are expected, because the agent loop handles them.
+    ActionFailed and BrowserGone are expected, because the agent loop handles them. An error is also
+    unexpected if it comes late: none of the calls may take more than `MOST_S`.
     """
     served.html = html
     page: Page | None = None
     try:
-        with served.browser.session(hosts=["shop.localhost:*"], timeout_s=3) as session:
+        with served.browser.session(hosts=["shop.localhost:*"], timeout_s=TIMEOUT_S) as session:
             session.open(served.origin + "/")
             for text in ("", action):
                 try:
                     if text:
-                        session.act(parse(text))
+                        with _limited("act"):
+                            session.act(parse(text))
                 except ActionFailed:
                     pass
-                page = session.observe()
-                session.screenshot()
+                with _limited("observe"):
+                    page = session.observe()
+                with _limited("screenshot"):
+                    session.screenshot()
                 if len(page.tabs) > 10:
                     return page, f"{len(page.tabs)} tabs"
     except (ActionFailed, BrowserGone):

@@ -196,7 +196,7 @@ function walk(firstId, expected, at, view, mostMs) {
           !queryIn(el, ACTIVE)) {
         line(el, "heading", textOf(el), s);
         s = { ...s, inside: true };
-      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`)) {
+      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe,pre`)) {
         line(el, "text", rowOf(el), s);
         return;
       }
