@@ -82,6 +82,7 @@ def run(
     out: options.Out = None,
     fresh: options.Fresh = False,
     retry_failures: options.Retry = False,
+    allow_unreset: options.AllowUnreset = False,
     decoding: options.Decoding = "constrained",
     temperature: options.Temperature = 0.0,
     deterministic: options.Deterministic = False,
@@ -151,6 +152,7 @@ def run(
             step_timeout_s=step_timeout,
             fresh=fresh,
             retry_failures=retry_failures,
+            allow_unreset=allow_unreset,
         )
         command.run(prepared, console)
 

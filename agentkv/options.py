@@ -82,6 +82,14 @@ Retry = Annotated[
     bool,
     typer.Option(help="Repeat episodes of --out that ended in a crash, timeout or browser error."),
 ]
+AllowUnreset = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unreset",
+        help="Play each task several times although nothing resets a site in between, so that "
+        "later policies find what earlier ones left. Every table then carries a warning.",
+    ),
+]
 Decoding = Annotated[
     str, typer.Option(help="constrained: only actions that the page allows; free: any text.")
 ]

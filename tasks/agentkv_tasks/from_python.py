@@ -67,6 +67,7 @@ def run(
     step_timeout_s: float = 300.0,
     fresh: bool = False,
     retry_failures: bool = False,
+    allow_unreset: bool = False,
     show_progress: bool = False,
     **settings: Any,
 ) -> Report:
@@ -88,6 +89,8 @@ def run(
         step_timeout_s: a step that takes longer ends its episode and its worker.
         fresh: delete the rows in `out` first.
         retry_failures: run episodes again that failed for a reason outside the agent.
+        allow_unreset: play each task several times although nothing resets a site in between.
+            Every table then carries a warning.
         show_progress: print progress and the table, as the command does. Otherwise what is
             degraded, such as a missing Tesseract, is a warning.
         settings: further settings of `agentkv.config.RunSettings`, such as `model`, `budget`,
@@ -119,6 +122,7 @@ def run(
         step_timeout_s=step_timeout_s,
         fresh=fresh,
         retry_failures=retry_failures,
+        allow_unreset=allow_unreset,
     )
     if not show_progress:
         for notice in prepared.notices:

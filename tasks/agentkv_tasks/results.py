@@ -31,6 +31,7 @@ UNRECORDED: Mapping[str, Any] = {
     "thinking": 0,
     "weights": "",
     "cache_dtype": "model",
+    "unreset": [],
 }
 """Settings missing from older rows, with the values in effect at the time."""
 
@@ -311,6 +312,25 @@ def mixed_versions(rows: Iterable[Row]) -> list[str]:
         for name, each in found.items()
         if len(each) > 1
     ]
+
+
+def unreset_warning(rows: Iterable[Row]) -> str:
+    """Return the warning that every table of `rows` carries if a task ran more than once on sites
+    that nothing resets; otherwise an empty text."""
+    tasks: set[tuple[str, int, int]] = set()
+    sites: set[str] = set()
+    is_repeated = False
+    for row in rows:
+        task = row.suite, row.world_seed, row.task_id
+        is_repeated |= task in tasks
+        tasks.add(task)
+        sites.update(row.settings.get("unreset", ()))
+    if not sites or not is_repeated:
+        return ""
+    return (
+        f"warning: nothing reset {', '.join(sorted(sites))} between the episodes. Later ones found "
+        "what earlier ones left, so the policies did not solve the same tasks."
+    )
 
 
 def _complete_length(content: bytes) -> int:

@@ -14,11 +14,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentkv.cli import cli
+from agentkv.config import read_settings
 from agentkv_env.browser import Browser
+from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.expressions import syntax_errors
 from agentkv_tasks.own_sites.serving import OwnServer, SiteError, answers
 from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.own_sites.site_file import read_site_file
+from agentkv_tasks.run.command import prepare
+from agentkv_tasks.run.unreset import UnresetError, unreset_sites
 from agentkv_tasks.task import Task
 from tests.tasks.runs import REPOSITORY, complete_rows, finish, start
 from tests.tasks.test_secrets import spellings
@@ -178,6 +182,71 @@ def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
         assert found[f"task {number}"].startswith(f"failed: {problem}"), found
     assert found["task 8 solution"] == "skipped: the task has no `solution`"
     assert found["task 9 solution"].startswith("skipped: cannot be scored: fuzzy_match")
+
+
+def test_several_policies_on_a_site_without_a_reset_are_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    unreset = FILE.replace('reset = { get = "/reset" }', "")
+    path, out = write(tmp_path, task(), text=unreset), tmp_path / "out"
+    run = ("run", "--tasks", path, "--model", "stop", "--out", out)
+    for more in (("--policies", "full,window"), ("--seeds", "1,2")):
+        refused = call(*run, *more)
+        assert refused.exit_code == 2 and not out.exists()
+        assert "each task is played 2 times, and nothing resets diary in between" in refused.output
+        assert f"give it a `reset` in {path}" in refused.output
+        assert "--allow-unreset" in refused.output
+    assert call(*run).exit_code == 0
+
+
+def test_embedded_sites_reset_by_themselves_and_sites_elsewhere_do_not() -> None:
+    known = {"__SHOP__": "http://shop.localhost", "__WIKI__": "http://a.test:8023/wiki"}
+    addresses = Addresses(known, {})
+
+    def unreset(**changes: Any) -> tuple[str, ...]:
+        given = Task(**task(**{"start_url": "__SHOP__/", **changes}))
+        elsewhere = {"__WIKI__": known["__WIKI__"]}
+        return unreset_sites([given], own=None, elsewhere=elsewhere, addresses=addresses)
+
+    assert unreset() == ()
+    assert unreset(start_url="__WIKI__/") == ("__WIKI__",)
+    assert unreset(eval={"eval_types": ["url_match"], "reference_url": "__WIKI__/a"}) == (
+        "__WIKI__",
+    )
+    assert unreset(start_url="__SHOP__/ |AND| http://bo:k3y@b.test/") == ("b.test",)
+
+
+def test_a_site_that_no_task_changes_needs_no_reset(tmp_path: Path) -> None:
+    read_only = FILE.replace('reset = { get = "/reset" }', "read_only = true")
+    settings = read_settings(
+        tasks=str(write(tmp_path, task(), text=read_only)), model="stop", policies=("full", "int4")
+    )
+    prepared = prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    assert prepared.plan.unreset == ()
+    write(tmp_path, task(require_reset=True), text=read_only)
+    with pytest.raises(UnresetError, match="nothing resets diary in between"):
+        prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    write(tmp_path, task(require_reset=True, sites=["wiki"], require_login=False), text=read_only)
+    prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+
+
+def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) -> None:
+    unreset = FILE.replace('reset = { get = "/reset" }', "")
+    path, out = write(tmp_path, task(), text=unreset), tmp_path / "out"
+    run = ("run", "--tasks", path, "--model", "solution", "--profile", "--out", out)
+    both = call(*run, "--policies", "full,int4", "--allow-unreset")
+    warning = "warning: nothing reset diary between the episodes"
+    for output, num_tables in (
+        (both.output, 2),
+        (call("report", out).output, 1),
+        (call("report", out, "--markdown").output, 1),
+    ):
+        assert " ".join(output.split()).count(warning) == num_tables, output
+    report = (out / "report.html").read_text()
+    assert report.count("<table>") == report.count(warning) >= 5
+    assert "nothing resets diary" in both.output
+    alone = call(*run[:-1], tmp_path / "alone")
+    assert alone.exit_code == 0 and "warning" not in alone.output
 
 
 def test_a_check_skips_what_a_failure_makes_pointless(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ mistake.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -195,6 +195,8 @@ class Site(_Schema):
     """Maximum seconds until the address answers after a start, and for a reset."""
     reset: Annotated[Reset, BeforeValidator(_reset)] | None = None
     """What is done before each task; None: nothing."""
+    read_only: bool = False
+    """No task changes the site, so it needs no reset."""
     login: Login | None = None
     accounts: dict[Word, Account] = {}
     """Accounts by key; tasks begin with the first, or with the one they name."""
@@ -223,6 +225,8 @@ class Site(_Schema):
             raise ValueError("{port} stands for a free port, which the address must name as well")
         if self.reset is not None and self.reset.restart and self.start is None:
             raise ValueError('reset = "restart" needs a `start`')
+        if self.reset is not None and self.read_only:
+            raise ValueError("a read_only site needs no `reset`; remove one of them")
         typed = [key for key, account in self.accounts.items() if account.password is not None]
         if typed and self.login is None:
             raise ValueError(f"account {typed[0]} has a password, and the site has no [login]")
@@ -327,6 +331,27 @@ class SiteFile:
             if account.password is not None
         }
 
+    def unreset(self, tasks: Sequence[Task]) -> list[str]:
+        """Return the sites that keep what an episode of `tasks` changes.
+
+        These are the sites without a `reset`, except for those that are `read_only` while no task
+        on them has `require_reset`.
+        """
+        changed = {name for task in tasks if task.require_reset for name in self.sites_of(task)}
+        return [
+            name
+            for name, site in self.sites.items()
+            if site.reset is None and (not site.read_only or name in changed)
+        ]
+
+    def sites_of(self, task: Task) -> dict[str, Site]:
+        """Return the sites that `task` names, by their names or by their placeholders."""
+        return {
+            name: site
+            for name, site in self.sites.items()
+            if {name, _placeholder(name, site).strip("_").lower()} & set(task.sites)
+        }
+
     def accounts_of(self, task: Task) -> list[tuple[str, str]]:
         """Return the site and the key of each account that `task` begins with.
 
@@ -338,11 +363,7 @@ class SiteFile:
         """
         if not task.require_login and task.storage_state is None:
             return []
-        mine = {
-            name: site
-            for name, site in self.sites.items()
-            if {name, _placeholder(name, site).strip("_").lower()} & set(task.sites)
-        }
+        mine = self.sites_of(task)
         keys = {key for site in mine.values() for key in site.accounts}
         named = task.storage_state or ""
         if named and named not in keys and not named.endswith(".json"):

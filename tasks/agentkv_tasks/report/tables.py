@@ -17,7 +17,7 @@ from agentkv_tasks.report.summary import (
     percent,
     stored_baseline,
 )
-from agentkv_tasks.results import ResultsError, Row
+from agentkv_tasks.results import ResultsError, Row, unreset_warning
 
 REFERENCES = ("full", "window")
 """Default references of the paired comparison, as far as a run contains them."""
@@ -198,13 +198,16 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             *((_cost(line.cold), looks_of(line)) if cold else ()),
             tokens_of(summary),
         ])  # fmt: skip
-    table = _markdown(head, rows)
+    warning = unreset_warning([row for line in lines for row in line.summary.rows])
+    warned = f"\n\n{warning}" if warning else ""
+    table = _markdown(head, rows) + warned
     if lengths := length_bands(lines):
         by_length = [
             [line.summary.label, *(_counts(line.by_length.get(name)) for name in lengths)]
             for line in lines
         ]
-        table += "\n\n" + _markdown(["policy", *(f"{name} tokens" for name in lengths)], by_length)
+        columns = ["policy", *(f"{name} tokens" for name in lengths)]
+        table += f"\n\n{_markdown(columns, by_length)}{warned}"
     if any(pairs for line in lines for pairs in line.against.values()):
         table += f"\n\n{LEGEND}"
     return table

@@ -37,7 +37,7 @@ from agentkv_tasks.report.tables import (
     references,
     tokens_of,
 )
-from agentkv_tasks.results import FAILURES, Row, trace_of
+from agentkv_tasks.results import FAILURES, Row, trace_of, unreset_warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,7 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         source=run.source,
         is_own_suite="vwa75" in suites,
         is_script=models[0] in SCRIPTED,
+        warning=unreset_warning(rows),
         models=models,
         facts=_facts(rows, models),
         settings=_settings(rows),
@@ -195,7 +196,7 @@ def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     shown = [
         (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
         for name, value in first.settings.items()
-        if value not in (None, {}, "") and all(row.settings.get(name) == value for row in rows)
+        if value not in (None, {}, [], "") and all(row.settings.get(name) == value for row in rows)
     ]
     return [*shown, *first.versions.items()]
 

@@ -107,10 +107,12 @@ class _Checks:
             self._bad_sites.append(name)
             yield Finding(label, "failed", str(error))
             return
-        if served.site.reset is None:
-            yield Finding(f"reset {name}", "skipped", "the file has no `reset` for it")
-        else:
+        if served.site.reset is not None:
             yield Finding(f"reset {name}", "ok", "done")
+        elif served.site.read_only:
+            yield Finding(f"reset {name}", "skipped", "it is `read_only`")
+        else:
+            yield Finding(f"reset {name}", "skipped", "the file has no `reset` for it")
 
     def _log_in(self, name: str, key: str) -> Finding:
         label = f"log-in {name}/{key}"

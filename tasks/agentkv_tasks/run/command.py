@@ -34,6 +34,7 @@ from agentkv_tasks.run.display import RunDisplay, failure_lines, parts_table, re
 from agentkv_tasks.run.plan import Plan, default_threads, make_plan, total
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.run.scheduler import run_jobs
+from agentkv_tasks.run.unreset import refuse_unreset, unreset_sites
 from agentkv_tasks.sites import sites_for
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import TaskError
@@ -83,8 +84,13 @@ def prepare(
     step_timeout_s: float,
     fresh: bool = False,
     retry_failures: bool = False,
+    allow_unreset: bool = False,
 ) -> Run:
     """Check a run without starting anything.
+
+    Args:
+        allow_unreset: accept sites that nothing resets between the episodes of a task. Every table
+            of the run then carries a warning.
 
     Raises:
         ValueError: an option, a task or a policy is wrong; the message names usable values.
@@ -110,7 +116,8 @@ def prepare(
             )
             settings = settings.model_copy(update={"workers": 1})
     addresses = Addresses({**known, **sites}, {})
-    for task in suite.tasks[: settings.limit]:
+    tasks = suite.tasks[: settings.limit]
+    for task in tasks:
         missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
         if missing:
             raise TaskError(
@@ -122,6 +129,12 @@ def prepare(
                 raise TaskError(
                     f"{suite.name}: task {task.task_id}: start_url: '{url}' is not a URL"
                 )
+    unreset = unreset_sites(tasks, own=own, elsewhere=sites, addresses=addresses)
+    num_plays = len(settings.policies) * len(settings.seeds)
+    if allow_unreset:
+        notices += [f"nothing resets {name} between episodes" for name in unreset]
+    else:
+        refuse_unreset(unreset, own=own, num_plays=num_plays)
     check_model(settings)
     if settings.ocr and tesseract_version() is None:
         notices.append("Tesseract is missing: text in images is not read (install tesseract-ocr)")
@@ -134,6 +147,7 @@ def prepare(
         scoring=scoring,
         step_timeout_s=step_timeout_s,
         threads=threads,
+        unreset=unreset,
     )
     find_browser(settings.browser_path)
     return Run(plan, tuple(notices), fresh, retry_failures)
@@ -245,7 +259,8 @@ def _title(plan: Plan) -> str:
     script = " (scripted: measures no model)" if settings.model in SCRIPTED else ""
     num = len(plan.jobs)
     episodes = f"{num} episode{'s' * (num != 1)}"
-    return f"{suite.name}, world {suite.world_seed}, model {settings.model}{script}: {episodes}"
+    title = f"{suite.name}, world {suite.world_seed}, model {settings.model}{script}: {episodes}"
+    return f"{title}; nothing resets {', '.join(plan.unreset)}" if plan.unreset else title
 
 
 def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> Path | None:

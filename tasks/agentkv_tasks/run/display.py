@@ -15,7 +15,7 @@ from rich.text import Text
 from agentkv.terminal import human_bytes
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import baseline_name, percent, stored_baseline, summarize
-from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.results import FAILURES, Row, unreset_warning
 from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.task import Task
@@ -158,6 +158,12 @@ _LEGEND = (
 )
 
 
+def _caption(rows: Sequence[Row], text: str) -> Text:
+    """Return what stands below a table: a warning if its rows need one, and `text`."""
+    warning = unreset_warning(rows)
+    return Text.assemble((f"{warning}\n" * bool(warning), "yellow"), text)
+
+
 def _p_value(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
@@ -169,8 +175,9 @@ def result_table(rows: Sequence[Row]) -> Table:
         box=None,
         padding=(0, 1, 0, 0),
         header_style="bold",
-        caption=_LEGEND.format(
-            baseline=baseline_name(summaries), stored=stored_baseline(summaries)
+        caption=_caption(
+            rows,
+            _LEGEND.format(baseline=baseline_name(summaries), stored=stored_baseline(summaries)),
         ),
         caption_justify="left",
     )
@@ -204,7 +211,10 @@ def parts_table(rows: Sequence[Row]) -> Table | None:
         box=None,
         padding=(0, 1, 0, 0),
         header_style="bold",
-        caption=f"mean of {num} episode{'s' * (num != 1)}, {sum(t.seconds for t in times):.2f} s",
+        caption=_caption(
+            rows,
+            f"mean of {num} episode{'s' * (num != 1)}, {sum(t.seconds for t in times):.2f} s",
+        ),
         caption_justify="left",
     )
     table.add_column("part", overflow="fold", max_width=40)

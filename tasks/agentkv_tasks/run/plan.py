@@ -48,6 +48,8 @@ class Plan:
     cache_dtype: str = ""
     """Dtype in which caches store dense entries; empty for scripts. `auto` is resolved, so that
     every row says what its bytes hold."""
+    unreset: tuple[str, ...] = ()
+    """Sites that nothing resets between episodes (`unreset_sites`)."""
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class Plan:
             "weights": self.weights,
             "ocr": chosen.ocr,
             "sites": Secrets().mask_within(self.sites),
+            "unreset": list(self.unreset),
         }
 
 
@@ -90,6 +93,7 @@ def make_plan(
     scoring: Scoring,
     step_timeout_s: float,
     threads: int,
+    unreset: tuple[str, ...] = (),
 ) -> Plan:
     """Plan all episodes of a run.
 
@@ -114,7 +118,16 @@ def make_plan(
         if cache_dtype == "auto":
             cache_dtype = default_cache_dtype(settings.model)
     return Plan(
-        settings, suite, tuple(jobs), sites, scoring, step_timeout_s, threads, weights, cache_dtype
+        settings,
+        suite,
+        tuple(jobs),
+        sites,
+        scoring,
+        step_timeout_s,
+        threads,
+        weights,
+        cache_dtype,
+        unreset,
     )
 
 
