@@ -234,7 +234,8 @@ def check(
     """Try the sites, log-ins and tasks of a file, and print a line for each check.
 
     The sites are started and reset. Every solution is played and must pass; an agent that stops at
-    once must not. The exit code is 1 if a check failed.
+    once must not, before the solution and after it and a reset. The exit code is 1 if a check
+    failed.
     """
     with options.for_people() as console:
         from agentkv_tasks.own_sites.site_file import read_site_file

@@ -184,6 +184,48 @@ def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
     assert found["task 9 solution"].startswith("skipped: cannot be scored: fuzzy_match")
 
 
+def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path: Path) -> None:
+    call("tasks", "new", tmp_path)
+    path = tmp_path / "notes.toml"
+    checked = call("tasks", "check", path)
+    assert verdicts(checked)["task 1 reset"] == "ok: undoes what the solution did"
+    text = path.read_text()
+    path.write_text(text.replace('{ post = "/reset" }', '["{python}", "-c", "pass"]'))
+    checked = call("tasks", "check", path)
+    found = verdicts(checked)
+    assert found["reset notes"] == "ok: done" and checked.exit_code == 1
+    assert found["task 0 reset"] == "ok: undoes what the solution did"
+    assert found["task 1 reset"] == (
+        "failed: after the solution and a reset: passes for an agent that stops at once"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reset", "verdict"),
+    [
+        ('reset = { get = "/reset" }', "ok: undoes what the solution did"),
+        (
+            'reset = ["{python}", "-c", "pass"]',
+            "failed: after the solution and a reset, the start page",
+        ),
+        (
+            "read_only = true",
+            "failed: after the solution and a reset, the start page shows '3: ***'",
+        ),
+        ("read_only = true\nvolatile = ['^\\d+:']", "ok: undoes what the solution did"),
+        ("", "skipped: nothing resets diary"),
+    ],
+)
+def test_a_check_compares_the_start_page_before_and_after(
+    reset: str, verdict: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, task(), text=FILE.replace('reset = { get = "/reset" }', reset))
+    checked = call("tasks", "check", path)
+    assert verdicts(checked)["task 0 reset"].startswith(verdict), checked.output
+    assert [each for each in spellings(SECRET) if each in checked.output] == []
+    assert checked.exit_code == verdict.startswith("failed")
+
+
 def test_several_policies_on_a_site_without_a_reset_are_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,7 @@ def test_sites_with_a_port_of_their_own_can_be_played_side_by_side(tmp_path: Pat
         ('start = ["{python}", "serve.py", "{port}"]\n', "", "needs a `start` that serves"),
         ("127.0.0.1:{port}/", "127.0.0.1:80/", "{port} stands for a free port, which the address"),
         ('reset = "restart"', 'reset = "restart"\nread_only = true', "needs no `reset`; remove"),
+        ('reset = "restart"', "volatile = ['a(']", "volatile.0: expected a regular exp"),
         ('shows = "Log out"', "", "sites.wiki.login.shows: Field required"),
         ('"__SHOPPING__"', '"__WIKI__"', "two sites have __WIKI__; give one a `placeholder`"),
         ("[sites.shop-two]", '[sites."Shop"]', "'Shop' is no name of a site"),

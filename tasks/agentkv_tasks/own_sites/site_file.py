@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -55,6 +56,17 @@ def _command(value: object) -> object:
 Word = Annotated[str, Field(min_length=1)]
 Command = Annotated[tuple[Word, ...], BeforeValidator(_command), Field(min_length=1)]
 """A program and its arguments; they run in the folder of the file."""
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"expected a regular expression: {error}") from None
+    return value
+
+
+Pattern = Annotated[Word, AfterValidator(_pattern)]
 
 
 def _place(value: object) -> object:
@@ -197,6 +209,9 @@ class Site(_Schema):
     """What is done before each task; None: nothing."""
     read_only: bool = False
     """No task changes the site, so it needs no reset."""
+    volatile: tuple[Pattern, ...] = ()
+    """Regular expressions for what differs on a start page each time, such as a clock;
+    `agentkv tasks check` ignores it."""
     login: Login | None = None
     accounts: dict[Word, Account] = {}
     """Accounts by key; tasks begin with the first, or with the one they name."""

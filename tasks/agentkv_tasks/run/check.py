@@ -1,8 +1,10 @@
 """`agentkv tasks check`: try a file of sites, its log-ins, and each of its tasks."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +17,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.hosts import is_web_address
 from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.serialize import serialize
 from agentkv_tasks.evaluate import CannotScore, Score
 from agentkv_tasks.evaluate.expressions import syntax_errors
 from agentkv_tasks.evaluate.pages import check_calls
@@ -26,6 +29,8 @@ from agentkv_tasks.suites import read_task_files
 from agentkv_tasks.task import Task
 
 _STOP = ("stop []",)
+_SHOWN = 100
+"""Characters of a line that a finding quotes."""
 
 Verdict = Literal["ok", "failed", "skipped"]
 
@@ -42,8 +47,9 @@ class Finding:
 def examine(file: SiteFile, *, browser_path: Path | None = None) -> Iterator[Finding]:
     """Check the passwords, sites, log-ins and tasks of a file.
 
-    The sites are started, and ended at the end. Every task is played twice, from the first state of
-    its sites: by an agent that stops at once, which must not pass, and by its solution, which must.
+    The sites are started, and ended at the end. Every task is played three times, each time after a
+    reset: by an agent that stops at once, which must not pass; by its solution, which must; and
+    once more by the agent that stops, which still must not pass and must find the same start page.
 
     Raises:
         BrowserMissing: no browser was found.
@@ -161,11 +167,45 @@ class _Checks:
             yield Finding(f"{label} stop", "skipped", reason)
             yield Finding(f"{label} solution", "skipped", reason)
             return
-        yield self._played(f"{label} stop", task, _STOP, passes=False)
-        if task.solution:
-            yield self._played(f"{label} solution", task, task.solution, passes=True)
-        else:
+        stop, before = self._played(f"{label} stop", task, _STOP, passes=False)
+        yield stop
+        if not task.solution:
             yield Finding(f"{label} solution", "skipped", "the task has no `solution`")
+            return
+        solution, _ = self._played(f"{label} solution", task, task.solution, passes=True)
+        yield solution
+        if {stop.verdict, solution.verdict} == {"ok"}:
+            yield self._is_as_before(f"{label} reset", task, before)
+        else:
+            yield Finding(f"{label} reset", "skipped", "an earlier check did not succeed")
+
+    def _is_as_before(self, label: str, task: Task, before: str) -> Finding:
+        """Check that the sites do not show what the solution has changed.
+
+        Args:
+            before: text of the start page before the solution was played.
+        """
+        if unreset := self._server.file.unreset([task]):
+            return Finding(label, "skipped", f"nothing resets {', '.join(unreset)}")
+        stop, after = self._played(label, task, _STOP, passes=False)
+        if stop.verdict != "ok":
+            return replace(stop, detail=f"after the solution and a reset: {stop.detail}")
+        if difference := self._difference(before, after):
+            detail = f"after the solution and a reset, the start page shows {difference}"
+            return Finding(label, "failed", detail)
+        return Finding(label, "ok", "undoes what the solution did")
+
+    def _difference(self, before: str, after: str) -> str:
+        """Describe the first line that differs, apart from what is `volatile`; empty if none."""
+        sites = self._server.file.sites.values()
+        for pattern in [pattern for site in sites for pattern in site.volatile]:
+            before = re.sub(pattern, "", before, flags=re.MULTILINE)
+            after = re.sub(pattern, "", after, flags=re.MULTILINE)
+        for old, new in zip_longest(before.splitlines(), after.splitlines(), fillvalue="its end"):
+            if old != new:
+                mask = self._server.secrets.mask  # before the cut, which would part a secret
+                return f"'{mask(new)[:_SHOWN]}' instead of '{mask(old)[:_SHOWN]}'"
+        return ""
 
     def _problems(self, task: Task) -> list[str]:
         """Return what is wrong with a task before it is played."""
@@ -187,35 +227,44 @@ class _Checks:
         with self._browser().session(hosts=()) as session:
             return found + syntax_errors(task, session.page)
 
-    def _played(self, label: str, task: Task, steps: Sequence[str], *, passes: bool) -> Finding:
-        try:
-            score = self._play(task, steps)
-        except CannotScore as error:
-            return Finding(label, "skipped", f"cannot be scored: {error}")
-        except (SolutionStuck, SiteError, SignInError, ActionFailed) as error:
-            return Finding(label, "failed", str(error))
-        except (BrowserGone, PlaywrightError) as error:
-            return Finding(label, "failed", first_line(error))
-        if passes:
-            verdict: Verdict = "ok" if score.value == 1.0 else "failed"
-            return Finding(label, verdict, score.reason or f"passes in {_steps(steps)}")
-        if score.value == 1.0:
-            return Finding(label, "failed", "passes for an agent that stops at once")
-        return Finding(label, "ok", "does not pass")
+    def _played(
+        self, label: str, task: Task, steps: Sequence[str], *, passes: bool
+    ) -> tuple[Finding, str]:
+        """Reset the sites and play `steps`; return the finding, and the text of the start page.
 
-    def _play(self, task: Task, steps: Sequence[str]) -> Score:
+        Args:
+            passes: whether the steps should solve the task.
+        """
+        page = ""
+        try:
+            score, page = self._play(task, steps)
+        except CannotScore as error:
+            found = Finding(label, "skipped", f"cannot be scored: {error}")
+        except (SolutionStuck, SiteError, SignInError, ActionFailed) as error:
+            found = Finding(label, "failed", str(error))
+        except (BrowserGone, PlaywrightError) as error:
+            found = Finding(label, "failed", first_line(error))
+        else:
+            if passes:
+                detail = score.reason or f"passes in {_steps(steps)}"
+            elif score.value == 1.0:
+                detail = "passes for an agent that stops at once"
+            else:
+                detail = "does not pass"
+            found = Finding(label, "ok" if (score.value == 1.0) == passes else "failed", detail)
+        return found, page
+
+    def _play(self, task: Task, steps: Sequence[str]) -> tuple[Score, str]:
         browser, addresses = self._browser(), self._server.addresses
         log_in = self._server.begin(task, browser)
         with begun(task, browser, addresses, ocr=self._ocr, log_in=log_in) as (session, goal):
+            page = serialize(session.observe()).text
             agent = Agent(Solution([addresses.fill(line) for line in steps]))
             episode = agent.run(session, goal, max_steps=task.max_steps)
             if episode.status != "stopped":
-                return Score(
-                    0.0,
-                    f"{episode.status} after {len(episode.steps)} steps: "
-                    f"{episode.error or 'it did not stop'}",
-                )
-            return score_of(task, episode.answer, session, browser, addresses)
+                reason = episode.error or "it did not stop"
+                return Score(0.0, f"{episode.status} after {_steps(episode.steps)}: {reason}"), page
+            return score_of(task, episode.answer, session, browser, addresses), page
 
     def _browser(self) -> Browser:
         """Return a running browser; a dead one is replaced."""
@@ -225,5 +274,5 @@ class _Checks:
         return self._running
 
 
-def _steps(steps: Sequence[str]) -> str:
+def _steps(steps: Sequence[object]) -> str:
     return f"{len(steps)} step{'s' * (len(steps) != 1)}"
