@@ -1,8 +1,12 @@
-"""Conversion between text and actions, in the id grammar of VisualWebArena.
+"""Conversion between text and actions, in the id grammar of VisualWebArena and beyond it.
 
 Strict parsing accepts exactly what VisualWebArena's own parser accepts, quirks included, so that
 scores are comparable. Lenient parsing also accepts common deviations of models: another case,
-missing brackets, `Ctrl+v`, a language tag after the fence.
+missing brackets, `Ctrl+v`, a language tag after the fence. And it accepts the actions that
+VisualWebArena lacks, in the same form: a verb, then arguments in square brackets (`FORMS`).
+
+Text to type may have several lines, which stand as they are. Other arguments are on one line. An
+argument may have brackets, but for `] [`, which separates two arguments.
 """
 
 import re
@@ -11,7 +15,7 @@ from typing import Literal, cast, get_args
 
 from agentkv_env.keys import normalize
 
-ActionKind = Literal[
+VwaKind = Literal[
     "click",
     "hover",
     "type",
@@ -26,7 +30,38 @@ ActionKind = Literal[
     "go_forward",
     "stop",
 ]
-KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
+FurtherKind = Literal[
+    "append",
+    "insert",
+    "select_text",
+    "choose",
+    "double_click",
+    "right_click",
+    "drag",
+    "upload",
+    "wait",
+]
+ActionKind = Literal[VwaKind, FurtherKind]
+VWA_KINDS: tuple[VwaKind, ...] = get_args(VwaKind)
+"""VisualWebArena's actions."""
+FURTHER_KINDS: tuple[FurtherKind, ...] = get_args(FurtherKind)
+"""Actions that only lenient parsing knows."""
+KINDS: tuple[ActionKind, ...] = (*VWA_KINDS, *FURTHER_KINDS)
+
+Direction = Literal["up", "down", "left", "right"]
+
+FORMS: dict[FurtherKind, str] = {
+    "append": "append [12] [text]",
+    "insert": "insert [12] [words to put it before] [text]",
+    "select_text": "select_text [12] [first words] [last words]",
+    "choose": "choose [12] [option] [option]",
+    "double_click": "double_click [12]",
+    "right_click": "right_click [12]",
+    "drag": "drag [12] [15]",
+    "upload": "upload [12] [file]",
+    "wait": "wait",
+}
+"""An example of each action that VisualWebArena lacks."""
 
 MAX_DIGITS = 18
 """Maximum digits of an element id or tab index; Python refuses to convert thousands of digits."""
@@ -37,26 +72,50 @@ class ActionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """A point of an element, measured from its top left corner."""
+
+    x: int
+    y: int
+    unit: Literal["px", "%"] = "px"
+    """Pixels, or hundredths of the element's width and height."""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One browser action; only the fields that `kind` needs are set."""
 
     kind: ActionKind
     element_id: int | None = None
-    """click, hover, type, clear: the id shown with the element."""
+    """The id shown with the element. scroll: the area to scroll or an element in it, or None for
+    the page. select_text: None for text that belongs to no element."""
     text: str = ""
-    """type: the text, one line."""
+    """type, append, insert: the text, which may have line breaks. select_text: the first of the
+    words to select; empty selects all of the element."""
     enter: bool = True
     """type: whether to press Enter afterwards."""
     key: str = ""
     """press: a key or a key combination such as Control+a."""
     url: str = ""
     """goto: the address."""
-    direction: str = ""
-    """scroll: up or down."""
+    direction: Direction | Literal[""] = ""
+    """scroll: up or down, and in lenient parsing left or right."""
     tab: int | None = None
     """tab_focus: the index of the tab, from 0."""
     answer: str = ""
     """stop: the answer to the task; empty if the task asks for none."""
+    point: Point | None = None
+    """click, double_click, right_click, hover, drag: where to press; None for the middle."""
+    target_id: int | None = None
+    """drag: the element to drop on, which may be the same."""
+    target_point: Point | None = None
+    """drag: where on it; None for the middle."""
+    before: str = ""
+    """insert: words of the field that the text is put before; empty for the cursor."""
+    last: str = ""
+    """select_text: the last of the words to select; empty selects just `text`."""
+    items: tuple[str, ...] = ()
+    """choose: the options, all others are given up. upload: names of files."""
 
 
 def parse(text: str, *, strict: bool = True) -> Action:
@@ -99,20 +158,40 @@ def extract(reply: str, *, strict: bool = True) -> str:
 
 
 def render(action: Action) -> str:
-    """Return the canonical text of `action`; parsing it strictly returns the action.
+    """Return the canonical text of `action`; parsing it returns the action.
 
-    Line breaks cannot be written in this grammar and become spaces. Only the lenient parser reads
-    back an empty text to type.
+    Strict parsing does so for VisualWebArena's actions, except an empty text to type, or one with
+    line breaks. Elsewhere line breaks become spaces, and the brackets of an argument become
+    round if they would separate two arguments.
     """
+    first = f"{action.kind} [{action.element_id}]"
     match action.kind:
-        case "click" | "hover" | "clear":
-            return f"{action.kind} [{action.element_id}]"
+        case "click" | "hover" | "double_click" | "right_click":
+            return first + _place(action.point)
+        case "clear":
+            return first
         case "type":
-            return f"type [{action.element_id}] [{_one_line(action.text)}] [{int(action.enter)}]"
+            return f"{first} [{action.text}] [{int(action.enter)}]"
+        case "append":
+            return f"{first} [{action.text}]"
+        case "insert":
+            return f"{first} [{_argument(action.before)}] [{action.text}]"
+        case "select_text":
+            area = "" if action.element_id is None else action.element_id
+            words = (action.text, action.last) if action.last else (action.text,)
+            return f"select_text [{area}]" + "".join(
+                f" [{_argument(each)}]" for each in words if each
+            )
+        case "choose" | "upload":
+            return first + "".join(f" [{_argument(each)}]" for each in action.items or ("",))
+        case "drag":
+            target = f" [{action.target_id}]{_place(action.target_point)}"
+            return first + _place(action.point) + target
         case "press":
             return f"press [{_one_line(action.key)}]"
         case "scroll":
-            return f"scroll [{action.direction}]"
+            area = "" if action.element_id is None else f" [{action.element_id}]"
+            return f"scroll [{action.direction}]{area}"
         case "tab_focus":
             return f"tab_focus [{action.tab}]"
         case "goto":
@@ -125,6 +204,23 @@ def render(action: Action) -> str:
 
 def _one_line(text: str) -> str:
     return text.replace("\n", " ")
+
+
+def _argument(text: str) -> str:
+    text = _one_line(text)
+    return text.translate(_ROUND) if _BETWEEN.search(text) else text
+
+
+_BETWEEN = re.compile(r"\]\s*+(?:,\s*+)?\[")
+"""Pattern of what stands between two arguments."""
+_ROUND = str.maketrans("[]", "()")
+
+
+def _place(point: Point | None) -> str:
+    if point is None:
+        return ""
+    unit = "%" if point.unit == "%" else ""
+    return f" [{point.x}{unit},{point.y}{unit}]"
 
 
 def _parse_strict(text: str) -> Action:
@@ -147,7 +243,8 @@ def _parse_strict(text: str) -> Action:
         case "press":
             return Action("press", key=_bracketed("press", text))
         case "scroll":
-            return Action("scroll", direction=_first_group(r"scroll ?\[?(up|down)\]?", text))
+            way = _first_group(r"scroll ?\[?(up|down)\]?", text)
+            return Action("scroll", direction=cast(Direction, way))
         case "tab_focus":
             return Action("tab_focus", tab=_number(_first_group(r"tab_focus ?\[(\d+)\]", text)))
         case "goto":
@@ -157,7 +254,7 @@ def _parse_strict(text: str) -> Action:
         case "stop":
             found = _search_after(r"stop ?\[", r"(.+)\]", text)
             return Action("stop", answer=found[1][1] if found else "")
-    raise ActionError(f"unknown action {verb[:60]!r}; known: {', '.join(KINDS)}")
+    raise ActionError(f"unknown action {verb[:60]!r}; known: {', '.join(VWA_KINDS)}")
 
 
 def _first_group(pattern: str, text: str) -> str:
@@ -219,13 +316,21 @@ _ALIASES: dict[str, ActionKind] = {
     "select": "type",
     "answer": "stop",
     "finish": "stop",
+    "dblclick": "double_click",
+    "double click": "double_click",
+    "right click": "right_click",
+    "select text": "select_text",
+    "drag_and_drop": "drag",
+    "upload_file": "upload",
 }
 _VERB = "|".join(sorted([*KINDS, *_ALIASES], key=len, reverse=True))
-_LEADING_VERB = re.compile(rf"(?i)({_VERB})(?![a-z_])")
+_FURTHER_VERB = "|".join([*FURTHER_KINDS, *(k for k in _ALIASES if _ALIASES[k] in FURTHER_KINDS)])
+# Words such as "wait" and "insert" also begin sentences.
+_LEADING_VERB = re.compile(rf"(?i)(?!(?:{_FURTHER_VERB})\s*[^\s\[(<{{\d])({_VERB})(?![a-z_])")
 _INNER_VERB = re.compile(rf"(?i)(?<![a-z_])({_VERB}) ?(?=\[)")
 _BARE_ACTION = re.compile(
-    r"(?i)(click|hover|type|clear|press|goto|tab_focus|stop) ?\[.*\]|"
-    r"scroll ?\[?(up|down)\]?$|(new_tab|close_tab|go_back|go_forward)$"
+    rf"(?i)(click|hover|type|clear|press|goto|tab_focus|stop|{_FURTHER_VERB}) ?\[.*\]|"
+    r"scroll ?\[?(up|down|left|right)\]?( ?\[\d+\])?$|(new_tab|close_tab|go_back|go_forward|wait)$"
 )
 _FLAG = re.compile(r"\[\s*+(?:[a-z_]++\s*+=\s*+)?([01])\s*+\]$")
 _LANGUAGE_TAG = re.compile(
@@ -250,20 +355,46 @@ def _parse_lenient(text: str) -> Action:
     if rest.endswith("()"):
         rest = rest[:-2]
     match kind:
-        case "click" | "hover" | "clear":
+        case "click" | "hover" | "double_click" | "right_click":
+            element_id, rest = _lenient_id(kind, rest)
+            return Action(kind, element_id=element_id, point=_lenient_point(rest)[0])
+        case "clear":
             return Action(kind, element_id=_lenient_id(kind, rest)[0])
         case "type":
             return _lenient_type(rest)
+        case "append" | "insert":
+            return _lenient_addition(kind, rest)
+        case "select_text":
+            area_id = None
+            if re.match(r"\s*+(?:\[\s*+)?\d++\s*+(?:\]|$)", rest):
+                area_id, rest = _lenient_id(kind, rest)
+            text, last, *_ = (*_lenient_list(rest), "", "")
+            if area_id is None and not text:
+                raise _expected(kind)
+            return Action(kind, element_id=area_id, text=text, last=last)
+        case "choose" | "upload":
+            element_id, rest = _lenient_id(kind, rest)
+            items = _lenient_list(rest)
+            if not items and (kind == "upload" or not rest.strip()):
+                raise _expected(kind)
+            return Action(kind, element_id=element_id, items=items)
+        case "drag":
+            return _lenient_drag(rest)
         case "press":
             key = normalize(_lenient_argument(rest))
             if not key:
                 raise ActionError("press needs a key: press [Enter]")
             return Action("press", key=key)
         case "scroll":
-            way = re.search(r"(?i)(up|down)", rest)
+            way = re.search(r"(?i)(up|down|left|right)", rest)
             if not way:
                 raise ActionError("scroll needs a direction: scroll [down] or scroll [up]")
-            return Action("scroll", direction=way[1].lower())
+            area = re.match(r"[\])]?[\s,]*\[(\d+)\]", rest[way.end() :])
+            return Action(
+                "scroll",
+                direction=cast(Direction, way[1].lower()),
+                element_id=_number(area[1]) if area else None,
+            )
         case "tab_focus":
             return Action("tab_focus", tab=_lenient_id(kind, rest)[0])
         case "goto":
@@ -288,6 +419,68 @@ def _lenient_id(kind: str, rest: str) -> tuple[int, str]:
     return _number(found[1]), rest[found.end() :]
 
 
+_POINT = re.compile(
+    r"[\s,]*+[\[(]\s*+(-?\d{1,5})(?:\.\d*+)?\s*+(%|px)?+\s*+[,;]\s*+"
+    r"(-?\d{1,5})(?:\.\d*+)?\s*+(%|px)?+\s*+[\])]"
+)
+
+
+def _lenient_point(rest: str) -> tuple[Point | None, str]:
+    """Return the point at the start of `rest`, if any, and the text after it."""
+    found = _POINT.match(rest)
+    if not found:
+        return None, rest
+    unit: Literal["px", "%"] = "%" if "%" in (found[2], found[4]) else "px"
+    return Point(int(found[1]), int(found[3]), unit), rest[found.end() :]
+
+
+def _lenient_drag(rest: str) -> Action:
+    element_id, rest = _lenient_id("drag", rest)
+    point, rest = _lenient_point(rest)
+    rest = re.sub(r"^[\s,]*+(?:on)?(?:to\b)?", "", rest)
+    target_point, after = _lenient_point(rest)
+    if target_point is not None:  # `drag [12] [0,0] [9,9]` stays on the element
+        target_id = element_id
+    elif re.match(r"\s*+[\[(<{]?\s*+['\"#]?\d", rest):
+        target_id, after = _lenient_id("drag", rest)
+        target_point, after = _lenient_point(after)
+    else:
+        raise _expected("drag")
+    return Action(
+        "drag",
+        element_id=element_id,
+        point=point,
+        target_id=target_id,
+        target_point=target_point,
+    )
+
+
+def _lenient_addition(kind: Literal["append", "insert"], rest: str) -> Action:
+    """Read the arguments of append or insert. An insert without words is at the cursor."""
+    element_id, rest = _lenient_id(kind, rest)
+    rest = rest.strip(" \t\n,")
+    before = ""
+    if kind == "insert" and (found := _BETWEEN.search(rest)) and rest[0] == "[":
+        before, rest = rest[1 : found.start()], rest[found.end() - 1 :]
+    text = _lenient_argument(rest, lines=True)
+    if not text:
+        raise _expected(kind)
+    return Action(kind, element_id=element_id, text=text, before=_CONTROL.sub(" ", before))
+
+
+def _lenient_list(rest: str) -> tuple[str, ...]:
+    """Return the arguments in brackets, without empty ones; without brackets, the only one."""
+    return tuple(part for part in _BETWEEN.split(_lenient_argument(rest)) if part)
+
+
+def _expected(kind: FurtherKind) -> ActionError:
+    return ActionError(f"{kind} lacks an argument; expected: {FORMS[kind]}")
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+_CONTROL_IN_LINE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]+")
+
+
 def _lenient_type(rest: str) -> Action:
     element_id, rest = _lenient_id("type", rest)
     rest = rest.strip(" \t\n,")
@@ -300,11 +493,15 @@ def _lenient_type(rest: str) -> Action:
     if flag and before:  # `type [5] [1]` types a 1
         enter = flag[1] == "1"
         rest = before
-    return Action("type", element_id=element_id, text=_lenient_argument(rest), enter=enter)
+    text = _lenient_argument(rest, lines=True)
+    return Action("type", element_id=element_id, text=text, enter=enter)
 
 
-def _lenient_argument(rest: str) -> str:
-    """Return the argument: bracketed (up to the last bracket), quoted or bare; on one line."""
+def _lenient_argument(rest: str, *, lines: bool = False) -> str:
+    """Return the argument: bracketed (up to the last bracket), quoted or bare.
+
+    Line breaks become spaces, or with `lines`, only other control characters do.
+    """
     rest = rest.strip()
     if rest.startswith("["):
         end = rest.rfind("]")
@@ -316,4 +513,6 @@ def _lenient_argument(rest: str) -> str:
     else:
         inside = rest
     # Control characters cannot be typed as keys; VisualWebArena fails on them.
-    return re.sub(r"[\x00-\x1f\x7f]+", " ", inside)
+    if lines:
+        return _CONTROL_IN_LINE.sub(" ", re.sub(r"\r\n?", "\n", inside))
+    return _CONTROL.sub(" ", inside)

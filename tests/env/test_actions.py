@@ -1,12 +1,23 @@
 """Strict and lenient parsing of actions, and rendering."""
 
+import re
 import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv_env.actions import KINDS, Action, ActionError, extract, parse, render
+from agentkv_env.actions import (
+    FORMS,
+    FURTHER_KINDS,
+    KINDS,
+    Action,
+    ActionError,
+    Point,
+    extract,
+    parse,
+    render,
+)
 from agentkv_env.keys import normalize
 
 numbers = st.integers(min_value=0, max_value=10**6)
@@ -22,6 +33,69 @@ said = st.one_of(
     st.builds(Action, st.sampled_from(["new_tab", "close_tab", "go_back", "go_forward"])),
     st.builds(Action, st.just("stop"), answer=words | st.just("")),
 )
+lines = st.text(
+    st.characters(exclude_categories=("Cc", "Cs"), include_characters="\n"), min_size=1, max_size=60
+)
+labels = st.text(
+    st.characters(exclude_categories=("Cc", "Cs")) | st.sampled_from("[] ,"), max_size=20
+).filter(lambda text: not re.search(r"\]\s*,?\s*\[", text))
+named = labels.filter(bool)
+points = st.none() | st.builds(
+    Point, st.integers(-999, 9999), st.integers(-999, 9999), st.sampled_from(["px", "%"])
+)
+further = st.one_of(
+    st.builds(Action, st.just("type"), element_id=numbers, text=lines, enter=st.booleans()),
+    st.builds(Action, st.just("append"), element_id=numbers, text=lines),
+    st.builds(Action, st.just("insert"), element_id=numbers, text=lines, before=labels),
+    st.builds(Action, st.just("select_text"), element_id=numbers),
+    st.builds(Action, st.just("select_text"), element_id=numbers, text=named, last=labels),
+    st.builds(Action, st.just("select_text"), text=named, last=labels),
+    st.builds(
+        Action, st.just("choose"), element_id=numbers, items=st.lists(named, max_size=3).map(tuple)
+    ),
+    st.builds(
+        Action,
+        st.just("upload"),
+        element_id=numbers,
+        items=st.lists(named, min_size=1, max_size=2).map(tuple),
+    ),
+    st.builds(
+        Action,
+        st.sampled_from(["click", "hover", "double_click", "right_click"]),
+        element_id=numbers,
+        point=points,
+    ),
+    st.builds(
+        Action,
+        st.just("drag"),
+        element_id=numbers,
+        point=points,
+        target_id=numbers,
+        target_point=points,
+    ),
+    st.builds(
+        Action,
+        st.just("scroll"),
+        direction=st.sampled_from(["up", "down", "left", "right"]),
+        element_id=st.none() | numbers,
+    ),
+    st.just(Action("wait")),
+)
+
+
+@given(further)
+def test_actions_beyond_visualwebarena_read_back_leniently(action: Action) -> None:
+    assert parse(render(action), strict=False) == action
+    assert parse(extract(f"done ```{render(action)}```", strict=False), strict=False) == action
+
+
+@pytest.mark.parametrize("kind", FURTHER_KINDS)
+def test_strict_knows_no_action_beyond_visualwebarena(kind: str) -> None:
+    form = FORMS[kind]
+    assert parse(form, strict=False).kind == kind
+    with pytest.raises(ActionError, match="unknown action") as error:
+        parse(form)
+    assert not any(each in str(error.value).partition("known: ")[2] for each in FURTHER_KINDS)
 
 
 @given(said)
@@ -103,7 +177,45 @@ def test_strict_refuses_what_visualwebarena_refuses(text: str) -> None:
         ("type [5] [1]", Action("type", element_id=5, text="1")),
         ("type [5] []", Action("type", element_id=5)),
         ("type [5] [foo]  [0]", Action("type", element_id=5, text="foo", enter=False)),
-        ("type [5] [two\nlines]", Action("type", element_id=5, text="two lines")),
+        ("type [5] [two\r\nlines]", Action("type", element_id=5, text="two\nlines")),
+        ("append [5] [one\ttwo\n]", Action("append", element_id=5, text="one two\n")),
+        ("insert [5] [at the cursor]", Action("insert", element_id=5, text="at the cursor")),
+        ("insert [5] [] [a [b]]", Action("insert", element_id=5, text="a [b]")),
+        ("insert [5] [end] [a] [b]", Action("insert", element_id=5, before="end", text="a] [b")),
+        ("select text [5]", Action("select_text", element_id=5)),
+        (
+            "select_text [from here] [to there]",
+            Action("select_text", text="from here", last="to there"),
+        ),
+        (
+            "choose [7] [[none]] [Red [2]]",
+            Action("choose", element_id=7, items=("[none]", "Red [2]")),
+        ),
+        ("choose [7] [Red],  [Blue]", Action("choose", element_id=7, items=("Red", "Blue"))),
+        ("choose [7] []", Action("choose", element_id=7)),
+        ("select [7] [Red]", Action("type", element_id=7, text="Red")),
+        ("click [12] [30%, 40%]", Action("click", element_id=12, point=Point(30, 40, "%"))),
+        ("click [12] (15.5px, 20px)", Action("click", element_id=12, point=Point(15, 20))),
+        ("click [12] [1]", Action("click", element_id=12)),
+        ("dblclick [12]", Action("double_click", element_id=12)),
+        ("drag [12] to [15]", Action("drag", element_id=12, target_id=15)),
+        (
+            "drag [12] [1,2] [5%,6%]",
+            Action(
+                "drag",
+                element_id=12,
+                point=Point(1, 2),
+                target_id=12,
+                target_point=Point(5, 6, "%"),
+            ),
+        ),
+        ("scroll [down] [12]", Action("scroll", direction="down", element_id=12)),
+        ("scroll down", Action("scroll", direction="down")),
+        ("wait", Action("wait")),
+        ("wait()", Action("wait")),
+        ("wait [3]", Action("wait")),
+        ("Wait, I should click [3]", Action("click", element_id=3)),
+        ("Insert the coin: click [3]", Action("click", element_id=3)),
         (
             "type [5] [foo] [press_enter_after=0]",
             Action("type", element_id=5, text="foo", enter=False),
@@ -125,7 +237,13 @@ def test_lenient_reads_what_was_meant(text: str, action: Action) -> None:
     assert parse(text, strict=False) == action
 
 
-@pytest.mark.parametrize("text", ["", "noop", "none", "N/A", "click", "scroll", "press []", "goto"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "noop", "none", "N/A", "click", "scroll", "press []", "goto", "append [3]"),
+        *("insert [3] [x] []", "choose [3]", "upload [3]", "upload [3] []", "drag [3]", "drag"),
+    ],
+)
 def test_lenient_refuses_what_means_nothing(text: str) -> None:
     with pytest.raises(ActionError):
         parse(text, strict=False)

@@ -13,7 +13,7 @@ from agentkv.adapters.browsergym import PAGE, Bids, BrowserGymAgent, page_of, to
 from agentkv.agent import Agent
 from agentkv.models.local import LocalModel
 from agentkv.models.scripted import Solution
-from agentkv_env.actions import Action
+from agentkv_env.actions import Action, ActionError, ActionKind, Point
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import serialize
 from tests.agentkv.adapters.conftest import Gym
@@ -193,12 +193,51 @@ def test_every_action_is_one_of_the_action_set(browsergym: None) -> None:
         Action("goto", url="http://shop.localhost/"),
         Action("scroll", direction="up"),
         Action("tab_focus", tab=1),
+        *(Action(kind, element_id=0) for kind in ("double_click", "right_click", "select_text")),
+        *(Action(kind, element_id=0, text="x") for kind in ("append", "insert")),
+        *(Action(kind, element_id=0, point=Point(5, 6)) for kind in _AT_POINTS),
+        Action("drag", element_id=0, target_id=0),
+        Action("drag", element_id=0, target_id=0, target_point=Point(50, 50, "%")),
+        Action("scroll", direction="left", element_id=0),
+        Action("choose", element_id=0),
+        Action("wait"),
     ]
     codes = [
         agent.action_set.to_python_code(to_calls(action, PAGE_WITH_A_FIELD, bids)).splitlines()[-1]
         for action in actions
     ]
     assert "keyboard_press('Control+a')" in codes and "scroll(0, -720)" in codes
+
+
+_AT_POINTS: tuple[ActionKind, ...] = ("click", "double_click", "right_click", "hover")
+
+
+def test_actions_at_points_become_places_in_the_viewport() -> None:
+    bids = Bids()
+    bids.number("a51")
+    field = Node("element", "textbox", "Note", Box(100, 200, 50, 20), id=0)
+    page = Page("", "", (field,))
+    for action, expected in (
+        (Action("click", element_id=0, point=Point(5, 6)), "mouse_click(105, 206)"),
+        (Action("right_click", element_id=0), "click('a51', 'right')"),
+        (
+            Action("drag", element_id=0, target_id=0, target_point=Point(100, 50, "%")),
+            "mouse_drag_and_drop(125, 210, 150, 210)",
+        ),
+        (
+            Action("scroll", direction="down", element_id=0),
+            "mouse_move(125, 210)\nscroll(0, 20)",
+        ),
+    ):
+        assert to_calls(action, page, bids) == expected
+
+
+def test_no_file_is_uploaded_through_browsergym() -> None:
+    bids = Bids()
+    bids.number("a51")
+    action = Action("upload", element_id=0, items=("/etc/passwd",))
+    with pytest.raises(ActionError, match="cannot be done here"):
+        to_calls(action, PAGE_WITH_A_FIELD, bids)
 
 
 def test_a_deeply_nested_page_is_read(gym: Gym) -> None:
