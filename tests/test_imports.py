@@ -37,7 +37,7 @@ FLOORS = {
     "agentkv_env": (
         "async_bridge hosts keys loading ocr page processes sanitize sites timing",
         "actions errors nodes proxy serialize watchdog",
-        "changes driver page_script request_filter",
+        "changes driver page_script request_filter uploads",
         "tab",
         "executor tabs",
         "session",

@@ -178,10 +178,8 @@ def render(action: Action) -> str:
             return f"{first} [{_argument(action.before)}] [{action.text}]"
         case "select_text":
             area = "" if action.element_id is None else action.element_id
-            words = (action.text, action.last) if action.last else (action.text,)
-            return f"select_text [{area}]" + "".join(
-                f" [{_argument(each)}]" for each in words if each
-            )
+            words = [f" [{_argument(each)}]" for each in (action.text, action.last) if each]
+            return "".join([f"select_text [{area}]", *words])
         case "choose" | "upload":
             return first + "".join(f" [{_argument(each)}]" for each in action.items or ("",))
         case "drag":

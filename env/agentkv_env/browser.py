@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,7 @@ from agentkv_env.ocr import Ocr
 from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed
+from agentkv_env.uploads import Uploads
 from agentkv_env.watchdog import Watchdog
 
 VARIABLE = "AGENTKV_BROWSER"
@@ -139,6 +141,7 @@ class Browser:
         timeout_s: float = 5.0,
         stopwatch: Stopwatch | None = None,
         storage_state: StorageState | None = None,
+        files: Iterable[str | Path] = (),
     ) -> Session:
         """Open a session with its own cookies and storage.
 
@@ -157,8 +160,10 @@ class Browser:
             stopwatch: charged with the session's time, as `browser`, `walk`, `screenshots` and
                 `OCR`.
             storage_state: cookies and storage to begin with, such as a log-in; None: none.
+            files: files, and folders of files, that may be uploaded to pages; no others are read.
 
         Raises:
+            ValueError: a path of `files` does not exist.
             BrowserGone: the browser is dead or closed, or did not answer and was killed.
         """
         if not self.is_alive:
@@ -173,6 +178,7 @@ class Browser:
                 timeout_s=timeout_s,
                 stopwatch=stopwatch,
                 storage_state=storage_state,
+                uploads=Uploads(files),
             )
 
     def _open_session(
@@ -186,6 +192,7 @@ class Browser:
         timeout_s: float,
         stopwatch: Stopwatch | None,
         storage_state: StorageState | None,
+        uploads: Uploads,
     ) -> Session:
         proxy = Proxy(allow)
         try:
@@ -215,6 +222,7 @@ class Browser:
             strict=strict,
             timeout_s=timeout_s,
             watchdog=self.watchdog,
+            uploads=uploads,
             stopwatch=stopwatch,
         )
 

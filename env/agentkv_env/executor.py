@@ -4,11 +4,12 @@ from typing import Any
 
 from playwright.sync_api import Error
 
-from agentkv_env.actions import Action
+from agentkv_env.actions import Action, Point
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
+from agentkv_env.uploads import Uploads
 
 # Input types whose value is set whole, in a fixed format, with an example of each format.
 FORMATS = {
@@ -22,8 +23,13 @@ FORMATS = {
 }
 
 
-def execute(tab: Tab, action: Action, *, strict: bool) -> None:
-    """Execute a click, hover, type, clear, press or scroll.
+_STEPS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+DRAG_STEPS = 8
+"""Movements of the mouse in a drag; pages often ignore a single one."""
+
+
+def execute(tab: Tab, action: Action, *, strict: bool, uploads: Uploads) -> None:
+    """Execute an action on the page or on an element of it.
 
     With `strict`, as in VisualWebArena, no action is refused in advance, and text is inserted at
     the cursor.
@@ -34,31 +40,72 @@ def execute(tab: Tab, action: Action, *, strict: bool) -> None:
     match action.kind, action.element_id:
         case "press", _:
             _press(tab, action.key, strict=strict)
-        case "scroll", _:
-            _scroll(tab, action.direction)
-        case "click", int(id):
-            _click(tab, id, strict=strict)
+        case "scroll", None:
+            if not tab.script.call("scroll", *_STEPS[action.direction or "down"]):
+                raise ActionFailed(f"the page cannot be scrolled further {action.direction}")
+        case "scroll", int(id):
+            _scroll_area(tab, id, action)
+        case "wait", _:
+            tab.wait_settled()
+        case "select_text", _:
+            _select_text(tab, action)
+        case "click" | "double_click" | "right_click", int(id):
+            _click(tab, id, action, strict=strict)
         case "hover", int(id):
-            place = _locate(tab, id, strict=strict)
+            place = _locate(tab, id, strict=strict, point=action.point)
             tab.page.mouse.move(place["x"], place["y"])
+        case "drag", int(id):
+            _drag(tab, id, action, strict=strict)
         case "type", int(id):
-            _type(tab, id, action, strict=strict)
+            _type(tab, id, action, strict=strict, uploads=uploads)
+        case "append" | "insert", int(id):
+            _add(tab, id, action)
         case "clear", int(id):
             _clear(tab, id, strict=strict)
+        case "choose", int(id):
+            _choose(tab, id, action.items)
+        case "upload", int(id):
+            _upload(tab, id, action, uploads)
         case _:
             raise ActionFailed(f"{action.kind} needs the number of an element")
 
 
-def _click(tab: Tab, id: int, *, strict: bool) -> None:
-    place = _locate(tab, id, strict=strict)
+def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
+    place = _locate(tab, id, strict=strict, point=action.point)
     if not strict:
         _reject_select(place, id)
         if place["disabled"]:
             raise ActionFailed(f"{_describe(place, id)} is disabled")
-    tab.page.mouse.click(place["x"], place["y"])
+        if place["outside"]:
+            raise ActionFailed(f"the point is outside {_describe(place, id)}")
+    tab.page.mouse.click(
+        place["x"],
+        place["y"],
+        button="right" if action.kind == "right_click" else "left",
+        click_count=2 if action.kind == "double_click" else 1,
+    )
 
 
-def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
+def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
+    """Press the mouse on one element, move it in steps, and release it on another."""
+    place = _locate(tab, id, strict=strict, point=action.point)
+    if action.target_id is None:
+        raise ActionFailed(f"drag needs an element to drop on: drag [{id}] [number]")
+    x, y = place["x"], place["y"]
+    mouse = tab.page.mouse
+    mouse.move(x, y)
+    mouse.down()
+    try:
+        # The page may move when the element is picked up, and a target in the element with it.
+        for _ in range(1 if action.target_id == id else 2):
+            end = _locate(tab, action.target_id, strict=True, point=action.target_point, under=True)
+            mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
+            tab.script.call("nextFrame")
+    finally:
+        mouse.up()
+
+
+def _type(tab: Tab, id: int, action: Action, *, strict: bool, uploads: Uploads) -> None:
     """Type into a field or select an option.
 
     Unless `strict`, the text replaces the old value (our choice; VisualWebArena inserts).
@@ -66,19 +113,17 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     text = action.text
     place = _locate(tab, id, strict=strict)
     if place["tag"] == "select":
-        answer = tab.script.call_on(id, "selectOption", text)
-        if "error" in answer:
-            known = " | ".join(map(quote, answer["error"][:40]))
-            raise ActionFailed(f"[{id}] has no option {text!r}; it has: {known}")
+        _select_options(tab, id, (text,))
         return
     if place["type"] == "file":
-        raise ActionFailed("files cannot be uploaded")
+        names = " | ".join(map(quote, uploads.names()))
+        raise ActionFailed(
+            f"choose a file with upload [{id}] [file]; the user allows: {names}"
+            if names
+            else "files cannot be uploaded"
+        )
     if not strict:
-        if place["disabled"] or place["readonly"]:
-            state = "disabled" if place["disabled"] else "read-only"
-            raise ActionFailed(f"{_describe(place, id)} is {state}")
-        if place["role"] not in ("textbox", "combobox", "slider"):
-            raise ActionFailed(f"{_describe(place, id)} takes no text")
+        _require_text_field(place, id)
     if place["type"] in FORMATS:
         if not tab.script.call_on(id, "setValue", text):
             example = FORMATS[place["type"]]
@@ -88,9 +133,82 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         if strict:
             tab.page.keyboard.type(text)
         else:
-            _replace(tab, id, text)
+            _replace(tab, id, text, place)
     if action.enter:
         tab.page.keyboard.press("Enter")
+
+
+def _require_text_field(place: dict[str, Any], id: int) -> None:
+    if place["disabled"] or place["readonly"]:
+        state = "disabled" if place["disabled"] else "read-only"
+        raise ActionFailed(f"{_describe(place, id)} is {state}")
+    if place["role"] not in ("textbox", "combobox", "slider"):
+        raise ActionFailed(f"{_describe(place, id)} takes no text")
+
+
+def _add(tab: Tab, id: int, action: Action) -> None:
+    """Put text at the end of a field, at its cursor or before words of it; the rest stays."""
+    place = _locate(tab, id, strict=False)
+    _require_text_field(place, id)
+    if place["type"] in FORMATS or place["tag"] == "select" or place["role"] == "slider":
+        raise ActionFailed(f"{_describe(place, id)} is set as a whole: type [{id}] [value] [0]")
+    if action.kind == "insert" and not action.before:
+        if not tab.script.call_on(id, "focus", False):
+            raise ActionFailed(f"there is no element [{id}] on this page")
+    else:
+        answer = tab.script.call_on(id, "placeCursor", action.before)
+        if answer.get("error") == "unfound":
+            raise ActionFailed(f"[{id}] does not have the words {action.before!r}")
+        if answer.get("error") == "unplaced":
+            raise ActionFailed(f"text can only be put at the end of [{id}]: append [{id}] [text]")
+        if answer.get("error") == "end":
+            tab.page.keyboard.press("End")
+    _write(tab, action.text, place)
+
+
+def _select_text(tab: Tab, action: Action) -> None:
+    arguments = (action.text, action.last)
+    if action.element_id is None:
+        answer = tab.script.call("selectText", None, *arguments)
+    else:
+        answer = tab.script.call_on(action.element_id, "selectText", *arguments)
+    if "missing" in answer:
+        where = "the page" if action.element_id is None else f"[{action.element_id}]"
+        raise ActionFailed(f"{where} does not have the words {answer['missing']!r} there")
+    if "error" in answer:
+        raise ActionFailed(f"[{action.element_id}] has no text that can be selected")
+
+
+def _choose(tab: Tab, id: int, labels: tuple[str, ...]) -> None:
+    place = _locate(tab, id, strict=False)
+    if place["disabled"]:
+        raise ActionFailed(f"{_describe(place, id)} is disabled")
+    if place["tag"] != "select":
+        raise ActionFailed(f"{_describe(place, id)} is no list of options; click what is wanted")
+    if not place["several"] and len(labels) != 1:
+        raise ActionFailed(f"[{id}] takes exactly one option: choose [{id}] [option]")
+    _select_options(tab, id, labels)
+
+
+def _select_options(tab: Tab, id: int, labels: tuple[str, ...]) -> None:
+    answer = tab.script.call_on(id, "selectOptions", labels)
+    if "missing" in answer:
+        known = " | ".join(map(quote, answer["known"][:40]))
+        raise ActionFailed(f"[{id}] has no option {answer['missing']!r}; it has: {known}")
+
+
+def _upload(tab: Tab, id: int, action: Action, uploads: Uploads) -> None:
+    """Give files to a file field, or to the field that a button opens."""
+    files = uploads.find(action.items)
+    place = _locate(tab, id, strict=False)
+    if place["disabled"]:
+        raise ActionFailed(f"{_describe(place, id)} is disabled")
+    if place["type"] == "file":
+        if len(files) > 1 and not place["several"]:
+            raise ActionFailed(f"[{id}] takes one file: upload [{id}] [file]")
+        tab.script.set_files(id, files)
+    elif not tab.answer_file_chooser(lambda: tab.page.mouse.click(place["x"], place["y"]), files):
+        raise ActionFailed(f"{_describe(place, id)} asks for no file")
 
 
 def _clear(tab: Tab, id: int, *, strict: bool) -> None:
@@ -106,7 +224,7 @@ def _clear(tab: Tab, id: int, *, strict: bool) -> None:
         tab.page.keyboard.press("Control+a")
         tab.page.keyboard.press("Backspace")
     else:
-        _replace(tab, id, "")
+        _replace(tab, id, "", place)
 
 
 def _press(tab: Tab, key: str, *, strict: bool) -> None:
@@ -118,27 +236,57 @@ def _press(tab: Tab, key: str, *, strict: bool) -> None:
         raise ActionFailed(f"unknown key {key!r}; such as Enter, Escape, Control+a") from error
 
 
-def _scroll(tab: Tab, direction: str) -> None:
-    if not tab.script.call("scroll", 1 if direction == "down" else -1):
-        raise ActionFailed(f"the page cannot be scrolled further {direction}")
+def _scroll_area(tab: Tab, id: int, action: Action) -> None:
+    answer = tab.script.call_on(id, "scrollArea", *_STEPS[action.direction or "down"])
+    if answer.get("error") == "fixed":
+        raise ActionFailed(f"nothing around [{id}] scrolls {action.direction}")
+    if not answer["moved"]:
+        raise ActionFailed(f"the area of [{id}] cannot be scrolled further {action.direction}")
 
 
-def _replace(tab: Tab, id: int, text: str) -> None:
+def _replace(tab: Tab, id: int, text: str, place: dict[str, Any]) -> None:
     if not tab.script.call_on(id, "focus", True):
         raise ActionFailed(f"there is no element [{id}] on this page")
-    if not text:
+    if text:
+        _write(tab, text, place)
+    else:
         tab.page.keyboard.press("Backspace")
-        return
+
+
+def _write(tab: Tab, text: str, place: dict[str, Any]) -> None:
+    """Write text at the cursor, in place of what is selected."""
+    keyboard = tab.page.keyboard
+    if place["editable"]:
+        # Enter may send what is written; with Shift, it never does.
+        first, *lines = text.split("\n")
+        _write_line(tab, first)
+        for line in lines:
+            keyboard.press("Shift+Enter")
+            _write_line(tab, line)
+    elif place["tag"] == "textarea" and "\n" in text:
+        keyboard.insert_text(text)
+    else:
+        _write_line(tab, text.replace("\n", " "))
+
+
+def _write_line(tab: Tab, text: str) -> None:
     # All characters but the last are inserted at once, 20 times faster than key by key. The last
     # one is a real key press, for fields that search while the user types.
     if text[:-1]:
         tab.page.keyboard.insert_text(text[:-1])
-    tab.page.keyboard.type(text[-1])
+    if text:
+        tab.page.keyboard.type(text[-1])
 
 
-def _locate(tab: Tab, id: int, *, strict: bool) -> dict[str, Any]:
-    """Scroll the element into view; return the point to press and the element's properties."""
-    place: dict[str, Any] = tab.script.call_on(id, "locate")
+def _locate(
+    tab: Tab, id: int, *, strict: bool, point: Point | None = None, under: bool = False
+) -> dict[str, Any]:
+    """Scroll the element into view; return the point to press and the element's properties.
+
+    With `under`, it does not matter what covers the point.
+    """
+    at = point and {"x": point.x, "y": point.y, "percent": point.unit == "%"}
+    place: dict[str, Any] = tab.script.call_on(id, "locate", at, under)
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if place["covered"] and not strict:

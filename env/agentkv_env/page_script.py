@@ -2,9 +2,10 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import CDPSession, Error, TimeoutError
@@ -93,6 +94,19 @@ class PageScript:
                 answer["x"] += x
                 answer["y"] += y
         return answer
+
+    def set_files(self, id: int, files: Sequence[Path]) -> None:
+        """Give `files` of this machine to the file field `id`.
+
+        Raises:
+            ActionFailed: the page has no element with this id.
+        """
+        frame = self._foreign_elements.get(id, (self._main_frame, 0.0, 0.0))[0]
+        handle = self.evaluate(f"agentkv.element({id})", self._worlds[frame], by_value=False)
+        if "objectId" not in handle:
+            raise ActionFailed(f"there is no element [{id}] on this page")
+        params = {"files": list(map(str, files)), "objectId": handle["objectId"]}
+        self._send("DOM.setFileInputFiles", params)
 
     def read(self) -> dict[str, Any]:
         """Walk the page; the nodes of a frame of another origin take the frame's place."""

@@ -1,7 +1,8 @@
 """A browser session of one agent: tabs, observations and actions, on the allowed hosts only."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from agentkv_env.sanitize import clean
 from agentkv_env.tab import Tab
 from agentkv_env.tabs import POPUP_BLOCKER, Tabs
 from agentkv_env.timing import Stopwatch, timed
+from agentkv_env.uploads import Uploads
 from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
@@ -47,6 +49,7 @@ class Session:
         timeout_s: float,
         watchdog: Watchdog,
         proxy: Proxy | None,
+        uploads: Uploads,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
@@ -58,6 +61,7 @@ class Session:
         self._proxy = proxy
         self._image_text = ImageTextReader(ocr) if ocr else None
         self._strict = strict
+        self._uploads = uploads
         self._timeout_s = timeout_s
         self._watchdog = watchdog
         self._stopwatch = stopwatch
@@ -83,6 +87,7 @@ class Session:
         ocr: Ocr | None = None,
         strict: bool = False,
         timeout_s: float = 5.0,
+        files: Iterable[str | Path] = (),
     ) -> Self:
         """Open a session on a page that the caller owns.
 
@@ -107,10 +112,11 @@ class Session:
 
         Args:
             page: a page of Playwright's synchronous API in Chromium.
-            hosts, addresses, ocr, strict, timeout_s: see `Browser.session`.
+            hosts, addresses, ocr, strict, timeout_s, files: see `Browser.session`.
 
         Raises:
             TypeError: `page` is no such page.
+            ValueError: a path of `files` does not exist.
             PageError: a ValueError; the page is closed, or shows a file, which no host serves.
         """
         require_chromium_page(page)
@@ -133,6 +139,7 @@ class Session:
             timeout_s=timeout_s,
             watchdog=Watchdog(None),
             proxy=None,
+            uploads=Uploads(files),
         )
 
     @property
@@ -334,9 +341,9 @@ class Session:
     def act(self, action: Action) -> None:
         """Execute `action` and wait for its effect; `stop` has no effect here.
 
-        Elements are pressed in the middle of their first visible rectangle. Unless the session is
-        strict, typing replaces the old text of a field, and actions without effect (on a covered
-        or disabled element, or with an unknown key) are refused.
+        Elements are pressed in the middle of their first visible rectangle, or at the action's
+        point. Unless the session is strict, typing replaces the old text of a field, and actions
+        without effect (on a covered or disabled element, or with an unknown key) are refused.
 
         Raises:
             ActionFailed: the action failed; the message is for the model.
@@ -387,7 +394,7 @@ class Session:
             case "stop":
                 pass
             case _:
-                executor.execute(tab, action, strict=self._strict)
+                executor.execute(tab, action, strict=self._strict, uploads=self._uploads)
 
     def _goto(self, url: str) -> None:
         real = self._addresses.to_real(url)

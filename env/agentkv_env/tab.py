@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import CDPSession, Error
+from playwright.sync_api import CDPSession, Error, FileChooser
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import BrowserGone, PageHung, StillLoading, TabClosed
@@ -17,6 +18,9 @@ from agentkv_env.sanitize import clean
 from agentkv_env.watchdog import Watchdog
 
 AFTER_FRAME_MS = 20  # after a frame, until the browser has reported what the page requested in it
+
+SETTLE_S = 5.0  # longest wait for a change of the page
+CHOOSER_S = 1.0  # longest wait for a file chooser after a press
 
 _POLICY_WORLD = "agentkv policy"
 
@@ -264,6 +268,34 @@ class Tab:
         except Error as error:
             self.raise_if_gone(error)
             self._loading.expect_navigation(asked_at)
+
+    def wait_settled(self) -> None:
+        """Wait until the page has changed and is quiet again, at most `SETTLE_S` seconds."""
+        try:
+            self.script.call("settled", 1000 * min(SETTLE_S, self._timeout_s))
+        except StillLoading:
+            pass
+        except Error as error:
+            self.raise_if_gone(error)  # else the page was left, which is a change
+
+    def answer_file_chooser(self, press: Callable[[], object], files: Sequence[Path]) -> bool:
+        """Give `files` to the file chooser that `press` opens; return whether it opens one."""
+        choosers: list[FileChooser] = []
+
+        def keep(chooser: FileChooser) -> None:
+            choosers.append(chooser)
+
+        self.page.on("filechooser", keep)
+        try:
+            press()
+            until = time.monotonic() + CHOOSER_S
+            while not choosers and time.monotonic() < until:
+                self.page.wait_for_timeout(POLL_MS)
+            if choosers:
+                choosers[0].set_files(list(files))
+        finally:
+            self.page.remove_listener("filechooser", keep)
+        return bool(choosers)
 
     @property
     def can_go_back(self) -> bool:

@@ -6,25 +6,35 @@ const find = (id) => {
 };
 
 // Returns the point to press for element `id`, in pixels of the viewport of this frame's page.
-function locate(id) {
+//
+// `at` (null: the middle of a visible rectangle) is a point from the element's corner: x and y, in
+// pixels, or hundredths of its size if `percent`. With `under`, other elements may cover the point.
+function locate(id, at, under) {
   const el = find(id);
   deadline = performance.now() + 1000;
   if (!el) return { error: "gone" };
   const target = hiddenBehindLabel(el)
     ? [...labelsOf(el)].find((label) => rectsOf(label).length) || el : el;
   const view = viewOf(documentOf(el)) || window;
-  const middles = () => rectsOf(target).map((r) => [r.x + r.width / 2, r.y + r.height / 2]);
+  const middles = () => rectsOf(target).map((r) =>
+    at ? placeIn(boxOf(target), at) : [r.x + r.width / 2, r.y + r.height / 2]);
   const inView = ([x, y]) => x >= 0 && y >= 0 && x < view.innerWidth && y < view.innerHeight;
   let points = middles();
   if (!points.length) return { error: "invisible" };
   // a transparent control may lie over the label that stands for it
-  const isReached = (point) => reaches(target, ...point) || (target !== el && reaches(el, ...point));
+  const isReached = (point) => under || reaches(target, ...point) ||
+    (target !== el && reaches(el, ...point));
   const isShown = (point) => inView(point) && !isScrolledAway(target, ...point);
   if (!points.some((point) => isShown(point) && isReached(point))) {
     scrollIntoView(target, { block: "center", inline: "nearest", behavior: "instant" });
     points = middles();
+    if (at && !inView(points[0])) { // the element is larger than the window
+      const [left, top] = [points[0][0] - view.innerWidth / 2, points[0][1] - view.innerHeight / 2];
+      scrollBy(scrollingElementOf(documentOf(el)) || target, { left, top, behavior: "instant" });
+      points = middles();
+    }
   }
-  const finer = rectsOf(target).flatMap((r) => [[0.25, 0.5], [0.75, 0.5], [0.5, 0.2], [0.5, 0.8]]
+  const finer = at ? [] : rectsOf(target).flatMap((r) => [[0.25, 0.5], [0.75, 0.5], [0.5, 0.2], [0.5, 0.8]]
     .map(([u, v]) => [r.x + u * r.width, r.y + v * r.height]));
   const point = [...points, ...finer].find((p) => inView(p) && isReached(p));
   const [px, py] = point || points[0];
@@ -40,18 +50,30 @@ function locate(id) {
   return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
     type: tagOf(el) === "input" ? el.type : "",
     disabled: matches(el, ":disabled"), readonly: el.readOnly === true,
+    several: el.multiple === true, editable: el.isContentEditable === true,
+    outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),
     covered: point ? "" : cover };
 }
+
+const placeIn = (box, at) => at.percent
+  ? [box.x + box.width * at.x / 100, box.y + box.height * at.y / 100] : [box.x + at.x, box.y + at.y];
+const isWithin = (box, x, y) => // the right and lower edges belong to the element in percent
+  x >= box.x && y >= box.y && x <= box.x + box.width && y <= box.y + box.height;
 
 // Focuses a field; with `all`, selects its text, so that typing replaces it.
 function focus(id, all) {
   const el = find(id);
   if (!el) return false;
-  if (!isInside(deepActive(el), el)) focusOn(el);
+  ensureFocus(el);
   if (!all) return true;
   if (!isForm(el) && typeof el.select === "function") el.select();
   else (viewOf(documentOf(el)) || window).getSelection().selectAllChildren(el);
   return true;
+}
+function ensureFocus(el) {
+  // the body of a frame is active in its document also while another document has the focus
+  if (!hasFocus(documentOf(el))) (viewOf(documentOf(el)) || window).focus();
+  if (!isInside(deepActive(el), el)) focusOn(el);
 }
 function deepActive(el) {
   let active = activeIn(documentOf(el));
@@ -64,20 +86,123 @@ function dispatchChange(el) {
   el.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
-// Selects an option by its label: exact, then ignoring case, then by prefix or part.
-function selectOption(id, label) {
-  const el = find(id), wanted = collapse(label), low = wanted.toLowerCase();
+// Finds an option by its label: exact, then ignoring case, then by prefix or part.
+function optionOf(el, label) {
+  const wanted = collapse(label), low = wanted.toLowerCase();
   const options = [...el.options].filter((option) => !option.disabled);
   const test = (way) => options.find((option) => way(collapse(option.label), option.value));
-  const option = test((text) => text === wanted) || test((text) => text.toLowerCase() === low) ||
-    test((_, value) => value === label) || test((text) => text.toLowerCase().startsWith(low)) ||
-    test((text) => text.toLowerCase().includes(low));
-  if (!option || !wanted) return { error: options.map((o) => collapse(o.label)) };
+  return wanted && (test((text) => text === wanted) || test((text) => text.toLowerCase() === low) ||
+    test((_, value) => value === label) || test((text) => plainBrackets(text) === plainBrackets(wanted)) ||
+    test((text) => text.toLowerCase().startsWith(low)) ||
+    test((text) => text.toLowerCase().includes(low)));
+}
+const OPENING = "[(\u27e6", CLOSING = "])\u27e7"; // brackets that a reader may see for each other
+const plainBrackets = (text) => [...text].map((c) =>
+  OPENING.includes(c) ? "(" : CLOSING.includes(c) ? ")" : c === "`" ? "'" : c).join("");
+
+// Selects the options with these labels and no others. A list of one option has one label.
+function selectOptions(id, labels) {
+  const el = find(id), chosen = labels.map((label) => optionOf(el, label));
+  const missing = chosen.findIndex((option) => !option);
+  if (missing >= 0) {
+    const known = [...el.options].filter((option) => !option.disabled);
+    return { missing: labels[missing], known: known.map((option) => collapse(option.label)) };
+  }
   el.focus();
-  if (el.multiple) for (const other of el.options) other.selected = other === option;
-  else option.selected = true;
+  if (el.multiple) for (const option of el.options) option.selected = chosen.includes(option);
+  else chosen[0].selected = true;
   dispatchChange(el);
-  return { chosen: collapse(option.label) };
+  return {};
+}
+
+const isField = (el) => tagOf(el) === "textarea" || tagOf(el) === "input";
+
+// Returns the text of an editable or other element as [text, parts]; a part is a text node and
+// where it begins in the text. Blocks and line breaks begin a new line.
+function partsOf(el) {
+  let text = "";
+  const parts = [];
+  const visit = (node, depth) => {
+    if (nodeTypeOf(node) === 3) { parts.push([node, text.length]); text += node.data; return; }
+    if (nodeTypeOf(node) !== 1 || depth > MAX_NESTING) return;
+    if (SKIPPED.has(tagOf(node)) || isField(node)) return;
+    const style = styleOf(node);
+    if (style.display === "none") return;
+    const inline = /^(inline|contents)/.test(style.display) && tagOf(node) !== "br";
+    if (!inline) text += "\n";
+    for (const child of childNodesOf(node)) visit(child, depth + 1);
+    if (!inline) text += "\n";
+  };
+  for (const child of childNodesOf(el)) visit(child, 0);
+  return [text, parts];
+}
+
+// Returns the place of words in a text, as [start, end], or null. White space and brackets of a
+// reader may be others than the text's.
+function findWords(text, words, from = 0) {
+  const pattern = plainBrackets(collapse(words)).split(" ").map((word) =>
+    word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("\\s+");
+  if (!pattern) return null;
+  const search = (flags) => {
+    const searched = new RegExp(pattern, flags);
+    searched.lastIndex = from;
+    return searched.exec(plainBrackets(text));
+  };
+  const match = search("g") || search("gi");
+  return match && [match.index, match.index + match[0].length];
+}
+
+function selectInField(el, start, end) {
+  try { el.setSelectionRange(start, end); return true; } catch { return false; } // not of this type
+}
+const placeAt = ([, parts], index) => {
+  const [node, start] = parts.findLast(([, start]) => start <= index) || parts[0];
+  return [node, Math.min(index - start, node.data.length)];
+};
+const selectionOf = (el) => (viewOf(documentOf(el)) || window).getSelection();
+
+// Puts the cursor at the end of a field, or with `words` before them.
+function placeCursor(id, words) {
+  const el = find(id);
+  if (!el) return { error: "gone" };
+  ensureFocus(el);
+  if (isField(el)) {
+    const place = words ? findWords(el.value, words) : [el.value.length];
+    if (!place) return { error: "unfound" };
+    return selectInField(el, place[0], place[0]) ? {} : { error: words ? "unplaced" : "end" };
+  }
+  const selection = selectionOf(el);
+  if (!words) {
+    selection.selectAllChildren(el);
+    selection.collapseToEnd();
+    return {};
+  }
+  const all = partsOf(el), place = findWords(all[0], words);
+  if (!place) return { error: "unfound" };
+  selection.collapse(...placeAt(all, place[0]));
+  return {};
+}
+
+// Selects text: all of an element, or what begins with `first` and ends with `last` (empty: with
+// `first`). Without an `id`, the text may stand anywhere on the page.
+function selectText(id, first, last) {
+  const el = id === null ? bodyOf(document) : find(id);
+  if (!el) return { error: "gone" };
+  if (id !== null) scrollIntoView(el, { block: "nearest", behavior: "instant" });
+  const all = isField(el) ? [el.value, null] : partsOf(el);
+  const start = first ? findWords(all[0], first) : [0, all[0].length];
+  if (!start) return { missing: first };
+  const end = last ? findWords(all[0], last, start[1]) : start;
+  if (!end) return { missing: last };
+  if (isField(el)) {
+    focusOn(el);
+    return selectInField(el, start[0], end[1]) ? {} : { error: "unplaced" };
+  }
+  if (!all[1].length) return { error: "empty" };
+  if (el.isContentEditable) ensureFocus(el);
+  selectionOf(el).setBaseAndExtent(...placeAt(all, start[0]), ...placeAt(all, end[1] - 1).map(
+    (each, index) => index ? each + 1 : each));
+  return {};
 }
 
 // Sets the value of date, time, color and range inputs; key presses would depend on the locale.
@@ -90,15 +215,68 @@ function setValue(id, value) {
   return true;
 }
 
-function scroll(sign) {
+// Scrolls the page by a window; x and y are -1, 0 or 1.
+function scroll(x, y) {
   deadline = performance.now() + 1000;
   const moving = findScroller();
   if (!moving) return false;
-  const before = scrollTopOf(moving);
-  const height = moving === scrollingElementOf(document) ? innerHeight : clientHeightOf(moving);
-  scrollBy(moving, { top: sign * height, behavior: "instant" });
-  return scrollTopOf(moving) !== before;
+  const before = [scrollLeftOf(moving), scrollTopOf(moving)];
+  const isRoot = moving === scrollingElementOf(document);
+  const height = isRoot ? innerHeight : clientHeightOf(moving);
+  const width = isRoot ? innerWidth : clientWidthOf(moving);
+  scrollBy(moving, { left: x * width, top: y * height, behavior: "instant" });
+  return scrollLeftOf(moving) !== before[0] || scrollTopOf(moving) !== before[1];
 }
+
+// Returns the nearest area around an element, itself included, that scrolls along an axis.
+function areaOf(el, isVertical) {
+  for (let node = el; node;) {
+    const doc = isDocument(node) ? node : documentOf(node);
+    if (nodeTypeOf(node) === 1) {
+      const size = isVertical ? clientHeightOf(node) : clientWidthOf(node);
+      const whole = isVertical ? scrollHeightOf(node) : scrollWidthOf(node);
+      const style = styleOf(node), way = isVertical ? style.overflowY : style.overflowX;
+      const scrolls = node === scrollingElementOf(doc) ? way !== "hidden" && way !== "clip"
+        : /auto|scroll|overlay/.test(way);
+      if (whole > size + 1 && scrolls) return node;
+    }
+    node = parentOf(node) || (isDocument(node) ? viewOf(node)?.frameElement : null);
+  }
+  return null;
+}
+
+// Scrolls the nearest area around element `id` by its own size; x and y are -1, 0 or 1.
+function scrollArea(id, x, y) {
+  const el = find(id);
+  if (!el) return { error: "gone" };
+  const area = areaOf(el, y !== 0);
+  if (!area) return { error: "fixed" };
+  const before = [scrollLeftOf(area), scrollTopOf(area)];
+  scrollBy(area, { left: x * clientWidthOf(area), top: y * clientHeightOf(area), behavior: "instant" });
+  return { moved: before[0] !== scrollLeftOf(area) || before[1] !== scrollTopOf(area) };
+}
+
+const QUIET_MS = 500; // without a change, a page is quiet
+
+// Resolves when the page has changed and is quiet again, or after `mostMs` milliseconds.
+const settled = (mostMs) => new Promise((done) => {
+  let timer = 0;
+  const finish = () => { observer.disconnect(); done(true); };
+  const observer = new MutationObserver(() => {
+    clearTimeout(timer);
+    timer = setTimeout(finish, QUIET_MS);
+  });
+  const observed = (doc) => {
+    observer.observe(doc, { subtree: true, childList: true, characterData: true, attributes: true });
+    for (const frame of rootElementOf(doc) ? queryAllIn(rootElementOf(doc), "iframe,frame") : []) {
+      let inner = null;
+      try { inner = frame.contentDocument; } catch { inner = null; } // of another origin
+      if (inner) observed(inner);
+    }
+  };
+  observed(document);
+  setTimeout(finish, mostMs);
+});
 
 // Resolves after one animation frame and one task, in which the page can react.
 const nextFrame = () => Promise.race([
@@ -106,5 +284,6 @@ const nextFrame = () => Promise.race([
   new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
 ]);
 
-globalThis.agentkv = { walk, nextFrame, locate, focus, selectOption, setValue, scroll, pixels,
+globalThis.agentkv = { walk, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
+  placeCursor, selectText, scrollArea, settled, element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

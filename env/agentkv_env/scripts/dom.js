@@ -23,12 +23,13 @@ const boxOf = method(Element, "getBoundingClientRect");
 const clientHeightOf = getter(Element, "clientHeight");
 const clientWidthOf = getter(Element, "clientWidth");
 const scrollHeightOf = getter(Element, "scrollHeight"), scrollTopOf = getter(Element, "scrollTop");
+const scrollWidthOf = getter(Element, "scrollWidth"), scrollLeftOf = getter(Element, "scrollLeft");
 const scrollIntoView = method(Element, "scrollIntoView"), scrollBy = method(Element, "scrollBy");
 
 const rootElementOf = getter(Document, "documentElement"), bodyOf = getter(Document, "body");
 const scrollingElementOf = getter(Document, "scrollingElement");
 const viewOf = getter(Document, "defaultView"), titleOf = getter(Document, "title");
-const readyStateOf = getter(Document, "readyState");
+const readyStateOf = getter(Document, "readyState"), hasFocus = method(Document, "hasFocus");
 const newRange = method(Document, "createRange"), newElement = method(Document, "createElement");
 
 // Several classes define these properties; only a form's can be hidden. A `<form>` in SVG is none.
