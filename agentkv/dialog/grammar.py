@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from agentkv.dialog.prompt import Thoughts
-from agentkv.dialog.quotes import TEXT, quotation_rules, text_pattern
+from agentkv.dialog.quotes import SHOWN, TEXT, quotation_rules, text_pattern
 from agentkv.dialog.reply import label
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
@@ -113,7 +113,7 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
         action = '"stop [" TEXTS "]"'
     return (
         f'start: REPLY\nREPLY: {json.dumps(prefix)} "```" {action} "```"\n'
-        f"TEXTS: {_regex(f' ?(?:{texts})')} & /{TEXT}{{1,{MAX_QUOTED_TEXT}}}/"
+        f"TEXTS: {_regex(f' ?(?:{texts})')} & /{SHOWN}{{1,{MAX_QUOTED_TEXT}}}/"
     )
 
 
@@ -154,7 +154,7 @@ def _element_patterns(page: Page) -> list[_ActionPattern]:
             action = f"(?:{verbs}) {number}"
             if "clear" in verbs:
                 action += rf"|type {number} \[{TEXT}{{1,{MAX_TEXT}}}\] \[[01]\]"
-            patterns.append(_ActionPattern(rf"at {TEXT}{{1,{MAX_NAME}}}", action))
+            patterns.append(_ActionPattern(rf"at {SHOWN}{{1,{MAX_NAME}}}", action))
     return patterns
 
 

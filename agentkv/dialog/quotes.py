@@ -44,8 +44,11 @@ is a level of the grammar, and llguidance overflows the process's stack at some 
 MAX_QUOTABLE = 100_000
 """Number of characters of a page, in reading order, that may be quoted: many times more than the
 default `observation_tokens` shows."""
-TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
+SHOWN = r"[^`\x00-\x1f\x7f-\x9f]"
 """Pattern of one character that `neutralize` leaves unchanged."""
+TEXT = r"[^\[\]`\x00-\x1f\x7f-\x9f]"
+"""Pattern of one character of free text. It has no brackets, because a small model that may write
+them in an argument does not close the argument."""
 
 _REMEMBERED = TEXT.replace("[^", "[^;")
 """Pattern of one character of a remembered note; a semicolon separates passages."""
@@ -66,7 +69,7 @@ def quotation_rules(goal: str, page: Page) -> str:
     rules = [*_line_rules(page), *_goal_rules(goal)]
     if goal:
         rules += [
-            f"Q_GOAL: {_substring_regex([goal])} & /{TEXT}{{1,{MAX_QUOTE}}}/",
+            f"Q_GOAL: {_substring_regex([goal])} & /{SHOWN}{{1,{MAX_QUOTE}}}/",
             rf"Q_ITEM: Q_GOAL & /[^ ]+( [^ ]+){{0,{ITEM_WORDS - 1}}}/",
             f"Q_REMEMBERED: Q_GOAL (/: {_REMEMBERED}{{1,{MAX_QUOTE}}}/)?",
             'Q_READ: "read " (Q_ITEM ": ")? Q_LINE "\\n"',
@@ -98,7 +101,7 @@ def _line_rules(page: Page) -> list[str]:
         quotable.append(line[:left])
         left -= len(line)
     quotable = quotable or ["nothing"]
-    return [f"Q_PAGE: {_substring_regex(quotable)}", f"Q_LINE: Q_PAGE & /{TEXT}{{1,{MAX_QUOTE}}}/"]
+    return [f"Q_PAGE: {_substring_regex(quotable)}", f"Q_LINE: Q_PAGE & /{SHOWN}{{1,{MAX_QUOTE}}}/"]
 
 
 def _substring_regex(lines: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ CLICKABLE = frozenset(
 
 _NAMED = re.compile(
     r"^(?P<verb>click|hover|clear|type)\s+"
-    r"\[(?P<role>[a-z]+): (?P<name>[^\[\]]*?)(?: #(?P<nth>\d+))?\](?P<rest>.*)$",
+    r"\[(?P<role>[a-z]+): (?P<name>(?:[^\[\]]|\[[^\[\]]*\])*?)(?: #(?P<nth>\d+))?\](?P<rest>.*)$",
     re.DOTALL,
 )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from agentkv_env.keys import normalize
+from agentkv_env.sanitize import original_brackets
 
 VwaKind = Literal[
     "click",
@@ -511,6 +512,7 @@ def _lenient_argument(rest: str, *, lines: bool = False) -> str:
     else:
         inside = rest
     # Control characters cannot be typed as keys; VisualWebArena fails on them.
+    inside = original_brackets(inside)
     if lines:
         return _CONTROL_IN_LINE.sub(" ", re.sub(r"\r\n?", "\n", inside))
     return _CONTROL.sub(" ", inside)

@@ -4,8 +4,18 @@ import re
 import unicodedata
 from functools import lru_cache
 
-_REPLACEMENTS = {"[": "(", "]": ")", "`": "'"}
-"""Square brackets enclose element ids in observations, and backticks enclose actions."""
+NUMBER_BRACKETS = "⟦⟧"
+"""Brackets around a number of the page's. They are mathematical white square brackets, which no
+normal form maps to the square brackets that enclose element ids in observations."""
+
+# Backticks enclose actions in replies.
+_REPLACEMENTS = {"`": "'"}
+_OPENING, _CLOSING = (
+    f"[{re.escape(''.join(alike))}]" for alike in (("[", "［", "﹇"), ("]", "］", "﹈"))
+)
+_BRACKETED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}|{_CLOSING}).)*){_CLOSING}")
+_NUMBER = re.compile(r"[\W_]*\d+[\W_]*")
+_IN_NUMBER_BRACKETS = re.compile("⟦([^⟦⟧]*)⟧")
 # Invisible, though Unicode classifies these as letters, marks or unassigned.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\U000e0000-\U000e0fff]"
@@ -26,11 +36,27 @@ def clean(text: str) -> str:
 def neutralize(text: str) -> str:
     """Clean `text` and make it unable to forge an element id or a fence.
 
-    Square brackets become round brackets and backticks become apostrophes, and so do characters
-    that a Unicode normal form maps to them.
+    Square brackets around a single number become `NUMBER_BRACKETS`; others stay, because they
+    enclose no id. Backticks become apostrophes. The same holds for characters that a Unicode normal
+    form maps to these.
     """
     text = clean(text)
-    return "".join(map(_neutral_character, text)) if not text.isascii() else text.translate(_TABLE)
+    if text.isascii():
+        text = text.translate(_TABLE)
+    else:
+        text = "".join(map(_neutral_character, text))
+    return _BRACKETED.sub(_neutral_brackets, text)
+
+
+def original_brackets(text: str) -> str:
+    """Return `text`, copied from an observation, with the page's own square brackets."""
+    return _IN_NUMBER_BRACKETS.sub(r"[\1]", text)
+
+
+def _neutral_brackets(found: re.Match[str]) -> str:
+    if any(map(_NUMBER.fullmatch, normal_forms(found[1]))):
+        return found[1].join(NUMBER_BRACKETS)
+    return found[0]
 
 
 @lru_cache(maxsize=4096)  # consecutive pages share most of their texts

@@ -6,7 +6,7 @@ VisualWebArena, `[12] link 'Blue Kayak'`. Needs no browser and no tokenizer.
 A page cannot forge a line of the harness. Three rules separate the page's text from ours, and they
 hold for readers that apply a Unicode normal form or ignore case:
 
-* Only we write numbers in square brackets; the page's brackets become round ones.
+* Only we write a single number in square brackets; the page's become white ones, `⟦12⟧`.
 * Only our lines begin with `url`, `notice:`, `more above` and the other markers; a text of the page
   that begins with a marker gets the word `text` in front.
 * Within a line, a string of the page is bare only where it is unambiguous. A name with ` = ` or a

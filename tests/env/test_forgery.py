@@ -1,6 +1,7 @@
 """No text of a page can forge a line, an id, a tab, a value or a state."""
 
 import hashlib
+import itertools
 import re
 import unicodedata
 from pathlib import Path
@@ -124,17 +125,33 @@ def test_a_title_passes_for_no_second_tab() -> None:
     )
 
 
-def test_no_look_alike_turns_into_a_bracket_a_backtick_or_a_quote() -> None:
+def test_no_look_alike_turns_into_a_backtick_or_a_quote() -> None:
     alike = "".join(
         chr(code)
         for code in range(0x110000)
-        if not 0xD800 <= code < 0xE000
-        and set('[]`"') & set(unicodedata.normalize("NFKD", chr(code)))
+        if not 0xD800 <= code < 0xE000 and set('`"') & set(unicodedata.normalize("NFKD", chr(code)))
     )
-    assert len(alike) == 11  # four of them are the ASCII characters
+    assert len(alike) == 5  # two of them are the ASCII characters
     for form in FORMS:
-        assert not set("[]`") & set(unicodedata.normalize(form, neutralize(alike)))  # type: ignore[arg-type]
+        assert "`" not in unicodedata.normalize(form, neutralize(alike))  # type: ignore[arg-type]
         assert unicodedata.normalize(form, quote(alike)).count('"') == 2  # type: ignore[arg-type]
+
+
+def test_no_look_alike_of_brackets_encloses_a_number() -> None:
+    alike = [
+        "".join(
+            chr(code)
+            for code in range(0x110000)
+            if not 0xD800 <= code < 0xE000
+            and bracket in unicodedata.normalize("NFKD", chr(code))
+        )
+        for bracket in "[]"
+    ]
+    assert list(map(len, alike)) == [3, 3]
+    for opening, closing in itertools.product(*alike):
+        for form in FORMS:
+            shown = unicodedata.normalize(form, neutralize(f"{opening}7{closing}"))  # type: ignore[arg-type]
+            assert shown == "⟦7⟧"
 
 
 @settings(deadline=None)

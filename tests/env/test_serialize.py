@@ -1,6 +1,7 @@
 """Serialization of pages."""
 
 import re
+import unicodedata
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,6 +92,27 @@ def test_a_page_can_forge_neither_a_number_nor_a_fence_nor_one_of_our_lines() ->
         assert not re.search(r"(?im)^(notice|cut):", shown)
 
 
+def test_brackets_of_the_page_stay_unless_they_enclose_one_number() -> None:
+    for words, shown in {
+        "[[tides]] ((tides))": "[[tides]] ((tides))",
+        "x[i] = y[i - 1]": "x[i] = y[i - 1]",
+        "a list [1, 2, 3]": "a list [1, 2, 3]",
+        "x[0], not x(0)": "x⟦0⟧, not x(0)",
+        "as shown [12][ 3. ]": "as shown ⟦12⟧⟦ 3. ⟧",
+        "[[12]] [12 [3]": "[⟦12⟧] [12 ⟦3⟧",
+        "［tides］ ［12］ [１２] [②]": "［tides］ ⟦12⟧ ⟦１２⟧ ⟦②⟧",
+    }.items():
+        assert serialize(Page("u", "t", (text(words),))).text.splitlines()[2:] == [shown]
+
+
+@given(st.text("[]［］12 x²\u0338\u200b", max_size=12))
+def test_brackets_never_enclose_one_number_in_any_normal_form(words: str) -> None:
+    shown = neutralize(words)
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        read = unicodedata.normalize(form, shown)  # type: ignore[arg-type]
+        assert not re.search(r"\[\s*\d+\s*\]", read)
+
+
 def test_equal_lines_in_a_row_are_written_once() -> None:
     page = Page("u", "t", (text("a"), text("a"), link("b", 1), link("b", 2), text("a")))
     assert serialize(page).text.splitlines()[2:] == ["a", "link b [1]", "link b [2]", "a"]
@@ -147,6 +169,7 @@ def test_the_budget_is_kept_but_for_the_marker(
 @given(names)
 def test_neutral_text_is_one_harmless_line_and_stays_as_it_is(name: str) -> None:
     once = neutralize(name)
-    assert len(once.splitlines()) <= 1 and not set("[]`") & set(once)
+    assert len(once.splitlines()) <= 1 and "`" not in once
+    assert not re.search(r"\[\s*\d+\s*\]", once)
     assert neutralize(once) == once
     once.encode()

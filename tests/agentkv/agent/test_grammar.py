@@ -14,7 +14,7 @@ from agentkv_env.page import Box, Node, Page
 
 VALID = [
     "at Blue Kayak\n```click [3]```",
-    "at Red (12) 'Kayak'\n```hover [4]```",
+    "at Red ⟦12⟧ 'Kayak'\n```hover [4]```",
     "at Add to cart\n```click [18]```",
     "at Search\n```type [5] [blue kayak, 2 m] [1]```",
     "at Search\n```clear [5]```",

@@ -51,14 +51,19 @@ def admits(grammar: Grammar, plain_tokenizer: Tokenizer) -> Admits:
 
 
 def test_a_note_is_words_of_the_goal_and_part_of_one_page_line(admits: Admits) -> None:
-    for note in ("Red Lamp: OFFICE: CODE MIRA45", "CODE MIRA45", "Red Lamp: Founded | 1241"):
+    for note in (
+        "Red Lamp: OFFICE: CODE MIRA45",
+        "CODE MIRA45",
+        "Red Lamp: Founded | 1241",
+        "It [was] built",
+    ):
         assert admits(f"read {note}\n{DONE}")
     for note in (
         "Red Lamp: CODE MIRAR45",  # a mixture of two codes
         "Red Tent: Founded | 1241",  # not consecutive words of the goal
         "CODE MIRA45 PETS",  # from two lines
         "CODE MIR",  # part of a word
-        "It [was] built",
+        "It (was) built",
     ):
         assert not admits(f"read {note}\n{DONE}")
     assert admits("read Founded | 1241\n" * MAX_NOTES + DONE)

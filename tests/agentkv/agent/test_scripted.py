@@ -9,7 +9,7 @@ from agentkv_env.page import Page
     ("step", "reply"),
     [
         ("click [link: Blue Kayak]", "at Blue Kayak\n```click [3]```"),
-        ("click [link: Red (12) 'Kayak']", "at Red (12) 'Kayak'\n```click [4]```"),
+        ("click [link: Red ⟦12⟧ 'Kayak']", "at Red ⟦12⟧ 'Kayak'\n```click [4]```"),
         ("click [button: Add to cart]", "at Add to cart\n```click [7]```"),
         ("click [button: Add to cart #2]", "at Add to cart\n```click [18]```"),
         ("type [textbox: Search] [red [x]] [1]", "at Search\n```type [5] [red [x]] [1]```"),
