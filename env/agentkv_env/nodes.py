@@ -127,7 +127,7 @@ def build_nodes(
             yield Node(
                 kind=node["k"],
                 role=node["r"],
-                name=clean(node["n"]),
+                name=clean(node["n"], is_code=node["r"] == "code"),
                 box=Box(*node["b"]),
                 id=node.get("i"),
                 value=clean(node.get("v", "")),

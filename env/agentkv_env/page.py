@@ -34,9 +34,11 @@ class Node:
 
     kind: Kind
     role: str
-    """link, button, textbox, checkbox, radio, combobox, heading, image, cell, text ..."""
+    """link, button, textbox, checkbox, radio, combobox, heading, image, text, code ...
+
+    `code` is a line of preformatted text."""
     name: str
-    """Accessible name, or the text itself; one line with collapsed white space."""
+    """Accessible name, or the text itself; one line with collapsed white space, except in code."""
     box: Box
     id: int | None = None
     value: str = ""

@@ -8,6 +8,8 @@ NUMBER_BRACKETS = "⟦⟧"
 """Brackets around a number of the page's. They are mathematical white square brackets, which no
 normal form maps to the square brackets that enclose element ids in observations."""
 
+TAB_WIDTH = 4  # columns of a tab in a line of preformatted text; browsers show 8
+
 # Backticks enclose actions in replies.
 _REPLACEMENTS = {"`": "'"}
 _OPENING, _CLOSING = (
@@ -22,25 +24,28 @@ _INVISIBLE = re.compile(
 )
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, is_code: bool = False) -> str:
     """Return `text` on one line, with collapsed white space and no invisible characters.
 
     Control characters become spaces. Format characters (bidirectional controls, zero-width
-    joiners), unpaired surrogates and other invisible characters are removed.
+    joiners), unpaired surrogates and other invisible characters are removed. With `is_code`, a line
+    of preformatted text, only the white space at the end is removed.
     """
+    if is_code:
+        text = text.expandtabs(TAB_WIDTH)
     if not text.isascii() or not text.isprintable():
         text = "".join(map(_visible_character, text))
-    return " ".join(text.split())
+    return text.rstrip() if is_code else " ".join(text.split())
 
 
-def neutralize(text: str) -> str:
+def neutralize(text: str, *, is_code: bool = False) -> str:
     """Clean `text` and make it unable to forge an element id or a fence.
 
     Square brackets around a single number become `NUMBER_BRACKETS`; others stay, because they
     enclose no id. Backticks become apostrophes. The same holds for characters that a Unicode normal
-    form maps to these.
+    form maps to these. `is_code`: see `clean`.
     """
-    text = clean(text)
+    text = clean(text, is_code=is_code)
     if text.isascii():
         text = text.translate(_TABLE)
     else:
@@ -72,9 +77,12 @@ def normal_forms(text: str) -> tuple[str, ...]:
     return _normal_form(text, ""), _normal_form(text, " "), " ".join(text.casefold().split())
 
 
-def quote(text: str) -> str:
-    """Return `text` in double quotes; double quotes inside become apostrophes."""
-    text = neutralize(text)
+def quote(text: str, *, is_code: bool = False) -> str:
+    """Return `text` in double quotes; double quotes inside become apostrophes.
+
+    `is_code`: see `clean`.
+    """
+    text = neutralize(text, is_code=is_code)
     if not text.isascii():
         text = "".join("'" if '"' in unicodedata.normalize("NFKD", c) else c for c in text)
     return '"' + text.replace('"', "'") + '"'

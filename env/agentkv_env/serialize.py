@@ -172,7 +172,10 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
             if follower is None or follower.kind != "ocr":
                 continue
         line = _render_after(node) if layout == "after" else _render_before(node)
-        if not line or (line == previous and before is not None and _overlap(before, node.box)):
+        is_code = node.role == "code"  # where blank and equal lines count
+        if not line and not is_code:
+            continue
+        if line == previous and not is_code and before is not None and _overlap(before, node.box):
             continue
         previous, before = line, node.box
         if boxes:
@@ -193,8 +196,8 @@ def _overlap(one: Box, other: Box) -> bool:
 def _render_after(node: Node) -> str:
     if node.kind == "ocr":
         words = ["ocr:", _quote_if_ambiguous(node.name, _IN_VALUE, limit=None)]
-    elif node.role == "text":
-        name = neutralize(node.name)
+    elif node.role in ("text", "code"):
+        name = sanitize.neutralize(node.name, is_code=node.role == "code")
         words = ["text", name] if any(map(_OUR_LINE.match, sanitize.normal_forms(name))) else [name]
     else:
         has_details = node.id is not None or node.value or node.options or node.states
@@ -216,10 +219,15 @@ def _render_after(node: Node) -> str:
 def _render_before(node: Node) -> str:
     if node.role == "text" and not node.name.strip():
         return ""
-    is_text = node.role == "text" or node.kind == "ocr"
-    name = _quote_if_ambiguous(
-        node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'"
-    )
+    if node.role == "code":
+        name = f"'{sanitize.neutralize(node.name, is_code=True)}'"
+        if any(map(_IN_NAME_BEFORE.search, sanitize.normal_forms(name))):
+            name = sanitize.quote(node.name, is_code=True)
+    else:
+        is_text = node.role == "text" or node.kind == "ocr"
+        name = _quote_if_ambiguous(
+            node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'"
+        )
     words = [] if node.id is None else [f"[{node.id}]"]
     words += ["ocr" if node.kind == "ocr" else neutralize(node.role), name]
     if value := _quote_if_ambiguous(node.value, _IN_VALUE_BEFORE):

@@ -231,7 +231,7 @@ def test_strict_refuses_what_visualwebarena_refuses(text: str) -> None:
         ("stop words", Action("stop", answer="words")),
         ("stop [two\nlines]", Action("stop", answer="two lines")),
         ("Action: stop [42]", Action("stop", answer="42")),
-        ("type [5] [x⟦0⟧ = y[i]] [0]", Action("type", element_id=5, text="x[0] = y[i]", enter=False)),
+        ("type [5] [x⟦0⟧ = y[i]]", Action("type", element_id=5, text="x[0] = y[i]")),
         ("stop [see ⟦12⟧]", Action("stop", answer="see [12]")),
     ],
 )

@@ -142,8 +142,7 @@ def test_no_look_alike_of_brackets_encloses_a_number() -> None:
         "".join(
             chr(code)
             for code in range(0x110000)
-            if not 0xD800 <= code < 0xE000
-            and bracket in unicodedata.normalize("NFKD", chr(code))
+            if not 0xD800 <= code < 0xE000 and bracket in unicodedata.normalize("NFKD", chr(code))
         )
         for bracket in "[]"
     ]

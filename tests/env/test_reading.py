@@ -217,7 +217,41 @@ def test_lines_of_highlighted_code_stay_apart(visit: "Visit") -> None:
         "<pre><b>def</b> f(x):\n    <b>return</b> <i>x</i>\n<b>print</b>(<i>1</i>)\n\n"
         "<i>a</i> = 2</pre>"
     )
-    assert lines(page) == ["def f(x):", "return x", "print(1)", "a = 2"]
+    assert lines(page) == ["def f(x):", "    return x", "print(1)", "", "a = 2"]
+
+
+def test_code_keeps_its_indentation_its_blank_lines_and_its_equal_lines(visit: "Visit") -> None:
+    page = visit.show("""<p>See  this:</p><pre>
+
+if x[0]:
+\tx += 1
+\tx += 1
+
+
+\ty  =  <a href=/y>f</a>  (x)
+</pre><p>and <code style="white-space:pre">a  b</code>  too</p>
+        <div style="white-space:pre-line">one   two
+        three</div>""")
+    assert lines(page) == [
+        *("See this:", "if x⟦0⟧:", "    x += 1", "    x += 1", "", "    y  ="),
+        *("link f [1]", "(x)", "and a b too", "one two", "three"),
+    ]
+    assert page.nodes[2].box.y < page.nodes[3].box.y
+
+
+def test_only_the_lines_of_code_in_view_are_read(visit: "Visit") -> None:
+    code = "\n".join(f"line {number}" for number in range(200))
+    first = lines(visit.show(f"<pre>{code}</pre>"))
+    assert first[0] == "line 0" and first[-1] == "more below" and len(first) < 60
+    assert "line 0" not in lines(visit.act("scroll [down]"))
+
+
+def test_rows_of_numbered_code_keep_its_indentation(visit: "Visit") -> None:
+    page = visit.show("""<table><tr><td>1<td style="white-space:pre">if a:<tr><td>2<td
+        style="white-space:pre">    b()</table><table><tr><td><pre>1
+2</pre><td><pre>if c:
+    d()</pre></table>""")
+    assert lines(page) == ["1 | if a:", "2 |     b()", "1", "2", "if c:", "    d()"]
 
 
 def test_text_that_the_page_strikes_through_is_marked(visit: "Visit") -> None:

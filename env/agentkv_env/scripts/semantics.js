@@ -79,6 +79,19 @@ function rowOf(row) {
   return cells.join(" | ");
 }
 
+// Values of `white-space` with which spaces count.
+const SPACES = new Set(["pre", "pre-wrap", "break-spaces"]);
+
+// Returns a row whose last cell is a line of code, "lines" if it is several, or "" if it is none.
+function codeRowOf(row) {
+  const last = row.cells[row.cells.length - 1];
+  if (!last || !SPACES.has(styleOf(queryIn(last, "pre") || last).whiteSpace)) return "";
+  const code = textContentOf(last);
+  if (/\S\s*\n\s*\S/.test(code)) return "lines";
+  const others = [...row.cells].slice(0, -1).map((cell) => textOf(cell));
+  return [...others, code.slice(0, MAX_TEXT).replace(/^\s*\n|\s+$/g, "")].join(" | ");
+}
+
 const svgName = (svg) => collapse(
   attributeOf(svg, "aria-label") || queryIn(svg, ":scope > title")?.textContent || "");
 

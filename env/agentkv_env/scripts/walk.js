@@ -6,6 +6,7 @@ const token = Math.random().toString(36).slice(2); // identifies this document
 let frames = []; // cross-origin frames found by the last walk
 
 const MAX_NODES = 5000; // in one viewport
+const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
 // width, height), i id, v value, o options, s states, p and h number and hash of a picture, q 1 for
@@ -23,21 +24,30 @@ function walk(firstId, expected, at, view, mostMs) {
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
   let pending = "", pendingBox = null; // text of the current line
+  let isCode = false; // whether that text is preformatted, so that its spaces count
+  let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
-  // invisible; pre: line breaks count; struck: the text is deleted.
+  // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted.
   const state = (at, clip) =>
-    ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, pre: false, struck: false,
-      depth: 0 });
+    ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, breaks: false,
+      spaces: false, struck: false, depth: 0 });
 
   const flush = () => {
-    const text = collapse(pending);
-    if (text && pendingBox) out.push({ k: "text", r: "text", n: text, b: rounded(pendingBox) });
+    const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
+    if (text && pendingBox) {
+      const r = isCode ? "code" : "text", b = rounded(pendingBox);
+      if (isAfterBlank && isCode && out.at(-1)?.r === "code") out.push({ k: "text", r, n: "", b });
+      out.push({ k: "text", r, n: text, b });
+      isAfterBlank = false;
+    }
     pending = "";
     pendingBox = null;
+    isCode = false;
   };
+  const endLine = () => { flush(); isMidLine = false; };
   const idOf = (el) => {
     if (!ids.has(el)) {
       elements.set(nextId, new WeakRef(el));
@@ -48,6 +58,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function emit(el, role, rect, at) {
     flush();
+    isMidLine = true;
     const node = { k: "element", r: role, n: nameOf(el, role), b: rounded(rect), i: idOf(el) };
     const value = valueOf(el, role), options = optionsOf(el), states = statesOf(el);
     const part = intersect(rect, view);
@@ -61,24 +72,41 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function text(node, s) {
     if (s.inside || s.hidden) return;
-    const data = node.data.slice(0, MAX_TEXT), lines = s.pre ? data.split("\n") : [data];
-    if (!/\S/.test(node.data)) {
+    const data = node.data.slice(0, MAX_TEXT), lines = s.breaks ? data.split("\n") : [data];
+    if (!s.spaces && !/\S/.test(node.data)) {
       pending += " ";
-      if (lines.length > 1) flush(); // in highlighted code, line breaks stand between elements
+      if (lines.length > 1) endLine();
       return;
     }
     const range = newRange(documentOf(node));
     range.selectNodeContents(node);
-    const rect = shift(range.getBoundingClientRect(), s.at);
-    if (!isSeen(rect, s.clip)) return;
+    const rectOf = () => shift(range.getBoundingClientRect(), s.at);
+    let rect = rectOf();
+    if (!isSeen(rect, s.clip) && /\S/.test(data)) return;
+    let start = 0;
     lines.forEach((line, index) => {
-      if (index) flush();
-      append(s.struck ? struck(line) : line, rect);
+      if (index) {
+        isAfterBlank ||= s.spaces && !/\S/.test(pending);
+        endLine();
+      }
+      if (s.spaces && lines.length > 1 && /\S/.test(line)) {
+        range.setStart(node, start);
+        range.setEnd(node, start + line.length);
+        rect = rectOf();
+      }
+      start += line.length + 1;
+      if (!/\S/.test(line)) append(line, null, s.spaces);
+      else if (isSeen(rect, s.clip)) append(s.struck ? struck(line) : line, rect, s.spaces);
     });
   }
 
-  function append(piece, rect) {
-    pending += piece;
+  function append(piece, rect, spaces) {
+    if (spaces && piece && !isMidLine && !isCode && !/\S/.test(pending)) {
+      pending = "";
+      isCode = true;
+    }
+    pending += isCode && !spaces ? piece.replace(/\s+/g, " ") : piece;
+    if (!rect) return;
     if (!pendingBox) { pendingBox = rect; return; }
     const x = Math.min(pendingBox.x, rect.x), y = Math.min(pendingBox.y, rect.y);
     pendingBox = { x, y,
@@ -147,7 +175,7 @@ function walk(firstId, expected, at, view, mostMs) {
     const tag = tagOf(el);
     if (SKIPPED.has(tag)) return;
     if (isOverdue() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
-    if (tag === "br") { flush(); return; }
+    if (tag === "br") { endLine(); return; }
     const style = styleOf(el);
     if (style.display === "none") return;
     if (style.display !== "contents" && !isVisible(el)) return;
@@ -157,11 +185,12 @@ function walk(firstId, expected, at, view, mostMs) {
     const position = style.position;
     const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
     s = { ...s, depth: s.depth + 1, clip, hidden: style.visibility !== "visible",
-      pre: style.whiteSpace.startsWith("pre"), struck: s.struck || STRUCK.has(tag) };
+      breaks: BREAKS.has(style.whiteSpace), spaces: SPACES.has(style.whiteSpace),
+      struck: s.struck || STRUCK.has(tag) };
 
     if (tag === "iframe" || tag === "frame") { frame(el, s); return; }
     const inline = style.display === "inline" || style.display === "contents";
-    if (!inline) flush();
+    if (!inline) endLine();
 
     if (tag === "img" || tag === "canvas") {
       const claimed = attributeOf(el, "role");
@@ -196,9 +225,12 @@ function walk(firstId, expected, at, view, mostMs) {
           !queryIn(el, ACTIVE)) {
         line(el, "heading", textOf(el), s);
         s = { ...s, inside: true };
-      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe,pre`)) {
-        line(el, "text", rowOf(el), s);
-        return;
+      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`)) {
+        const code = codeRowOf(el);
+        if (code !== "lines") {
+          line(el, code ? "code" : "text", code || rowOf(el), s);
+          return;
+        }
       }
     }
     // A background behind text is not read, because the crop would repeat the text.
@@ -206,7 +238,7 @@ function walk(firstId, expected, at, view, mostMs) {
       image(el, "", s, false);
     }
     children(el, s);
-    if (!inline) flush();
+    if (!inline) endLine();
   }
 
   try {
