@@ -24,7 +24,9 @@ from agentkv_env.page import STATES, Box, Node, Page
 Layout = Literal["after", "before"]
 
 MAX_NAME = 200
-"""Maximum characters of a name, value, address or title (VisualWebArena's limit)."""
+"""Maximum characters of a name, option, address or title (VisualWebArena's limit)."""
+MAX_VALUE = 1000
+"""Maximum characters of a value, such as a text to be edited (our choice)."""
 MAX_OPTIONS = 40
 """Maximum options shown of one select; a list of all countries would hide the page."""
 
@@ -38,12 +40,15 @@ _HALF_QUOTED = r'^"(?![^"]*"$)'
 # Patterns of ambiguous strings by position, in the layout "after" ...
 _GROUP = rf"\(\s*(?:options\b|{_STATE}(?:\s*,\s*{_STATE})*\s*(?:\)|$))"
 _IN_NAME = re.compile(rf"(?:^|\s)=(?:\s|$)|{_GROUP}|{_HALF_QUOTED}")
-_IN_VALUE = re.compile(rf"{_GROUP}|{_HALF_QUOTED}")
+_REST_OF_VALUE = r"\(\s*\d+ more characters\s*\)$"
+_IN_VALUE = re.compile(rf"{_GROUP}|{_REST_OF_VALUE}|{_HALF_QUOTED}")
 _IN_OPTION = re.compile(rf"\||^\d+ more$|{_GROUP}|{_HALF_QUOTED}")
 # ... and in the layout "before".
 _PART = rf"(?:(?:value|options)\s*:|@\s*\d|{_STATE}\b)"
 _IN_NAME_BEFORE = re.compile(rf"'\s+{_PART}")
-_IN_VALUE_BEFORE = re.compile(rf"(?:^|\s)(?:options\s*:|@\s*\d|{_STATE}$)|{_HALF_QUOTED}")
+_IN_VALUE_BEFORE = re.compile(
+    rf"(?:^|\s)(?:options\s*:|@\s*\d|{_STATE}$)|{_REST_OF_VALUE}|{_HALF_QUOTED}"
+)
 _IN_OPTION_BEFORE = re.compile(rf"\||^\d+ more$|{_IN_VALUE_BEFORE.pattern}")
 _IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
 
@@ -205,7 +210,7 @@ def _render_after(node: Node) -> str:
             neutralize(node.role),
             _quote_if_ambiguous(node.name, _IN_NAME) if has_details else _truncate(node.name),
         ]
-    if value := _quote_if_ambiguous(node.value, _IN_VALUE):
+    if value := _value(node, _IN_VALUE):
         words += ["=", value]
     if node.options:
         words.append(f"(options: {_options(node, _IN_OPTION)})")
@@ -230,11 +235,18 @@ def _render_before(node: Node) -> str:
         )
     words = [] if node.id is None else [f"[{node.id}]"]
     words += ["ocr" if node.kind == "ocr" else neutralize(node.role), name]
-    if value := _quote_if_ambiguous(node.value, _IN_VALUE_BEFORE):
+    if value := _value(node, _IN_VALUE_BEFORE):
         words.append(f"value: {value}")
     if node.options:
         words.append(f"options: {_options(node, _IN_OPTION_BEFORE)}")
     return " ".join([*words, *map(neutralize, node.states)])
+
+
+def _value(node: Node, ambiguous: re.Pattern[str]) -> str:
+    text = neutralize(node.value)
+    shown = _quote_if_ambiguous(text[:MAX_VALUE], ambiguous, limit=None)
+    rest = len(text) - MAX_VALUE
+    return f"{shown} ... ({rest} more characters)" if rest > 0 else shown
 
 
 def _options(node: Node, ambiguous: re.Pattern[str]) -> str:

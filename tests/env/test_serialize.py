@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_env.page import Box, Node, Page
-from agentkv_env.serialize import neutralize, serialize
+from agentkv_env.serialize import Layout, neutralize, serialize
 
 BOX = Box(1, 2, 30, 40)
 
@@ -111,6 +111,17 @@ def test_brackets_never_enclose_one_number_in_any_normal_form(words: str) -> Non
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         read = unicodedata.normalize(form, shown)  # type: ignore[arg-type]
         assert not re.search(r"\[\s*\d+\s*\]", read)
+
+
+def test_the_cut_of_a_long_value_says_how_much_follows() -> None:
+    def shown(value: str, layout: Layout = "after") -> str:
+        node = Node("element", "textbox", "Note", BOX, id=3, value=value)
+        return serialize(Page("u", "t", (node,)), layout=layout).text.splitlines()[2]
+
+    assert shown("x" * 1000) == f"textbox Note = {'x' * 1000} [3]"
+    assert shown("x" * 1234) == f"textbox Note = {'x' * 1000} ... (234 more characters) [3]"
+    assert shown("x" * 1234, "before").endswith("x ... (234 more characters)")
+    assert shown("x ... (9 more characters)") == ('textbox Note = "x ... (9 more characters)" [3]')
 
 
 def test_equal_lines_in_a_row_are_written_once() -> None:

@@ -139,10 +139,10 @@ function valueOf(el, role) {
   if (tag === "input") {
     if (role === "button" || role === "checkbox" || role === "radio") return "";
     if (el.type === "file") return [...el.files].map((file) => file.name).join(", ");
-    return el.type === "password" ? (el.value ? "********" : "") : collapse(el.value);
+    return el.type === "password" ? (el.value ? "********" : "") : collapse(el.value, MAX_VALUE);
   }
-  if (tag === "textarea") return collapse(el.value);
-  if (role === "textbox") return collapse(innerTextOf(el) || "");
+  if (tag === "textarea") return collapse(el.value, MAX_VALUE);
+  if (role === "textbox") return collapse(innerTextOf(el) || "", MAX_VALUE);
   return collapse(attributeOf(el, "aria-valuetext") || attributeOf(el, "aria-valuenow") || "");
 }
 
