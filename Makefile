@@ -15,7 +15,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-slow test-peers test-inspect test-versions docs soak gpu nano clean
+.PHONY: setup system run lint test test-slow test-peers test-inspect test-shop test-versions docs soak gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -119,6 +119,18 @@ test-inspect: .venv-inspect/installed
 	  || { echo "pip could not install inspect_ai: its reason stands above; mend it and run make test-inspect again" >&2; exit 1; }
 	@touch $@
 
+# The example of a shop from a package, which has an environment of its own; agentkv plays it from .venv.
+test-shop: .venv/tests .venv-shop/installed
+	$(BIN)/pytest -q tests/shop
+
+.venv-shop/installed: constraints-shop.txt
+	@$(PYTHON_IS_NEW_ENOUGH)
+	@echo "setting up .venv-shop (about a minute)"
+	@$(PYTHON) -m venv --clear .venv-shop
+	@.venv-shop/bin/pip install -qq --disable-pip-version-check -c constraints-shop.txt 'django-oscar[sorl-thumbnail]' whoosh \
+	  || { echo "pip could not install django-oscar: its reason stands above; mend it and run make test-shop again" >&2; exit 1; }
+	@touch $@
+
 # The ends of the supported versions: the oldest and the newest torch and transformers of pyproject.toml.
 test-versions: .venv-oldest/installed .venv-newest/installed
 	.venv-oldest/bin/pytest -q $(VERSION_TESTS)
@@ -151,4 +163,4 @@ nano: setup
 	PYTHONPATH=tasks $(BIN)/python -m train_nano.train --export
 
 clean:
-	rm -rf .venv .venv-peers .venv-inspect .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-inspect .venv-shop .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,6 +17,7 @@ from agentkv_tasks.results import (
     read_rows,
     refuse_other_settings,
     refuse_other_versions,
+    unreset_warning,
 )
 
 MakeRow = Callable[..., Row]
@@ -201,3 +202,12 @@ def test_rows_of_several_versions_or_commits_are_reported(row: MakeRow) -> None:
     assert mixed_versions(same) == ["these rows come from several versions of commit: abc, unknown"]
     mixed = mixed_versions([*same[:1], row(versions={"torch": "2.12.0"}, commit="abc")])
     assert mixed == ["these rows come from several versions of torch: 2.12.0, 2.13.0"]
+
+
+def test_rows_warn_if_a_task_ran_again_on_sites_that_nothing_resets(row: MakeRow) -> None:
+    settings = {"unreset": ["wiki"]}
+    first = row(settings=settings)
+    assert unreset_warning([first, row(task_id=1, settings=settings)]) == ""
+    assert unreset_warning([row(), row(policy="int4")]) == ""
+    for again in (row(policy="int4", settings=settings), row(seed=1), row(model="other")):
+        assert unreset_warning([first, again]).startswith("warning: nothing reset wiki between")

@@ -189,11 +189,11 @@ class _Checks:
             return Finding(label, "skipped", f"nothing resets {', '.join(unreset)}")
         stop, after = self._played(label, task, _STOP, passes=False)
         if stop.verdict != "ok":
-            return replace(stop, detail=f"after the solution and a reset: {stop.detail}")
+            return replace(stop, detail=f"after the solution: {stop.detail}")
         if difference := self._difference(before, after):
-            detail = f"after the solution and a reset, the start page shows {difference}"
+            detail = f"after the solution, the start page shows {difference}"
             return Finding(label, "failed", detail)
-        return Finding(label, "ok", "undoes what the solution did")
+        return Finding(label, "ok", "the sites are as before the solution")
 
     def _difference(self, before: str, after: str) -> str:
         """Describe the first line that differs, apart from what is `volatile`; empty if none."""
