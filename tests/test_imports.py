@@ -35,9 +35,9 @@ FLOORS = {
         "numba triton",
     ),
     "agentkv_env": (
-        "async_bridge hosts keys loading ocr page processes sanitize sites timing",
-        "actions errors nodes proxy serialize watchdog",
-        "changes driver page_script request_filter uploads",
+        "async_bridge flatten hosts keys loading page processes sanitize sites timing",
+        "actions errors ocr proxy serialize watchdog",
+        "changes driver nodes page_script request_filter uploads",
         "tab",
         "executor tabs",
         "session",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr, OcrMissing, image_key
@@ -47,6 +47,31 @@ def test_images_are_read_together_and_words_go_to_their_own(poster: Draw) -> Non
     assert [line.faint for lines in found.values() for line in lines] == [False] * 4 + [True]
     first, second = found["plain"]
     assert first.y < second.y and 0 < first.x < 0.1
+
+
+def test_text_on_colored_grounds_is_read(poster: Draw) -> None:
+    papers = [
+        *(("black", f"rgb({level},{level},{level})") for level in (120, 150, 180, 195)),
+        *(("white", f"rgb({level},{level},{level})") for level in (50, 80, 105)),
+        *(("white", paper) for paper in ("#007bff", "#dc3545", "#343a40", "#28a745")),
+        *(("black", paper) for paper in ("orange", "skyblue", "limegreen")),
+    ]
+    images = {f"{ink} on {paper}": opened(poster("Sale 4821", ink, paper)) for ink, paper in papers}
+    found = Ocr().read(images)
+    unread = {key for key, lines in found.items() if [line.text for line in lines] != ["Sale 4821"]}
+    assert not unread
+
+
+def test_a_card_on_a_dark_page_and_a_button_on_the_card_are_read() -> None:
+    image = Image.new("RGB", (360, 240), "#222233")
+    draw, font = ImageDraw.Draw(image), ImageFont.truetype("DejaVuSans.ttf", 20)
+    draw.text((20, 16), "Evening paper", fill="#c8c8d0", font=font)
+    draw.rectangle((20, 60, 340, 220), fill="white")
+    draw.text((36, 76), "Twelve issues", fill="black", font=font)
+    draw.rounded_rectangle((36, 150, 220, 190), 6, fill="#007bff")
+    draw.text((50, 157), "Order now", fill="white", font=font)
+    read = Ocr().read({"page": image})["page"]
+    assert [line.text for line in read] == ["Evening paper", "Twelve issues", "Order now"]
 
 
 def test_a_cold_cache_reads_and_a_warm_one_does_not(poster: Draw, tmp_path: Path) -> None:
