@@ -30,6 +30,7 @@ from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import Looks, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
+from agentkv.cache.numbering import Numbering
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Found, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -132,6 +133,10 @@ class Cache(HookedCache):
         are saved and restored with the cache, which does not use them."""
         self.origin: object = object()
         """Shared with copies; a snapshot can be restored where it is the same."""
+        self.numberings: list[Numbering] = []
+        """Rotary positions of each sequence; empty while all of them are those of the stream."""
+        self.num_renumberings = 0
+        """How often a sequence was numbered anew, because the model's positions ran out."""
         self._model, self._modules = model, modules
         self._new_ids: Tensor | None = None
         self._newest: Tensor | None = None
@@ -437,14 +442,19 @@ class Cache(HookedCache):
     def tokens_at_once(self, num_tokens: int) -> int:
         """Return how many of `num_tokens` new tokens one forward of `feed` reads.
 
-        A policy that compares layers acts between forwards only, so that it reads one chunk.
+        A policy that compares layers acts between forwards only, so that it reads one chunk. Where
+        the model's positions run out, a forward reads at most a quarter of them.
         """
+        policy, most = self.policy, self.geometry.max_positions
         if self.prefill == "whole":
-            return max(1, num_tokens)
-        policy = self.policy
-        if self.chunk == 1 or policy.precision.by_rank or policy.allocator.learns:
-            return self.chunk
-        return max(self.chunk, AT_ONCE)
+            size = max(1, num_tokens)
+        elif self.chunk == 1 or policy.precision.by_rank or policy.allocator.learns:
+            size = self.chunk
+        else:
+            size = max(self.chunk, AT_ONCE)
+        if most is not None and self.seen + num_tokens > most and self.why_limited is None:
+            size = min(size, max(1, most // 4))
+        return size
 
     @contextmanager
     def attending_in_chunks(self) -> Iterator[None]:
@@ -506,6 +516,96 @@ class Cache(HookedCache):
                 decided = self.turns.decide(self.confidences, self.num_new)
             if decided is not None:
                 self.evictor.apply_gate(decided, self.num_new)
+
+    # ---- positions of the model
+
+    @property
+    def why_limited(self) -> str | None:
+        """Why the cache can be fed no more tokens than the model has positions, apart from those
+        that `drop` drops; None if it can."""
+        if self.geometry.max_positions is None:
+            return None
+        fixed = self.geometry.why_fixed
+        if fixed is None and not self._is_bounded:
+            return f"policy {self.policy.name!r} keeps every token"
+        return fixed
+
+    @property
+    def _is_bounded(self) -> bool:
+        """True if something leaves the cache while it is fed."""
+        return self.policy.gate.evicts or self.geometry.is_all_windowed
+
+    @property
+    def next_numbers(self) -> list[int]:
+        """Rotary position of each sequence's next token; empty before the first forward."""
+        fed = self.cache_layers[0].fed
+        if not self.numberings:
+            return list(fed)
+        return [num_seen - each.shift for num_seen, each in zip(fed, self.numberings, strict=True)]
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the model that are in use, in the sequence that uses most."""
+        return max(self.next_numbers, default=0)
+
+    def has_positions(self, num_tokens: int) -> bool:
+        """Return whether the model has positions for so many more tokens.
+
+        Positions that become free count: those of what the policy evicts, and of what was dropped.
+        """
+        most = self.geometry.max_positions
+        if most is None or self.num_positions + num_tokens <= most or self.why_limited is None:
+            return True
+        if self.geometry.why_fixed is not None or not self.seen:
+            return False
+        sequences = range(len(self.evictor.fed))
+        return all(self._renewed(i, num_tokens, most) is not None for i in sequences)
+
+    def _make_room(self, num_new: int) -> None:
+        """Number sequences anew that have no positions left for their next tokens.
+
+        Where that makes no room, as under a policy that keeps every token, nothing changes: a model
+        with rotary embedding reads on beyond its positions.
+        """
+        most = self.geometry.max_positions
+        if most is None or self.num_positions + num_new <= most:
+            return
+        if self.geometry.why_fixed is not None:
+            return
+        for i, first in enumerate(self.next_numbers):
+            new = self._renewed(i, num_new, most) if first and first + num_new > most else None
+            if new is not None:
+                self._renumber(i, new)
+
+    def _renewed(self, sequence: int, num_new: int, most: int) -> Numbering | None:
+        """Return the numbering that makes room in a sequence; None if there is no room to make."""
+        num_seen = self.evictor.fed[sequence]
+        if not self._is_bounded:
+            # every layer without a window holds the same, and all of it has to be numbered
+            held = max(layer.num_held(sequence) for layer in self.cache_layers)
+            if held + num_new > most:
+                return None
+        is_held = torch.zeros(num_seen, dtype=torch.bool)
+        for layer in self.cache_layers:
+            layer.mark_held(sequence, is_held)
+        before = self.numberings[sequence] if self.numberings else Numbering()
+        return before.renewed(is_held, most=most, num_new=num_new, may_share=self._is_bounded)
+
+    @torch.no_grad()
+    def _renumber(self, sequence: int, new: Numbering) -> None:
+        """Turn all keys and queries of a sequence to other rotary positions."""
+        self.progress.has_changed = True
+        if not self.numberings:
+            self.numberings = [Numbering() for _ in self.evictor.fed]
+        before = self.numberings[sequence]
+
+        def steps(positions: Tensor) -> Tensor:
+            return new.of(positions) - before.of(positions)
+
+        for layer in self.cache_layers:
+            layer.turn(sequence, steps)
+        self.numberings[sequence] = new
+        self.num_renumberings += 1
 
     # ---- looking back
 
@@ -575,26 +675,39 @@ class Cache(HookedCache):
             raise Misuse(OTHER_MODEL)
         self._check_batch(batch)
         most = self.geometry.max_positions
-        if most is not None and self.seen + num_tokens > most:
+        if not self.geometry.is_rotary and most is not None and self.seen + num_tokens > most:
             raise Misuse(
-                f"{self.geometry.family} has {most} positions; {self.seen} tokens were seen and "
-                f"{num_tokens} more were given. Evicting does not free positions: start a new cache"
+                f"{self.geometry.family} has learned {most} positions; {self.seen} tokens were "
+                f"seen and {num_tokens} more were given. Evicting does not free learned positions: "
+                "start a new cache"
             )
         if self.batch is None:
             self.evictor.set_batch(batch)
             self.evictor.spans.set_batch(batch)
         self.evictor.require_room(num_tokens)
 
-    def begin(self) -> None:
+    def begin(self, num_tokens: int) -> None:
         self.progress.begin()
         self._new_confidences = None
+        try:
+            self._make_room(num_tokens)
+        except BaseException:
+            self.progress.leave()
+            raise
 
     def leave(self) -> None:
         self.progress.leave()
 
-    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor | None:
-        fed = self.cache_layers[0].fed
-        if mask is None and fed.count(self.seen) == len(fed):
+    def rotary_positions(
+        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
+    ) -> Tensor | None:
+        if given is not None:
+            if not self.numberings:
+                return given
+            shifts = torch.tensor([each.shift for each in self.numberings], device=given.device)
+            return (given - shifts[:, None]).clamp_min(0)
+        numbers = self.next_numbers
+        if mask is None and numbers.count(self.seen) == len(numbers):
             return None
         if mask is None:
             steps = torch.arange(num_tokens)[None]
@@ -602,7 +715,7 @@ class Cache(HookedCache):
             return None  # `attend` refuses it
         else:
             steps = mask[:, -num_tokens:].to(torch.int64).cumsum(dim=1) - 1
-        first = torch.tensor(fed or [0], device=steps.device)[:, None]
+        first = torch.tensor(numbers or [0], device=steps.device)[:, None]
         # padding is not stored, so any position serves it
         return (first + steps).clamp_min(0)
 
@@ -753,6 +866,8 @@ class Cache(HookedCache):
             self.evictor.spans.reorder(index)
             self.token_ids.reorder(index)
             self._new_confidences, self._newest = None, None
+            if self.numberings:
+                self.numberings = [self.numberings[i] for i in index]
             if self.policy.recall.looks_back:
                 self.looks.reorder(index)
             if self.confidences is not None:
@@ -778,7 +893,7 @@ class Cache(HookedCache):
         self.meter.live = 0  # a forward that did not end may have left bytes uncounted
         self.batch, self.confidences, self.pending = None, None, None
         self._new_ids, self._new_confidences, self._newest = None, None, None
-        self.turns = Turns()
+        self.turns, self.numberings, self.num_renumberings = Turns(), [], 0
         self.looks, self.cold_meter.live, self.index_meter.live = Looks(), 0, 0
         self.token_ids = TokenIds()
 

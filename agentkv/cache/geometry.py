@@ -30,13 +30,37 @@ class Geometry:
     num_q_heads: int
     dtype: torch.dtype
     max_positions: int | None
-    """Positions that the model has embeddings for; None for rotary positions."""
+    """Positions that the model was made for; None if it names no number."""
+    changes_frequencies: bool = False
+    """Whether rotary embedding changes its frequencies with the length of the sequence."""
 
     @property
     def policy_layers(self) -> tuple[int, ...]:
         """Layers that a policy acts on: those without a window, or all if each has one."""
         full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)
         return full or tuple(range(len(self.layers)))
+
+    @property
+    def is_rotary(self) -> bool:
+        """False for a model that learned an embedding of each position, and has no further ones."""
+        return all(layer.frequencies != () for layer in self.layers)
+
+    @property
+    def is_all_windowed(self) -> bool:
+        """True if no layer keeps more than a window of the model's own."""
+        return all(layer.window is not None for layer in self.layers)
+
+    @property
+    def why_fixed(self) -> str | None:
+        """Why tokens keep the rotary positions that they were stored with; None if they need
+        not."""
+        if not self.is_rotary:
+            return f"{self.family} has learned its positions"
+        if self.changes_frequencies:
+            return "its rotary embedding changes its frequencies with the length of the sequence"
+        if any(layer.frequencies is None for layer in self.layers):
+            return "its rotary embedding is offloaded"
+        return None
 
 
 @dataclass(frozen=True, slots=True)

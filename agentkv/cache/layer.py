@@ -25,6 +25,7 @@ from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.cold_tier import ColdTier
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Meter, Table, Which
+from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.recall import LookBack
 from agentkv.policies.slots import Tracker
@@ -318,6 +319,26 @@ class CacheLayer(Addressed):
             held = int(((positions >= start) & (positions < stop)).sum())
             missing = max(missing, stop - start - held)
         return missing
+
+    def num_held(self, sequence: int) -> int:
+        """Return the number of entries of a sequence in its fullest segment."""
+        segments = self.storage.segments(sequence)
+        return max(self.storage.counts[segments.start : segments.stop])
+
+    def mark_held(self, sequence: int, held: Tensor) -> None:
+        """Set `held` (tokens seen,) bool where any segment holds an entry, hot or cold."""
+        tiers = [self.storage] if self.cold is None else [self.storage, self.cold.storage]
+        for storage in tiers:
+            for segment in storage.segments(sequence):
+                held[storage.positions(segment).to(held.device, torch.int64)] = True
+
+    def turn(self, sequence: int, steps: Steps) -> None:
+        """Turn what is stored of a sequence to other rotary positions; see `turn_entries`."""
+        frequencies = self.shape.frequencies
+        assert frequencies is not None, "frequencies that change"
+        turn_entries(self.storage, sequence, steps, frequencies)
+        if self.cold is not None:
+            self.cold.turn(sequence, steps, frequencies)
 
     def drop_span(self, sequence: int, start: int, stop: int) -> None:
         """Drop the entries of positions start..stop - 1 of a sequence."""

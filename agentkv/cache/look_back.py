@@ -104,8 +104,10 @@ class SecondPass(HookedCache):
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
         assert (batch, num_tokens) == (self._cache.batch, 1), "the newest token of each sequence"
 
-    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor:
-        return torch.tensor(self._cache.cache_layers[0].fed)[:, None].sub_(1).clamp_min_(0)
+    def rotary_positions(
+        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
+    ) -> Tensor:
+        return torch.tensor(self._cache.next_numbers)[:, None].sub_(1).clamp_min_(0)
 
     @torch.no_grad()
     def attend(

@@ -91,19 +91,9 @@ class PackedForward(HookedCache):
             return alone[:, -1]
         device = self._ids[0].device
         packed = torch.cat([new.reshape(-1).to(device) for new in self._ids])
-        positions = torch.tensor(
-            [
-                position
-                for cache, new in zip(self._caches, self._ids, strict=True)
-                for fed in cache.cache_layers[0].fed or [0] * new.shape[0]
-                for position in range(fed, fed + new.shape[1])
-            ],
-            device=device,
-        )
         last = list(accumulate(new.shape[1] for new in self._ids for _ in range(new.shape[0])))
         logits: Tensor = self._model(
             input_ids=packed[None],
-            position_ids=positions[None],
             past_key_values=self,
             use_cache=True,
             logits_to_keep=torch.tensor(last, device=device) - 1,
@@ -163,11 +153,11 @@ class PackedForward(HookedCache):
         for cache, new in zip(self._caches, self._ids, strict=True):
             cache.check_input(module, *new.shape)
 
-    def begin(self) -> None:
-        for i, cache in enumerate(self._caches):
+    def begin(self, num_tokens: int) -> None:
+        for i, (cache, new) in enumerate(zip(self._caches, self._ids, strict=True)):
             try:
-                cache.begin()
-            except Misuse:
+                cache.begin(new.shape[1])
+            except BaseException:
                 for begun in self._caches[:i]:
                     begun.leave()
                 raise
@@ -175,6 +165,21 @@ class PackedForward(HookedCache):
     def leave(self) -> None:
         for cache in self._caches:
             cache.leave()
+
+    def rotary_positions(
+        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
+    ) -> Tensor:
+        """Return (1, all tokens)."""
+        return torch.tensor(
+            [
+                [
+                    position
+                    for cache, new in zip(self._caches, self._ids, strict=True)
+                    for first in cache.next_numbers or [0] * new.shape[0]
+                    for position in range(first, first + new.shape[1])
+                ]
+            ]
+        )
 
     def note_ids(self, ids: Tensor | None) -> None:
         assert ids is not None

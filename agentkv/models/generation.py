@@ -24,7 +24,6 @@ class Generation:
         rule: the constraint on the reply; it collects the reply's ids.
         sampler: the temperature and random state of the episode.
         deadline: a `time.monotonic()` value, or None for no deadline.
-        max_positions: the model's context length in tokens; None if unlimited.
         is_compiled: whether the model decodes one token in one compiled call. A few tokens that a
             rule adds at once then take as many steps, which are faster than one forward of
             transformers.
@@ -42,7 +41,6 @@ class Generation:
         *,
         sampler: Sampler,
         deadline: float | None,
-        max_positions: int | None,
         is_compiled: bool = False,
         num_logprobs: int | None = None,
         stopwatch: Stopwatch | None = None,
@@ -58,7 +56,7 @@ class Generation:
         self.prefilled_at: float | None = None
         """Time at which the model had read the whole prompt. All times are `time.monotonic()`."""
         self.ended_at: float | None = None
-        self._deadline, self._max_positions = deadline, max_positions
+        self._deadline = deadline
         self._is_compiled = is_compiled
         self._stopwatch = stopwatch
         if stopwatch is not None:
@@ -122,9 +120,9 @@ class Generation:
 
     def _enqueue(self, ids: Sequence[int]) -> None:
         """Append `ids` in the pieces that a forward reads, or fail if they exceed the positions."""
-        cache, limit = self.cache, self._max_positions
-        if limit is not None and cache.seen + len(ids) > limit:
-            self.fail(context_limit_error(limit, cache.seen, len(ids)))
+        cache = self.cache
+        if not cache.has_positions(len(ids)):
+            self.fail(context_limit_error(cache, len(ids)))
             return
         step = cache.tokens_at_once(len(ids))
         if self._is_compiled and len(ids) <= FEW_TOKENS and cache.can_step(1):
@@ -132,8 +130,9 @@ class Generation:
         self._chunks += [list(ids[start : start + step]) for start in range(0, len(ids), step)]
 
 
-def context_limit_error(limit: int, used: int, needed: int) -> ContextLimit:
-    """Return the error for `needed` tokens after `used` ones that exceed `limit` positions."""
+def context_limit_error(cache: Cache, needed: int) -> ContextLimit:
+    """Return the error for `needed` further tokens that exceed the positions of a cache's model."""
     return ContextLimit(
-        f"the model has {limit} positions; {used} are used and {needed} more are needed"
+        f"the model has {cache.geometry.max_positions} positions; {cache.num_positions} are used "
+        f"and {needed} more are needed, and none becomes free: {cache.why_limited}"
     )

@@ -308,7 +308,8 @@ class LocalConversation:
         """Show `page` to the model and return its reply; see `Conversation.reply`.
 
         Raises:
-            ContextLimit: the page and a reply do not fit the model's positions.
+            ContextLimit: the page and a reply do not fit the model's positions, and the cache
+                frees none.
             TimeoutError: `deadline` passed between two tokens. The conversation can continue.
             Cancelled: `is_cancelled` returned True. The conversation can continue.
         """
@@ -357,7 +358,7 @@ class LocalConversation:
                 `finish_reply` returns what it shows.
 
         Raises:
-            ContextLimit: the page and a reply do not fit the model's positions.
+            ContextLimit: as `reply`.
         """
         return self._start(page, note, deadline, stopwatch)
 
@@ -378,12 +379,11 @@ class LocalConversation:
             turn = self._new_turn(page, observation, note)
         if self._turns:
             self._prepare_cache(shows_page=page is not None)
-        limit, used = self._local.max_positions, self.cache.seen
         needed = len(self._pending) + len(turn.goal) + len(turn.shown) + acting.max_new_tokens
         if acting.template.thinking is not None:
             needed += acting.thinking + len(acting.template.thinking.end)
-        if limit is not None and used + needed > limit:
-            raise context_limit_error(limit, used, needed)
+        if not self.cache.has_positions(needed):
+            raise context_limit_error(self.cache, needed)
         with timed(stopwatch, "grammar"):
             rule = self._new_rule(page, stopwatch, is_question=is_question)
         self._append(len(self._turns), turn)
@@ -395,7 +395,6 @@ class LocalConversation:
             rule,
             sampler=self._sampler,
             deadline=deadline,
-            max_positions=limit,
             is_compiled=decoding(self._local.model) == COMPILED,
             stopwatch=stopwatch,
         )

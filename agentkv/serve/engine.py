@@ -362,7 +362,6 @@ class Engine:
             running.rule if is_last else nothing,
             sampler=Sampler(ask.temperature, random, ask.top_p),
             deadline=running.job.deadline,
-            max_positions=self._local.max_positions,
             is_compiled=decoding(self._local.model) == COMPILED,
             num_logprobs=ask.num_logprobs if is_last else None,
         )

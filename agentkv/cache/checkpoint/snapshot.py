@@ -23,6 +23,7 @@ from agentkv.cache.geometry import Attention
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import Looks
 from agentkv.cache.misuse import Misuse
+from agentkv.cache.numbering import Numbering
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Pins, SequenceSpans
 from agentkv.cache.storage.table import Meter
@@ -54,6 +55,8 @@ class Restorable(Protocol):
     num_new: int
     confidences: list[float] | None
     pending: list[list[int]] | None
+    numberings: list[Numbering]
+    num_renumberings: int
     origin: object
 
     def reset(self) -> None:
@@ -157,6 +160,8 @@ def state_of(cache: Restorable) -> CacheState:
             fetched=dict(cache.looks.fetched),
             look_nbytes=cache.looks.read_nbytes,
             cold_peak=cache.cold_meter.peak,
+            numberings=tuple((each.end, tuple(each.starts.tolist())) for each in cache.numberings),
+            num_renumberings=cache.num_renumberings,
         )
     except ValidationError as error:
         raise CacheFileError(
@@ -234,6 +239,11 @@ def fill(
             state.fetched,
             state.look_nbytes,
         )
+        cache.numberings = [
+            Numbering(torch.tensor(starts, dtype=torch.int64), end)
+            for end, starts in state.numberings
+        ]
+        cache.num_renumberings = state.num_renumberings
         cache.confidences = None if state.confidences is None else list(state.confidences)
         cache.turns = Turns(*zip(*state.turns, strict=True)) if state.turns else Turns()
     else:

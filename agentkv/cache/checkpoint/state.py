@@ -1,5 +1,6 @@
 """State of a cache besides its tensors: values that are written as JSON and validated when read."""
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import torch
@@ -109,6 +110,11 @@ class CacheState(_State):
     look_nbytes: NumBytes
     """Bytes that looks have read."""
     cold_peak: NumBytes
+    numberings: tuple[tuple[Count, tuple[Count, ...]], ...] = ()
+    """Rotary positions of each sequence, as `Numbering` has them: `end` and `starts`; empty while
+    all are those of the stream."""
+    num_renumberings: Count = 0
+    """How often a sequence was numbered anew."""
 
     @model_validator(mode="after")
     def _check(self) -> "CacheState":
@@ -123,6 +129,12 @@ class CacheState(_State):
             raise ValueError(f"found alarms of {len(self.alarms)} sequences, not {batch}")
         if len(self.spans) != max(1, batch):
             raise ValueError(f"found spans of {len(self.spans)} sequences, not {max(1, batch)}")
+        if len(self.numberings) not in (0, batch):
+            raise ValueError(f"found numberings of {len(self.numberings)} sequences, not {batch}")
+        for num_seen, (end, starts) in zip(self.fed, self.numberings, strict=False):
+            ascends = all(one < other for one, other in pairwise((-1, *starts, end)))
+            if end > num_seen or (starts and not ascends):
+                raise ValueError(f"found a numbering up to {end} of {num_seen} tokens, or unsorted")
         for i, layer in enumerate(self.layers):
             if layer.num_steps > self.seen:
                 raise ValueError(f"found {layer.num_steps} steps for {self.seen} tokens, layer {i}")

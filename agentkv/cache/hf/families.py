@@ -105,7 +105,8 @@ def describe(model: PreTrainedModel) -> Geometry:
         layers=tuple(shapes[kind] for kind in kinds),
         num_q_heads=num_q_heads,
         dtype=model.dtype,
-        max_positions=config.max_position_embeddings if family == "gpt2" else None,
+        max_positions=getattr(config, "max_position_embeddings", None),
+        changes_frequencies=any(_rope_type(decoder(model), kind) in CHANGING for kind in shapes),
     )
 
 
@@ -131,19 +132,30 @@ def _frequencies(inner: nn.Module, kind: str) -> tuple[float, ...] | None:
 
     Every supported family with rotary embedding turns channel i with channel i + D / 2.
     """
-    rotary: Any = getattr(inner, "rotary_emb", None)
+    rotary = _rotary(inner, kind)
     if rotary is None:
         return ()
-    if WINDOWED[kind]:
-        # before 5.0, Gemma 3 has a second embedding for its windowed layers
-        rotary = getattr(inner, "rotary_emb_local", rotary)
     name = f"{kind}_inv_freq"
     angles: Tensor = getattr(rotary, name) if hasattr(rotary, name) else rotary.inv_freq
-    form = rotary.rope_type
-    form = form[kind] if isinstance(form, dict) else form
-    if form in CHANGING or angles.device.type == "meta":
+    if _rope_type(inner, kind) in CHANGING or angles.device.type == "meta":
         return None
     return tuple(angles.tolist())
+
+
+def _rope_type(inner: nn.Module, kind: str) -> str | None:
+    """Return the kind of rotary embedding of layers of a kind; None for none."""
+    rotary = _rotary(inner, kind)
+    if rotary is None:
+        return None
+    form = rotary.rope_type
+    return str(form[kind] if isinstance(form, dict) else form)
+
+
+def _rotary(inner: nn.Module, kind: str) -> Any:
+    """Return the rotary embedding of layers of a kind; None for none."""
+    rotary: Any = getattr(inner, "rotary_emb", None)
+    # before 5.0, Gemma 3 has a second embedding for its windowed layers
+    return getattr(inner, "rotary_emb_local", rotary) if WINDOWED[kind] else rotary
 
 
 def _obstacle(config: Any, kinds: list[str]) -> str | None:

@@ -95,15 +95,15 @@ class Forward:
         if not _is_plain(model, given) or not self.read():
             return None
         batch, num_new = ids.shape
-        mask, positions = given.get("attention_mask"), given.get("position_ids")
+        mask = given.get("attention_mask")
         cache.check_input(model.base_model, batch, num_new)
         if mask is not None and is_all(mask[:, -num_new:]):
             mask = None
-        cache.begin()
+        cache.begin(num_new)
         try:
             cache.note_ids(ids.to(torch.int32, copy=True))
             if mask is None and cache.can_step(num_new):
-                logits = self._decode(cache, ids, positions)
+                logits = self._decode(cache, ids, given.get("position_ids"))
             else:
                 logits = _read(model, cache, given, mask)
             cache.finish()
@@ -118,9 +118,10 @@ class Forward:
         """Return the logits of one new token per sequence, in a compiled step."""
         assert self._decoder is not None
         tokens = ids.flatten().tolist()
+        positions = cache.rotary_positions(positions, None, 1)
         members = cache.begin_step(self._decoder.attentions, self._decoder.scales)
         if positions is None:
-            places = [fed for layers, _ in members for fed in layers[0].fed]
+            places = [cache.get_seq_length()] * len(tokens)
         else:
             all_places = positions.expand(ids.shape).flatten().tolist()
             places = [place for _, rows in members for place in all_places[rows]]
@@ -136,9 +137,10 @@ class Forward:
 
 def _read(model: Any, cache: HookedCache, given: Mapping[str, Any], mask: Tensor | None) -> Tensor:
     """Return the logits of any number of new tokens, in plain torch."""
-    ids, positions = given["input_ids"], given.get("position_ids")
-    if positions is None:
-        positions = cache.positions(given.get("attention_mask"), ids.shape[1])
+    ids = given["input_ids"]
+    positions = cache.rotary_positions(
+        given.get("position_ids"), given.get("attention_mask"), ids.shape[1]
+    )
     if positions is None:
         seen = cache.get_seq_length()
         positions = torch.arange(seen, seen + ids.shape[1])[None]

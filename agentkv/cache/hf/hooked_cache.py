@@ -13,8 +13,8 @@ from agentkv.cache.layer import CacheLayer
 class HookedCache(TransformersCache):
     """Methods that the hooks of an attached model call on a cache, in this order.
 
-    `check_input`, `begin`, `note_ids`, `positions`; `update` and `attend` of every layer; then
-    `finish`, `look_back` and `note_logits`, or `leave` if the forward raised.
+    `check_input`, `begin`, `note_ids`, `rotary_positions`; `update` and `attend` of every layer;
+    then `finish`, `look_back` and `note_logits`, or `leave` if the forward raised.
     """
 
     @property
@@ -27,8 +27,11 @@ class HookedCache(TransformersCache):
         """Refuse a forward that cannot work. Raises Misuse (ValueError); nothing has changed."""
         raise NotImplementedError
 
-    def begin(self) -> None:
+    def begin(self, num_tokens: int) -> None:
         """Start a forward that was checked: `finish` ends it, or `leave` if it fails.
+
+        Args:
+            num_tokens: new tokens of each sequence, padding included.
 
         Raises:
             Misuse: a ValueError; another thread is in the middle of one, or the last did not end.
@@ -42,14 +45,18 @@ class HookedCache(TransformersCache):
                 for a forward that was given embeddings.
         """
 
-    def positions(self, mask: Tensor | None, num_tokens: int) -> Tensor | None:
-        """Return (B, num_tokens) int64, the positions of new tokens in their own sequences; None if
+    def rotary_positions(
+        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
+    ) -> Tensor | None:
+        """Return (1 or B, num_tokens) int64, the rotary positions of new tokens; None if
         transformers counts the same.
 
         Args:
+            given: positions in the sequences, (1 or B, num_tokens), that the forward was called
+                with; None: they count on from the tokens that were fed.
             mask: (B, columns so far and new ones), zeros for padding; None: no new padding.
         """
-        return None
+        return given
 
     @property
     def shift_window(self) -> int:

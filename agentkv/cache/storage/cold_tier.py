@@ -20,6 +20,7 @@ from agentkv.cache.storage.digests import Digests
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
 from agentkv.cache.storage.sizes import EntrySize
 from agentkv.cache.storage.table import Meter, Table
+from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.formats import BLOCK
@@ -35,7 +36,8 @@ class ColdTier:
     """Evicted entries of one layer, in the order in which they were evicted first.
 
     Keys and values have one format, and are encoded once: an entry that comes back is lent to the
-    layer, and stays here for the time when it is evicted again. Only `drop_span` removes entries.
+    layer, and stays here for the time when it is evicted again. Only `drop_span` removes entries,
+    and only `turn` encodes keys again.
 
     Args:
         hot: storage that entries come from and are lent to.
@@ -262,6 +264,15 @@ class ColdTier:
         for segment, lent in enumerate(self.lent):
             if lent:
                 self._lend(segment, torch.tensor(list(lent)))
+
+    def turn(self, sequence: int, steps: Steps, frequencies: Sequence[float]) -> None:
+        """Turn the keys of a sequence to other rotary positions, and bound them anew."""
+        turn_entries(self.storage, sequence, steps, frequencies)
+        if self.index is not None:
+            for segment in self.storage.segments(sequence):
+                [part] = self.storage.parts(segment)
+                keys = part.decode_keys()[0]
+                self.index.replace(segment, self.storage.positions(segment), keys)
 
     def lend_all(self, hot: LayerStorage) -> None:
         """Take what is hot and cold at once as lent, after both were filled anew."""

@@ -1,0 +1,93 @@
+"""Rotary positions of a sequence once it is longer than the model's positions.
+
+A cache that evicts holds few entries of a long stream. Where rotary positions run out, the entries
+held are numbered anew from 0, as StreamingLLM (arXiv 2309.17453) numbers them, and their keys are
+turned to the new numbers. All other positions of the package stay those of the stream.
+
+One numbering serves all layers and heads of a sequence, whatever each of them keeps. It never
+changes an order.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+EXACT_FIRST, EXACT_LAST, USED = 1 / 8, 1 / 4, 1 / 2
+"""Shares of the model's positions: the first and the last ones in use, between which no two entries
+share a position, and the most in use after sharing (our choice)."""
+
+LEAST_ROOM = 1 / 8
+"""Share of the model's positions that a new numbering leaves free, so that it serves many tokens
+(our choice)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbering:
+    """Rotary positions of one sequence; a value. The first one numbers as the stream does."""
+
+    starts: Tensor = field(default_factory=lambda: torch.arange(0))
+    """(n,) int64, ascending: the first position of the stream with rotary position 0, 1, ..."""
+    end: int = 0
+    """Position of the first token after the new numbering; that has rotary position n."""
+
+    def of(self, positions: Tensor) -> Tensor:
+        """Return rotary positions, int64 on the CPU, of positions (...) of the stream."""
+        positions = positions.to("cpu", torch.int64)
+        older = torch.searchsorted(self.starts, positions, right=True) - 1
+        return torch.where(positions < self.end, older.clamp_min(0), positions - self.shift)
+
+    @property
+    def shift(self) -> int:
+        """By how much positions of new tokens exceed their rotary positions."""
+        return self.end - self.starts.shape[0]
+
+    def renewed(
+        self, held: Tensor, *, most: int, num_new: int, may_share: bool
+    ) -> "Numbering | None":
+        """Return a numbering that makes room for new tokens.
+
+        Only positions at which an entry is held are counted, and all of the latest quarter. If
+        that leaves too little room, older entries share positions: of those between the first
+        eighth and the latest quarter, 2, 4, 8, ... in a row (as in Self-Extend, arXiv 2401.01325,
+        but more with every new numbering).
+
+        Args:
+            held: (tokens seen,) bool, whether any layer or head holds an entry of a position.
+            most: positions of the model.
+            num_new: tokens that come next.
+            may_share: whether entries may share positions.
+
+        Returns:
+            None if entries may not share positions and `num_new` tokens find no room.
+        """
+        num_seen = held.shape[0]
+        latest = int(most * EXACT_LAST)
+        counted = held.clone()
+        counted[max(0, num_seen - latest) :] = True
+        positions = counted.nonzero().squeeze(1)
+        used, numbers = self.of(positions).unique_consecutive(return_inverse=True)
+        num_used = used.shape[0]
+        if num_used + max(num_new, int(most * LEAST_ROOM)) > most:
+            if may_share:
+                numbers = _shared(numbers, num_used, most)
+            elif num_used + num_new > most:
+                return None
+        counts = numbers.unique_consecutive(return_counts=True)[1]
+        return Numbering(positions[counts.cumsum(0) - counts], num_seen)
+
+
+def _shared(numbers: Tensor, num_used: int, most: int) -> Tensor:
+    """Return numbers of which at most `USED` are in use.
+
+    Args:
+        numbers: (n,) 0 ... num_used - 1 in ascending order, some repeatedly.
+    """
+    first, last = int(most * EXACT_FIRST), int(most * EXACT_LAST)
+    between, room = num_used - first - last, int(most * USED) - first - last
+    bits = 0
+    while -(-between >> bits) > max(1, room):
+        bits += 1
+    shared = torch.where(numbers < first, numbers, first + ((numbers - first) >> bits))
+    gone = between - -(-between >> bits)
+    return torch.where(numbers < num_used - last, shared, numbers - gone)

@@ -1,0 +1,118 @@
+"""Turning stored keys and queries to other rotary positions, in place.
+
+Keys are stored as rotary embedding has turned them. A further turn by the difference of two
+positions leads from one to the other, whatever factor the model's attention scaling (YaRN) has put
+on them.
+
+Shapes: W heads of a segment, T entries, D head size.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.table import Table
+from agentkv_kernels.formats import BLOCK, Format
+from agentkv_kernels.layout import BLOCK_IDS, KEYS
+
+Steps = Callable[[Tensor], Tensor]
+"""Positions (n,) of entries to how many rotary positions each is turned on, (n,) int64 on the
+CPU."""
+
+AT_ONCE = 64
+"""Blocks of entries that are turned at once, which bounds the work space (our choice)."""
+
+
+def turn_entries(
+    storage: LayerStorage, sequence: int, steps: Steps, frequencies: Sequence[float]
+) -> None:
+    """Turn the keys and the window of queries of one sequence.
+
+    Entries that do not move stay as they are, bit for bit, except for quantized ones that share
+    their scales with others that move. Quantized keys are rounded once more.
+
+    Args:
+        frequencies: angle per position of each pair of channels, as in `LayerShape`.
+    """
+    for segment in storage.segments(sequence):
+        by_entry = steps(storage.positions(segment)).to(storage.device)
+        num_quantized = storage.num_quantized[segment]
+        if num_quantized:
+            _turn_quantized(storage, segment, by_entry[:num_quantized], frequencies)
+        entries = storage.dense.entries(KEYS, segment)
+        _turn_rows(entries, by_entry[num_quantized:], frequencies)
+    for window in (storage.queries, storage.queries_of_chunks):
+        if window is not None:
+            queries, positions = window.of(sequence)
+            _turn_rows(queries, steps(positions).to(queries.device), frequencies)
+
+
+def turned(x: Tensor, steps: Tensor, frequencies: Sequence[float]) -> Tensor:
+    """Return keys (..., n, D), each turned on by `steps` (n,) rotary positions.
+
+    Channels beyond the pairs that have a frequency are not rotary, and stay.
+    """
+    # float32 would round the angles of distant positions
+    pairs = torch.tensor(frequencies, dtype=torch.float64, device=x.device)
+    angles = steps.to(torch.float64)[:, None] * pairs
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cosines, sines = angles.cos().to(wide), angles.sin().to(wide)
+    half = len(frequencies)
+    one, other, rest = x.to(wide).split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([one * cosines - other * sines, other * cosines + one * sines, rest], dim=-1)
+
+
+def _turn_rows(entries: Tensor, steps: Tensor, frequencies: Sequence[float]) -> None:
+    """Turn entries (W, T, D) by steps (T,)."""
+    for moved in steps.nonzero().squeeze(1).split(AT_ONCE * BLOCK):
+        entries[:, moved] = turned(entries[:, moved], steps[moved], frequencies).to(entries.dtype)
+
+
+def _turn_quantized(
+    storage: LayerStorage, segment: int, steps: Tensor, frequencies: Sequence[float]
+) -> None:
+    form, (table, field, _) = storage.layout.format, storage.scale_fields
+    assert form is not None and storage.codes is not None
+    codes, scales = storage.codes.entries(KEYS, segment), table.entries(field, segment)
+    moved = steps.nonzero().squeeze(1)
+    if form.by_block:
+        _turn_blocks(form, codes, scales, _block_ids(storage.codes, segment), steps, frequencies)
+        return
+    for rows in moved.split(AT_ONCE * BLOCK):
+        x = turned(form.decode(codes[:, rows], scales[:, rows], None), steps[rows], frequencies)
+        codes[:, rows], scales[:, rows] = form.encode(x)
+
+
+def _block_ids(codes: Table, segment: int) -> Tensor:
+    return codes.entries(BLOCK_IDS, segment)[0]
+
+
+def _turn_blocks(
+    form: Format,
+    codes: Tensor,
+    scales: Tensor,
+    ids: Tensor,
+    steps: Tensor,
+    frequencies: Sequence[float],
+) -> None:
+    """Turn quantized entries whose scales belong to blocks: encode these blocks anew.
+
+    Args:
+        codes: (W, T, C), mutated.  scales: (W, N, S), mutated.  ids: (T,) block of each entry.
+        steps: (T,).
+    """
+    for blocks in ids[steps.nonzero().squeeze(1)].unique().split(AT_ONCE):
+        rows = torch.isin(ids, blocks).nonzero().squeeze(1)
+        rows = rows[ids[rows].argsort(stable=True)]
+        x = turned(form.decode(codes[:, rows], scales, ids[rows]), steps[rows], frequencies)
+        # `encode` wants blocks of 64 entries, and entries may have left these
+        number = torch.searchsorted(blocks, ids[rows])
+        counts = torch.bincount(number, minlength=blocks.shape[0])
+        before = (counts.cumsum(0) - counts)[number]
+        places = number * BLOCK + torch.arange(rows.shape[0], device=rows.device) - before
+        whole = x.new_zeros(x.shape[0], blocks.shape[0] * BLOCK, x.shape[2])
+        whole[:, places] = x
+        new_codes, new_scales = form.encode(whole)
+        codes[:, rows], scales[:, blocks.long()] = new_codes[:, places], new_scales
