@@ -105,6 +105,7 @@ class Agent:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        files: Sequence[str | Path] = (),
     ) -> "Session":
         """Open a session on `page`, which takes goal after goal on one cache.
 
@@ -116,11 +117,13 @@ class Agent:
                 the host that the page is on when a goal is given. An `Environment` has its own.
             ocr: for a Playwright page: read the text in images, if Tesseract is installed.
             secrets: texts to mask in all steps; text typed into password fields is added to them.
+            files: for a Playwright page: files, and folders of files, that the agent may upload; it
+                reads no others.
 
         Raises:
             TypeError: `page` is neither an `Environment` nor a Playwright page in Chromium.
         """
-        return Session(self, page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets)
+        return Session(self, page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
 
     def run(
         self,
@@ -136,11 +139,12 @@ class Agent:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        files: Sequence[str | Path] = (),
     ) -> Episode:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
-            page, seed, hosts, ocr, secrets: as in `open`.
+            page, seed, hosts, ocr, secrets, files: as in `open`.
             goal, max_steps, timeout_s, on_step, before_action, screenshots: as in `Session.do`.
 
         Returns:
@@ -150,7 +154,9 @@ class Agent:
             TypeError: `page` is neither an `Environment` nor a Playwright page.
             Exception: as in `Session.do`.
         """
-        with self.open(page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets) as session:
+        with self.open(
+            page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets, files=files
+        ) as session:
             return session.do(
                 goal,
                 max_steps=max_steps,
@@ -196,6 +202,7 @@ class Session:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        files: Sequence[str | Path] = (),
     ) -> None:
         """Use `Agent.open`, which describes the arguments, or `Session.load`."""
         if type(page).__module__.startswith("playwright.async_api"):
@@ -203,7 +210,7 @@ class Session:
         if not isinstance(page, Environment):
             require_chromium_page(page)
         self._agent, self._page = agent, page
-        self._seed, self._hosts, self._ocr = seed, hosts, ocr
+        self._seed, self._hosts, self._ocr, self._files = seed, hosts, ocr, tuple(files)
         self.secrets = Secrets() if secrets is None else secrets
         """Texts that steps show as `***`."""
         self._conversation: Conversation | None = None
@@ -330,6 +337,7 @@ class Session:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        files: Sequence[str | Path] = (),
     ) -> Self:
         """Return the session that `save` wrote, which goes on exactly as the saved one would have.
 
@@ -337,7 +345,7 @@ class Session:
             folder: where it was saved.
             agent: has the model, policy, budget and other settings of the saved session.
             page: the page to go on with; it need not be the same one.
-            hosts, ocr, secrets: as in `Agent.open`.
+            hosts, ocr, secrets, files: as in `Agent.open`.
 
         Raises:
             SessionError: the agent's model is a script.
@@ -346,7 +354,7 @@ class Session:
         """
         if not isinstance(agent.model, LastingModel):
             raise SessionError(f"the model {agent.model.name} keeps nothing that could be loaded")
-        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets)
+        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
         session._use(agent.model.load(Path(folder)))
         return session
 
@@ -397,7 +405,9 @@ class Session:
             yield self._page
             return
         ocr = Ocr.find() if self._ocr else None
-        with BrowserSession.on(self._page, hosts=self._hosts, ocr=ocr) as environment:
+        with BrowserSession.on(
+            self._page, hosts=self._hosts, ocr=ocr, files=self._files
+        ) as environment:
             try:
                 yield environment
             finally:

@@ -38,7 +38,7 @@ class AsyncSession:
     Args:
         agent: its model must not be in use by another thread.
         page: a page of Playwright's async API in Chromium, which stays open afterwards.
-        seed, hosts, ocr, secrets: as in `Agent.open`.
+        seed, hosts, ocr, secrets, files: as in `Agent.open`.
 
     Raises:
         TypeError: `page` is no such page.
@@ -54,6 +54,7 @@ class AsyncSession:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        files: Sequence[str | Path] = (),
     ) -> None:
         if not isinstance(page, AsyncPage):
             kind = f"{type(page).__module__}.{type(page).__qualname__}"
@@ -64,7 +65,9 @@ class AsyncSession:
         self._loop = asyncio.get_running_loop()
         self._bridge = AsyncBridge(self._loop)
         self._page = self._bridge.wrap(page)
-        self._session = Session(agent, self._page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets)
+        self._session = Session(
+            agent, self._page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets, files=files
+        )
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv session")
         self._turn = asyncio.Lock()
         self._is_closed = False
@@ -116,10 +119,11 @@ class AsyncSession:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        files: Sequence[str | Path] = (),
     ) -> Self:
         """Return the session that `save` or `Session.save` wrote; see `Session.load`."""
-        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets)
-        load = partial(Session.load, hosts=hosts, ocr=ocr, secrets=secrets)
+        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
+        load = partial(Session.load, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
         try:
             session._session = await session._call(load, folder, agent, session._page)
         except BaseException:

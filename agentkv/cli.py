@@ -464,6 +464,12 @@ def mcp(
     ] = 4000,
     ocr: options.Ocr = True,
     browser_path: options.Browser = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File that may be uploaded to pages, or folder of such files; may be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Serve web pages as tools over the Model Context Protocol, on standard input and output."""
     with options.for_people():
@@ -471,7 +477,11 @@ def mcp(
 
         executable = None if browser_path is None else str(browser_path)
         server = mcp_server(
-            options.read_hosts("--hosts", hosts), tokens=tokens, ocr=ocr, executable=executable
+            options.read_hosts("--hosts", hosts),
+            tokens=tokens,
+            ocr=ocr,
+            executable=executable,
+            files=files or (),
         )
         server.run("stdio")
 

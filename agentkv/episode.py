@@ -222,7 +222,8 @@ class _EpisodeLoop:
         if time.monotonic() > self._started + self._limits.timeout_s:
             raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
         try:
-            return self._environment.observe()
+            page = self._environment.observe()
+            return page.without_uses() if self._limits.strict else page
         except BrowserGone as error:
             raise _Ended("env_error", error=str(error)) from error
 
@@ -333,7 +334,9 @@ def error_note(text: str) -> str:
 
 def typed_secrets(page: Page, action: Action | None) -> set[str]:
     """Return the text that `action` types into a password field of `page`, if any."""
-    if action is None or action.kind != "type" or action.element_id is None or not action.text:
+    if action is None or action.kind not in ("type", "append", "insert") or not action.text:
+        return set()
+    if action.element_id is None:
         return set()
     node = page.element(action.element_id)
     return {action.text} if node is not None and "password" in node.states else set()

@@ -2,9 +2,10 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from agentkv.adapters.packages import PackageMissing
 from agentkv.adapters.page_tools import PageTools, ToolFailed
@@ -18,7 +19,12 @@ except ModuleNotFoundError as error:
 
 
 def mcp_server(
-    hosts: Sequence[str], *, tokens: int = 4000, ocr: bool = True, executable: str | None = None
+    hosts: Sequence[str],
+    *,
+    tokens: int = 4000,
+    ocr: bool = True,
+    executable: str | None = None,
+    files: Iterable[str | Path] = (),
 ) -> MCPServer[None]:
     """Return a server whose tools open pages, read them and act on them.
 
@@ -26,12 +32,12 @@ def mcp_server(
     thread runs the browser, one call at a time. The browser closes with the connection.
 
     Args:
-        hosts, tokens, ocr, executable: as in `PageTools`.
+        hosts, tokens, ocr, executable, files: as in `PageTools`.
 
     Raises:
-        ValueError: an entry of `hosts` is not a host.
+        ValueError: an entry of `hosts` is not a host, or a path of `files` does not exist.
     """
-    pages = PageTools(hosts, tokens=tokens, ocr=ocr, executable=executable)
+    pages = PageTools(hosts, tokens=tokens, ocr=ocr, executable=executable, files=files)
     worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv pages")
 
     @asynccontextmanager

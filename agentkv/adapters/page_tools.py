@@ -5,15 +5,16 @@ The text is the same that our own agents read, within a budget and behind a fenc
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from agentkv.dialog.fence import break_tags, fenced
 from agentkv.episode import MAX_NOTE_CHARS, typed_secrets
 from agentkv.masking import Secrets
-from agentkv_env.actions import Action
+from agentkv_env.actions import Action, Direction, Point
 from agentkv_env.browser import Browser
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -22,6 +23,7 @@ from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from agentkv_env.session import Session
+from agentkv_env.uploads import Uploads
 
 BYTES_PER_TOKEN = 3
 """Estimate for page text (our choice): whoever reads it has a tokenizer that we do not know. Prose
@@ -29,6 +31,11 @@ has about four bytes per token, and numbers and addresses have fewer."""
 
 Element = Annotated[
     int, Field(description="the element's number on the page, without its brackets")
+]
+
+OptionalPoint = Annotated[
+    tuple[int, int] | None,
+    Field(description="x and y in percent of the element's width and height; None: its middle"),
 ]
 
 
@@ -48,9 +55,10 @@ class PageTools:
         tokens: maximum length of a page, estimated as a token for every `BYTES_PER_TOKEN` bytes.
         ocr: read the text in images, if Tesseract is installed.
         executable: path of a Chromium; None uses `agentkv_env.browser.find_executable`.
+        files: files, and folders of files, that may be uploaded; no others are read.
 
     Raises:
-        ValueError: an entry of `hosts` is not a host.
+        ValueError: an entry of `hosts` is not a host, or a path of `files` does not exist.
     """
 
     def __init__(
@@ -60,7 +68,10 @@ class PageTools:
         tokens: int = 4000,
         ocr: bool = True,
         executable: str | None = None,
+        files: Iterable[str | Path] = (),
     ) -> None:
+        self._files = tuple(files)
+        Uploads(self._files)  # complain now, not at the first page
         self._hosts, self._tokens = AllowList(hosts).hosts, tokens
         self._ocr = Ocr.find() if ocr else None
         self._executable = executable
@@ -81,9 +92,11 @@ class PageTools:
     def tools(self) -> tuple[Callable[..., str], ...]:
         """The methods that are tools."""
         return (
-            *(self.open_page, self.read_page, self.click, self.type_text, self.clear),
-            *(self.hover, self.press, self.scroll, self.go_back, self.go_forward),
-            *(self.new_tab, self.switch_tab, self.close_tab),
+            *(self.open_page, self.read_page, self.click, self.double_click, self.right_click),
+            *(self.type_text, self.append_text, self.insert_text, self.select_text, self.clear),
+            *(self.choose, self.hover, self.drag, self.press, self.scroll, self.wait),
+            *(self.go_back, self.go_forward, self.new_tab, self.switch_tab, self.close_tab),
+            *((self.upload,) if self._files else ()),
         )
 
     def open_page(
@@ -105,28 +118,96 @@ class PageTools:
             self._known = None
         return self._read(self._require_session())
 
-    def click(self, element: Element) -> str:
+    def click(self, element: Element, point: OptionalPoint = None) -> str:
         """Press an element, and return what changed on the page."""
-        return self._act(Action("click", element_id=element))
+        return self._act(Action("click", element_id=element, point=_point(point)))
+
+    def double_click(self, element: Element, point: OptionalPoint = None) -> str:
+        """Press an element twice, and return what changed on the page."""
+        return self._act(Action("double_click", element_id=element, point=_point(point)))
+
+    def right_click(self, element: Element, point: OptionalPoint = None) -> str:
+        """Press an element with the right button, and return what changed on the page."""
+        return self._act(Action("right_click", element_id=element, point=_point(point)))
 
     def type_text(
         self,
         element: Element,
-        text: Annotated[str, Field(description="one line, or the option of a list to choose")],
+        text: Annotated[str, Field(description="the text, or the option of a list to choose")],
         enter: Annotated[bool, Field(description="press Enter afterwards")] = False,
     ) -> str:
         """Replace the text of a field or choose in a list, and return what changed on the page."""
-        # Control characters cannot be typed as keys.
-        line = re.sub(r"[\x00-\x1f\x7f]+", " ", text)
-        return self._act(Action("type", element_id=element, text=line, enter=enter))
+        return self._act(Action("type", element_id=element, text=_typeable(text), enter=enter))
+
+    def append_text(self, element: Element, text: str) -> str:
+        """Add text at the end of a field, and return what changed on the page."""
+        return self._act(Action("append", element_id=element, text=_typeable(text)))
+
+    def insert_text(
+        self,
+        element: Element,
+        text: str,
+        before: Annotated[
+            str, Field(description="words of the field; without any, at the cursor")
+        ] = "",
+    ) -> str:
+        """Put text before words of a field, and return what changed on the page."""
+        action = Action("insert", element_id=element, text=_typeable(text), before=before)
+        return self._act(action)
+
+    def select_text(
+        self,
+        first: Annotated[str, Field(description="the first of the words to select")],
+        last: Annotated[str, Field(description="the last of them, if there are more")] = "",
+        element: Annotated[
+            int | None, Field(description="the element that has the words, if one has")
+        ] = None,
+    ) -> str:
+        """Select text, such as to format it, and return what changed on the page."""
+        return self._act(Action("select_text", element_id=element, text=first, last=last))
+
+    def choose(
+        self,
+        element: Element,
+        options: Annotated[list[str], Field(description="all options to choose; others are not")],
+    ) -> str:
+        """Choose several options of a list, and return what changed on the page."""
+        return self._act(Action("choose", element_id=element, items=tuple(options)))
+
+    def upload(
+        self,
+        element: Element,
+        files: Annotated[list[str], Field(description="names of files that the user allows")],
+    ) -> str:
+        """Give files to a file field or to the button that asks for them, and return what changed
+        on the page."""
+        return self._act(Action("upload", element_id=element, items=tuple(files)))
 
     def clear(self, element: Element) -> str:
         """Empty a field, and return what changed on the page."""
         return self._act(Action("clear", element_id=element))
 
-    def hover(self, element: Element) -> str:
+    def hover(self, element: Element, point: OptionalPoint = None) -> str:
         """Point at an element, and return what changed on the page."""
-        return self._act(Action("hover", element_id=element))
+        return self._act(Action("hover", element_id=element, point=_point(point)))
+
+    def drag(
+        self,
+        element: Element,
+        onto: Element,
+        point: OptionalPoint = None,
+        onto_point: OptionalPoint = None,
+    ) -> str:
+        """Drag an element onto another or within itself, and return what changed on the page."""
+        return self._act(
+            Action(
+                "drag",
+                element_id=element,
+                point=_point(point),
+                target_id=onto,
+                target_point=_point(onto_point),
+            )
+        )
 
     def press(
         self, key: Annotated[str, Field(description="a key, such as Escape or Control+a")]
@@ -134,9 +215,19 @@ class PageTools:
         """Press a key or a combination of keys, and return what changed on the page."""
         return self._act(Action("press", key=key))
 
-    def scroll(self, direction: Literal["up", "down"]) -> str:
+    def scroll(
+        self,
+        direction: Direction,
+        element: Annotated[
+            int | None, Field(description="scroll just the area that this element is in")
+        ] = None,
+    ) -> str:
         """Scroll the page by a screen, and return what changed."""
-        return self._act(Action("scroll", direction=direction))
+        return self._act(Action("scroll", direction=direction, element_id=element))
+
+    def wait(self) -> str:
+        """Wait until the page has changed, at most 5 seconds, and return what changed."""
+        return self._act(Action("wait"))
 
     def go_back(self) -> str:
         """Go back in the tab's history, and return the page."""
@@ -174,7 +265,7 @@ class PageTools:
     def _start(self) -> None:
         browser = Browser.launch(executable=self._executable)
         try:
-            self._session = browser.session(hosts=self._hosts, ocr=self._ocr)
+            self._session = browser.session(hosts=self._hosts, ocr=self._ocr, files=self._files)
         except BaseException:
             browser.close()
             raise
@@ -222,6 +313,15 @@ class PageTools:
         """Return an error, which may quote the page, as the model is shown it."""
         text = break_tags(neutralize(self._secrets.mask(str(error))))
         return text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 3] + "..."
+
+
+def _point(percent: tuple[int, int] | None) -> Point | None:
+    return percent and Point(*percent, "%")
+
+
+def _typeable(text: str) -> str:
+    # Other control characters cannot be typed as keys.
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f]+", " ", text.replace("\r\n", "\n"))
 
 
 _INSTRUCTIONS = """\

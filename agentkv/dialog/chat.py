@@ -105,9 +105,12 @@ class ChatTemplate:
         """Return the question as the beginning of a user message."""
         return self.encode(f"Question: {break_tags(one_line(text))}\n{_IN_WORDS}\n\n")
 
-    def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
-        """Return the note and the fenced page, up to where the reply begins."""
+    def turn(
+        self, observation: str, note: str = "", nonce: str = "", *, actions: str = ""
+    ) -> list[int]:
+        """Return the note, the actions and the fenced page, up to where the reply begins."""
         text = f"{break_tags(one_line(note))}\n" if note else ""
+        text += break_tags(actions)
         if observation:
             text += fenced(observation, nonce)
         return [*self.encode(text), *self._tokenizer.encode_trusted(self._before_reply)]

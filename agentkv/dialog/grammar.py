@@ -15,6 +15,7 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
+from agentkv.dialog.further import patterns as further_patterns
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import SHOWN, TEXT, quotation_rules, text_pattern
 from agentkv.dialog.reply import label
@@ -75,7 +76,8 @@ def reply_grammar(
     patterns = [] if only_stop else [*_element_patterns(page), *_page_patterns(page)]
     answer = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
     if thoughts == "free":
-        actions = "|".join([*(pattern.action for pattern in patterns), answer])
+        further = [] if only_stop else further_patterns(page)
+        actions = "|".join([*(pattern.action for pattern in patterns), *further, answer])
         thought = rf"[^`\x00-\x1f\x7f-\x9f]{{0,{MAX_THOUGHT}}}"
         return f"start: REPLY\nREPLY: {_regex(thought + _fenced(actions))}"
     unquoted = [pattern.thought + _fenced(pattern.action) for pattern in patterns]

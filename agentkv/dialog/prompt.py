@@ -98,13 +98,17 @@ class Template(Protocol):
         """Return the ids of a question that the next reply answers in words."""
         ...
 
-    def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
+    def turn(
+        self, observation: str, note: str = "", nonce: str = "", *, actions: str = ""
+    ) -> list[int]:
         """Return the ids of one page, up to where the model begins to write or to think.
 
         Args:
             observation: the serialized page; empty shows no page.
             note: the harness's message, placed before the page; empty for none.
             nonce: as for `opening`.
+            actions: lines about actions that only this page has a use for (`dialog.further`), for
+                templates with free thoughts; empty for none.
         """
         ...
 
@@ -187,7 +191,9 @@ class PlainTemplate:
         """Return a question as a goal, which such models answer with a stop."""
         return self.goal(text)
 
-    def turn(self, observation: str, note: str = "", nonce: str = "") -> list[int]:
+    def turn(
+        self, observation: str, note: str = "", nonce: str = "", *, actions: str = ""
+    ) -> list[int]:
         """Return the note and the page between their special tokens."""
         text = f"{one_line(note)}\n{observation}" if note else observation
         return [self._page, *self.encode(text), self._act]

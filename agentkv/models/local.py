@@ -14,6 +14,7 @@ from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
+from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import DoesNotThink, Template, nonce_of
 from agentkv.dialog.reply import notes_in
@@ -376,7 +377,8 @@ class LocalConversation:
         acting = self._acting
         with timed(stopwatch, "tokenizer"):
             observation = "" if page is None else self._observation(page)
-            turn = self._new_turn(page, observation, note)
+            actions = "" if page is None or is_question else self._further_actions(page)
+            turn = self._new_turn(page, observation, note, actions)
         if self._turns:
             self._prepare_cache(shows_page=page is not None)
         needed = len(self._pending) + len(turn.goal) + len(turn.shown) + acting.max_new_tokens
@@ -414,9 +416,14 @@ class LocalConversation:
         self._known = known if acting.observations == "changes" else None
         return seen.text
 
-    def _new_turn(self, page: Page | None, observation: str, note: str) -> Turn:
+    def _further_actions(self, page: Page) -> str:
+        """Describe actions that only some pages have a use for, unless the model was trained on a
+        language without them."""
+        return describe(page) if self._acting.template.thoughts == "free" else ""
+
+    def _new_turn(self, page: Page | None, observation: str, note: str, actions: str) -> Turn:
         template, last_pages = self._acting.template, self._acting.last_pages
-        shown = template.turn(observation, note, self._nonce)
+        shown = template.turn(observation, note, self._nonce, actions=actions)
         if last_pages is None or page is None:
             has_page = page is not None
             return Turn(shown, (0, 0), goal=self._next_goal, has_page=has_page)

@@ -133,6 +133,7 @@ def build_nodes(
                 value=clean(node.get("v", "")),
                 options=tuple(map(clean, node.get("o", ()))),
                 states=tuple(node.get("s", ())),
+                uses=tuple(node.get("u", ())),
             )
         for line in read.get((node["frame"], node.get("p", 0)), ()):
             box = _line_box(line, node["b"])

@@ -1,6 +1,6 @@
 """The agent's view of a web page, as frozen values without a browser."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["element", "text", "ocr"]
@@ -10,6 +10,11 @@ STATES = (
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
 )
 """All states that a node may have. `faint` marks an OCR line of low contrast."""
+
+Use = Literal["lines", "format", "several", "area", "drag", "file", "point"]
+"""What an element is of use for beside its role: a text of several lines, a text with formats, a
+choice of several options, an area that scrolls around it, a drag, a file, a press at one of its
+points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Node:
     """Labels of a select's options, in order."""
     states: tuple[str, ...] = ()
     """Some of `STATES`."""
+    uses: tuple[Use, ...] = ()
+    """For which actions beyond VisualWebArena's it is of use; not part of the page's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,13 @@ class Page:
     """Distance that the page can be scrolled down."""
     notices: tuple[str, ...] = ()
     """Events that no node shows, such as an answered dialog or a refused navigation."""
+    uploads: tuple[str, ...] = ()
+    """Names of files that may be uploaded; empty where the page takes none."""
 
     def element(self, id: int) -> Node | None:
         """Return the node with this `id`, or None."""
         return next((node for node in self.nodes if node.id == id), None)
+
+    def without_uses(self) -> "Page":
+        """Return the page as it is for an agent that has only VisualWebArena's actions."""
+        return replace(self, nodes=tuple(replace(node, uses=()) for node in self.nodes), uploads=())

@@ -213,6 +213,7 @@ class Session:
             pixels_above=found["above"],
             pixels_below=found["below"],
             notices=self._take_notices(),
+            uploads=self._uploads.names() if any("file" in node.uses for node in nodes) else (),
         )
 
     def _read(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from agentkv_env.watchdog import Watchdog
 AFTER_FRAME_MS = 20  # after a frame, until the browser has reported what the page requested in it
 
 SETTLE_S = 5.0  # longest wait for a change of the page
-CHOOSER_S = 1.0  # longest wait for a file chooser after a press
+CHOOSER_S = 3.0  # longest wait for a file chooser after a press
 
 _POLICY_WORLD = "agentkv policy"
 

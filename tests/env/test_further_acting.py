@@ -249,3 +249,32 @@ def test_a_wait_lasts_until_the_page_has_changed(visit: "Visit") -> None:
         </button>""")
     visit.act("click [1]")
     assert "ready" in [node.name for node in visit.act("wait").nodes]
+
+
+# ---- what elements are of use for -----------------------------------------------------------
+
+
+def test_elements_say_what_they_are_of_use_for(browser: Browser, pages: "Pages") -> None:
+    rows = "".join(f"<p><a href=#>Row {n}</a></p>" for n in range(20))
+    pages.set(
+        {
+            "/": f"""{NOTE}{POST}{COLOURS}<input aria-label=Line><input type=file aria-label=Photo>
+            <div style="height:90px;overflow:auto">{rows}</div><button draggable=true>Card</button>
+            <canvas onclick="0" aria-label=Map></canvas>"""
+        }
+    )
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], files=[__file__]) as session:
+        session.open(pages.origin() + "/")
+        page = session.observe()
+    uses = {node.name: node.uses for node in page.nodes if node.uses}
+    assert uses == {
+        "Note": ("lines",),
+        "Post": ("lines", "format"),
+        "Colours": ("several",),
+        "Photo": ("file",),
+        "Row 0": ("area",),
+        "Card": ("drag",),
+        "Map": ("point",),
+    }
+    assert page.uploads == (Path(__file__).name,)
+    assert not any(node.uses for node in page.without_uses().nodes)

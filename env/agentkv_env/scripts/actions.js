@@ -228,21 +228,51 @@ function scroll(x, y) {
   return scrollLeftOf(moving) !== before[0] || scrollTopOf(moving) !== before[1];
 }
 
-// Returns the nearest area around an element, itself included, that scrolls along an axis.
-function areaOf(el, isVertical) {
-  for (let node = el; node;) {
-    const doc = isDocument(node) ? node : documentOf(node);
-    if (nodeTypeOf(node) === 1) {
-      const size = isVertical ? clientHeightOf(node) : clientWidthOf(node);
-      const whole = isVertical ? scrollHeightOf(node) : scrollWidthOf(node);
-      const style = styleOf(node), way = isVertical ? style.overflowY : style.overflowX;
-      const scrolls = node === scrollingElementOf(doc) ? way !== "hidden" && way !== "clip"
-        : /auto|scroll|overlay/.test(way);
-      if (whole > size + 1 && scrolls) return node;
-    }
+function scrolls(node, isVertical) {
+  if (nodeTypeOf(node) !== 1) return false;
+  const size = isVertical ? clientHeightOf(node) : clientWidthOf(node);
+  const whole = isVertical ? scrollHeightOf(node) : scrollWidthOf(node);
+  if (whole <= size + 1) return false;
+  const style = styleOf(node), way = isVertical ? style.overflowY : style.overflowX;
+  return node === scrollingElementOf(documentOf(node)) ? way !== "hidden" && way !== "clip"
+    : /auto|scroll|overlay/.test(way);
+}
+
+// Returns the nearest area around an element, itself included, that scrolls along an axis, or null.
+// `known` has the areas of nodes that were asked for before.
+function areaOf(el, isVertical, known = new Map()) {
+  const path = [];
+  let node = el;
+  while (node && !known.has(node) && !scrolls(node, isVertical)) {
+    path.push(node);
     node = parentOf(node) || (isDocument(node) ? viewOf(node)?.frameElement : null);
   }
-  return null;
+  const area = node ? known.get(node) ?? (known.has(node) ? null : node) : null;
+  if (node) path.push(node);
+  for (const each of path) known.set(each, area);
+  return area;
+}
+
+// Areas of the elements of one walk; see `areaOf`.
+const noAreas = () => ({ known: new Map(), met: new Set() });
+
+// Returns the uses of an element (page.py). The first element of an area stands for it in `areas`.
+// What scrolls with the page is no area.
+function usesOf(el, areas) {
+  const uses = [], tag = tagOf(el), type = tag === "input" ? el.type : "";
+  if (tag === "textarea" || el.isContentEditable === true) uses.push("lines");
+  if (el.isContentEditable === true) uses.push("format");
+  if (tag === "select" && el.multiple) uses.push("several");
+  if (type === "file") uses.push("file");
+  if (["canvas", "svg"].includes(tag)) uses.push("point");
+  const isDraggable = attributeOf(el, "draggable") === "true" || /grab|move/.test(styleOf(el).cursor);
+  if (isDraggable) uses.push("drag");
+  const area = areaOf(el, true, areas.known);
+  if (area && !areas.met.has(area)) {
+    areas.met.add(area);
+    if (area !== findScroller()) uses.push("area");
+  }
+  return uses;
 }
 
 // Scrolls the nearest area around element `id` by its own size; x and y are -1, 0 or 1.

@@ -9,7 +9,7 @@ const MAX_NODES = 5000; // in one viewport
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
-// width, height), i id, v value, o options, s states, p and h number and hash of a picture, q 1 for
+// width, height), i id, v value, o options, s states, u uses, p and h number and hash of a picture, q 1 for
 // a picture that is no node itself. A frame of another origin has f, its index, and c, its visible
 // part.
 //
@@ -18,7 +18,7 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed.
 function walk(firstId, expected, at, view, mostMs) {
-  const out = [];
+  const out = [], areas = noAreas();
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
@@ -67,6 +67,8 @@ function walk(firstId, expected, at, view, mostMs) {
     if (value) node.v = value;
     if (options.length) node.o = options;
     if (states.length) node.s = states;
+    const uses = usesOf(el, areas);
+    if (uses.length) node.u = uses;
     out.push(node);
   }
 

@@ -136,6 +136,36 @@ def test_only_changes_are_returned_until_the_whole_page_is_asked_for(
     assert "Boats" in tools.read_page(whole=True)
 
 
+def test_text_is_added_and_selected_and_points_are_pressed(pages: Pages, tools: PageTools) -> None:
+    pages.set(
+        {
+            "/": """<textarea aria-label=Note>one</textarea><canvas aria-label=Map width=100
+            height=50 onclick="document.title = event.offsetX"></canvas><select multiple
+            aria-label=Colours><option>Red<option>Blue</select>"""
+        }
+    )
+    home = tools.open_page(pages.origin() + "/")
+    tools.append_text(number_of("Note", home), "\ntwo")
+    assert "value: one big two" in tools.insert_text(number_of("Note", home), "big ", before="two")
+    assert "title 25" in tools.click(number_of("Map", home), point=(25, 50))
+    assert "value: Red, Blue" in tools.choose(number_of("Colours", home), ["Red", "Blue"])
+    with pytest.raises(ToolFailed, match="the page does not have the words"):
+        tools.select_text("three")
+
+
+def test_files_are_uploaded_only_where_the_user_names_some(pages: Pages, tmp_path: Path) -> None:
+    pages.set({"/": "<input type=file aria-label=Photo>"})
+    (tmp_path / "cat.png").write_text("x")
+    assert "upload" not in {tool.__name__ for tool in PageTools([host(pages)]).tools}
+    tools = PageTools([host(pages)], ocr=False, files=[tmp_path])
+    assert "upload" in {tool.__name__ for tool in tools.tools}
+    try:
+        home = tools.open_page(pages.origin() + "/")
+        assert "value: cat.png" in tools.upload(number_of("Photo", home), ["cat.png"])
+    finally:
+        tools.close()
+
+
 def test_a_page_is_cut_to_its_tokens(pages: Pages) -> None:
     pages.set({"/": "<title>Home</title>" + "".join(f"<p>Berth {n}</p>" for n in range(40))})
     tools = PageTools([host(pages)], tokens=80, ocr=False)
