@@ -8,8 +8,11 @@ Kind = Literal["element", "text", "ocr"]
 STATES = (
     *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
+    "heading",
 )
-"""All states that a node may have. `faint` marks an OCR line of low contrast."""
+"""All states that a node may have.
+
+`faint` marks an OCR line of low contrast, `heading` an element that is the text of a heading."""
 
 Use = Literal["lines", "format", "several", "area", "drag", "file", "point"]
 """What an element is of use for beside its role: a text of several lines, a text with formats, a

@@ -80,7 +80,7 @@ two</pre>
     """)
     assert lines(page) == [
         "heading Fair of boats",
-        "link Linked [1]",
+        "link Linked (heading) [1]",
         "A red one, see",
         "link this page [2]",
         "for more.",
@@ -90,6 +90,24 @@ two</pre>
         "Canoe",
         "button Buy [3]",
         *("First", "Second", "one", "two"),
+    ]
+
+
+def test_headings_with_controls_are_headings_and_their_controls_have_numbers(
+    visit: "Visit",
+) -> None:
+    page = visit.show("""
+        <h2><a href=/a>The <b>tides</b></a></h2><h3><button>Times</button></h3>
+        <a href=/b><h3>A result</h3></a> <div role=heading><span><a href=/c>Old</a></span></div>
+        <h2>History <a href=/d>edit</a> <button>Fold</button></h2>
+        <a href=/e><h3>A card</h3><p>with more</p></a>""")
+    assert lines(page) == [
+        "link The tides (heading) [1]",
+        "button Times (heading) [2]",
+        "link A result (heading) [3]",
+        "link Old (heading) [4]",
+        *("heading History edit", "link edit [5]", "button Fold [6]"),
+        "link A card with more [7]",
     ]
 
 

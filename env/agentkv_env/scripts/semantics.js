@@ -79,6 +79,15 @@ function rowOf(row) {
   return cells.join(" | ");
 }
 
+const HEADINGS = "h1,h2,h3,h4,h5,h6,[role=heading]";
+const isHeading = (el) => matches(el, HEADINGS);
+
+// Returns whether the name of a link or button is the heading inside it, as in a list of results.
+function isNamedByHeading(el, name) {
+  const heading = name && queryIn(el, HEADINGS);
+  return heading ? textOf(heading) === name : false;
+}
+
 // Values of `white-space` with which spaces count.
 const SPACES = new Set(["pre", "pre-wrap", "break-spaces"]);
 

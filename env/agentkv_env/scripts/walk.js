@@ -30,10 +30,11 @@ function walk(firstId, expected, at, view, mostMs) {
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
-  // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted.
+  // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted; heading: the
+  // control that is the text of a heading.
   const state = (at, clip) =>
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, breaks: false,
-      spaces: false, struck: false, depth: 0 });
+      spaces: false, struck: false, heading: null, depth: 0 });
 
   const flush = () => {
     const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
@@ -56,13 +57,14 @@ function walk(firstId, expected, at, view, mostMs) {
     return ids.get(el);
   };
 
-  function emit(el, role, rect, at) {
+  function emit(el, role, rect, s) {
     flush();
     isMidLine = true;
     const node = { k: "element", r: role, n: nameOf(el, role), b: rounded(rect), i: idOf(el) };
     const value = valueOf(el, role), options = optionsOf(el), states = statesOf(el);
     const part = intersect(rect, view);
-    const x = part.x + part.width / 2 - at.x, y = part.y + part.height / 2 - at.y;
+    const x = part.x + part.width / 2 - s.at.x, y = part.y + part.height / 2 - s.at.y;
+    if (s.heading === el || isNamedByHeading(el, node.n)) states.push("heading");
     if (!reaches(el, x, y)) states.push("covered");
     if (value) node.v = value;
     if (options.length) node.o = options;
@@ -161,7 +163,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (!hiddenBehindLabel(el.control)) return rectsOf(el.control).length > 0;
     const rect = shownRect(el, s);
     const role = roleOf(el.control, styleOf(el.control));
-    if (rect && role && el.control.labels[0] === el) emit(el.control, role, rect, s.at);
+    if (rect && role && el.control.labels[0] === el) emit(el.control, role, rect, s);
     return true;
   }
 
@@ -208,7 +210,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (role) {
       const rect = shownRect(el, s);
       const shown = rect && !(style.opacity === "0" && hiddenBehindLabel(el));
-      if (shown) emit(el, role, rect, s.at);
+      if (shown) emit(el, role, rect, s);
       if (control && tag !== "button") return;
       if (shown) s = { ...s, inside: true };
     }
@@ -223,10 +225,13 @@ function walk(firstId, expected, at, view, mostMs) {
     if (position !== "static" || style.transform !== "none") s = { ...s, absolute: s.clip };
 
     if (!s.inside && !s.hidden) {
-      if ((/^h[1-6]$/.test(tag) || attributeOf(el, "role") === "heading") &&
-          !queryIn(el, ACTIVE)) {
-        line(el, "heading", textOf(el), s);
-        s = { ...s, inside: true };
+      if (isHeading(el)) {
+        const control = queryIn(el, ACTIVE), title = textOf(el);
+        if (control && (!title || title === textOf(control))) s = { ...s, heading: control };
+        else {
+          line(el, "heading", title, s);
+          s = { ...s, inside: true };
+        }
       } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`)) {
         const code = codeRowOf(el);
         if (code !== "lines") {
