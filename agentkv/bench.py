@@ -146,6 +146,61 @@ def serve(
 
 
 @bench.command()
+def ocr(
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="Checkout of another version, the baseline. [default: Tesseract on each picture "
+            "as it is]"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the pictures' words.")] = 0,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Read one of so many pictures. [default: all; with --quick one of 10]"
+        ),
+    ] = None,
+    site_pages: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Pages of each embedded site, read for their time and whether the text is that of "
+            "the baseline. [default: 10; with --quick 2]",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few pictures, within three minutes on two cores.")
+    ] = False,
+    world_seed: options.World = 75,
+    out: OutFile = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Count the words that are read in pictures, by contrast and size, and measure the time of
+    pages.
+
+    The pictures show known words in many colors, sizes and fonts, some rotated by 2 and 5 degrees.
+    The OCR of this version and the baseline read the same pages in turn, without a cache.
+    """
+    with options.for_people() as console:
+        from agentkv_tasks.bench.ocr.measure import Bench, run_bench
+
+        run_bench(
+            Bench(
+                against=against,
+                seed=seed,
+                every=every or (10 if quick else 1),
+                site_pages=(2 if quick else 10) if site_pages is None else site_pages,
+                world_seed=world_seed,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or options.bench_out("ocr", world_seed, "nano"),
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+@bench.command()
 def states(
     policies: Policies = "full,window,snapkv,arkv,fp8,conf-kv-int8",
     model: Model = "nano",

@@ -126,8 +126,9 @@ class _Regions:
         """Return for each region whether it is large and at the border, or holds others (N)."""
         height, width = self.labels.shape
         left, top, right, bottom = self.box
-        is_at_border = (left == 0) | (top == 0) | (right == width - 1) | (bottom == height - 1)
-        found = is_at_border & (self.area >= GROUND_SHARE * self.labels.size)
+        is_large = self.area >= GROUND_SHARE * self.labels.size
+        is_at_side = (left == 0) | (right == width - 1)
+        found: Array = is_large & (is_at_side | (top == 0) | (bottom == height - 1))
         some = np.flatnonzero(self.area >= MIN_REGION)
         inner_left, inner_top, inner_right, inner_bottom = self.box[:, some]
         for number in some[np.argsort(-self.area[some])][:MAX_HOLDERS]:
@@ -140,7 +141,8 @@ class _Regions:
         """Return for each region whether it spans half of the picture: a rule, a frame (N)."""
         height, width = self.labels.shape
         left, top, right, bottom = self.box
-        return (right - left >= width / 2) | (bottom - top >= height / 2)
+        are: Array = (right - left >= width / 2) | (bottom - top >= height / 2)
+        return are
 
 
 def _nearest(known: Array) -> Array:
@@ -183,4 +185,5 @@ def _darken(pixels: Array, step: int, ground: Array, gain: Array) -> Array:
     is_edge[:-1, :-1] |= np.abs(ground[1:, 1:] - ground[:-1, :-1]) > INK
     dark = np.minimum(distance * gain[row][:, column], 255)
     dark[is_edge[row][:, column]] = 0
-    return (255 - dark).astype(np.uint8)
+    light: Array = (255 - dark).astype(np.uint8)
+    return light

@@ -1,0 +1,81 @@
+"""`agentkv bench ocr` reads pictures with known words, and pages of the embedded sites."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from agentkv_env.ocr import Ocr
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.ocr.grid import Picture, count_read, draw_grid
+from agentkv_tasks.bench.ocr.measure import Bench, run_bench
+from agentkv_tasks.bench.ocr.rows import OcrRow
+
+
+def test_contenders_read_the_same_pictures(tmp_path: Path) -> None:
+    checkout = tmp_path / "same"
+    checkout.mkdir()
+    (checkout / "env").symlink_to(Path(__file__).parents[2] / "env")
+    bench = Bench(
+        against=checkout, every=300, site_pages=1, world_seed=75, out=tmp_path / "rows.jsonl"
+    )
+    run_bench(bench, Console(quiet=True))
+    rows = [OcrRow(**json.loads(line)) for line in bench.out.read_text().splitlines()]
+    assert {row.label for row in rows} == {"same", "agentkv"}
+    num_words = {
+        label: sum(row.num_words + row.num_words_rotated for row in rows if row.label == label)
+        for label in ("same", "agentkv")
+    }
+    assert len(set(num_words.values())) == 1 and num_words["agentkv"] > 0
+    for row in rows:
+        assert row.baseline == "same" and row.page_s > 0
+        assert row.num_equal == row.num_pictures  # one program under two names
+    with pytest.raises(BenchError, match="has rows; give another --out"):
+        run_bench(bench, Console(quiet=True))
+
+
+def test_without_another_checkout_the_baseline_is_tesseract_alone(tmp_path: Path) -> None:
+    bench = Bench(every=500, site_pages=0, world_seed=75, out=tmp_path / "rows.jsonl")
+    run_bench(bench, Console(quiet=True))
+    rows = [OcrRow(**json.loads(line)) for line in bench.out.read_text().splitlines()]
+    assert {(row.label, row.baseline) for row in rows} == {("alone", "alone"), ("agentkv", "alone")}
+
+
+def test_another_checkout_must_have_an_ocr(tmp_path: Path) -> None:
+    bench = Bench(
+        against=tmp_path, every=500, site_pages=0, world_seed=75, out=tmp_path / "rows.jsonl"
+    )
+    with pytest.raises(BenchError, match=r"holds no env/agentkv_env/ocr\.py"):
+        run_bench(bench, Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("ink", "ratio"), [((0, 0, 0), 21.0), ((118, 118, 118), 4.54), ((255, 0, 0), 4.0)]
+)
+def test_contrast_is_wcag_s(ink: tuple[int, int, int], ratio: float) -> None:
+    picture = Picture(
+        image=Image.new("RGB", (1, 1)), words=(), ink=ink, paper=(255, 255, 255), size=16, angle=0,
+        font="", has_card=False,
+    )  # fmt: skip
+    assert picture.contrast == pytest.approx(ratio, abs=0.005)
+
+
+def test_words_count_as_often_as_they_are_read() -> None:
+    assert count_read(["Tea", "tea", "42"], "tea, 42!") == 2
+    assert count_read(["Tea", "Tea"], "Tea Tea Tea") == 2
+    assert count_read(["Tea"], "Teal") == 0
+
+
+@pytest.mark.slow
+def test_of_words_with_a_contrast_of_three_and_16_pixels_95_of_100_are_read() -> None:
+    wanted = [each for each in draw_grid(1, every=8) if each.contrast >= 3 and each.size >= 16]
+    num_read = num_words = 0
+    for start in range(0, len(wanted), 8):
+        page = {str(number): each for number, each in enumerate(wanted[start : start + 8])}
+        found = Ocr(timeout_s=300).read({key: each.image for key, each in page.items()})
+        for key, each in page.items():
+            num_read += count_read(each.words, "\n".join(line.text for line in found[key]))
+            num_words += len(each.words)
+    assert num_read >= 0.95 * num_words
