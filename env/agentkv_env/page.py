@@ -8,7 +8,7 @@ Kind = Literal["element", "text", "ocr"]
 STATES = (
     *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
-    "heading",
+    *("heading", "draggable"),
 )
 """All states that a node may have.
 

@@ -20,6 +20,22 @@ MAX_DEPTH = 5  # nested frames of other origins
 READING_S = 4.0  # time limit of reading a page; the rest of the page is left out
 LEAVING_S = 1.0  # a page that is being left must answer within this time
 
+NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
+
+# Returns the number of the document's elements and the indices of those that listen to presses.
+# Only the page's own world knows its listeners, and the page may have patched any function there
+# except those of the console. What it can forge is no more than what listeners of its own would do.
+_HEARD = """(() => {
+  const all = $$("*"), heard = [];
+  for (let index = 0; index < all.length && index < 5000; index++) {
+    const on = getEventListeners(all[index]);
+    if (on.click || on.mousedown || on.mouseup || on.pointerdown || on.pointerup || on.dblclick) {
+      heard[heard.length] = index;
+    }
+  }
+  return [all.length, heard];
+})()"""
+
 SCRIPTS = ("dom", "geometry", "semantics", "images", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
 
@@ -53,6 +69,8 @@ class PageScript:
         self._foreign_elements: dict[int, tuple[str, float, float]] = {}  # id -> frame and offset
         self._document = ""  # token of the document that was read last
         self._next_id = 1
+        self._heard = ("", 0)  # document and number of its elements when last asked for listeners
+        self._num_heard = 0  # times that this document was asked
         self._read_until = 0.0
         self._is_partial = False  # True if the current reading left out a part of the page
 
@@ -113,7 +131,10 @@ class PageScript:
         self._read_until = time.monotonic() + READING_S
         self._is_partial = False
         found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
-        if found["token"] != self._document:
+        is_new = found["token"] != self._document
+        if self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
+            found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+        if is_new:
             self._document = found["token"]
             self._foreign_elements = {}
         found["nodes"] = list(self._splice_frames(found["nodes"], self._main_frame, MAX_DEPTH))
@@ -157,6 +178,34 @@ class PageScript:
             raise PageHung(f"the page did not answer for {limit_s:g} s") from error
         self._watchdog.restart()
         return answer
+
+    def _must_listen(self, found: dict[str, Any], *, is_new: bool) -> bool:
+        """Return whether elements of the page may listen to presses that did not when last asked.
+
+        Asking takes a quarter of the time of a look, so a page with scripts is asked in its first
+        `NUM_HEARD` looks and whenever its number of elements has changed.
+        """
+        heard = (found["token"], found["size"])
+        if is_new:
+            self._num_heard = 0
+        if not found["scripted"] or (heard == self._heard and self._num_heard >= NUM_HEARD):
+            return False
+        self._heard = heard
+        self._num_heard += 1
+        return True
+
+    def _hear(self, *, is_new: bool) -> bool:
+        """Tell our script which elements listen to presses; return whether that was news.
+
+        The elements of a new document then lose their ids, so that the next walk counts from 1.
+        """
+        asked = {"expression": _HEARD, "includeCommandLineAPI": True, "returnByValue": True}
+        try:
+            heard = self._send("Runtime.evaluate", asked)["result"].get("value")
+            return bool(self.call("hear", heard, is_new))
+        except Error as error:
+            self._raise_if_gone(error)
+            return False  # the document was replaced
 
     def _walk(
         self, frame: str, document: str | None, at: dict[str, float], view: dict[str, float] | None

@@ -1,6 +1,6 @@
 """The nodes that the walk finds on a page."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -138,6 +138,85 @@ def test_a_covered_element_says_so(visit: "Visit") -> None:
         background:white">Accept cookies? <button>Yes</button></div>""")
     assert "button Under (covered) [1]" in lines(page)
     assert "button Yes [2]" in lines(page)
+
+
+def test_what_listens_to_presses_has_a_number(visit: "Visit") -> None:
+    page = visit.show("""<div id=a>Fold</div> <a id=b>More</a> <p><span id=c>Up</span> text</p>
+        <div id=d><h3>Plain</h3><p>words</p></div>
+        <table><tr id=e><td>Ann<td>3</tr><tr><td>Bob<td id=f>4</tr></table>
+        <ul id=g><li>one<li>two</ul><script>
+        for (const id of "abcdefg") document.getElementById(id).addEventListener("click", () => 1);
+        document.body.addEventListener("click", () => 1);</script>""")
+    assert lines(page) == [
+        *("button Fold [1]", "link More [2]", "button Up [3]", "text"),
+        *("heading Plain", "words", "button Ann | 3 [4]", "Bob", "button 4 [5]", "one", "two"),
+    ]
+
+
+def test_a_listener_added_later_is_found(visit: "Visit") -> None:
+    page = visit.show("""<p id=a>Later</p><button onclick="a.onclick = () => 1;
+        document.body.append(document.createElement('i'))">Go</button><script></script>""")
+    assert lines(page) == ["Later", "button Go [1]"]
+    assert lines(visit.act("click [1]")) == ["button Later [2]", "button Go [1]"]
+
+
+def test_the_days_of_a_calendar_have_numbers(visit: "Visit") -> None:
+    days = "<table id=t{}><tr><th>Mo<th>Tu</tr><tr><td><td>1</tr><tr><td>2<td>3</tr></table>"
+    page = visit.show(f"""<style>.p {{cursor: pointer}}</style>{days.format(1)}
+        <div class=p>{days.format(2)}</div><script>t1.onclick = () => 1</script>""")
+    week = ["Mo | Tu", "button 1 [{}]", "button 2 [{}]", "button 3 [{}]"]
+    assert lines(page) == [line.format(index) for index, line in enumerate(week)] + [
+        line.format(index + 3) for index, line in enumerate(week)
+    ]
+
+
+def test_several_things_to_press_in_one_box_have_numbers_of_their_own(visit: "Visit") -> None:
+    page = visit.show("""<style>div, ul {cursor: pointer}</style>
+        <div>Card <b id=x>Close</b></div><ul><li>Red<li>Blue</ul><div>One <b>box</b></div>
+        <script>x.addEventListener("mousedown", () => 1)</script>""")
+    assert lines(page) == [
+        *("Card", "button Close [1]", "button Red [2]", "button Blue [3]", "button One box [4]"),
+    ]
+
+
+def test_areas_of_image_maps_and_canvases_have_numbers(visit: "Visit", poster: Any) -> None:
+    page = visit.show(
+        """<body style="margin:0"><img src=/map usemap=#m alt=Island><map name=m>
+        <area shape=rect coords="0,0,100,80" href=/north alt=North>
+        <area shape=circle coords="200,40,30" href=/south title=South>
+        <area shape=poly coords="240,0,320,0,320,80" alt=nothing></map>
+        <canvas width=100 height=50 style="display:block">A chart</canvas>
+        <canvas width=100 height=50 style="pointer-events:none" aria-label=Backdrop></canvas>""",
+        map=poster(""),
+        north="<p>In the north",
+    )
+    assert lines(page)[1:] == [
+        *("image Island", "link North [1]", "link South [2]", "canvas A chart [3]"),
+        "image Backdrop",
+    ]
+    assert page.nodes[2].box == Box(170, 10, 60, 60)
+    assert lines(visit.act("click [1]")) == ["In the north"]
+
+
+def test_what_can_be_dragged_has_a_number(visit: "Visit") -> None:
+    page = visit.show("""<p draggable=true>Task A</p><a href=/x draggable=true>Task B</a>
+        <div draggable=true>Task C <button>Done</button></div><img draggable=true alt=Coin
+        width=20 height=20>""")
+    assert lines(page) == [
+        *("item Task A (draggable) [1]", "link Task B (draggable) [2]"),
+        *("item Task C (draggable) [3]", "Task C", "button Done [4]"),
+        "item Coin (draggable) [5]",
+    ]
+
+
+def test_an_editor_of_code_has_a_number_and_its_lines(visit: "Visit") -> None:
+    page = visit.show("""<div class=CodeMirror><div style="width:0;height:0;overflow:hidden">
+        <textarea style="width:1px;height:1px"></textarea></div><pre>if a:</pre>
+        <pre>  b()</pre></div><div contenteditable style="white-space:pre" aria-label=Code>if c:
+  d()</div>""")
+    assert lines(page) == [
+        *("textbox [1]", "if a:", "  b()", "textbox Code [2]", "if c:", "  d()"),
+    ]
 
 
 def test_shadow_roots_and_slots_are_read_in_place(visit: "Visit") -> None:

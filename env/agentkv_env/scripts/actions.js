@@ -314,6 +314,6 @@ const nextFrame = () => Promise.race([
   new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
 ]);
 
-globalThis.agentkv = { walk, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
+globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
   placeCursor, selectText, scrollArea, settled, element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -30,6 +30,7 @@ const rootElementOf = getter(Document, "documentElement"), bodyOf = getter(Docum
 const scrollingElementOf = getter(Document, "scrollingElement");
 const viewOf = getter(Document, "defaultView"), titleOf = getter(Document, "title");
 const readyStateOf = getter(Document, "readyState"), hasFocus = method(Document, "hasFocus");
+const queryAllInDocument = method(Document, "querySelectorAll");
 const newRange = method(Document, "createRange"), newElement = method(Document, "createElement");
 
 // Several classes define these properties; only a form's can be hidden. A `<form>` in SVG is none.

@@ -37,8 +37,28 @@ const rounded = (rect) => {
   return [x, y, Math.round(rect.x + rect.width) - x, Math.round(rect.y + rect.height) - y];
 };
 
+// Returns the rectangle around an area of an image map.
+function areaRects(area) {
+  const map = parentElementOf(area), name = map && attributeOf(map, "name");
+  const images = name ? queryAllInDocument(documentOf(area), "img[usemap]") : [];
+  const image = [...images].find((each) => attributeOf(each, "usemap") === `#${name}`);
+  if (!image) return [];
+  const inner = insideOf(image), shape = (attributeOf(area, "shape") || "rect").toLowerCase();
+  if (shape === "default") return [inner];
+  const numbers = (attributeOf(area, "coords") || "").slice(0, MAX_TEXT).split(/[\s,]+/).map(Number);
+  if (numbers.length < 3 || !numbers.every(Number.isFinite)) return [];
+  const at = (x, y, width, height) => [{ x: inner.x + x, y: inner.y + y, width, height }];
+  const [a, b, radius] = numbers;
+  if (shape.startsWith("circ")) return at(a - radius, b - radius, 2 * radius, 2 * radius);
+  const xs = numbers.filter((_, index) => index % 2 === 0);
+  const ys = numbers.filter((_, index) => index % 2 === 1);
+  const left = Math.min(...xs), top = Math.min(...ys);
+  return at(left, top, Math.max(...xs) - left, Math.max(...ys) - top);
+}
+
 // Returns the rectangles of an element, or of its content if it has none (a link around a float).
 function rectsOf(el, depth = 0) {
+  if (tagOf(el) === "area") return areaRects(el);
   const rects = [...clientRectsOf(el)].filter((rect) => rect.width > 1 && rect.height > 1);
   if (rects.length || depth > MAX_NESTING) return rects;
   for (const child of childElementsOf(el)) {

@@ -28,19 +28,87 @@ function roleOf(el, style) {
   const claimed = ROLES[(attributeOf(el, "role") || "").trim().split(/\s+/)[0].toLowerCase()];
   if (claimed) return claimed;
   if (tag === "button") return "button";
-  if (tag === "a" && hasAttribute(el, "href")) return "link";
+  if ((tag === "a" || tag === "area") && hasAttribute(el, "href")) return "link";
   if (tag === "summary" && parentElementOf(el) && tagOf(parentElementOf(el)) === "details") return "button";
   const editable = attributeOf(el, "contenteditable");
   if (editable !== null && editable !== "false") return "textbox";
   if (tag === "body" || tag === "html" || tag === "label") return "";
-  const parent = parentElementOf(el);
-  const pointer = style.cursor === "pointer" && parent && styleOf(parent).cursor !== "pointer";
-  const reachable = hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0;
-  if (!hasAttribute(el, "onclick") && !pointer && !reachable) return "";
-  // A generic box counts as a button only without controls inside and with a short text.
-  if (queryIn(el, ACTIVE) || textContentOf(el).length > 200) return "";
+  if (matches(el, EDITORS)) return "textbox";
+  if (matches(el, DRAGGABLE)) return tag === "a" ? "link" : "item";
+  if (!isPressable(el, tag, style)) return "";
   return tag === "a" ? "link" : "button";
 }
+
+const EDITORS = ".CodeMirror,.ace_editor,.monaco-editor"; // hide the field that they write to
+const DRAGGABLE = "[draggable=true],.ui-draggable,.ui-sortable-handle"; // also of jQuery UI
+// A list is no button, even if one listener of its serves all items. The items are the buttons.
+const LISTS = "ul,ol,dl,table,thead,tbody,tfoot,[role=list],[role=listbox],[role=menu],[role=grid]";
+// A box with such parts is no button if nothing but a listener speaks for it. Pages listen on boxes
+// around their content for other reasons.
+const PARTS = "h1,h2,h3,h4,h5,h6,p,form,label,table,ul,ol,section,article,header,main,nav";
+
+let heard = new WeakSet(); // elements that listen to presses, ...
+let around = new WeakSet(); // ... and the elements around them
+
+// Remembers which elements listen to presses: [number of elements, indices]. The page's own world
+// tells it, so the indices may be anything. Returns whether one was unknown; if so, `anew` forgets the
+// ids of elements.
+function hear(told, anew) {
+  const all = queryAllInDocument(document, "*");
+  if (!Array.isArray(told) || told[0] !== all.length || !Array.isArray(told[1])) return false;
+  const before = heard;
+  let isNew = false;
+  heard = new WeakSet();
+  around = new WeakSet();
+  for (const index of told[1]) {
+    const el = all[index];
+    if (!el) continue;
+    heard.add(el);
+    isNew ||= !before.has(el);
+    for (let node = parentOf(el); node && !around.has(node); node = parentOf(node)) around.add(node);
+  }
+  if (isNew && anew) forget();
+  return isNew;
+}
+
+// Returns whether a person would press a generic element: it has the cursor of a link, takes the
+// focus or listens to presses, and has a short text and no controls inside.
+function isPressable(el, tag, style) {
+  const parent = parentElementOf(el);
+  if (!parent) return false;
+  const pointer = style.cursor === "pointer" &&
+    (styleOf(parent).cursor !== "pointer" || isListed(el, parent));
+  const told = hasAttribute(el, "onclick") || (hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0);
+  if (!told && !pointer && !heard.has(el)) return isDay(el, tag, parent);
+  if (!told && (around.has(el) || matches(el, LISTS) || queryIn(el, "table"))) return false;
+  if (!told && tag === "td" && !collapse(textContentOf(el))) return false;
+  if (!told && tag === "tr" && (isWeek(el) || !queryIn(el, "td"))) return false;
+  if (queryIn(el, ACTIVE) || textContentOf(el).length > 200) return false;
+  return told || pointer || tag === "a" || tag === "tr" || !queryIn(el, PARTS);
+}
+
+const isListed = (el, parent) => matches(parent, LISTS) || isWeek(parent);
+
+// Returns whether an element is a row of a calendar, whose cells are pressed rather than the row.
+function isWeek(el) {
+  if (tagOf(el) !== "tr") return false;
+  const days = [...el.cells].map((cell) => collapse(textContentOf(cell))).filter((text) => text);
+  return el.cells.length > 1 && days.length > 0 && days.every((day) => /^\d{1,2}$/.test(day));
+}
+
+// Returns whether an element is a day of a calendar with one listener for all days.
+function isDay(el, tag, parent) {
+  if (tag !== "td" || !isWeek(parent) || !collapse(textContentOf(el)) || queryIn(el, ACTIVE)) return false;
+  for (let node = parent; node && tagOf(node) !== "body"; node = parentElementOf(node)) {
+    if (heard.has(node)) return true;
+    if (tagOf(node) === "table") return false;
+  }
+  return false;
+}
+
+// Returns whether cells of a row are pressed, so that the row is not one line of text.
+const hasPressableCells = (row) => around.has(row) ||
+  [...row.cells].slice(0, 7).some((cell) => isPressable(cell, tagOf(cell), styleOf(cell)));
 
 const STRUCK = new Set(["del", "s", "strike"]);
 
@@ -129,6 +197,9 @@ function nameOf(el, role) {
     return collapse(attributeOf(el, "placeholder") || tooltipOf(el) ||
       attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? textAfter(el) : "");
   }
+  if (tag === "area" || tag === "img") return collapse(el.alt || tooltipOf(el) || "");
+  if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
+  if (tag === "tr") return rowOf(el);
   const titled = queryIn(el, "[title]");
   return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "");
 }
@@ -151,9 +222,13 @@ function valueOf(el, role) {
     return el.type === "password" ? (el.value ? "********" : "") : collapse(el.value, MAX_VALUE);
   }
   if (tag === "textarea") return collapse(el.value, MAX_VALUE);
-  if (role === "textbox") return collapse(innerTextOf(el) || "", MAX_VALUE);
+  if (role === "textbox") return hasLines(el) ? "" : collapse(innerTextOf(el) || "", MAX_VALUE);
   return collapse(attributeOf(el, "aria-valuetext") || attributeOf(el, "aria-valuenow") || "");
 }
+
+// Returns whether an editor shows lines of code, which are read one by one below it.
+const hasLines = (el) => matches(el, EDITORS) || (!CONTROLS.has(tagOf(el)) &&
+  SPACES.has(styleOf(el).whiteSpace) && /\S\s*\n\s*\S/.test(innerTextOf(el) || ""));
 
 function optionsOf(el) {
   const tag = tagOf(el);
@@ -173,6 +248,7 @@ function statesOf(el) {
   if (matches(el, ":disabled") || aria("disabled") === "true") states.push("disabled");
   if (el.readOnly === true || aria("readonly") === "true") states.push("readonly");
   if (el.required === true || aria("required") === "true") states.push("required");
+  if (matches(el, DRAGGABLE)) states.push("draggable");
   if (tag === "input" && el.type === "password") states.push("password");
   if (aria("invalid") && aria("invalid") !== "false") states.push("invalid");
   const open = tag === "summary" ? String(parentElementOf(el)?.open) : aria("expanded");

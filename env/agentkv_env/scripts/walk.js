@@ -1,9 +1,11 @@
 // Reads a document with its same-origin frames and open shadow roots, in reading order.
 
-const ids = new WeakMap(); // element -> id
+let ids = new WeakMap(); // element -> id
 const elements = new Map(); // id -> WeakRef(element)
 const token = Math.random().toString(36).slice(2); // identifies this document
 let frames = []; // cross-origin frames found by the last walk
+
+const forget = () => { ids = new WeakMap(); elements.clear(); };
 
 const MAX_NODES = 5000; // in one viewport
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
@@ -167,6 +169,17 @@ function walk(firstId, expected, at, view, mostMs) {
     return true;
   }
 
+  // The areas of an image map follow their image.
+  function areas(image, s) {
+    const name = attributeOf(image, "usemap").replace(/^#/, "");
+    for (const area of name ? queryAllInDocument(documentOf(image), "map > area") : []) {
+      if (attributeOf(parentElementOf(area), "name") !== name) continue;
+      if (!hasAttribute(area, "href") && !hasAttribute(area, "onclick") && !heard.has(area)) continue;
+      const rect = shownRect(area, s);
+      if (rect) emit(area, "link", rect, s);
+    }
+  }
+
   // A heading or a table row without controls is one line of text.
   function line(el, role, text, s) {
     const rect = shift(boxOf(el), s.at);
@@ -197,10 +210,21 @@ function walk(firstId, expected, at, view, mostMs) {
     if (!inline) endLine();
 
     if (tag === "img" || tag === "canvas") {
-      const claimed = attributeOf(el, "role");
-      const role = ROLES[claimed] || (hasAttribute(el, "onclick") ? "button" : "");
+      const name = collapse(attributeOf(el, "aria-label") || el.alt || el.title || "");
+      const listens = hasAttribute(el, "onclick") || heard.has(el);
+      // A canvas takes presses at points of it, unless it lets them through.
+      const role = ROLES[attributeOf(el, "role")] ||
+        (tag === "canvas" && style.pointerEvents !== "none" ? "canvas"
+          : matches(el, DRAGGABLE) ? "item" : listens ? "button" : "");
       if (!role || s.inside) {
-        image(el, collapse(attributeOf(el, "aria-label") || el.alt || el.title || ""), s, true);
+        image(el, name, s, true);
+        if (tag === "img" && hasAttribute(el, "usemap") && !s.hidden) areas(el, s);
+        return;
+      }
+      if (role === "canvas") {
+        const rect = s.hidden ? null : shownRect(el, s);
+        if (rect) emit(el, role, rect, s);
+        image(el, "", { ...s, inside: true }, true);
         return;
       }
     }
@@ -212,7 +236,8 @@ function walk(firstId, expected, at, view, mostMs) {
       const shown = rect && !(style.opacity === "0" && hiddenBehindLabel(el));
       if (shown) emit(el, role, rect, s);
       if (control && tag !== "button") return;
-      if (shown) s = { ...s, inside: true };
+      const reads = (role === "item" && queryIn(el, ACTIVE)) || (role === "textbox" && hasLines(el));
+      if (shown && !reads) s = { ...s, inside: true };
     }
 
     if (tag === "label" && el.control && !s.hidden && labels(el, s)) s = { ...s, inside: true };
@@ -232,7 +257,8 @@ function walk(firstId, expected, at, view, mostMs) {
           line(el, "heading", title, s);
           s = { ...s, inside: true };
         }
-      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`)) {
+      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`) &&
+          !hasPressableCells(el)) {
         const code = codeRowOf(el);
         if (code !== "lines") {
           line(el, code ? "code" : "text", code || rowOf(el), s);
@@ -255,10 +281,12 @@ function walk(firstId, expected, at, view, mostMs) {
     isPart = true; // stack overflow: the page nests too deeply
   }
   flush();
+  const root = rootElementOf(document);
   const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: out, nextId, part: isPart || isOverdue(),
+    nodes: out, nextId, scripted: Boolean(root && queryIn(root, "script")),
+    size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
 }
