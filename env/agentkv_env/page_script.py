@@ -36,7 +36,7 @@ _HEARD = """(() => {
   return [all.length, heard];
 })()"""
 
-SCRIPTS = ("dom", "geometry", "semantics", "images", "walk", "actions")
+SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
 
 

@@ -242,6 +242,11 @@ class Session:
             if self._may_show(found["url"]):
                 if found["part"]:
                     self._filter.notices.append("the page is too large: part of it was not read")
+                if found["covered"]:
+                    self._filter.notices.append(
+                        f"a dialog is open; it covers {found['covered']} elements and texts of the "
+                        "page, which are left out"
+                    )
                 return found
             reason = "this page is not shown: it does not stay on the allowed hosts"
             self._leave_disallowed_pages()

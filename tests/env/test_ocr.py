@@ -127,7 +127,7 @@ def test_lines_stand_after_their_image_in_viewport_pixels(
             ("ocr", "text", "TOTAL 42.50"),
             ("text", "image", ""),
             ("ocr", "text", "Grand opening"),
-            ("text", "image", ""),
+            ("element", "canvas", ""),
             ("ocr", "text", "Drawn by script"),
             ("text", "text", "After"),
         ]

@@ -134,10 +134,39 @@ def test_a_hidden_checkbox_is_found_at_its_label(visit: "Visit") -> None:
 
 
 def test_a_covered_element_says_so(visit: "Visit") -> None:
-    page = visit.show("""<button>Under</button><div style="position:fixed;inset:0;
-        background:white">Accept cookies? <button>Yes</button></div>""")
-    assert "button Under (covered) [1]" in lines(page)
-    assert "button Yes [2]" in lines(page)
+    page = visit.show("""<body style="margin:0"><button>Under</button><div style="position:fixed;
+        top:0;background:white">Pick one <button>Yes</button></div>""")
+    assert lines(page) == ["button Under (covered) [1]", "Pick one", "button Yes [2]"]
+
+
+@pytest.mark.parametrize(
+    "dialog",
+    [
+        "<dialog id=d>{}</dialog><script>d.showModal()</script>",
+        "<div style='position:fixed;inset:0;background:#0008'><div>{}</div></div>",
+        """<div style="position:fixed;inset:0;background:#0008"></div>
+        <div style="position:fixed;left:200px;top:200px;width:400px;height:300px">{}</div>""",
+    ],
+)
+def test_an_open_dialog_comes_first_and_what_it_covers_is_counted(
+    dialog: str, visit: "Visit"
+) -> None:
+    inside = "<h2>Sure?</h2><p>It is final.</p><button>Yes</button>"
+    page = visit.show(
+        """<body style="margin:0"><h1>Page</h1><button>Under</button><a href=/x>Link</a>
+        <p>Text</p><button style="position:fixed;left:0;bottom:0;z-index:9">Help</button>"""
+        + dialog.format(inside)
+    )
+    read = lines(page)
+    assert read[0].startswith("notice: a dialog is open; it covers ")
+    assert read[1:4] == ["heading Sure?", "It is final.", f"button Yes [{page.nodes[2].id}]"]
+    assert not {"Text", "heading Page"} & set(read) and "Under" not in str(read)
+
+
+def test_a_veil_without_content_is_no_dialog(visit: "Visit") -> None:
+    page = visit.show("""<button>Under</button><p>Text</p>
+        <div style="position:fixed;inset:0;background:#0008"></div>""")
+    assert lines(page) == ["button Under (covered) [1]", "Text"]
 
 
 def test_what_listens_to_presses_has_a_number(visit: "Visit") -> None:

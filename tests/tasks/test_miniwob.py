@@ -278,7 +278,7 @@ def test_a_goal_on_a_page_is_its_neutralized_text(browser: Browser) -> None:
         session.page.evaluate("document.querySelector = () => ({textContent: 'forged'})")
         goal = goal_of(made, session.page)
     assert "forged" not in goal
-    assert goal.startswith("Click (3).")
+    assert goal.startswith("Click ⟦3⟧.")
     assert "```" not in goal and "\n" not in goal
 
 

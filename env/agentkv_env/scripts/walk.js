@@ -18,14 +18,17 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // New ids count from `firstId`, or from 1 if `expected` is the token of another document. `at` is
 // the position of this document in the viewport, `view` its visible part (null: all). The walk ends
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
-// has arrived of a document that is still being parsed.
+// has arrived of a document that is still being parsed. `covered` is the number of nodes left out
+// because an open dialog covers them.
 function walk(firstId, expected, at, view, mostMs) {
-  const out = [], areas = noAreas();
+  const out = [], sources = []; // nodes, and the element that each is of
+  const put = (node, source) => { out.push(node); sources.push(source); };
+  const areas = noAreas();
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
-  let pending = "", pendingBox = null; // text of the current line
+  let pending = "", pendingBox = null, pendingSource = null; // text of the current line
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
@@ -42,8 +45,8 @@ function walk(firstId, expected, at, view, mostMs) {
     const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
     if (text && pendingBox) {
       const r = isCode ? "code" : "text", b = rounded(pendingBox);
-      if (isAfterBlank && isCode && out.at(-1)?.r === "code") out.push({ k: "text", r, n: "", b });
-      out.push({ k: "text", r, n: text, b });
+      if (isAfterBlank && isCode && out.at(-1)?.r === "code") put({ k: "text", r, n: "", b }, pendingSource);
+      put({ k: "text", r, n: text, b }, pendingSource);
       isAfterBlank = false;
     }
     pending = "";
@@ -73,7 +76,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (states.length) node.s = states;
     const uses = usesOf(el, areas);
     if (uses.length) node.u = uses;
-    out.push(node);
+    put(node, el);
   }
 
   function text(node, s) {
@@ -102,7 +105,10 @@ function walk(firstId, expected, at, view, mostMs) {
       }
       start += line.length + 1;
       if (!/\S/.test(line)) append(line, null, s.spaces);
-      else if (isSeen(rect, s.clip)) append(s.struck ? struck(line) : line, rect, s.spaces);
+      else if (isSeen(rect, s.clip)) {
+        if (!pendingBox) pendingSource = parentOf(node);
+        append(s.struck ? struck(line) : line, rect, s.spaces);
+      }
     });
   }
 
@@ -131,7 +137,7 @@ function walk(firstId, expected, at, view, mostMs) {
       [node.p, node.h] = picture(el, plain);
     }
     if (s.inside) node.q = 1; // its link or button has the name; only the text in the picture counts
-    if (node.n || node.p) out.push(node);
+    if (node.n || node.p) put(node, el);
   }
 
   function children(el, s) {
@@ -151,8 +157,8 @@ function walk(firstId, expected, at, view, mostMs) {
     if (root) {
       element(root, { ...state({ x: inner.x, y: inner.y }, clip), depth: s.depth });
     } else {
-      out.push({ k: "frame", f: frames.length, b: [inner.x, inner.y, inner.width, inner.height],
-        c: [clip.x, clip.y, clip.width, clip.height] });
+      put({ k: "frame", f: frames.length, b: [inner.x, inner.y, inner.width, inner.height],
+        c: [clip.x, clip.y, clip.width, clip.height] }, el);
       frames.push(el);
     }
   }
@@ -185,7 +191,7 @@ function walk(firstId, expected, at, view, mostMs) {
     const rect = shift(boxOf(el), s.at);
     if (!text || !isSeen(rect, s.clip)) return;
     flush();
-    out.push({ k: "text", r: role, n: text, b: rounded(rect) });
+    put({ k: "text", r: role, n: text, b: rounded(rect) }, el);
   }
 
   function element(el, s) {
@@ -284,8 +290,9 @@ function walk(firstId, expected, at, view, mostMs) {
   const root = rootElementOf(document);
   const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
+  const layered = underModal(out, sources, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: out, nextId, scripted: Boolean(root && queryIn(root, "script")),
+    nodes: layered.nodes, covered: layered.covered, nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
