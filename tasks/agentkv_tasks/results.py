@@ -317,15 +317,17 @@ def mixed_versions(rows: Iterable[Row]) -> list[str]:
 def unreset_warning(rows: Iterable[Row]) -> str:
     """Return the warning that every table of `rows` carries if a task ran more than once on sites
     that nothing resets; otherwise an empty text."""
-    tasks: set[tuple[str, int, int]] = set()
-    sites: set[str] = set()
-    is_repeated = False
+    by_task: dict[tuple[str, int, int], list[Row]] = {}
     for row in rows:
-        task = row.suite, row.world_seed, row.task_id
-        is_repeated |= task in tasks
-        tasks.add(task)
-        sites.update(row.settings.get("unreset", ()))
-    if not sites or not is_repeated:
+        by_task.setdefault((row.suite, row.world_seed, row.task_id), []).append(row)
+    sites = {
+        site
+        for of_task in by_task.values()
+        if len(of_task) > 1
+        for row in of_task
+        for site in row.settings.get("unreset", ())
+    }
+    if not sites:
         return ""
     return (
         f"warning: nothing reset {', '.join(sorted(sites))} between the episodes. Later ones found "

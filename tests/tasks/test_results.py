@@ -209,5 +209,6 @@ def test_rows_warn_if_a_task_ran_again_on_sites_that_nothing_resets(row: MakeRow
     first = row(settings=settings)
     assert unreset_warning([first, row(task_id=1, settings=settings)]) == ""
     assert unreset_warning([row(), row(policy="int4")]) == ""
+    assert unreset_warning([row(), row(policy="int4"), row(task_id=1, settings=settings)]) == ""
     for again in (row(policy="int4", settings=settings), row(seed=1), row(model="other")):
         assert unreset_warning([first, again]).startswith("warning: nothing reset wiki between")
