@@ -17,6 +17,7 @@ from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.own_sites.site_file import Login, Place
 
 _SHOWS_S = 10.0
+"""Maximum seconds of each step of a log-in; a busy machine takes longer than an action may."""
 _MAX_STATE_BYTES = 4_000_000
 
 
@@ -82,13 +83,14 @@ def _fill(page: Page, login: Login, *, site: str, name: str, password: str) -> N
             ("button", login.button, "button"),
         )
     ]
-    fields[0].fill(name)
+    timeout = _SHOWS_S * 1000
+    fields[0].fill(name, timeout=timeout)
     if not _is_below(page.url, site):  # a script may have left the page since
         raise SignInError(f"the log-in page went on to {page.url}, which is not on the site")
-    fields[1].fill(password)
-    fields[2].click()
+    fields[1].fill(password, timeout=timeout)
+    fields[2].click(timeout=timeout)
     try:
-        shown.first.wait_for(timeout=_SHOWS_S * 1000)
+        shown.first.wait_for(timeout=timeout)
     except PlaywrightTimeout:
         raise SignInError(
             f"login.shows: {login.shows} did not appear after the log-in; the page is {page.url}"
