@@ -303,6 +303,7 @@ class _EpisodeLoop:
             num_changing_looks=cache.num_changing_looks if cache else 0,
             look_bytes=cache.look_bytes if cache else 0,
             fetched=cache.fetched if cache else {},
+            num_renumberings=cache.num_renumberings if cache else 0,
             prefill_s=reply.prefill_s,
             decode_s=reply.decode_s,
             seconds=seconds,

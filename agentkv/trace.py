@@ -104,6 +104,9 @@ class Step:
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Entries that looks have fetched since the cache was begun, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""
+    num_renumberings: int = 0
+    """How often the tokens in the cache got new rotary positions since it was begun, because those
+    of the model had run out."""
 
     @property
     def element(self) -> str:

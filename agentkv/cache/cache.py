@@ -30,7 +30,7 @@ from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import Looks, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
-from agentkv.cache.numbering import Numbering
+from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import Progress
 from agentkv.cache.spans import Found, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -523,17 +523,11 @@ class Cache(HookedCache):
     def why_limited(self) -> str | None:
         """Why the cache can be fed no more tokens than the model has positions, apart from those
         that `drop` drops; None if it can."""
-        if self.geometry.max_positions is None:
-            return None
-        fixed = self.geometry.why_fixed
-        if fixed is None and not self._is_bounded:
-            return f"policy {self.policy.name!r} keeps every token"
-        return fixed
-
-    @property
-    def _is_bounded(self) -> bool:
-        """True if something leaves the cache while it is fed."""
-        return self.policy.gate.evicts or self.geometry.is_all_windowed
+        geometry = self.geometry
+        if geometry.max_positions is not None and geometry.why_fixed is None:
+            if not geometry.can_turn:
+                return "its rotary embedding is offloaded"
+        return why_limited(self.policy, geometry)
 
     @property
     def next_numbers(self) -> list[int]:
@@ -556,7 +550,7 @@ class Cache(HookedCache):
         most = self.geometry.max_positions
         if most is None or self.num_positions + num_tokens <= most or self.why_limited is None:
             return True
-        if self.geometry.why_fixed is not None or not self.seen:
+        if not self.geometry.can_turn or not self.seen:
             return False
         sequences = range(len(self.evictor.fed))
         return all(self._renewed(i, num_tokens, most) is not None for i in sequences)
@@ -570,7 +564,7 @@ class Cache(HookedCache):
         most = self.geometry.max_positions
         if most is None or self.num_positions + num_new <= most:
             return
-        if self.geometry.why_fixed is not None:
+        if not self.geometry.can_turn:
             return
         for i, first in enumerate(self.next_numbers):
             new = self._renewed(i, num_new, most) if first and first + num_new > most else None
@@ -580,7 +574,8 @@ class Cache(HookedCache):
     def _renewed(self, sequence: int, num_new: int, most: int) -> Numbering | None:
         """Return the numbering that makes room in a sequence; None if there is no room to make."""
         num_seen = self.evictor.fed[sequence]
-        if not self._is_bounded:
+        may_share = is_bounded(self.policy, self.geometry)
+        if not may_share:
             # every layer without a window holds the same, and all of it has to be numbered
             held = max(layer.num_held(sequence) for layer in self.cache_layers)
             if held + num_new > most:
@@ -589,7 +584,7 @@ class Cache(HookedCache):
         for layer in self.cache_layers:
             layer.mark_held(sequence, is_held)
         before = self.numberings[sequence] if self.numberings else Numbering()
-        return before.renewed(is_held, most=most, num_new=num_new, may_share=self._is_bounded)
+        return before.renewed(is_held, most=most, num_new=num_new, may_share=may_share)
 
     @torch.no_grad()
     def _renumber(self, sequence: int, new: Numbering) -> None:

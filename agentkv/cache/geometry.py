@@ -58,9 +58,13 @@ class Geometry:
             return f"{self.family} has learned its positions"
         if self.changes_frequencies:
             return "its rotary embedding changes its frequencies with the length of the sequence"
-        if any(layer.frequencies is None for layer in self.layers):
-            return "its rotary embedding is offloaded"
         return None
+
+    @property
+    def can_turn(self) -> bool:
+        """True if stored keys can be turned to other positions: nothing forbids it, and all
+        frequencies are at hand."""
+        return self.why_fixed is None and all(each.frequencies is not None for each in self.layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from agentkv.cache.geometry import Geometry
+from agentkv.policies.policy import Policy
+
 EXACT_FIRST, EXACT_LAST, USED = 1 / 8, 1 / 4, 1 / 2
 """Shares of the model's positions: the first and the last ones in use, between which no two entries
 share a position, and the most in use after sharing (our choice)."""
@@ -66,15 +69,30 @@ class Numbering:
         counted = held.clone()
         counted[max(0, num_seen - latest) :] = True
         positions = counted.nonzero().squeeze(1)
-        used, numbers = self.of(positions).unique_consecutive(return_inverse=True)
+        used, numbers = torch.unique_consecutive(self.of(positions), return_inverse=True)
         num_used = used.shape[0]
         if num_used + max(num_new, int(most * LEAST_ROOM)) > most:
             if may_share:
                 numbers = _shared(numbers, num_used, most)
             elif num_used + num_new > most:
                 return None
-        counts = numbers.unique_consecutive(return_counts=True)[1]
+        counts = torch.unique_consecutive(numbers, return_counts=True)[1]
         return Numbering(positions[counts.cumsum(0) - counts], num_seen)
+
+
+def why_limited(policy: Policy, geometry: Geometry) -> str | None:
+    """Return why a cache can be fed no more tokens than its model has positions, apart from those
+    that are dropped; None if it can."""
+    if geometry.max_positions is None:
+        return None
+    if geometry.why_fixed is None and not is_bounded(policy, geometry):
+        return f"policy {policy.name!r} keeps every token"
+    return geometry.why_fixed
+
+
+def is_bounded(policy: Policy, geometry: Geometry) -> bool:
+    """Return whether entries leave a cache while it is fed."""
+    return policy.gate.evicts or geometry.is_all_windowed
 
 
 def _shared(numbers: Tensor, num_used: int, most: int) -> Tensor:

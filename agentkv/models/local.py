@@ -574,6 +574,7 @@ class LocalConversation:
             num_changing_looks=earlier.num_changing_looks + cache.num_changing_looks,
             look_bytes=earlier.look_bytes + cache.look_nbytes,
             fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),
+            num_renumberings=earlier.num_renumberings + cache.num_renumberings,
         )
 
     def _new_rule(

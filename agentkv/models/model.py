@@ -48,6 +48,9 @@ class CacheUse:
     fetched: Mapping[str, int] = field(default_factory=dict)
     """Entries that looks have fetched since the cache was begun, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""
+    num_renumberings: int = 0
+    """How often the tokens in the cache got new rotary positions, because those of the model had
+    run out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,9 @@ class Row:
     """Bytes that looks read: keys or digests to choose by, and what they fetched. None in older
     rows."""
     kv_seen_tokens: int | None = None
+    renumberings: int | None = None
+    """How often the tokens in the cache got new rotary positions, because those of the model had
+    run out; None in older rows."""
     allocator_peak_bytes: int | None = None
     """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, and if
     another episode shared the process."""

@@ -18,7 +18,7 @@ from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import markdown, policy_lines
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Results, ResultsError, Row, read_rows
-from agentkv_tasks.run.display import failure_lines, parts_table, result_table
+from agentkv_tasks.run.display import failure_lines, parts_table, position_lines, result_table
 
 MakeRow = Callable[..., Row]
 HOSTILE = "</pre><script>alert('x')</script><img src=http://evil.test/x onerror=alert(1)> {{ 7*7 }}"
@@ -155,6 +155,20 @@ def test_policies_are_compared_in_pairs_with_the_full_cache(out: Path) -> None:
     assert window.peak_ratio == 4.0
     assert window.failures == {"crash": 1}
     assert failure_lines(rows) == ["window: 1 crash (counted as failures)"]
+
+
+def test_policies_that_went_on_beyond_the_positions_of_the_model_are_named(row: MakeRow) -> None:
+    numbers = {"full": (None, 0), "window": (0, 2), "streaming": (1, 4)}
+    rows = [
+        row(task_id=task, policy=policy, renumberings=number)
+        for policy, of_tasks in numbers.items()
+        for task, number in enumerate(of_tasks)
+    ]
+    assert position_lines(rows) == [
+        "window: 1 episode went on beyond the model's positions, which were numbered anew 2 times",
+        "streaming: 2 episodes went on beyond the model's positions, which were numbered anew 5 "
+        "times",
+    ]
 
 
 def test_labels_show_the_parameters_that_distinguish_policies_of_one_name(row: MakeRow) -> None:

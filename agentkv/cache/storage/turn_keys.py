@@ -60,7 +60,7 @@ def turned(x: Tensor, steps: Tensor, frequencies: Sequence[float]) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     cosines, sines = angles.cos().to(wide), angles.sin().to(wide)
     half = len(frequencies)
-    one, other, rest = x.to(wide).split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    one, other, rest = torch.split(x.to(wide), [half, half, x.shape[-1] - 2 * half], dim=-1)
     return torch.cat([one * cosines - other * sines, other * cosines + one * sines, rest], dim=-1)
 
 
@@ -103,7 +103,7 @@ def _turn_blocks(
         codes: (W, T, C), mutated.  scales: (W, N, S), mutated.  ids: (T,) block of each entry.
         steps: (T,).
     """
-    for blocks in ids[steps.nonzero().squeeze(1)].unique().split(AT_ONCE):
+    for blocks in torch.unique(ids[steps.nonzero().squeeze(1)]).split(AT_ONCE):
         rows = torch.isin(ids, blocks).nonzero().squeeze(1)
         rows = rows[ids[rows].argsort(stable=True)]
         x = turned(form.decode(codes[:, rows], scales, ids[rows]), steps[rows], frequencies)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from agentkv.build import SCRIPTED, check_model
+from agentkv.build import SCRIPTED, check_model, make_policy
 from agentkv.config import RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
 from agentkv.options import default_out
@@ -30,7 +30,13 @@ from agentkv_tasks.results import (
     refuse_other_settings,
     refuse_other_versions,
 )
-from agentkv_tasks.run.display import RunDisplay, failure_lines, parts_table, result_table
+from agentkv_tasks.run.display import (
+    RunDisplay,
+    failure_lines,
+    parts_table,
+    position_lines,
+    result_table,
+)
 from agentkv_tasks.run.plan import Plan, default_threads, make_plan, total
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.run.scheduler import run_jobs
@@ -149,8 +155,36 @@ def prepare(
         threads=threads,
         unreset=unreset,
     )
+    notices += _position_notices(plan)
     find_browser(settings.browser_path)
     return Run(plan, tuple(notices), fresh, retry_failures)
+
+
+def _position_notices(plan: Plan) -> list[str]:
+    """Say after how many tokens episodes end because the model has no more positions, and under
+    which policies; nothing if they do not.
+
+    A model that cannot be read is reported by the process that loads it.
+    """
+    if plan.settings.model in SCRIPTED:
+        return []
+    from agentkv.cache.numbering import why_limited
+    from agentkv.plan import plan_model
+
+    try:
+        geometry = plan_model(plan.settings).geometry
+    except ValueError:
+        return []
+    reasons: dict[str, list[str]] = {}
+    for policy in plan.settings.policies:
+        reason = why_limited(make_policy(policy), geometry)
+        if reason is not None:
+            reasons.setdefault(reason, []).append(policy.row_name)
+    return [
+        f"{', '.join(names)}: an episode ends with context_limit after {geometry.max_positions:,} "
+        f"tokens, because {reason}"
+        for reason, names in reasons.items()
+    ]
 
 
 def _check_own(own: SiteFile, suite: Suite, sites: Mapping[str, str]) -> None:
@@ -271,6 +305,8 @@ def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> 
     if rows:
         console.print()
         console.print(result_table(rows))
+        for line in position_lines(rows):
+            console.print(Text(line), soft_wrap=True)
         for line in failure_lines(rows):
             console.print(Text(line, style="yellow"), soft_wrap=True)
         if (parts := parts_table(rows)) is not None:

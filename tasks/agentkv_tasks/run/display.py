@@ -108,6 +108,8 @@ class RunDisplay:
         if row.status != "stopped":
             outcome += f" ({row.status})"
         cache = "" if row.kv_peak_bytes is None else f", cache {human_bytes(row.kv_peak_bytes)}"
+        if row.renumberings:
+            cache += f", positions numbered anew {row.renumberings}x"
         seed = f" seed {row.seed}" if row.seed else ""
         line = (
             f"[{done:>{len(str(total))}}/{total}] task {row.task_id:03} {row.policy}{seed}: "
@@ -232,6 +234,20 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
         if summary.failures:
             counts = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
             lines.append(f"{summary.label}: {counts} (counted as failures)")
+    return lines
+
+
+def position_lines(rows: Sequence[Row]) -> list[str]:
+    """Say which policies went on beyond the positions of the model, one line for each."""
+    lines = []
+    for summary in summarize(rows):
+        own = [row.renumberings for row in summary.rows if row.renumberings]
+        if own:
+            lines.append(
+                f"{summary.label}: {len(own)} episode{'s' * (len(own) != 1)} went on beyond the "
+                f"model's positions, which were numbered anew {sum(own)} "
+                f"time{'s' * (sum(own) != 1)}"
+            )
     return lines
 
 

@@ -307,6 +307,7 @@ def _totals(steps: list[Step]) -> dict[str, Any]:
             "changing_looks": cached[-1].num_changing_looks,
             "look_bytes": cached[-1].look_bytes,
             "kv_seen_tokens": cached[-1].seen_tokens,
+            "renumberings": cached[-1].num_renumberings,
             "prefill_s": round(sum(step.prefill_s for step in steps), 4),
             "decode_s": round(sum(step.decode_s for step in steps), 4),
         }

@@ -77,7 +77,26 @@ def test_a_model_that_runs_out_of_positions_ends_the_episode(
     episode = agent.run(session, "goal", max_steps=30)
     assert episode.status == "context_limit"
     assert 0 < len(episode.steps) < 30
-    assert "512 positions" in episode.error
+    assert "512 positions" in episode.error and "'full' keeps every token" in episode.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["window", "lookback"])
+def test_under_a_policy_that_evicts_an_episode_outlives_the_positions_of_its_model(
+    session: Session, short_model: LocalModel, policy: str
+) -> None:
+    agent = Agent(
+        short_model,
+        policy,
+        budget=400,
+        max_new_tokens=64,
+        decoding="free",
+        max_parse_failures=100,
+    )
+    episode = agent.run(session, "goal", max_steps=14)
+    assert episode.status == "step_limit" and episode.steps[-1].seen_tokens > 2 * 512
+    numbers = [step.num_renumberings for step in episode.steps]
+    assert numbers == sorted(numbers) and numbers[0] == 0 < numbers[-1]
 
 
 def test_a_lost_browser_ends_the_episode_and_keeps_its_steps(site: str) -> None:
