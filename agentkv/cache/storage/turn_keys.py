@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv.cache.storage.table import Table
 from agentkv_kernels.formats import BLOCK, Format
 from agentkv_kernels.layout import BLOCK_IDS, KEYS
 
@@ -66,7 +65,7 @@ def turned(x: Tensor, steps: Tensor, frequencies: Sequence[float]) -> Tensor:
 
 def _turn_rows(entries: Tensor, steps: Tensor, frequencies: Sequence[float]) -> None:
     """Turn entries (W, T, D) by steps (T,)."""
-    for moved in steps.nonzero().squeeze(1).split(AT_ONCE * BLOCK):
+    for moved in torch.split(steps.nonzero().squeeze(1), AT_ONCE * BLOCK):
         entries[:, moved] = turned(entries[:, moved], steps[moved], frequencies).to(entries.dtype)
 
 
@@ -78,15 +77,12 @@ def _turn_quantized(
     codes, scales = storage.codes.entries(KEYS, segment), table.entries(field, segment)
     moved = steps.nonzero().squeeze(1)
     if form.by_block:
-        _turn_blocks(form, codes, scales, _block_ids(storage.codes, segment), steps, frequencies)
+        ids = storage.codes.entries(BLOCK_IDS, segment)[0]
+        _turn_blocks(form, codes, scales, ids, steps, frequencies)
         return
-    for rows in moved.split(AT_ONCE * BLOCK):
+    for rows in torch.split(moved, AT_ONCE * BLOCK):
         x = turned(form.decode(codes[:, rows], scales[:, rows], None), steps[rows], frequencies)
         codes[:, rows], scales[:, rows] = form.encode(x)
-
-
-def _block_ids(codes: Table, segment: int) -> Tensor:
-    return codes.entries(BLOCK_IDS, segment)[0]
 
 
 def _turn_blocks(
@@ -103,7 +99,7 @@ def _turn_blocks(
         codes: (W, T, C), mutated.  scales: (W, N, S), mutated.  ids: (T,) block of each entry.
         steps: (T,).
     """
-    for blocks in torch.unique(ids[steps.nonzero().squeeze(1)]).split(AT_ONCE):
+    for blocks in torch.split(torch.unique(ids[steps.nonzero().squeeze(1)]), AT_ONCE):
         rows = torch.isin(ids, blocks).nonzero().squeeze(1)
         rows = rows[ids[rows].argsort(stable=True)]
         x = turned(form.decode(codes[:, rows], scales, ids[rows]), steps[rows], frequencies)
