@@ -86,7 +86,7 @@ def why_limited(policy: Policy, geometry: Geometry) -> str | None:
     if geometry.max_positions is None:
         return None
     if geometry.why_fixed is None and not is_bounded(policy, geometry):
-        return f"policy {policy.name!r} keeps every token"
+        return "the policy keeps every token"
     return geometry.why_fixed
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agentkv.config import read_settings
 from agentkv_tasks.results import Row
+from agentkv_tasks.run.command import prepare
 from tests.tasks.runs import (
     NANO,
     complete_rows,
@@ -83,3 +85,14 @@ def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) 
     output = finish(process)
     assert process.returncode == 2 and "a budget of 1024 bytes is too small" in output, output
     assert "Traceback" not in output and not complete_rows(tmp_path)
+
+
+def test_a_run_says_at_the_start_under_which_policies_positions_end(tmp_path: Path) -> None:
+    settings = read_settings(
+        tasks="vwa75", model="nano", policies=("full", "int8", "window"), out=tmp_path, ocr=False
+    )
+    run = prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    assert run.notices == (
+        "full, int8: an episode ends with context_limit after 32,768 tokens, because the policy "
+        "keeps every token",
+    )

@@ -77,7 +77,7 @@ def test_a_model_that_runs_out_of_positions_ends_the_episode(
     episode = agent.run(session, "goal", max_steps=30)
     assert episode.status == "context_limit"
     assert 0 < len(episode.steps) < 30
-    assert "512 positions" in episode.error and "'full' keeps every token" in episode.error
+    assert "512 positions" in episode.error and "the policy keeps every token" in episode.error
 
 
 @pytest.mark.slow
