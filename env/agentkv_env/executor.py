@@ -24,6 +24,10 @@ FORMATS = {
 
 
 _STEPS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+HOVER_POLLS = 10
+"""Checks whether an element is still under the mouse before it is pressed, ..."""
+HOVER_POLL_MS = 30
+"""... and milliseconds between them."""
 DRAG_STEPS = 8
 """Movements of the mouse in a drag; pages often ignore a single one."""
 
@@ -78,6 +82,7 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
             raise ActionFailed(f"{_describe(place, id)} is disabled")
         if place["outside"]:
             raise ActionFailed(f"the point is outside {_describe(place, id)}")
+        _hover(tab, id, place)
     tab.page.mouse.click(
         place["x"],
         place["y"],
@@ -86,9 +91,24 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     )
 
 
+def _hover(tab: Tab, id: int, place: dict[str, Any]) -> None:
+    """Move the mouse onto an element, and wait until what it does then has left it in its place.
+
+    An element that shows another picture under the mouse has no size until the picture is loaded.
+    """
+    tab.page.mouse.move(place["x"], place["y"])
+    tab.script.call("nextFrame")
+    for _ in range(HOVER_POLLS):
+        if tab.script.call_on(id, "isAimedAt"):
+            return
+        tab.page.wait_for_timeout(HOVER_POLL_MS)
+
+
 def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     """Press the mouse on one element, move it in steps, and release it on another."""
-    place = _locate(tab, id, strict=strict, point=action.point)
+    # A handle may lie over the point of an element that it moves.
+    is_point = action.point is not None
+    place = _locate(tab, id, strict=strict, point=action.point, under=is_point)
     if action.target_id is None:
         raise ActionFailed(f"drag needs an element to drop on: drag [{id}] [number]")
     x, y = place["x"], place["y"]
@@ -96,11 +116,10 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     mouse.move(x, y)
     mouse.down()
     try:
-        # The page may move when the element is picked up, and a target in the element with it.
-        for _ in range(1 if action.target_id == id else 2):
-            end = _locate(tab, action.target_id, strict=True, point=action.target_point, under=True)
-            mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
-            tab.script.call("nextFrame")
+        # Under way, sortable items make room, so the target is where it was when it was aimed at.
+        end = _locate(tab, action.target_id, strict=True, point=action.target_point, under=True)
+        mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
+        tab.script.call("nextFrame")
     finally:
         mouse.up()
 

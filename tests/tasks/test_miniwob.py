@@ -26,9 +26,9 @@ from agentkv_tasks import miniwob
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, evaluate
 from agentkv_tasks.goal import goal_of
-from agentkv_tasks.miniwob.pages import LEFT_OUT, SCORED
+from agentkv_tasks.miniwob.pages import EXTRA, LEFT_OUT, SCORED
 from agentkv_tasks.miniwob.script import Script
-from agentkv_tasks.miniwob.scripts import SCRIPTS
+from agentkv_tasks.miniwob.scripts import EXTRA_SCRIPTS, SCRIPTS
 from agentkv_tasks.results import Results, Row
 from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.plan import Job, make_plan
@@ -44,6 +44,7 @@ SEED = 31
 SAMPLE = (
     *("book-flight", "choose-date", "click-menu", "click-scroll-list", "copy-paste", "enter-time"),
     *("email-inbox-delete", "guess-number", "login-user-popup", "scroll-text", "use-slider-2"),
+    *("highlight-text-2", "resize-textarea", "sign-agreement", "terminal"),
 )
 """Pages whose scripts share little; the slow tests have all pages."""
 
@@ -59,11 +60,11 @@ def test_the_suite_has_two_tasks_of_each_scored_page() -> None:
 
 
 @installed
-def test_every_page_of_the_package_is_scored_or_left_out() -> None:
+def test_every_page_of_the_package_is_scored_or_extra_or_left_out() -> None:
     folder = find_pages()
     pages = [path.stem for path in (folder / "miniwob").glob("*.html")]
     flights = [f"flight.{path.parent.name}" for path in folder.glob("flight/*/wrapper.html")]
-    assert Counter([*SCORED, *LEFT_OUT]) == Counter([*pages, *flights])
+    assert Counter([*SCORED, *EXTRA, *LEFT_OUT]) == Counter([*pages, *flights])
 
 
 def test_the_documentation_names_every_page_that_is_left_out_beside_its_reason() -> None:
@@ -77,6 +78,7 @@ def test_the_documentation_names_every_page_that_is_left_out_beside_its_reason()
 def test_all_scored_pages_but_one_have_a_script() -> None:
     assert set(SCORED) - set(SCRIPTS) == {"click-checkboxes-soft"}
     assert set(SCRIPTS) < set(SCORED)
+    assert set(EXTRA_SCRIPTS) == set(EXTRA)
 
 
 @installed
@@ -150,7 +152,8 @@ def task(page: str, seed: int = SEED) -> Task:
 def unsolved(player: Player, pages: tuple[str, ...], *seeds: int) -> list[str]:
     """Return the tasks whose script does not score 1."""
     tasks = [task(page, seed) for page in pages for seed in seeds]
-    return [t.intent for t in tasks if player.score(t, Script(SCRIPTS[_page(t)])) != 1.0]
+    scripts = {**SCRIPTS, **EXTRA_SCRIPTS}
+    return [t.intent for t in tasks if player.score(t, Script(scripts[_page(t)])) != 1.0]
 
 
 def _page(task: Task) -> str:
@@ -166,8 +169,9 @@ def test_scripts_solve_pages_of_every_kind(player: Player) -> None:
 @installed
 @pytest.mark.browser
 @pytest.mark.slow
-def test_scripts_solve_all_their_pages_in_another_world(player: Player) -> None:
-    assert unsolved(player, tuple(SCRIPTS), 4711) == []
+@pytest.mark.parametrize("seed", range(4711, 4721))
+def test_scripts_solve_all_their_pages_in_ten_other_worlds(player: Player, seed: int) -> None:
+    assert unsolved(player, (*SCRIPTS, *EXTRA), seed) == []
 
 
 @installed
@@ -180,7 +184,7 @@ def test_stopping_at_once_solves_no_page(player: Player) -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_stopping_at_once_solves_none_of_all_pages(player: Player) -> None:
-    assert [page for page in SCORED if player.score(task(page), Stop("solved"))] == []
+    assert [page for page in (*SCORED, *EXTRA) if player.score(task(page), Stop("solved"))] == []
 
 
 @installed

@@ -38,6 +38,7 @@ function locate(id, at, under) {
     .map(([u, v]) => [r.x + u * r.width, r.y + v * r.height]));
   const point = [...points, ...finer].find((p) => inView(p) && isReached(p));
   const [px, py] = point || points[0];
+  aim = { id, isReached, point: [px, py] };
   let x = px, y = py;
   for (let w = view; w.frameElement; w = w.parent) {
     const corner = insideOf(w.frameElement);
@@ -54,6 +55,10 @@ function locate(id, at, under) {
     outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),
     covered: point ? "" : cover };
 }
+
+// Returns whether the point that `locate` found for element `id` still hits it.
+const isAimedAt = (id) => Boolean(find(id)) && aim.id === id && aim.isReached(aim.point);
+let aim = {};
 
 const placeIn = (box, at) => at.percent
   ? [box.x + box.width * at.x / 100, box.y + box.height * at.y / 100] : [box.x + at.x, box.y + at.y];
@@ -155,9 +160,10 @@ function findWords(text, words, from = 0) {
 function selectInField(el, start, end) {
   try { el.setSelectionRange(start, end); return true; } catch { return false; } // not of this type
 }
-const placeAt = ([, parts], index) => {
+// Returns the text node and the offset in it at an index of a text, or just after that index.
+const placeAt = ([, parts], index, after = 0) => {
   const [node, start] = parts.findLast(([, start]) => start <= index) || parts[0];
-  return [node, Math.min(index - start, node.data.length)];
+  return [node, Math.max(0, Math.min(index + after - start, node.data.length))];
 };
 const selectionOf = (el) => (viewOf(documentOf(el)) || window).getSelection();
 
@@ -200,8 +206,8 @@ function selectText(id, first, last) {
   }
   if (!all[1].length) return { error: "empty" };
   if (el.isContentEditable) ensureFocus(el);
-  selectionOf(el).setBaseAndExtent(...placeAt(all, start[0]), ...placeAt(all, end[1] - 1).map(
-    (each, index) => index ? each + 1 : each));
+  const [from, to] = [placeAt(all, start[0]), placeAt(all, end[1] - 1, 1)];
+  selectionOf(el).setBaseAndExtent(...from, ...to);
   return {};
 }
 
@@ -240,7 +246,7 @@ function scrolls(node, isVertical) {
 
 // Returns the nearest area around an element, itself included, that scrolls along an axis, or null.
 // `known` has the areas of nodes that were asked for before.
-function areaOf(el, isVertical, known = new Map()) {
+function scrollerOf(el, isVertical, known = new Map()) {
   const path = [];
   let node = el;
   while (node && !known.has(node) && !scrolls(node, isVertical)) {
@@ -253,12 +259,12 @@ function areaOf(el, isVertical, known = new Map()) {
   return area;
 }
 
-// Areas of the elements of one walk; see `areaOf`.
-const noAreas = () => ({ known: new Map(), met: new Set() });
+// Areas of the elements of one walk; see `scrollerOf`.
+const noScrollers = () => ({ known: new Map(), met: new Set() });
 
-// Returns the uses of an element (page.py). The first element of an area stands for it in `areas`.
+// Returns the uses of an element (page.py). The first element of an area stands for it in `scrollers`.
 // What scrolls with the page is no area.
-function usesOf(el, areas) {
+function usesOf(el, scrollers) {
   const uses = [], tag = tagOf(el), type = tag === "input" ? el.type : "";
   if (tag === "textarea" || el.isContentEditable === true) uses.push("lines");
   if (el.isContentEditable === true) uses.push("format");
@@ -267,9 +273,9 @@ function usesOf(el, areas) {
   if (["canvas", "svg"].includes(tag)) uses.push("point");
   const isDraggable = attributeOf(el, "draggable") === "true" || /grab|move/.test(styleOf(el).cursor);
   if (isDraggable) uses.push("drag");
-  const area = areaOf(el, true, areas.known);
-  if (area && !areas.met.has(area)) {
-    areas.met.add(area);
+  const area = scrollerOf(el, true, scrollers.known);
+  if (area && !scrollers.met.has(area)) {
+    scrollers.met.add(area);
     if (area !== findScroller()) uses.push("area");
   }
   return uses;
@@ -279,7 +285,7 @@ function usesOf(el, areas) {
 function scrollArea(id, x, y) {
   const el = find(id);
   if (!el) return { error: "gone" };
-  const area = areaOf(el, y !== 0);
+  const area = scrollerOf(el, y !== 0);
   if (!area) return { error: "fixed" };
   const before = [scrollLeftOf(area), scrollTopOf(area)];
   scrollBy(area, { left: x * clientWidthOf(area), top: y * clientHeightOf(area), behavior: "instant" });
@@ -315,5 +321,5 @@ const nextFrame = () => Promise.race([
 ]);
 
 globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
-  placeCursor, selectText, scrollArea, settled, element: find,
+  isAimedAt, placeCursor, selectText, scrollArea, settled, element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

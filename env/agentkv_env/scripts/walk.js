@@ -23,7 +23,7 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
   const put = (node, source) => { out.push(node); sources.push(source); };
-  const areas = noAreas();
+  const scrollers = noScrollers();
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
@@ -74,7 +74,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (value) node.v = value;
     if (options.length) node.o = options;
     if (states.length) node.s = states;
-    const uses = usesOf(el, areas);
+    const uses = usesOf(el, scrollers);
     if (uses.length) node.u = uses;
     put(node, el);
   }

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from agentkv.models.scripted import SolutionStuck
-from agentkv_env.actions import Action
+from agentkv_env.actions import Action, Point
 from agentkv_env.page import Node, Page
 
 
@@ -14,12 +14,12 @@ def elements(page: Page, role: str = "") -> list[Node]:
 
 
 def has(page: Page, role: str, name: str) -> bool:
-    """Return whether an element has this role and name."""
+    """Return whether an element has this role, unless empty, and this name."""
     return any(node.name == name for node in elements(page, role))
 
 
 def element(page: Page, role: str, name: str | None = None, nth: int = 1) -> Node:
-    """Return the `nth` element with this role and, unless None, this name.
+    """Return the `nth` element with this role, unless empty, and this name, unless None.
 
     Raises:
         SolutionStuck: the page has fewer of them.
@@ -77,6 +77,15 @@ def ordinal(text: str) -> int:
 def click(node: Node) -> Action:
     """Click `node`."""
     return Action("click", element_id=node.id)
+
+
+def drag(
+    node: Node, onto: Node, point: Point | None = None, onto_point: Point | None = None
+) -> Action:
+    """Drag `node` by `point` to `onto_point` of another, each by default the middle."""
+    return Action(
+        "drag", element_id=node.id, point=point, target_id=onto.id, target_point=onto_point
+    )
 
 
 def hover(node: Node) -> Action:

@@ -10,8 +10,10 @@ from agentkv_tasks.miniwob.scripts import (
     fields,
     lookups,
     menus,
+    mouse,
     numbers,
     reading,
+    writing,
 )
 
 SCRIPTS: dict[str, Play] = {
@@ -85,4 +87,14 @@ SCRIPTS: dict[str, Play] = {
     "use-slider-2": numbers.set_sliders,
     "use-spinner": numbers.set_spinner,
 }
-"""The script of each page that has one."""
+"""The script of each scored page that has one."""
+
+EXTRA_SCRIPTS: dict[str, Play] = {
+    "highlight-text": writing.highlight_text,
+    "highlight-text-2": writing.highlight_text,
+    "resize-textarea": mouse.resize_field,
+    "sign-agreement": writing.sign_agreement,
+    "terminal": writing.delete_file,
+    "text-editor": writing.format_text,
+}
+"""The scripts of the pages in `pages.EXTRA`."""
