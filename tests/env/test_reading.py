@@ -204,7 +204,8 @@ def test_several_things_to_press_in_one_box_have_numbers_of_their_own(visit: "Vi
         <div>Card <b id=x>Close</b></div><ul><li>Red<li>Blue</ul><div>One <b>box</b></div>
         <script>x.addEventListener("mousedown", () => 1)</script>""")
     assert lines(page) == [
-        *("Card", "button Close [1]", "button Red [2]", "button Blue [3]", "button One box [4]"),
+        *("button Card Close [1]", "button Close [2]"),
+        *("button Red [3]", "button Blue [4]", "button One box [5]"),
     ]
 
 

@@ -80,7 +80,8 @@ function isPressable(el, tag, style) {
     (styleOf(parent).cursor !== "pointer" || isListed(el, parent));
   const told = hasAttribute(el, "onclick") || (hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0);
   if (!told && !pointer && !heard.has(el)) return isDay(el, tag, parent);
-  if (!told && (around.has(el) || matches(el, LISTS) || queryIn(el, "table"))) return false;
+  if (!told && !pointer && around.has(el)) return false;
+  if (!told && (matches(el, LISTS) || queryIn(el, "table"))) return false;
   if (!told && tag === "td" && !collapse(textContentOf(el))) return false;
   if (!told && tag === "tr" && (isWeek(el) || !queryIn(el, "td"))) return false;
   if (queryIn(el, ACTIVE) || textContentOf(el).length > 200) return false;
