@@ -111,6 +111,32 @@ def test_headings_with_controls_are_headings_and_their_controls_have_numbers(
     ]
 
 
+def test_controls_without_a_label_are_named_by_what_stands_beside_them(visit: "Visit") -> None:
+    page = visit.show("""
+        <table><tr><th>City<th>Qty</tr><tr><td><input><td><input></tr></table>
+        <table><tr><th><th>Price<th>Qty</tr><tr><td>Kayak<td>39<td><input></tr></table>
+        <table><tr><td>Street:<td><input><td>No.<td><input></tr></table>
+        <div>Age <input></div><div><span>Town *</span><div><input></div></div>
+        <input aria-describedby=d><i id=d>Your code</i>
+        <p>A long text, which explains at length what all of this is about, and names no field.</p>
+        <div><input></div><div>Size <input><input></div>""")
+    assert [node.name for node in page.nodes if node.id] == [
+        *("City", "Qty", "Kayak, Qty", "Street", "No.", "Age", "Town", "Your code", "", "Size", ""),
+    ]
+
+
+def test_buttons_with_an_icon_alone_have_a_name(visit: "Visit") -> None:
+    page = visit.show("""<style>svg, i {display: inline-block; width: 9px; height: 9px}</style>
+        <button><svg><title>Close</title></svg></button>
+        <button title=Save><svg><use href="#icon-disk"/></svg></button>
+        <button data-tooltip=Copy><i class="fa fa-copy"></i></button>
+        <button><svg><use href="/all.svg#icon-trash"/></svg></button>
+        <button><i class="fa fa-arrow-left"></i></button><button class=x><i class=y></i></button>""")
+    assert [node.name for node in page.nodes] == [
+        *("Close", "Save", "Copy", "icon trash", "icon arrow left", ""),
+    ]
+
+
 def test_what_nobody_sees_is_not_read(visit: "Visit") -> None:
     page = visit.show("""
         <p>Seen</p><p style="display:none">none</p><p style="visibility:hidden">invisible</p>

@@ -11,6 +11,7 @@ const nodeTypeOf = getter(Node, "nodeType"), childNodesOf = getter(Node, "childN
 const parentNodeOf = getter(Node, "parentNode"), parentElementOf = getter(Node, "parentElement");
 const documentOf = getter(Node, "ownerDocument"), textContentOf = getter(Node, "textContent");
 const isConnected = getter(Node, "isConnected"), nextSiblingOf = getter(Node, "nextSibling");
+const previousOf = getter(Node, "previousSibling");
 const rootOf = method(Node, "getRootNode");
 
 const tagOf = getter(Element, "localName"), shadowOf = getter(Element, "shadowRoot");

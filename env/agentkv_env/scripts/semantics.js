@@ -196,13 +196,74 @@ function nameOf(el, role) {
   }
   if (tag === "input" || tag === "textarea" || tag === "select" || role === "textbox") {
     return collapse(attributeOf(el, "placeholder") || tooltipOf(el) ||
-      attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? textAfter(el) : "");
+      attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? textAfter(el) : "") ||
+      byIds(el, "aria-describedby") || textBeside(el);
   }
   if (tag === "area" || tag === "img") return collapse(el.alt || tooltipOf(el) || "");
   if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
   if (tag === "tr") return rowOf(el);
   const titled = queryIn(el, "[title]");
-  return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "");
+  return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
+    byIds(el, "aria-describedby") || iconOf(el);
+}
+
+// The names below are our choice: they follow what the standard (accname) knows.
+
+const MAX_BESIDE = 80; // characters of a text beside a field that may be its name
+const TOOLTIPS = ["data-tooltip", "data-title", "data-original-title", "data-bs-original-title"];
+
+// Returns the text that people take for the label of a field: in a table the heading of its column or
+// row, else the text before it in its line, or the block before that.
+function textBeside(el) {
+  const cell = cellOf(el);
+  if (cell) return headingOf(cell);
+  for (let node = el, level = 0; node && level < 3; node = parentElementOf(node), level++) {
+    for (let before = previousOf(node); before; before = previousOf(before)) {
+      if (nodeTypeOf(before) === 1 && (matches(before, ACTIVE) || queryIn(before, ACTIVE))) return "";
+      const text = nodeTypeOf(before) === 3 ? collapse(before.data)
+        : nodeTypeOf(before) === 1 && !SKIPPED.has(tagOf(before)) ? textOf(before) : "";
+      if (text) return text.length <= MAX_BESIDE ? text.replace(/\s*[:*]+$/, "") : "";
+    }
+  }
+  return "";
+}
+
+// Returns the table cell that an element fills, within three levels.
+function cellOf(el) {
+  let node = parentElementOf(el);
+  for (let level = 0; node && level < 3; node = parentElementOf(node), level++) {
+    if (tagOf(node) === "td" || tagOf(node) === "th") return node;
+  }
+  return null;
+}
+
+// Returns the heading of the cell's column after the first cell of its row, or the cell before it.
+function headingOf(cell) {
+  const row = parentElementOf(cell), cells = [...row.cells], index = cells.indexOf(cell);
+  let table = row;
+  while (table && tagOf(table) !== "table") table = parentElementOf(table);
+  const column = cells.slice(0, index).reduce((sum, other) => sum + other.colSpan, 0);
+  let end = 0;
+  const above = [...(table?.rows[0]?.cells || [])].find((other) => (end += other.colSpan) > column);
+  const isHeaded = above && above !== cell && tagOf(above) === "th" && !queryIn(above, ACTIVE);
+  const beside = index > 0 ? cells[isHeaded ? 0 : index - 1] : null;
+  const parts = [beside && !queryIn(beside, ACTIVE) ? beside : null, isHeaded ? above : null];
+  const name = parts.map((part) => (part ? textOf(part).replace(/\s*[:*]+$/, "") : ""))
+    .filter((text) => text).join(", ");
+  return name.length <= MAX_BESIDE ? name : "";
+}
+
+// Returns the name of an icon: a tooltip that a script will show, the symbol that an SVG uses, or, if
+// there is nothing else, the class of an icon font.
+function iconOf(el) {
+  for (const name of TOOLTIPS) if (attributeOf(el, name)) return collapse(attributeOf(el, name));
+  const use = queryIn(el, "use");
+  const symbol = use && /#(?:icon-)?([\w-]+)$/.exec(attributeOf(use, "href") || attributeOf(use, "xlink:href") || "");
+  const icon = queryIn(el, "i[class],span[class],svg[class]") || el;
+  const classed = /(?:^|\s)(?:fa|bi|mdi|icon|ti|ri|glyphicon|lucide|octicon)-([a-z][a-z-]+)/
+    .exec(attributeOf(icon, "class") || "");
+  const found = symbol || classed;
+  return found ? `icon ${found[1].replace(/[-_]+/g, " ").trim()}` : "";
 }
 
 // Returns the text right of a checkbox or radio button without a label.
