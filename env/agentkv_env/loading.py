@@ -10,6 +10,7 @@ from playwright.sync_api import Page as PlaywrightPage
 SUBRESOURCES_S = 1.0  # wait for images and scripts after the document has arrived
 FETCH_S = 2.0  # wait for requests of a page that stays; polling pages never finish
 NAVIGATION_START_S = 2.0  # a requested navigation must begin within this time
+STAYS_OPEN_S = 10.0  # a request that is open for longer waits for news, as polling pages do
 POLL_MS = 4
 _NEVER_IDLE_TYPES = {"websocket", "eventsource", "media", "ping"}  # these may stay open forever
 
@@ -26,6 +27,7 @@ class Loading:
         self.is_leaving = False
         """True if a navigation has begun whose document has not arrived."""
         self._open_requests: set[Request] = set()
+        self._given_up: dict[Request, float] = {}  # no longer awaited -> monotonic seconds since
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_done)
         page.on("requestfailed", self._on_request_done)
@@ -81,6 +83,7 @@ class Loading:
                 return has_waited
             if now >= limit:
                 self.forget_navigation()
+                self._given_up |= dict.fromkeys(self._open_requests, now)
                 self._open_requests.clear()
                 # The next wait does not wait again for a document that never finishes.
                 self._has_document = not self.is_leaving
@@ -89,12 +92,19 @@ class Loading:
             self._page.wait_for_timeout(POLL_MS)
             on_wait()
 
+    @property
+    def num_unanswered(self) -> int:
+        """Number of requests that are no longer awaited, without those that seem to stay open."""
+        since = time.monotonic() - STAYS_OPEN_S
+        return sum(given_up_at > since for given_up_at in self._given_up.values())
+
     def _on_request(self, request: Request) -> None:
         if request.resource_type not in _NEVER_IDLE_TYPES:
             self._open_requests.add(request)
 
     def _on_request_done(self, request: Request) -> None:
         self._open_requests.discard(request)
+        self._given_up.pop(request, None)
 
     def _on_navigation_requested(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame and event.get("disposition") == "currentTab":
@@ -118,6 +128,7 @@ class Loading:
             self.is_leaving = False
             self.forget_navigation()
             self._open_requests.clear()
+            self._given_up.clear()
 
     def _on_same_document(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._frame:

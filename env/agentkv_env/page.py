@@ -8,7 +8,7 @@ Kind = Literal["element", "text", "ocr"]
 STATES = (
     *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
-    *("heading", "draggable"),
+    *("heading", "draggable", "more above", "more below"),
 )
 """All states that a node may have.
 

@@ -20,6 +20,7 @@ MAX_DEPTH = 5  # nested frames of other origins
 READING_S = 4.0  # time limit of reading a page; the rest of the page is left out
 LEAVING_S = 1.0  # a page that is being left must answer within this time
 
+MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
 # Returns the number of the document's elements and the indices of those that listen to presses.
@@ -246,6 +247,10 @@ class PageScript:
         found = self._walk(frame, None, {"x": x, "y": y}, view)
         if self._allow.refused.match(found["url"]):
             return
+        if states := [f"more {side}" for side in ("above", "below") if found[side] > MIN_REST]:
+            box = [round(number) for number in node["b"]]
+            area = {"k": "element", "r": "area", "n": node["n"], "b": box, "i": node["i"]}
+            yield {**area, "s": states, "frame": parent}
         for inner in found["nodes"]:
             if "i" in inner:
                 self._foreign_elements[inner["i"]] = (frame, x, y)

@@ -22,6 +22,9 @@ from agentkv_env.sanitize import quote
 
 MAX_DIALOG = 200  # characters of a dialog's message in its notice
 MAX_URL = 200  # characters of a refused address in its notice
+MAX_BLOCKED = 1000  # blocked scripts and styles that are counted
+_COUNTED = {"script": "script", "stylesheet": "style"}
+"""Resource types without which a page may not work, and their names in a notice."""
 
 _ALL = [{"urlPattern": "*"}]
 _WORKER_RESPONSES = [  # responses that may create a worker, which inherits their policy
@@ -59,6 +62,8 @@ class RequestFilter:
         self._pages: list[PlaywrightPage] = []
         self._released = False  # if True, nothing is refused any more
         self._num_refused_pages = 0
+        self._blocked: set[str] = set()  # addresses that were counted, each once per session
+        self._num_blocked: Counter[tuple[str, str]] = Counter()  # since the last notices
         self._passed: defaultdict[PlaywrightPage, Counter[str]] = defaultdict(Counter)
         self._held: Counter[str] = Counter()  # addresses answered with an empty document
         self._workers: CDPSession | None = None
@@ -118,6 +123,7 @@ class RequestFilter:
     def take_notices(self) -> tuple[str, ...]:
         """Return the notices since the last call, without duplicates."""
         self._collect()
+        self.notices += self._take_blocked()
         found = tuple(dict.fromkeys(self.notices))
         self.notices.clear()
         return found
@@ -166,6 +172,7 @@ class RequestFilter:
                 # error page.
                 cdp.send("Fetch.fulfillRequest", {**request, "responseCode": 204})
             else:
+                self._record_block(url, event.get("resourceType", "").lower())
                 cdp.send("Fetch.failRequest", {**request, "errorReason": "BlockedByClient"})
         except Error:
             pass  # the request or its page is gone
@@ -233,6 +240,7 @@ class RequestFilter:
     def _on_refused(self, route: Route) -> None:
         request = route.request
         if request.resource_type != "document":
+            self._record_block(request.url, request.resource_type)
             route.abort("blockedbyclient")
             return
         try:
@@ -246,6 +254,28 @@ class RequestFilter:
     def _record_refusal(self, url: str) -> None:
         self._num_refused_pages += 1
         self.notices.append(f"navigation to {url[:MAX_URL]} refused; allowed hosts: {self.allow}")
+
+    def _record_block(self, url: str, kind: str) -> None:
+        if kind in _COUNTED and url not in self._blocked and len(self._blocked) < MAX_BLOCKED:
+            self._blocked.add(url)
+            self._num_blocked[url.partition("://")[2].partition("/")[0][:MAX_URL], kind] += 1
+
+    def _take_blocked(self) -> list[str]:
+        """Return a notice for each host with newly blocked scripts or styles."""
+        notices = []
+        for host in dict.fromkeys(host for host, _ in self._num_blocked):
+            counts = {kind: self._num_blocked[host, kind] for kind in _COUNTED}
+            parts = [
+                f"{count} {_COUNTED[kind]}{'s' if count > 1 else ''}"
+                for kind, count in counts.items()
+                if count
+            ]
+            verb = "was" if sum(counts.values()) == 1 else "were"
+            notices.append(
+                f"{' and '.join(parts)} of {host} {verb} blocked: not on the allowed hosts"
+            )
+        self._num_blocked.clear()
+        return notices
 
     def _on_web_socket(self, socket: WebSocketRoute) -> None:
         if self._released:  # Playwright cannot remove this route

@@ -242,6 +242,17 @@ class Session:
             if self._may_show(found["url"]):
                 if found["part"]:
                     self._filter.notices.append("the page is too large: part of it was not read")
+                if found["busy"]:
+                    self._filter.notices.append("a part of the page says that it is still loading")
+                if found["moving"]:
+                    self._filter.notices.append(
+                        f"{found['moving']} elements and texts of the page are still moving"
+                    )
+                if num := tab.num_unanswered:
+                    requests = "1 request has" if num == 1 else f"{num} requests have"
+                    self._filter.notices.append(
+                        f"the page is still loading: {requests} no answer yet"
+                    )
                 if found["covered"]:
                     self._filter.notices.append(
                         f"a dialog is open; it covers {found['covered']} elements and texts of the "

@@ -191,6 +191,11 @@ class Tab:
         """True if the page is being left for one that has not answered yet."""
         return self._loading.is_leaving
 
+    @property
+    def num_unanswered(self) -> int:
+        """Number of recent requests that the page waits for and that are no longer awaited here."""
+        return self._loading.num_unanswered
+
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Limit the time of each browser call in a block, and raise BrowserGone for a dead page.

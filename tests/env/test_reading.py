@@ -1,5 +1,6 @@
 """The nodes that the walk finds on a page."""
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,7 +132,8 @@ def test_buttons_with_an_icon_alone_have_a_name(visit: "Visit") -> None:
         <button title=Save><svg><use href="#icon-disk"/></svg></button>
         <button data-tooltip=Copy><i class="fa fa-copy"></i></button>
         <button><svg><use href="/all.svg#icon-trash"/></svg></button>
-        <button><i class="fa fa-arrow-left"></i></button><button class=x><i class=y></i></button>""")
+        <button><i class="fa fa-arrow-left"></i></button>
+        <button class=x><i class=y></i></button>""")
     assert [node.name for node in page.nodes] == [
         *("Close", "Save", "Copy", "icon trash", "icon arrow left", ""),
     ]
@@ -273,6 +275,52 @@ def test_an_editor_of_code_has_a_number_and_its_lines(visit: "Visit") -> None:
     assert lines(page) == [
         *("textbox [1]", "if a:", "  b()", "textbox Code [2]", "if c:", "  d()"),
     ]
+
+
+def test_areas_and_frames_that_scroll_say_whether_there_is_more(visit: "Visit") -> None:
+    tall = "<p>First</p><div style='height:900px'></div><p>Last</p>"
+    page = visit.show(
+        f"""<div id=a aria-label=Chat tabindex=0 style="height:100px;overflow:auto">{tall}</div>
+        <iframe src=/inner title=Inner height=100></iframe>
+        <iframe src="http://partner.localhost:{{port}}/inner" title=Other height=100></iframe>
+        <div style="height:100px;overflow:auto">Short</div>""",
+        inner=tall,
+    )
+    assert lines(page) == [
+        *("area Chat (more below) [1]", "First", "area Inner (more below) [2]", "First"),
+        *("area Other (more below) [3]", "First", "Short"),
+    ]
+    visit.session.page.evaluate("a.scrollTop = 300")
+    assert lines(visit.session.observe())[0] == "area Chat (more above, more below) [1]"
+
+
+def test_a_page_that_is_busy_or_moves_says_so(visit: "Visit") -> None:
+    page = visit.show("""<div aria-busy=true>Loading</div><p aria-busy=true hidden>no</p>
+        <style>@keyframes k {to {left: 50px}} .m {position: relative; animation: k 60s}
+        .s {animation: k 9s infinite}</style><div class=s><p>a<p>b<p>c<p>d</div>
+        <div class=m><a href=/1>One</a><p>Two</p><button>Three</button></div>""")
+    assert page.notices == (
+        "a part of the page says that it is still loading",
+        "3 elements and texts of the page are still moving",
+    )
+    assert visit.show("<p>Still").notices == ()
+
+
+def test_blocked_scripts_and_styles_are_counted_once(visit: "Visit") -> None:
+    html = """<script src="http://cdn.localhost:{port}/a.js"></script>
+        <script src="http://cdn.localhost:{port}/b.js"></script><p>Text</p>
+        <link rel=stylesheet href="http://cdn.localhost:{port}/c.css">
+        <img src="http://cdn.localhost:{port}/d.png">"""
+    blocked = "2 scripts and 1 style of cdn.localhost:{} were blocked: not on the allowed hosts"
+    assert visit.show(html).notices == (blocked.format(visit.pages.port),)
+    assert visit.show(html).notices == ()
+
+
+def test_requests_without_an_answer_are_counted(visit: "Visit") -> None:
+    never = threading.Event()
+    page = visit.show("<p>Text</p><script>fetch('/slow')</script>", slow=never)
+    assert page.notices == ("the page is still loading: 1 request has no answer yet",)
+    never.set()
 
 
 def test_shadow_roots_and_slots_are_read_in_place(visit: "Visit") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 STATES = (
     "checked|pressed|selected|current|disabled|readonly|required|password|invalid|expanded"
-    "|collapsed|covered|faint|heading|draggable"
+    "|collapsed|covered|faint|heading|draggable|more above|more below"
 )
 _MARKED = re.compile(r"(?i)[\W_]*(tabs|notice|error|ocr|cut|same|gone)[\W_]*?:")
 _BARE = re.compile(r"(?i)[\W_]*(url|title|goal|objective)(?!\w)")

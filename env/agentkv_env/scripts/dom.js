@@ -32,6 +32,7 @@ const scrollingElementOf = getter(Document, "scrollingElement");
 const viewOf = getter(Document, "defaultView"), titleOf = getter(Document, "title");
 const readyStateOf = getter(Document, "readyState"), hasFocus = method(Document, "hasFocus");
 const queryAllInDocument = method(Document, "querySelectorAll");
+const animationsOf = method(Document, "getAnimations");
 const newRange = method(Document, "createRange"), newElement = method(Document, "createElement");
 
 // Several classes define these properties; only a form's can be hidden. A `<form>` in SVG is none.

@@ -5,6 +5,7 @@
 // that they call. Reading does not change the page's DOM; a WeakMap of this world holds the ids of
 // elements. All boxes are in pixels of the page's viewport.
 
+const SCROLLS = /auto|scroll|overlay/; // values of `overflow-y`
 const MIN_OVERLAP = 2; // pixels; a smaller overlap is a border or a rounding error
 
 const MAX_TEXT = 20000; // characters of one text
@@ -107,12 +108,23 @@ function reaches(el, x, y) {
 // Returns whether the point is outside a scrolling ancestor, which shows no part of the element there.
 function isScrolledAway(el, x, y) {
   for (let node = parentOf(el); node; node = parentOf(node)) {
-    if (nodeTypeOf(node) !== 1 || !/auto|scroll|overlay/.test(styleOf(node).overflowY)) continue;
+    if (nodeTypeOf(node) !== 1 || !SCROLLS.test(styleOf(node).overflowY)) continue;
     if (node === scrollingElementOf(documentOf(el)) || node === bodyOf(documentOf(el))) continue;
     const box = boxOf(node);
     if (x < box.x || y < box.y || x > box.x + box.width || y > box.y + box.height) return true;
   }
   return false;
+}
+
+const MIN_AREA = 40; // pixels; lower boxes that scroll are single lines
+const MIN_REST = 8; // pixels; what is hidden of a box that scrolls less is padding
+
+// Returns the states of a box that scrolls.
+function scrollStates(el) {
+  const above = scrollTopOf(el), height = clientHeightOf(el);
+  if (height < MIN_AREA) return [];
+  return [...(above > MIN_REST ? ["more above"] : []),
+    ...(scrollHeightOf(el) - height - above > MIN_REST ? ["more below"] : [])];
 }
 
 function findScroller() {
@@ -123,7 +135,7 @@ function findScroller() {
     if (isOverdue()) break;
     if (scrollHeightOf(el) <= clientHeightOf(el) + 1 || clientHeightOf(el) < 100) continue;
     if (clientWidthOf(el) * clientHeightOf(el) <= area) continue;
-    if (!/auto|scroll|overlay/.test(styleOf(el).overflowY)) continue;
+    if (!SCROLLS.test(styleOf(el).overflowY)) continue;
     best = el;
     area = clientWidthOf(el) * clientHeightOf(el);
   }

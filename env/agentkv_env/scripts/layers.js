@@ -1,4 +1,4 @@
-// Layers: the dialog on top of a page, and what it covers.
+// Layers: the dialog on top of a page, and what it covers. Motion: what loads and moves.
 
 const MODALS = ":modal:not(:fullscreen),[aria-modal=true]";
 const FULL = 0.9; // share of the viewport's width and height that a layer over the page takes
@@ -68,3 +68,29 @@ function underModal(nodes, sources, view) {
   if (!inside.length) return { nodes, covered: 0 };
   return { nodes: [...inside, ...others], covered: nodes.length - inside.length - others.length };
 }
+
+const isBusy = (view) => [...queryAllInDocument(document, "[aria-busy=true]")]
+  .some((el) => isVisible(el) && isSeen(boxOf(el), view));
+
+const MIN_MOVING = 3; // fewer nodes that move are a detail of the page, our choice
+
+// Returns how many nodes are in elements that move now and will rest; a spinner does not rest.
+function countMoving(sources) {
+  const targets = new Set();
+  for (const animation of animationsOf(document)) {
+    const effect = animation.playState === "running" ? animation.effect : null;
+    if (effect?.target && Number.isFinite(effect.getComputedTiming().endTime) && moves(effect)) {
+      targets.add(effect.target);
+    }
+  }
+  if (!targets.size || isOverdue()) return 0;
+  const isMoving = (el) => {
+    for (let node = el; node; node = parentOf(node)) if (targets.has(node)) return true;
+    return false;
+  };
+  const count = sources.filter(isMoving).length;
+  return count < MIN_MOVING ? 0 : count;
+}
+
+const MOVES = /^(?:transform|translate|scale|rotate|left|right|top|bottom|width|height|margin|inset|max)/;
+const moves = (effect) => effect.getKeyframes?.().some((frame) => Object.keys(frame).some((name) => MOVES.test(name)));

@@ -78,7 +78,9 @@ function isPressable(el, tag, style) {
   if (!parent) return false;
   const pointer = style.cursor === "pointer" &&
     (styleOf(parent).cursor !== "pointer" || isListed(el, parent));
-  const told = hasAttribute(el, "onclick") || (hasAttribute(el, "tabindex") && tabIndexOf(el) >= 0);
+  // An area that scrolls takes the focus for the keys that scroll it.
+  const told = hasAttribute(el, "onclick") || (hasAttribute(el, "tabindex") &&
+    tabIndexOf(el) >= 0 && !(SCROLLS.test(style.overflowY) && scrollStates(el).length));
   if (!told && !pointer && !heard.has(el)) return isDay(el, tag, parent);
   if (!told && !pointer && around.has(el)) return false;
   if (!told && (matches(el, LISTS) || queryIn(el, "table"))) return false;
@@ -180,6 +182,9 @@ function byIds(el, attribute) {
     .filter((other) => other)
     .map((other) => attributeOf(other, "aria-label") || textOf(other)).join(" "));
 }
+
+const areaName = (el) => byIds(el, "aria-labelledby") ||
+  collapse(attributeOf(el, "aria-label") || tooltipOf(el) || "");
 
 function nameOf(el, role) {
   const tag = tagOf(el);

@@ -19,7 +19,8 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // the position of this document in the viewport, `view` its visible part (null: all). The walk ends
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
-// because an open dialog covers them.
+// because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
+// true if a visible part says that it is loading.
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
   const put = (node, source) => { out.push(node); sources.push(source); };
@@ -32,6 +33,7 @@ function walk(firstId, expected, at, view, mostMs) {
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
+  const moving = findScroller(); // the note of the page's own position tells of this one
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
@@ -155,10 +157,11 @@ function walk(firstId, expected, at, view, mostMs) {
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
     if (root) {
+      area(el, shift(boxOf(el), s.at), scrollingElementOf(el.contentDocument), s);
       element(root, { ...state({ x: inner.x, y: inner.y }, clip), depth: s.depth });
     } else {
       put({ k: "frame", f: frames.length, b: [inner.x, inner.y, inner.width, inner.height],
-        c: [clip.x, clip.y, clip.width, clip.height] }, el);
+        c: [clip.x, clip.y, clip.width, clip.height], n: areaName(el), i: idOf(el) }, el);
       frames.push(el);
     }
   }
@@ -173,6 +176,13 @@ function walk(firstId, expected, at, view, mostMs) {
     const role = roleOf(el.control, styleOf(el.control));
     if (rect && role && el.control.labels[0] === el) emit(el.control, role, rect, s);
     return true;
+  }
+
+  // A box with more content than it shows begins with a line that says so.
+  function area(el, rect, scroller, s) {
+    const states = scroller && !s.inside && !s.hidden ? scrollStates(scroller) : [];
+    if (!states.length || !isSeen(rect, s.clip)) return;
+    put({ k: "element", r: "area", n: areaName(el), b: rounded(rect), i: idOf(el), s: states }, el);
   }
 
   // The areas of an image map follow their image.
@@ -250,6 +260,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (style.overflowX !== "visible" || style.overflowY !== "visible") {
       if (tag !== "body" && tag !== "html" && !inline) {
+        if (el !== moving && SCROLLS.test(style.overflowY)) area(el, shift(boxOf(el), s.at), el, s);
         s = { ...s, clip: intersect(shift(boxOf(el), s.at), s.clip) };
       }
     }
@@ -287,12 +298,12 @@ function walk(firstId, expected, at, view, mostMs) {
     isPart = true; // stack overflow: the page nests too deeply
   }
   flush();
-  const root = rootElementOf(document);
-  const moving = findScroller(), top = moving ? scrollTopOf(moving) : 0;
+  const root = rootElementOf(document), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
   const layered = underModal(out, sources, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: layered.nodes, covered: layered.covered, nextId, scripted: Boolean(root && queryIn(root, "script")),
+    nodes: layered.nodes, covered: layered.covered, busy: isBusy(view), moving: countMoving(sources),
+    nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
