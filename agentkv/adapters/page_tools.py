@@ -21,6 +21,7 @@ from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.hosts import AllowList
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
+from agentkv_env.sanitize import original_brackets
 from agentkv_env.serialize import neutralize
 from agentkv_env.session import Session
 from agentkv_env.uploads import Uploads
@@ -321,7 +322,8 @@ def _point(percent: tuple[int, int] | None) -> Point | None:
 
 def _typeable(text: str) -> str:
     # Other control characters cannot be typed as keys.
-    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f]+", " ", text.replace("\r\n", "\n"))
+    text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f]+", " ", text.replace("\r\n", "\n"))
+    return original_brackets(text)
 
 
 _INSTRUCTIONS = """\
