@@ -121,9 +121,14 @@ def build_nodes(
     read: Mapping[tuple[str, int], Sequence[Line]],
     viewport: tuple[int, int],
 ) -> Iterator[Node]:
-    """Yield the nodes in reading order, the lines of an image right after the image."""
+    """Yield the nodes in reading order, the lines of an image right after the image.
+
+    A line that only repeats the name of the image, or of the link with it, is left out.
+    """
+    name = ""
     for node in found:
         if not node.get("q"):
+            name = _letters(node["n"])
             yield Node(
                 kind=node["k"],
                 role=node["r"],
@@ -140,9 +145,13 @@ def build_nodes(
             left, top, right, bottom = _visible_part(
                 (box.x, box.y, box.width, box.height), viewport
             )
-            if left < right and top < bottom:
+            if left < right and top < bottom and not (name and _letters(line.text) == name):
                 states = ("faint",) if line.faint else ()
                 yield Node(kind="ocr", role="text", name=clean(line.text), box=box, states=states)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
 
 
 def _line_box(line: Line, image: Sequence[int]) -> Box:

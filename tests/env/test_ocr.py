@@ -98,6 +98,23 @@ def test_without_tesseract_there_is_a_clear_word(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.browser
+def test_a_line_that_repeats_the_name_of_its_image_is_left_out(
+    browser: Browser, pages: "Pages", poster: Draw
+) -> None:
+    html = """<img src=/a alt="Code: save15"><img src=/a alt=Poster>
+        <a href=/x><img src=/a alt="CODE SAVE15"></a>"""
+    pages.set({"/": html, "/a": poster("CODE SAVE15")})
+    with browser.session(hosts=[f"shop.localhost:{pages.port}"], ocr=Ocr()) as session:
+        session.open(pages.origin() + "/")
+        assert [(node.kind, node.name) for node in session.observe().nodes] == [
+            ("text", "Code: save15"),
+            ("text", "Poster"),
+            ("ocr", "CODE SAVE15"),
+            ("element", "CODE SAVE15"),
+        ]
+
+
+@pytest.mark.browser
 def test_lines_stand_after_their_image_in_viewport_pixels(
     browser: Browser, pages: "Pages", poster: Draw
 ) -> None:

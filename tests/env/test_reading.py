@@ -323,6 +323,17 @@ def test_requests_without_an_answer_are_counted(visit: "Visit") -> None:
     never.set()
 
 
+def test_a_control_drawn_over_the_native_one_is_read_once(visit: "Visit") -> None:
+    box = "position:absolute;left:9px;width:90px;height:20px"
+    page = visit.show(f"""<input type=checkbox aria-label=Gift style="{box};top:9px">
+        <div role=checkbox tabindex=0 aria-label=Gift style="{box};top:9px"></div>
+        <div role=button tabindex=0 style="position:absolute;top:50px"><button>Save</button></div>
+        <a href=/a style="{box};top:90px">Same</a><a href=/b style="{box};top:120px">Same</a>""")
+    assert lines(page) == [
+        *("checkbox Gift [2]", "button Save [4]", "link Same [5]", "link Same [6]"),
+    ]
+
+
 def test_shadow_roots_and_slots_are_read_in_place(visit: "Visit") -> None:
     page = visit.show("""<p>before</p><div id=host><b>slotted</b></div><p>after</p><script>
         host.attachShadow({mode: 'open'}).innerHTML =

@@ -69,6 +69,34 @@ function underModal(nodes, sources, view) {
   return { nodes: [...inside, ...others], covered: nodes.length - inside.length - others.length };
 }
 
+// Returns the nodes without doubled controls: of two in a row with the same role, name and place, as
+// where a library draws a control over the native one, the one that a press reaches.
+function withoutTwins(nodes, sources) {
+  const kept = [], keptSources = [];
+  nodes.forEach((node, index) => {
+    const last = kept.at(-1);
+    if (last && areTwins(last, node)) {
+      if (last.n && !last.s?.includes("covered")) return;
+      kept.pop();
+      keptSources.pop();
+    }
+    kept.push(node);
+    keptSources.push(sources[index]);
+  });
+  return [kept, keptSources];
+}
+
+function areTwins(one, other) {
+  if (one.k !== "element" || other.k !== "element" || one.r !== other.r) return false;
+  if (one.n === other.n ? !one.n : one.n && other.n) return false; // one of them may have no name
+  const states = (node) => (node.s || []).filter((state) => state !== "covered").join();
+  if (one.v !== other.v || states(one) !== states(other)) return false;
+  const [first, second] = [one.b, other.b].map(([x, y, width, height]) => ({ x, y, width, height }));
+  const part = intersect(first, second);
+  const smaller = Math.min(first.width * first.height, second.width * second.height);
+  return 2 * part.width * part.height >= smaller;
+}
+
 const isBusy = (view) => [...queryAllInDocument(document, "[aria-busy=true]")]
   .some((el) => isVisible(el) && isSeen(boxOf(el), view));
 

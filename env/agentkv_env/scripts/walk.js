@@ -300,7 +300,7 @@ function walk(firstId, expected, at, view, mostMs) {
   flush();
   const root = rootElementOf(document), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
-  const layered = underModal(out, sources, view);
+  const layered = underModal(...withoutTwins(out, sources), view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(view), moving: countMoving(sources),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
