@@ -97,7 +97,7 @@ def _hover(tab: Tab, id: int, place: dict[str, Any]) -> None:
     An element that shows another picture under the mouse has no size until the picture is loaded.
     """
     tab.page.mouse.move(place["x"], place["y"])
-    tab.script.call("nextFrame")
+    tab.script.call("drawn")
     for _ in range(HOVER_POLLS):
         if tab.script.call_on(id, "isAimedAt"):
             return

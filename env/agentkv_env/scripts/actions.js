@@ -38,7 +38,7 @@ function locate(id, at, under) {
     .map(([u, v]) => [r.x + u * r.width, r.y + v * r.height]));
   const point = [...points, ...finer].find((p) => inView(p) && isReached(p));
   const [px, py] = point || points[0];
-  aim = { id, isReached, point: [px, py] };
+  aim = { id, point: [px, py], hit: hitTest(documentOf(el), px, py) };
   let x = px, y = py;
   for (let w = view; w.frameElement; w = w.parent) {
     const corner = insideOf(w.frameElement);
@@ -56,8 +56,13 @@ function locate(id, at, under) {
     covered: point ? "" : cover };
 }
 
-// Returns whether the point that `locate` found for element `id` still hits it.
-const isAimedAt = (id) => Boolean(find(id)) && aim.id === id && aim.isReached(aim.point);
+// Returns whether the point that `locate` found for element `id` hits what it hit then.
+function isAimedAt(id) {
+  const el = find(id);
+  if (!el || aim.id !== id) return false;
+  const hit = hitTest(documentOf(el), ...aim.point);
+  return hit === aim.hit || isInside(hit, el);
+}
 let aim = {};
 
 const placeIn = (box, at) => at.percent
@@ -320,6 +325,12 @@ const nextFrame = () => Promise.race([
   new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
 ]);
 
+// Resolves when a whole frame has been drawn.
+const drawn = () => Promise.race([
+  new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))),
+  new Promise((done) => setTimeout(done, 250)), // a background tab draws no frames
+]);
+
 globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
-  isAimedAt, placeCursor, selectText, scrollArea, settled, element: find,
+  drawn, isAimedAt, placeCursor, selectText, scrollArea, settled, element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };
