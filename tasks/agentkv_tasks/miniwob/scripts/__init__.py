@@ -90,10 +90,19 @@ SCRIPTS: dict[str, Play] = {
 """The script of each scored page that has one."""
 
 EXTRA_SCRIPTS: dict[str, Play] = {
+    "ascending-numbers": mouse.press_in_order,
+    "drag-box": mouse.put_into_box,
+    "drag-items": mouse.drag_item,
+    "drag-sort-numbers": mouse.sort_items,
+    "grid-coordinate": mouse.press_coordinate,
     "highlight-text": writing.highlight_text,
     "highlight-text-2": writing.highlight_text,
+    "order-food": mouse.order_food,
     "resize-textarea": mouse.resize_field,
     "sign-agreement": writing.sign_agreement,
+    "social-media": mouse.press_posts,
+    "social-media-all": mouse.press_all_posts,
+    "social-media-some": mouse.press_all_posts,
     "terminal": writing.delete_file,
     "text-editor": writing.format_text,
 }

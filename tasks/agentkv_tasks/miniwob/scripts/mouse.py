@@ -51,7 +51,7 @@ def drag_item_in_grid(goal: str, page: Page) -> Steps:
         words = where.split()
         row = 0 if "top" in words else 2 if "bottom" in words else 1
         end = 3 * row + (0 if "left" in words else 2 if "right" in words else 1)
-    yield drag(items[start], items[end])
+    yield drag(items[start], items[end], None, Point(80 if end > start else 20, 50, "%"))
 
 
 def sort_items(goal: str, page: Page) -> Steps:
@@ -181,8 +181,8 @@ def order_food(goal: str, page: Page) -> Steps:
             page = yield click(button)
     else:
         number, kind = matched(r"Order (\d+) items that are (.*)", goal)
-        page, button = yield from _find_dish(page, kind)
         for _ in range(int(number)):
+            page, button = yield from _find_dish(page, kind)
             page = yield click(button)
     while page.pixels_below:
         page = yield Action("scroll", direction="down")
@@ -190,11 +190,15 @@ def order_food(goal: str, page: Page) -> Steps:
 
 
 def _find_dish(page: Page, text: str) -> Generator[Action, Page, tuple[Page, Node]]:
-    """Return the button `+` of the first dish with this name or kind."""
+    """Return the button `+` of the first dish with this name or kind.
+
+    It is not below the name or the picture of the kind: the next one below is of another dish.
+    """
     while True:
-        found = False
+        bottom = 0
         for node in page.nodes[1:]:
-            found = found or (node.id is None and node.name == text)
-            if found and node.name == "+" and node.id is not None:
+            if node.id is None and node.name == text:
+                bottom = node.box.y + node.box.height
+            elif node.id is not None and node.name == "+" and node.box.y < bottom:
                 return page, node
         page = yield Action("scroll", direction="down")
