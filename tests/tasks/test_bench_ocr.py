@@ -7,11 +7,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from agentkv_env.flatten import flatten
 from agentkv_env.ocr import Ocr
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.ocr.grid import Picture, count_read, draw_grid
 from agentkv_tasks.bench.ocr.measure import Bench, run_bench
 from agentkv_tasks.bench.ocr.rows import OcrRow
+from agentkv_tasks.bench.ocr.site_pages import site_pages
 
 
 def test_contenders_read_the_same_pictures(tmp_path: Path) -> None:
@@ -66,6 +68,13 @@ def test_words_count_as_often_as_they_are_read() -> None:
     assert count_read(["Tea", "tea", "42"], "tea, 42!") == 2
     assert count_read(["Tea", "Tea"], "Tea Tea Tea") == 2
     assert count_read(["Tea"], "Teal") == 0
+
+
+@pytest.mark.slow
+def test_pictures_of_a_whole_world_reach_tesseract_as_they_are() -> None:
+    pictures = [image for page in site_pages(1000077, 10_000) for image in page]
+    assert len(pictures) > 100
+    assert [flatten(image.convert("L")) for image in pictures] == [None] * len(pictures)
 
 
 @pytest.mark.slow

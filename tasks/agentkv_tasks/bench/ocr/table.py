@@ -11,8 +11,8 @@ from agentkv_tasks.bench.tables import bench_table, with_gaps
 
 _READ = (
     "{device}. Percent of the words in pictures that were read exactly, by contrast ratio (WCAG) "
-    "and font size in pixels. rotated: at 16 px or more, by 2 and 5 degrees. alone: Tesseract on each "
-    "picture as it is, one process for each."
+    "and font size in pixels. rotated: at 16 px or more, by 2 and 5 degrees. alone: Tesseract on "
+    "each picture as it is, one process for each."
 )
 _TIME = (
     "Milliseconds for a page, median, in one interleaved run. x: relative to {baseline}, median "
