@@ -4,6 +4,7 @@ import http.client
 import io
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from html import unescape
 from urllib.parse import urljoin, urlsplit
 
@@ -21,8 +22,10 @@ def site_pages(world_seed: int, num_pages: int) -> list[list[Image.Image]]:
     Args:
         num_pages: pages of each site at most.
     """
-    with Server(World(world_seed)) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    with (
+        Server(World(world_seed)) as server,
+        closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection,
+    ):
         return [
             page
             for host in server.hosts
