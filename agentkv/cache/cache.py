@@ -601,6 +601,7 @@ class Cache(HookedCache):
             layer.turn(sequence, steps)
         self.numberings[sequence] = new
         self.num_renumberings += 1
+        self.progress.has_changed = False  # whole again: the forward itself has changed nothing yet
 
     # ---- looking back
 
