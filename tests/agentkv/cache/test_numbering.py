@@ -226,7 +226,7 @@ def test_quantized_keys_are_rounded_once_more_for_each_turn(form, model_of, toke
     cache.feed(model, tokens(1, 40, seed=1))
     assert (before.num_renumberings, cache.num_renumberings) == (0, 1)
     before.numberings = [Numbering()]
-    tolerance = {"int8": 0.01, "fp8": 0.05, "int4": 0.13, "nf4": 0.13}[form]
+    tolerance = {"int8": 0.01, "fp8": 0.0625, "int4": 0.13, "nf4": 0.13}[form]
     assert_keys_are_turned(before, unrotated, tolerance=tolerance)
     assert_keys_are_turned(cache, unrotated, tolerance=1.5 * tolerance)
 
