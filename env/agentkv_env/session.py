@@ -255,8 +255,8 @@ class Session:
                     )
                 if found["covered"]:
                     self._filter.notices.append(
-                        f"a dialog is open; it covers {found['covered']} elements and texts of the "
-                        "page, which are left out"
+                        "a dialog is open; the elements and texts of the page that it covers are "
+                        f"left out: {found['covered']}"
                     )
                 return found
             reason = "this page is not shown: it does not stay on the allowed hosts"

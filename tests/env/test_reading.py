@@ -186,9 +186,15 @@ def test_an_open_dialog_comes_first_and_what_it_covers_is_counted(
         + dialog.format(inside)
     )
     read = lines(page)
-    assert read[0].startswith("notice: a dialog is open; it covers ")
+    assert read[0].startswith("notice: a dialog is open; ")
     assert read[1:4] == ["heading Sure?", "It is final.", f"button Yes [{page.nodes[2].id}]"]
     assert not {"Text", "heading Page"} & set(read) and "Under" not in str(read)
+
+
+def test_a_page_in_a_layer_is_no_dialog(visit: "Visit") -> None:
+    page = visit.show("""<a href=#c>Skip</a><div style="position:fixed;inset:0;background:white">
+        <h1>Page</h1><button>Buy</button></div>""")
+    assert lines(page) == ["link Skip (covered) [1]", "heading Page", "button Buy [2]"]
 
 
 def test_a_veil_without_content_is_no_dialog(visit: "Visit") -> None:

@@ -3,6 +3,8 @@
 const MODALS = ":modal:not(:fullscreen),[aria-modal=true]";
 const FULL = 0.9; // share of the viewport's width and height that a layer over the page takes
 
+const MIN_COVERED = 3; // nodes; a layer over fewer, such as a link to the content, is the page itself
+
 // Returns the element of `document` that shows `el`: itself, or the frame with it.
 function inDocument(el) {
   let shown = el;
@@ -10,63 +12,60 @@ function inDocument(el) {
   return shown;
 }
 
-// Returns whether a layer covers an element at the middle of its box.
-function isCovered(el, box, view) {
-  const part = intersect({ x: box[0], y: box[1], width: box[2], height: box[3] }, view);
-  const x = part.x + part.width / 2, y = part.y + part.height / 2;
-  const hit = hitTest(document, x, y);
-  if (!hit || isInside(hit, el) || isInside(el, hit)) return false;
-  return ![...(labelsOf(el) || [])].some((label) => isInside(hit, label));
+// Returns what a press at the middle of a node's box hits; `at` is the position of the document.
+function hitOf(node, at, view) {
+  const [x, y, width, height] = node.b;
+  const part = intersect({ x, y, width, height }, view);
+  return hitTest(document, part.x + part.width / 2 - at.x, part.y + part.height / 2 - at.y);
 }
 
-const isPlaced = (el) => /fixed|absolute/.test(styleOf(el).position);
+const isOver = (hit, el) => hit && !isInside(hit, el) && !isInside(el, hit) &&
+  ![...(labelsOf(el) || [])].some((label) => isInside(hit, label));
 
 // Returns the outermost layer with `hit` that does not hold `el`; `full`: and takes the viewport.
 function layerOf(hit, el, full) {
   let layer = null;
-  for (let node = hit; node; node = parentOf(node)) {
-    if (nodeTypeOf(node) !== 1) continue;
-    if (el && isInside(el, node)) break;
-    if (!isPlaced(node)) continue;
+  for (let node = hit; node && !(el && isInside(el, node)); node = parentOf(node)) {
+    if (nodeTypeOf(node) !== 1 || !/fixed|absolute/.test(styleOf(node).position)) continue;
     const box = boxOf(node);
     if (!full || (box.width >= FULL * innerWidth && box.height >= FULL * innerHeight)) layer = node;
   }
   return layer;
 }
 
-// Returns the open dialog: what the page declares modal, or a layer over all of the page.
-function findModal(nodes, sources, view) {
+// Returns the dialog that the page declares modal, and else the layer over all of the page.
+function findModal(nodes, sources, at, view) {
   const declared = [...queryAllInDocument(document, MODALS)].filter((el) => {
-    const box = boxOf(el);
-    return isSeen(box, view) && isVisible(el) &&
-      isInside(hitTest(document, box.x + box.width / 2, box.y + box.height / 2), el);
+    const box = boxOf(el), x = box.x + box.width / 2, y = box.y + box.height / 2;
+    return isSeen(shift(box, at), view) && isVisible(el) && isInside(hitTest(document, x, y), el);
   });
   if (declared.length) return declared.at(-1);
-  const index = nodes.findIndex((node) => node.s?.includes("covered"));
-  const el = index < 0 ? null : inDocument(sources[index]);
-  if (!el) return null;
-  const box = nodes[index].b;
-  const hit = hitTest(document, box[0] + box[2] / 2, box[1] + box[3] / 2);
-  const cover = hit && layerOf(hit, el, true);
-  if (!cover) return null;
-  // The dialog lies in the layer that covers the page, or on it.
-  const middle = hitTest(document, innerWidth / 2, innerHeight / 2);
-  return !middle || isInside(middle, cover) ? cover : layerOf(middle, el, false);
+  for (let index = 0; index < nodes.length && !isOverdue(); index++) {
+    if (!nodes[index].s?.includes("covered")) continue;
+    const el = inDocument(sources[index]), hit = hitOf(nodes[index], at, view);
+    const cover = el && hit ? layerOf(hit, el, true) : null;
+    if (!cover) continue;
+    // The dialog lies in the layer that covers the page, or on it.
+    const middle = hitTest(document, innerWidth / 2, innerHeight / 2);
+    return !middle || isInside(middle, cover) ? cover : layerOf(middle, el, false);
+  }
+  return null;
 }
 
 // Returns the nodes, those of an open dialog first and without those that it covers, and their
 // number. A veil without anything to read is no dialog.
-function underModal(nodes, sources, view) {
-  const modal = isOverdue() ? null : findModal(nodes, sources, view);
+function underModal(nodes, sources, at, view) {
+  const modal = isOverdue() ? null : findModal(nodes, sources, at, view);
   if (!modal) return { nodes, covered: 0 };
   const inside = [], others = [];
   nodes.forEach((node, index) => {
     const el = inDocument(sources[index]);
     if (!el || isInside(el, modal)) inside.push(node);
-    else if (!isCovered(el, node.b, view)) others.push(node);
+    else if (!isOver(hitOf(node, at, view), el)) others.push(node);
   });
-  if (!inside.length) return { nodes, covered: 0 };
-  return { nodes: [...inside, ...others], covered: nodes.length - inside.length - others.length };
+  const covered = nodes.length - inside.length - others.length;
+  if (!inside.length || (!matches(modal, MODALS) && covered < MIN_COVERED)) return { nodes, covered: 0 };
+  return { nodes: [...inside, ...others], covered };
 }
 
 // Returns the nodes without doubled controls: of two in a row with the same role, name and place, as
@@ -120,5 +119,7 @@ function countMoving(sources) {
   return count < MIN_MOVING ? 0 : count;
 }
 
-const MOVES = /^(?:transform|translate|scale|rotate|left|right|top|bottom|width|height|margin|inset|max)/;
-const moves = (effect) => effect.getKeyframes?.().some((frame) => Object.keys(frame).some((name) => MOVES.test(name)));
+const MOVES =
+  /^(?:transform|translate|scale|rotate|left|right|top|bottom|width|height|margin|inset|max)/;
+const moves = (effect) => effect.getKeyframes?.()
+  .some((frame) => Object.keys(frame).some((name) => MOVES.test(name)));

@@ -101,7 +101,8 @@ function isWeek(el) {
 
 // Returns whether an element is a day of a calendar with one listener for all days.
 function isDay(el, tag, parent) {
-  if (tag !== "td" || !isWeek(parent) || !collapse(textContentOf(el)) || queryIn(el, ACTIVE)) return false;
+  if (tag !== "td" || !isWeek(parent)) return false;
+  if (!collapse(textContentOf(el)) || queryIn(el, ACTIVE)) return false;
   for (let node = parent; node && tagOf(node) !== "body"; node = parentElementOf(node)) {
     if (heard.has(node)) return true;
     if (tagOf(node) === "table") return false;
@@ -263,7 +264,8 @@ function headingOf(cell) {
 function iconOf(el) {
   for (const name of TOOLTIPS) if (attributeOf(el, name)) return collapse(attributeOf(el, name));
   const use = queryIn(el, "use");
-  const symbol = use && /#(?:icon-)?([\w-]+)$/.exec(attributeOf(use, "href") || attributeOf(use, "xlink:href") || "");
+  const target = use ? attributeOf(use, "href") || attributeOf(use, "xlink:href") || "" : "";
+  const symbol = /#(?:icon-)?([\w-]+)$/.exec(target);
   const icon = queryIn(el, "i[class],span[class],svg[class]") || el;
   const classed = /(?:^|\s)(?:fa|bi|mdi|icon|ti|ri|glyphicon|lucide|octicon)-([a-z][a-z-]+)/
     .exec(attributeOf(icon, "class") || "");

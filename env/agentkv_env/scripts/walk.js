@@ -37,8 +37,8 @@ function walk(firstId, expected, at, view, mostMs) {
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
-  // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted; heading: the
-  // control that is the text of a heading.
+  // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted;
+  // heading: the control that is the text of a heading.
   const state = (at, clip) =>
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, breaks: false,
       spaces: false, struck: false, heading: null, depth: 0 });
@@ -47,7 +47,8 @@ function walk(firstId, expected, at, view, mostMs) {
     const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
     if (text && pendingBox) {
       const r = isCode ? "code" : "text", b = rounded(pendingBox);
-      if (isAfterBlank && isCode && out.at(-1)?.r === "code") put({ k: "text", r, n: "", b }, pendingSource);
+      const isInCode = isCode && out.at(-1)?.r === "code";
+      if (isAfterBlank && isInCode) put({ k: "text", r, n: "", b }, pendingSource);
       put({ k: "text", r, n: text, b }, pendingSource);
       isAfterBlank = false;
     }
@@ -300,7 +301,7 @@ function walk(firstId, expected, at, view, mostMs) {
   flush();
   const root = rootElementOf(document), top = moving ? scrollTopOf(moving) : 0;
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
-  const layered = underModal(...withoutTwins(out, sources), view);
+  const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(view), moving: countMoving(sources),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
