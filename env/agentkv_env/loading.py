@@ -12,6 +12,7 @@ FETCH_S = 2.0  # wait for requests of a page that stays; polling pages never fin
 NAVIGATION_START_S = 2.0  # a requested navigation must begin within this time
 STAYS_OPEN_S = 10.0  # a request that is open for longer waits for news, as polling pages do
 POLL_MS = 4
+_DATA_TYPES = {"fetch", "xhr"}  # what scripts show; late images leave the text as it is
 _NEVER_IDLE_TYPES = {"websocket", "eventsource", "media", "ping"}  # these may stay open forever
 
 
@@ -27,7 +28,7 @@ class Loading:
         self.is_leaving = False
         """True if a navigation has begun whose document has not arrived."""
         self._open_requests: set[Request] = set()
-        self._given_up: dict[Request, float] = {}  # no longer awaited -> monotonic seconds since
+        self._given_up: dict[Request, float] = {}  # no longer awaited -> monotonic seconds
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_done)
         page.on("requestfailed", self._on_request_done)
@@ -83,7 +84,8 @@ class Loading:
                 return has_waited
             if now >= limit:
                 self.forget_navigation()
-                self._given_up |= dict.fromkeys(self._open_requests, now)
+                data = [each for each in self._open_requests if each.resource_type in _DATA_TYPES]
+                self._given_up |= dict.fromkeys(data, now)
                 self._open_requests.clear()
                 # The next wait does not wait again for a document that never finishes.
                 self._has_document = not self.is_leaving
@@ -94,7 +96,7 @@ class Loading:
 
     @property
     def num_unanswered(self) -> int:
-        """Number of requests that are no longer awaited, without those that seem to stay open."""
+        """Number of requests for data that are no longer awaited and do not seem to stay open."""
         since = time.monotonic() - STAYS_OPEN_S
         return sum(given_up_at > since for given_up_at in self._given_up.values())
 

@@ -193,7 +193,7 @@ class Tab:
 
     @property
     def num_unanswered(self) -> int:
-        """Number of recent requests that the page waits for and that are no longer awaited here."""
+        """Number of recent requests for data that the page waits for and we no longer do."""
         return self._loading.num_unanswered
 
     @contextmanager
