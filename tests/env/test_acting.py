@@ -46,7 +46,7 @@ def test_an_element_below_the_window_is_scrolled_to(visit: "Visit") -> None:
     visit.session.page.evaluate("b.scrollTop = 60")
     visit.session.observe()
     visit.session.page.evaluate("b.scrollTop = 400")
-    visit.session.act(Action("click", element_id=1))
+    visit.session.act(Action("click", element_id=2))
     assert visit.session.observe().title == "hit"
 
 
@@ -56,7 +56,7 @@ def test_an_element_that_a_scroller_cuts_off_above_its_middle_is_scrolled_to(
     visit.show("""<div style="overflow:auto;height:100px"><div style="height:95px"></div>
         <button onclick="document.title='hit'" style="height:40px">Low</button>
         <div style="height:500px"></div></div>""")
-    assert visit.act("click [1]").title == "hit"
+    assert visit.act("click [2]").title == "hit"
 
 
 def test_typing_replaces_and_strict_typing_appends(visit: "Visit", browser: Browser) -> None:
