@@ -36,8 +36,8 @@ EXTRA = tuple(
     social-media-some terminal text-editor
     """.split()
 )
-"""Names of pages that have a script, but no place in the suite, because its results are published.
-They need more than VisualWebArena's actions, or elements that had no number then."""
+"""Names of pages that have a script, but no place in the suite, so that the numbers of its tasks
+stay. They need more than VisualWebArena's actions, or elements that had no number then."""
 
 LEFT_OUT: dict[str, Reason] = {
     "bisect-angle": "drawing",
