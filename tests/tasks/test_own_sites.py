@@ -188,13 +188,13 @@ def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path
     call("tasks", "new", tmp_path)
     path = tmp_path / "notes.toml"
     checked = call("tasks", "check", path)
-    assert verdicts(checked)["task 1 reset"] == "ok: the sites are as before the solution"
+    assert verdicts(checked)["task 1 reset"] == "ok: the start page is as before the solution"
     text = path.read_text()
     path.write_text(text.replace('{ post = "/reset" }', '["{python}", "-c", "pass"]'))
     checked = call("tasks", "check", path)
     found = verdicts(checked)
     assert found["reset notes"] == "ok: done" and checked.exit_code == 1
-    assert found["task 0 reset"] == "ok: the sites are as before the solution"
+    assert found["task 0 reset"] == "ok: the start page is as before the solution"
     assert found["task 1 reset"] == (
         "failed: after the solution: passes for an agent that stops at once"
     )
@@ -203,7 +203,7 @@ def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path
 @pytest.mark.parametrize(
     ("reset", "verdict"),
     [
-        ('reset = { get = "/reset" }', "ok: the sites are as before the solution"),
+        ('reset = { get = "/reset" }', "ok: the start page is as before the solution"),
         (
             'reset = ["{python}", "-c", "pass"]',
             "failed: after the solution, the start page",
@@ -212,7 +212,7 @@ def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path
             "read_only = true",
             "failed: after the solution, the start page shows '3: ***'",
         ),
-        ("read_only = true\nvolatile = ['^\\d+:']", "ok: the sites are as before the solution"),
+        ("read_only = true\nvolatile = ['^\\d+:']", "ok: the start page is as before the solution"),
         ("", "skipped: nothing resets diary"),
     ],
 )

@@ -16,7 +16,7 @@ from agentkv_env.errors import ActionFailed
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.own_sites.site_file import Login, Place
 
-_SHOWS_S = 10.0
+_STEP_S = 10.0
 """Maximum seconds of each step of a log-in; a busy machine takes longer than an action may."""
 _MAX_STATE_BYTES = 4_000_000
 
@@ -52,7 +52,7 @@ def sign_in(
         try:
             session.open(site + login.page)
             page = session.page
-            with browser.watchdog.limit(2 * _SHOWS_S):
+            with browser.watchdog.limit(5 * _STEP_S):
                 _fill(page, login, site=addresses.real(site), name=name, password=password)
                 return page.context.storage_state()
         except SignInError as error:
@@ -83,7 +83,7 @@ def _fill(page: Page, login: Login, *, site: str, name: str, password: str) -> N
             ("button", login.button, "button"),
         )
     ]
-    timeout = _SHOWS_S * 1000
+    timeout = _STEP_S * 1000
     fields[0].fill(name, timeout=timeout)
     if not _is_below(page.url, site):  # a script may have left the page since
         raise SignInError(f"the log-in page went on to {page.url}, which is not on the site")
@@ -147,7 +147,7 @@ def shows_log_in(
         hosts=addresses.hosts(site), addresses=dict(addresses.origins), storage_state=state
     ) as session:
         session.open(site)
-        with browser.watchdog.limit(2 * _SHOWS_S):
+        with browser.watchdog.limit(2 * _STEP_S):
             try:
                 _find(session.page, login.shows, kind="text").first.wait_for()
             except PlaywrightTimeout:

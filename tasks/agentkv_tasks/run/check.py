@@ -193,7 +193,7 @@ class _Checks:
         if difference := self._difference(before, after):
             detail = f"after the solution, the start page shows {difference}"
             return Finding(label, "failed", detail)
-        return Finding(label, "ok", "the sites are as before the solution")
+        return Finding(label, "ok", "the start page is as before the solution")
 
     def _difference(self, before: str, after: str) -> str:
         """Describe the first line that differs, apart from what is `volatile`; empty if none."""
@@ -201,11 +201,16 @@ class _Checks:
         for pattern in [pattern for site in sites for pattern in site.volatile]:
             before = re.sub(pattern, "", before, flags=re.MULTILINE)
             after = re.sub(pattern, "", after, flags=re.MULTILINE)
-        for old, new in zip_longest(before.splitlines(), after.splitlines(), fillvalue="its end"):
+        for old, new in zip_longest(before.splitlines(), after.splitlines()):
             if old != new:
-                mask = self._server.secrets.mask  # before the cut, which would part a secret
-                return f"'{mask(new)[:_SHOWN]}' instead of '{mask(old)[:_SHOWN]}'"
+                return f"{self._quoted(new)} instead of {self._quoted(old)}"
         return ""
+
+    def _quoted(self, line: str | None) -> str:
+        """Return a line of a page for a message, with secrets masked; None is the page's end."""
+        if line is None:
+            return "its end"
+        return f"'{self._server.secrets.mask(line)[:_SHOWN]}'"  # a cut before would part a secret
 
     def _problems(self, task: Task) -> list[str]:
         """Return what is wrong with a task before it is played."""
@@ -258,7 +263,7 @@ class _Checks:
         browser, addresses = self._browser(), self._server.addresses
         log_in = self._server.begin(task, browser)
         with begun(task, browser, addresses, ocr=self._ocr, log_in=log_in) as (session, goal):
-            page = serialize(session.observe()).text
+            page = serialize(replace(session.observe(), notices=())).text  # notices depend on time
             agent = Agent(Solution([addresses.fill(line) for line in steps]))
             episode = agent.run(session, goal, max_steps=task.max_steps)
             if episode.status != "stopped":

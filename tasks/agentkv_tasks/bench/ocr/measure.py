@@ -6,7 +6,6 @@ has a process of its own and no cache.
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,9 @@ from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.run.preflight import tesseract_version
+
+OWN = "agentkv"
+"""Label of the contender that is this program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +125,11 @@ def _contenders(bench: Bench) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
         env = bench.against / "env"
         if not (env / "agentkv_env" / "ocr.py").is_file():
             raise BenchError(f"--against {bench.against} holds no env/agentkv_env/ocr.py")
-        yield bench.against.resolve().name, env, ()
+        name = bench.against.resolve().name
+        yield "before" if name == OWN else name, env, ()
     else:
         yield "alone", own, ("alone",)
-    yield "agentkv", own, ()
+    yield OWN, own, ()
 
 
 @contextmanager
@@ -153,17 +156,14 @@ def _read(
     labels = list(readers)
     found: dict[str, list[_Answer]] = {label: [] for label in labels}
     for number, page in enumerate(pages):
-        folder = Path(tempfile.mkdtemp())
-        try:
+        with tempfile.TemporaryDirectory() as folder:
             paths = []
             for place, image in enumerate(page):
-                paths.append(str(folder / f"{place}.png"))
+                paths.append(f"{folder}/{place}.png")
                 image.save(paths[-1])
             first = number % len(labels)
             for label in [*labels[first:], *labels[:first]]:
                 found[label].append(_ask(readers[label], paths))
-        finally:
-            shutil.rmtree(folder)
         on_page()
     return found
 

@@ -40,20 +40,6 @@ def drag_item(goal: str, page: Page) -> Steps:
     yield _drag_to(items, start, end)
 
 
-def drag_item_in_grid(goal: str, page: Page) -> Steps:
-    """`Drag Riki right by one.`, or to the center left: three rows of three items."""
-    name, where = matched(r"Drag (\S+) (.*)\.", goal)
-    items = elements(page)
-    start = [node.name for node in items].index(name)
-    if "by one" in where:
-        end = start + {"up": -3, "down": 3, "left": -1, "right": 1}[where.split()[0]]
-    else:
-        words = where.split()
-        row = 0 if "top" in words else 2 if "bottom" in words else 1
-        end = 3 * row + (0 if "left" in words else 2 if "right" in words else 1)
-    yield drag(items[start], items[end], None, Point(80 if end > start else 20, 50, "%"))
-
-
 def sort_items(goal: str, page: Page) -> Steps:
     """Sort numbers: each is dragged to its place, from the least on."""
     for place in range(len(_numbers(page))):

@@ -93,7 +93,7 @@ def set_slider(goal: str, page: Page) -> Steps:
 
 
 def set_sliders(goal: str, page: Page) -> Steps:
-    """`Set the sliders to the combination (2,14,5) and submit.`"""
+    """`Set the sliders to the combination [2,14,5] and submit.`"""
     for nth, number in enumerate(matched(r"\[(.*)\]", goal)[0].split(","), start=1):
         page = yield from _move(page, nth, int(number))
     yield click(element(page, "button", "Submit"))

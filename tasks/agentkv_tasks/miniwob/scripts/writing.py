@@ -11,7 +11,6 @@ from agentkv_tasks.miniwob.eyes import (
     element,
     elements,
     enter,
-    has,
     hover,
     matched,
     ordinal,
@@ -88,16 +87,3 @@ def _command(line: str, page: Page) -> Generator[Action, Page, Page]:
     for key in line:
         yield press("Space" if key == " " else key)
     return (yield press("Enter"))
-
-
-def choose_and_press(goal: str, page: Page) -> Steps:
-    """`Choose 5ft 9in from the dropdown, then click the button labeled "No".`
-
-    The list is the page's own: a button opens it.
-    """
-    option = matched(r"Choose (.*) from the dropdown", goal)[0]
-    page = yield click(elements(page)[0])
-    while not has(page, "", option):
-        page = yield Action("scroll", direction="down", element_id=elements(page)[1].id)
-    page = yield click(element(page, "", option))
-    yield click(element(page, "button", quoted(goal)[0]))
