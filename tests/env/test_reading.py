@@ -480,3 +480,19 @@ def test_text_that_the_page_strikes_through_is_marked(visit: "Visit") -> None:
         "link Tent ~~24~~ 20 [1]",
         "~~5~~ 4 | x",
     ]
+
+
+def test_cells_without_a_row_and_rows_of_other_kinds_are_read(visit: "Visit") -> None:
+    page = visit.show("""<div id=d></div><div id=e></div><script>
+        const cell = document.createElement("td"), field = document.createElement("input");
+        cell.append(field);
+        d.append(cell);
+        const row = document.createElementNS("urn:x", "tr"), inner = document.createElement("td");
+        inner.textContent = "12";
+        row.append(inner, "words");
+        e.append(row);
+        const root = document.body.appendChild(document.createElement("p"))
+          .appendChild(document.createElement("span")).attachShadow({mode: "open"});
+        root.append(cell.cloneNode(true));</script>""")
+    read = lines(page)
+    assert {"textbox [1]", "textbox [2]"} <= set(read) and "12" in str(read) and "words" in str(read)

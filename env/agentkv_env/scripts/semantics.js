@@ -90,13 +90,16 @@ function isPressable(el, tag, style) {
   return told || pointer || tag === "a" || tag === "tr" || !queryIn(el, PARTS);
 }
 
+// Returns the cells of a table row, none of an element that is no row: scripts put cells anywhere.
+const cellsOf = (row) => row && tagOf(row) === "tr" && row.cells ? [...row.cells] : [];
+
 const isListed = (el, parent) => matches(parent, LISTS) || isWeek(parent);
 
 // Returns whether an element is a row of a calendar, whose cells are pressed rather than the row.
 function isWeek(el) {
-  if (tagOf(el) !== "tr") return false;
-  const days = [...el.cells].map((cell) => collapse(textContentOf(cell))).filter((text) => text);
-  return el.cells.length > 1 && days.length > 0 && days.every((day) => /^\d{1,2}$/.test(day));
+  const cells = cellsOf(el);
+  const days = cells.map((cell) => collapse(textContentOf(cell))).filter((text) => text);
+  return cells.length > 1 && days.length > 0 && days.every((day) => /^\d{1,2}$/.test(day));
 }
 
 // Returns whether an element is a day of a calendar with one listener for all days.
@@ -112,7 +115,7 @@ function isDay(el, tag, parent) {
 
 // Returns whether cells of a row are pressed, so that the row is not one line of text.
 const hasPressableCells = (row) => around.has(row) ||
-  [...row.cells].slice(0, 7).some((cell) => isPressable(cell, tagOf(cell), styleOf(cell)));
+  cellsOf(row).slice(0, 7).some((cell) => isPressable(cell, tagOf(cell), styleOf(cell)));
 
 const STRUCK = new Set(["del", "s", "strike"]);
 
@@ -145,7 +148,7 @@ function textOf(el, depth = 0) {
 
 // Returns the cells of a row between bars. Empty cells keep the others in their columns.
 function rowOf(row) {
-  const cells = [...row.cells].flatMap((cell) =>
+  const cells = cellsOf(row).flatMap((cell) =>
     [textOf(cell), ...Array(Math.min(cell.colSpan, MAX_COLUMNS) - 1).fill("")]);
   while (cells.length && !cells.at(-1)) cells.pop();
   return cells.join(" | ");
@@ -165,11 +168,11 @@ const SPACES = new Set(["pre", "pre-wrap", "break-spaces"]);
 
 // Returns a row whose last cell is a line of code, "lines" if it is several, or "" if it is none.
 function codeRowOf(row) {
-  const last = row.cells[row.cells.length - 1];
+  const cells = cellsOf(row), last = cells.pop();
   if (!last || !SPACES.has(styleOf(queryIn(last, "pre") || last).whiteSpace)) return "";
   const code = textContentOf(last);
   if (/\S\s*\n\s*\S/.test(code)) return "lines";
-  const others = [...row.cells].slice(0, -1).map((cell) => textOf(cell));
+  const others = cells.map((cell) => textOf(cell));
   return [...others, code.slice(0, MAX_TEXT).replace(/^\s*\n|\s+$/g, "")].join(" | ");
 }
 
@@ -207,7 +210,7 @@ function nameOf(el, role) {
   }
   if (tag === "area" || tag === "img") return collapse(el.alt || tooltipOf(el) || "");
   if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
-  if (tag === "tr") return rowOf(el);
+  if (tag === "tr" && el.cells) return rowOf(el);
   const titled = queryIn(el, "[title]");
   return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
     byIds(el, "aria-describedby") || iconOf(el);
@@ -245,12 +248,13 @@ function cellOf(el) {
 
 // Returns the heading of the cell's column after the first cell of its row, or the cell before it.
 function headingOf(cell) {
-  const row = parentElementOf(cell), cells = [...row.cells], index = cells.indexOf(cell);
+  const row = parentElementOf(cell), cells = cellsOf(row), index = cells.indexOf(cell);
+  if (!cells.length) return "";
   let table = row;
   while (table && tagOf(table) !== "table") table = parentElementOf(table);
   const column = cells.slice(0, index).reduce((sum, other) => sum + other.colSpan, 0);
   let end = 0;
-  const above = [...(table?.rows[0]?.cells || [])].find((other) => (end += other.colSpan) > column);
+  const above = [...(table?.rows?.[0]?.cells || [])].find((other) => (end += other.colSpan) > column);
   const isHeaded = above && above !== cell && tagOf(above) === "th" && !queryIn(above, ACTIVE);
   const beside = index > 0 ? cells[isHeaded ? 0 : index - 1] : null;
   const parts = [beside && !queryIn(beside, ACTIVE) ? beside : null, isHeaded ? above : null];

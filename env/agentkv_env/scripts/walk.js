@@ -275,7 +275,7 @@ function walk(firstId, expected, at, view, mostMs) {
           line(el, "heading", title, s);
           s = { ...s, inside: true };
         }
-      } else if (tag === "tr" && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`) &&
+      } else if (tag === "tr" && el.cells && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`) &&
           !hasPressableCells(el)) {
         const code = codeRowOf(el);
         if (code !== "lines") {
