@@ -1,13 +1,14 @@
 """The files that a user allows an agent to upload."""
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agentkv_env.errors import ActionFailed
+from agentkv_env.sanitize import neutralize, quote
 
 MAX_NAMES = 40
-"""Maximum number of files that the model is told of."""
+"""Maximum number of names shown to the model."""
 
 
 class Uploads:
@@ -29,15 +30,7 @@ class Uploads:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the first `MAX_NAMES` files, below their folder or alone."""
-        return tuple(islice(self._names(), MAX_NAMES))
-
-    def _names(self) -> Iterable[str]:
-        for root in self._roots:
-            if root.is_file():
-                yield root.name
-            else:
-                files = (path for path in sorted(root.rglob("*")) if self._is_inside(path, root))
-                yield from (path.relative_to(root).as_posix() for path in files)
+        return tuple(self._shown())
 
     def find(self, names: Sequence[str]) -> list[Path]:
         """Return the paths of the files with these names.
@@ -48,15 +41,51 @@ class Uploads:
         return [self._find(name) for name in names]
 
     def _find(self, name: str) -> Path:
-        for root in self._roots:
-            path = root if root.is_file() and name == root.name else root / name
-            if path == root and root.is_file() or self._is_inside(path, root):
+        shown = self._shown()
+        below = [shown[name]] if name in shown else [_folder(root) / name for root in self._roots]
+        # A model copies a name as it is shown.
+        alike = [path for each, path in shown.items() if neutralize(each) == neutralize(name)]
+        for path in (*below, *alike):
+            if any(_is_allowed(path, root) for root in self._roots):
                 return path.resolve()
-        known = " | ".join(self.names())
+        known = " | ".join(map(quote, shown))
         allowed = f"the user allows: {known}" if known else "the user allows none"
-        raise ActionFailed(f"{name!r} cannot be uploaded; {allowed}")
+        raise ActionFailed(f"{name[:200]!r} cannot be uploaded; {allowed}")
 
-    @staticmethod
-    def _is_inside(path: Path, root: Path) -> bool:
+    def _shown(self) -> dict[str, Path]:
+        """Return the first `MAX_NAMES` files by name; a second of a name has its folder before."""
+        shown: dict[str, Path] = {}
+        for root in self._roots:
+            folder = _folder(root)
+            for path in _files(root):
+                if len(shown) == MAX_NAMES:
+                    return shown
+                name = path.relative_to(folder).as_posix()
+                shown.setdefault(f"{folder.name}/{name}" if name in shown else name, path)
+        return shown
+
+
+def _folder(root: Path) -> Path:
+    return root if root.is_dir() else root.parent
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Yield the allowed files of a root one by one: a folder may have any number."""
+    if not root.is_dir():
+        yield root
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        paths = (Path(folder, name) for name in sorted(files))
+        yield from (path for path in paths if _is_allowed(path, root))
+
+
+def _is_allowed(path: Path, root: Path) -> bool:
+    try:
         real = path.resolve()
         return real.is_file() and real.is_relative_to(root)
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # a name that no file can have, or links in a circle
+        return False

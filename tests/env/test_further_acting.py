@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentkv_env.actions import parse
+from agentkv_env.actions import Action, parse
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
-from agentkv_env.page import Page
+from agentkv_env.sanitize import neutralize
+from agentkv_env.uploads import MAX_NAMES, Uploads
 
 if TYPE_CHECKING:
     from conftest import Pages, Visit
@@ -18,11 +19,6 @@ pytestmark = pytest.mark.browser
 NOTE = "<textarea aria-label=Note rows=5 oninput='document.title = value'>one\ntwo</textarea>"
 POST = """<div contenteditable aria-label=Post oninput="document.title = this.innerText">
 <p>Dear <b>Ann</b>,</p><p>see you.</p></div>"""
-
-
-def written(page: Page) -> list[str]:
-    """The lines that the page's script last saw in a field; titles have no line breaks."""
-    return page.title.split()
 
 
 # ---- text -----------------------------------------------------------------------------------
@@ -76,9 +72,7 @@ def test_a_field_of_an_editor_in_a_frame_takes_more_text(visit: "Visit") -> None
     body = "<body contenteditable aria-label=Text><p>Dear Ann,</p></body>"
     visit.show("<iframe src=/in></iframe>", **{"in": body})
     page = visit.session.observe()
-    field = next((node.id for node in page.nodes if node.role == "textbox"), None)
-    if field is None:
-        pytest.skip("the body of a frame has no number")
+    field = next(node.id for node in page.nodes if node.role == "textbox")
     visit.act(f"append [{field}] [ hello]")
     frame = visit.session.page.frames[1]
     assert frame.locator("body").inner_text() == "Dear Ann, hello"
@@ -130,6 +124,9 @@ UPLOAD = """<input type=file aria-label=Photo onchange="document.title = files[0
 <button onclick="inner.click()">Attach</button><button>Other</button>"""
 
 
+ODD_NAMES = ("circle", "x" * 300, "a\0b", "x/" * 3000)
+
+
 def test_no_file_is_uploaded_unless_the_user_allows_it(visit: "Visit") -> None:
     visit.show(UPLOAD)
     with pytest.raises(ActionFailed, match="the user allows none"):
@@ -146,6 +143,7 @@ def test_only_files_that_the_user_allows_are_uploaded(
     for path in (alone, secret, folder / "deep" / "cat.png"):
         path.write_text("x")
     (folder / "link.txt").symlink_to(secret)
+    (folder / "circle").symlink_to(folder / "circle")
     pages.set({"/": UPLOAD})
     hosts = [f"shop.localhost:{pages.port}"]
     with browser.session(hosts=hosts, files=[folder, alone]) as session:
@@ -155,11 +153,34 @@ def test_only_files_that_the_user_allows_are_uploaded(
         assert session.observe().title == "cat.png"
         session.act(parse("upload [2] [alone.txt]", strict=False))
         assert session.observe().title == "by alone.txt"
-        for name in ("secret.txt", "../secret.txt", "link.txt", str(secret), "deep"):
-            with pytest.raises(ActionFailed, match=r"allows: deep/cat\.png \| alone\.txt"):
-                session.act(parse(f"upload [1] [{name}]", strict=False))
+        for name in ("secret.txt", "../secret.txt", "link.txt", str(secret), "deep", *ODD_NAMES):
+            with pytest.raises(ActionFailed, match=r'allows: "deep/cat\.png" \| "alone\.txt"'):
+                session.act(Action("upload", element_id=1, items=(name,)))
         with pytest.raises(ActionFailed, match="asks for no file"):
             session.act(parse("upload [3] [alone.txt]", strict=False))
+
+
+def test_files_are_found_by_the_names_shown(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    names = ("a  b.png", "photo[1].png", "it`s.txt")
+    for folder in (one, other):
+        folder.mkdir()
+        (folder / "same.txt").write_text(folder.name)
+    for name in names:
+        (one / name).write_text(name)
+    uploads = Uploads([one, other])
+    shown = [neutralize(name) for name in uploads.names()]
+    assert shown == ["a b.png", "it's.txt", "photo⟦1⟧.png", "same.txt", "other/same.txt"]
+    read = [path.read_text() for path in uploads.find(shown)]
+    assert read == ["a  b.png", "it`s.txt", "photo[1].png", "one", "other"]
+
+
+def test_only_the_first_files_of_a_large_folder_are_named_but_all_are_found(tmp_path: Path) -> None:
+    for number in range(MAX_NAMES + 1):
+        (tmp_path / f"{number:03}.txt").write_text("x")
+    uploads = Uploads([tmp_path])
+    assert len(uploads.names()) == MAX_NAMES
+    assert uploads.find([f"{MAX_NAMES:03}.txt"])
 
 
 def test_a_missing_folder_of_files_is_an_error_at_once(browser: Browser, tmp_path: Path) -> None:
