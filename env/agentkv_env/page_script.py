@@ -24,18 +24,24 @@ MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
 # Returns the number of the document's elements and the indices of those that listen to presses.
-# Only the page's own world knows its listeners, and the page may have patched any function there
-# except those of the console. What it can forge is no more than what listeners of its own would do.
+# Only the page's own world knows its listeners, and the page may have replaced every function
+# there, the console's too: V8 keeps a global of that name. So the answer is a short string. Its
+# indices may be false, but a page can forge no more than with listeners of its own.
 _HEARD = """(() => {
-  const all = $$("*"), heard = [];
+  const all = Document.prototype.querySelectorAll.call(document, "*");
+  let heard = "";
   for (let index = 0; index < all.length && index < 5000; index++) {
     const on = getEventListeners(all[index]);
     if (on.click || on.mousedown || on.mouseup || on.pointerdown || on.pointerup || on.dblclick) {
-      heard[heard.length] = index;
+      heard += index + ",";
     }
   }
-  return [all.length, heard];
+  return (+all.length) + ":" + heard;
 })()"""
+HEARING_MS = 500
+"""Time limit of that question."""
+MAX_HEARD = 50_000
+"""Maximum number of characters of its answer; an honest one is shorter."""
 
 SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
@@ -133,7 +139,10 @@ class PageScript:
         self._is_partial = False
         found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
         is_new = found["token"] != self._document
-        if self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
+        # A page that took all the time would have none left for a second walk.
+        has_time = not found["part"]
+        if has_time and self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
+            self._read_until = time.monotonic() + READING_S
             found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
         if is_new:
             self._document = found["token"]
@@ -200,9 +209,16 @@ class PageScript:
 
         The elements of a new document then lose their ids, so that the next walk counts from 1.
         """
-        asked = {"expression": _HEARD, "includeCommandLineAPI": True, "returnByValue": True}
+        asked = {
+            "expression": _HEARD,
+            "includeCommandLineAPI": True,
+            "returnByValue": True,
+            "timeout": HEARING_MS,
+        }
         try:
             heard = self._send("Runtime.evaluate", asked)["result"].get("value")
+            if not isinstance(heard, str) or len(heard) > MAX_HEARD:
+                return False  # the page replaced a function
             return bool(self.call("hear", heard, is_new))
         except Error as error:
             self._raise_if_gone(error)

@@ -87,5 +87,5 @@ def _is_allowed(path: Path, root: Path) -> bool:
         OSError,
         RuntimeError,
         ValueError,
-    ):  # a name that no file can have, or links in a circle
+    ):  # no name of a file, or links in a circle
         return False

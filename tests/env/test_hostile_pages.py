@@ -233,7 +233,7 @@ def test_a_renderer_that_a_page_brings_down_is_an_error_of_ours(
 
 
 def test_random_hostile_documents_end_in_kinds_that_are_meant_for_it() -> None:
-    names = ["escapes", "no root", "never closed"]
+    names = ["escapes", "no root", "never closed", "forged listeners"]
     assert not [case for case in browser_cases(4, names) if case.outcome != "held"]
 
 
@@ -241,4 +241,14 @@ def test_random_hostile_documents_end_in_kinds_that_are_meant_for_it() -> None:
 def test_a_hundred_hostile_documents_and_the_largest_end_within_their_limits() -> None:
     names = ["alerts", "endless alerts", "many frames", "foreign frames", "frames in frames"]
     names += ["fifty thousand nodes", "deep boxes", "endless loop", "written anew"]
+    names += ["many dialogs", "covered by a dialog", "many animations", "many areas of a map"]
     assert not [case for case in browser_cases(100, names) if case.outcome != "held"]
+
+
+def test_a_page_that_has_a_function_of_the_console_hides_no_listener(visit: "Visit") -> None:
+    page = visit.show("""<div id=d>Fold</div><script>window.$$ = () => [];
+        d.addEventListener('click', () => 1)</script>""")
+    assert [node.role for node in page.nodes] == ["button"]
+    page = visit.show("""<div id=d>Fold</div><script>window.getEventListeners = () => {
+        for (;;) {} }; d.addEventListener('click', () => 1)</script>""")
+    assert [node.name for node in page.nodes] == ["Fold"]

@@ -495,4 +495,6 @@ def test_cells_without_a_row_and_rows_of_other_kinds_are_read(visit: "Visit") ->
           .appendChild(document.createElement("span")).attachShadow({mode: "open"});
         root.append(cell.cloneNode(true));</script>""")
     read = lines(page)
-    assert {"textbox [1]", "textbox [2]"} <= set(read) and "12" in str(read) and "words" in str(read)
+    assert (
+        {"textbox [1]", "textbox [2]"} <= set(read) and "12" in str(read) and "words" in str(read)
+    )

@@ -172,6 +172,36 @@ CASES: dict[str, tuple[str, str]] = {
         "<title>\x1b[31mred\x07</title><button>\x1b[2J\u202eGo\u200b</button>",
         "click [1]",
     ),
+    "many dialogs": (
+        f"{GO}<p id=p></p><script>p.innerHTML = '<i aria-modal=true style=position:absolute>x</i>'"
+        ".repeat(50000)</script>",
+        "click [1]",
+    ),
+    "covered by a dialog": (
+        f"{GO}<div id=d></div><div aria-modal=true style='position:fixed;inset:9px'>Sure?</div>"
+        "<script>let e = d; for (let i = 0; i < 400; i++) e = e.appendChild(document.createElement("
+        "'div')); e.innerHTML = '<b style=position:absolute;top:9px>x</b> '.repeat(4900)</script>",
+        "click [1]",
+    ),
+    "many animations": (
+        f"{GO}<p id=p></p><script>p.innerHTML = '<i>x</i> '.repeat(20000); const frames = "
+        "Array.from({length: 50}, (_, i) => ({left: i + 'px'}));"
+        "for (const e of p.children) e.animate(frames, 1e6)</script>",
+        "click [1]",
+    ),
+    "many areas of a map": (
+        f"{GO}<img usemap=#m width=300 height=300><map name=m id=m></map><script>m.innerHTML = "
+        "'<area href=#x coords=0,0,9,9>'.repeat(20000)</script><p>"
+        + "<img usemap=#n width=9 height=9>"
+        * 2000,
+        "click [1]",
+    ),
+    "forged listeners": (
+        f"{GO}<b id=b>Fold</b><script>b.addEventListener('click', () => 1);"
+        "window.$$ = () => ({ length: 'x'.repeat(5e8) });"
+        "window.getEventListeners = () => { for (;;) {} }</script>",
+        "click [1]",
+    ),
     "downloads": (
         repeated(
             "const a = document.createElement('a'); a.href = 'data:application/x,x';"

@@ -38,12 +38,15 @@ const rounded = (rect) => {
   return [x, y, Math.round(rect.x + rect.width) - x, Math.round(rect.y + rect.height) - y];
 };
 
-// Returns the rectangle around an area of an image map.
-function areaRects(area) {
+// Returns the image with the map of an area, if any.
+function imageOf(area) {
   const map = parentElementOf(area), name = map && attributeOf(map, "name");
   const images = name ? queryAllInDocument(documentOf(area), "img[usemap]") : [];
-  const image = [...images].find((each) => attributeOf(each, "usemap") === `#${name}`);
-  if (!image) return [];
+  return [...images].find((each) => attributeOf(each, "usemap") === `#${name}`);
+}
+
+// Returns the rectangle around an area of the image's map.
+function areaRects(area, image) {
   const inner = insideOf(image), shape = (attributeOf(area, "shape") || "rect").toLowerCase();
   if (shape === "default") return [inner];
   const numbers = (attributeOf(area, "coords") || "").slice(0, MAX_TEXT).split(/[\s,]+/).map(Number);
@@ -59,7 +62,10 @@ function areaRects(area) {
 
 // Returns the rectangles of an element, or of its content if it has none (a link around a float).
 function rectsOf(el, depth = 0) {
-  if (tagOf(el) === "area") return areaRects(el);
+  if (tagOf(el) === "area") {
+    const image = imageOf(el);
+    return image ? areaRects(el, image) : [];
+  }
   const rects = [...clientRectsOf(el)].filter((rect) => rect.width > 1 && rect.height > 1);
   if (rects.length || depth > MAX_NESTING) return rects;
   for (const child of childElementsOf(el)) {

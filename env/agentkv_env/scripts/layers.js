@@ -35,11 +35,12 @@ function layerOf(hit, el, full) {
 
 // Returns the dialog that the page declares modal, and else the layer over all of the page.
 function findModal(nodes, sources, at, view) {
-  const declared = [...queryAllInDocument(document, MODALS)].filter((el) => {
+  for (const el of [...queryAllInDocument(document, MODALS)].reverse()) {
+    if (isOverdue()) return null;
     const box = boxOf(el), x = box.x + box.width / 2, y = box.y + box.height / 2;
-    return isSeen(shift(box, at), view) && isVisible(el) && isInside(hitTest(document, x, y), el);
-  });
-  if (declared.length) return declared.at(-1);
+    if (!isSeen(shift(box, at), view) || !isVisible(el)) continue;
+    if (isInside(hitTest(document, x, y), el)) return el;
+  }
   for (let index = 0; index < nodes.length && !isOverdue(); index++) {
     if (!nodes[index].s?.includes("covered")) continue;
     const el = inDocument(sources[index]), hit = hitOf(nodes[index], at, view);
@@ -59,7 +60,7 @@ function underModal(nodes, sources, at, view) {
   if (!modal) return { nodes, covered: 0 };
   const inside = [], others = [];
   nodes.forEach((node, index) => {
-    const el = inDocument(sources[index]);
+    const el = isOverdue() ? null : inDocument(sources[index]);
     if (!el || isInside(el, modal)) inside.push(node);
     else if (!isOver(hitOf(node, at, view), el)) others.push(node);
   });
@@ -96,8 +97,8 @@ function areTwins(one, other) {
   return 2 * part.width * part.height >= smaller;
 }
 
-const isBusy = (view) => [...queryAllInDocument(document, "[aria-busy=true]")]
-  .some((el) => isVisible(el) && isSeen(boxOf(el), view));
+const isBusy = (at, view) => [...queryAllInDocument(document, "[aria-busy=true]")]
+  .some((el) => !isOverdue() && isVisible(el) && isSeen(shift(boxOf(el), at), view));
 
 const MIN_MOVING = 3; // fewer nodes that move are a detail of the page, our choice
 
@@ -105,17 +106,18 @@ const MIN_MOVING = 3; // fewer nodes that move are a detail of the page, our cho
 function countMoving(sources) {
   const targets = new Set();
   for (const animation of animationsOf(document)) {
+    if (isOverdue()) return 0;
     const effect = animation.playState === "running" ? animation.effect : null;
     if (effect?.target && Number.isFinite(effect.getComputedTiming().endTime) && moves(effect)) {
       targets.add(effect.target);
     }
   }
-  if (!targets.size || isOverdue()) return 0;
+  if (!targets.size) return 0;
   const isMoving = (el) => {
     for (let node = el; node; node = parentOf(node)) if (targets.has(node)) return true;
     return false;
   };
-  const count = sources.filter(isMoving).length;
+  const count = sources.filter((el) => !isOverdue() && isMoving(el)).length;
   return count < MIN_MOVING ? 0 : count;
 }
 

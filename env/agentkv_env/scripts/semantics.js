@@ -47,25 +47,27 @@ const LISTS = "ul,ol,dl,table,thead,tbody,tfoot,[role=list],[role=listbox],[role
 // around their content for other reasons.
 const PARTS = "h1,h2,h3,h4,h5,h6,p,form,label,table,ul,ol,section,article,header,main,nav";
 
-let heard = new WeakSet(); // elements that listen to presses, ...
-let around = new WeakSet(); // ... and the elements around them
+let pressListeners = new WeakSet(); // elements that listen to presses, ...
+let aroundListeners = new WeakSet(); // ... and the elements around them
 
-// Remembers which elements listen to presses: [number of elements, indices]. The page's own world
-// tells it, so the indices may be anything. Returns whether one was unknown; if so, `anew` forgets the
-// ids of elements.
-function hear(told, anew) {
-  const all = queryAllInDocument(document, "*");
-  if (!Array.isArray(told) || told[0] !== all.length || !Array.isArray(told[1])) return false;
-  const before = heard;
+// Remembers which elements listen to presses: "number of elements:index,index,". The page's own world
+// says so, so the text may be anything. Returns whether one was unknown; if so, `anew` forgets the ids
+// of elements.
+function hear(said, anew) {
+  const all = queryAllInDocument(document, "*"), [size, indices] = said.split(":");
+  if (Number(size) !== all.length || indices === undefined) return false;
+  const before = pressListeners;
   let isNew = false;
-  heard = new WeakSet();
-  around = new WeakSet();
-  for (const index of told[1]) {
-    const el = all[index];
+  pressListeners = new WeakSet();
+  aroundListeners = new WeakSet();
+  for (const index of indices.split(",")) {
+    const el = index && all[Number(index)];
     if (!el) continue;
-    heard.add(el);
+    pressListeners.add(el);
     isNew ||= !before.has(el);
-    for (let node = parentOf(el); node && !around.has(node); node = parentOf(node)) around.add(node);
+    for (let node = parentOf(el); node && !aroundListeners.has(node); node = parentOf(node)) {
+      aroundListeners.add(node);
+    }
   }
   if (isNew && anew) forget();
   return isNew;
@@ -81,8 +83,8 @@ function isPressable(el, tag, style) {
   // An area that scrolls takes the focus for the keys that scroll it.
   const told = hasAttribute(el, "onclick") || (hasAttribute(el, "tabindex") &&
     tabIndexOf(el) >= 0 && !(SCROLLS.test(style.overflowY) && scrollStates(el).length));
-  if (!told && !pointer && !heard.has(el)) return isDay(el, tag, parent);
-  if (!told && !pointer && around.has(el)) return false;
+  if (!told && !pointer && !pressListeners.has(el)) return isDay(el, tag, parent);
+  if (!told && !pointer && aroundListeners.has(el)) return false;
   if (!told && (matches(el, LISTS) || queryIn(el, "table"))) return false;
   if (!told && tag === "td" && !collapse(textContentOf(el))) return false;
   if (!told && tag === "tr" && (isWeek(el) || !queryIn(el, "td"))) return false;
@@ -107,14 +109,14 @@ function isDay(el, tag, parent) {
   if (tag !== "td" || !isWeek(parent)) return false;
   if (!collapse(textContentOf(el)) || queryIn(el, ACTIVE)) return false;
   for (let node = parent; node && tagOf(node) !== "body"; node = parentElementOf(node)) {
-    if (heard.has(node)) return true;
+    if (pressListeners.has(node)) return true;
     if (tagOf(node) === "table") return false;
   }
   return false;
 }
 
 // Returns whether cells of a row are pressed, so that the row is not one line of text.
-const hasPressableCells = (row) => around.has(row) ||
+const hasPressableCells = (row) => aroundListeners.has(row) ||
   cellsOf(row).slice(0, 7).some((cell) => isPressable(cell, tagOf(cell), styleOf(cell)));
 
 const STRUCK = new Set(["del", "s", "strike"]);

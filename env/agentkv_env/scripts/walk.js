@@ -187,12 +187,15 @@ function walk(firstId, expected, at, view, mostMs) {
   }
 
   // The areas of an image map follow their image.
-  function areas(image, s) {
-    const name = attributeOf(image, "usemap").replace(/^#/, "");
+  function mapAreas(image, s) {
+    const usemap = attributeOf(image, "usemap"), name = usemap.startsWith("#") && usemap.slice(1);
     for (const area of name ? queryAllInDocument(documentOf(image), "map > area") : []) {
+      if (isOverdue() || out.length > MAX_NODES) { isPart = true; return; }
       if (attributeOf(parentElementOf(area), "name") !== name) continue;
-      if (!hasAttribute(area, "href") && !hasAttribute(area, "onclick") && !heard.has(area)) continue;
-      const rect = shownRect(area, s);
+      const listens = hasAttribute(area, "onclick") || pressListeners.has(area);
+      if (!listens && !hasAttribute(area, "href")) continue;
+      const rect = areaRects(area, image).map((each) => shift(each, s.at))
+        .find((each) => isSeen(each, s.clip));
       if (rect) emit(area, "link", rect, s);
     }
   }
@@ -228,14 +231,14 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (tag === "img" || tag === "canvas") {
       const name = collapse(attributeOf(el, "aria-label") || el.alt || el.title || "");
-      const listens = hasAttribute(el, "onclick") || heard.has(el);
+      const listens = hasAttribute(el, "onclick") || pressListeners.has(el);
       // A canvas takes presses at points of it, unless it lets them through.
       const role = ROLES[attributeOf(el, "role")] ||
         (tag === "canvas" && style.pointerEvents !== "none" ? "canvas"
           : matches(el, DRAGGABLE) ? "item" : listens ? "button" : "");
       if (!role || s.inside) {
         image(el, name, s, true);
-        if (tag === "img" && hasAttribute(el, "usemap") && !s.hidden) areas(el, s);
+        if (tag === "img" && hasAttribute(el, "usemap") && !s.hidden) mapAreas(el, s);
         return;
       }
       if (role === "canvas") {
@@ -303,7 +306,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: layered.nodes, covered: layered.covered, busy: isBusy(view), moving: countMoving(sources),
+    nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
