@@ -23,6 +23,7 @@ FORMATS = {
 }
 
 
+# x and y of one scroll
 _STEPS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 HOVER_POLLS = 10
 """Checks whether an element is still under the mouse before it is pressed, ..."""
@@ -80,9 +81,7 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         _reject_select(place, id)
         if place["disabled"]:
             raise ActionFailed(f"{_describe(place, id)} is disabled")
-        if place["outside"]:
-            raise ActionFailed(f"the point is outside {_describe(place, id)}")
-        _hover(tab, id, place)
+        place = _hover(tab, id, place, action.point)
     tab.page.mouse.click(
         place["x"],
         place["y"],
@@ -91,33 +90,39 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     )
 
 
-def _hover(tab: Tab, id: int, place: dict[str, Any]) -> None:
-    """Move the mouse onto an element, and wait until what it does then has left it in its place.
+def _hover(tab: Tab, id: int, place: dict[str, Any], point: Point | None) -> dict[str, Any]:
+    """Move the mouse onto an element; return its place when what it does then has come to rest.
 
     An element that shows another picture under the mouse has no size until the picture is loaded.
+    One that opens a menu over itself is covered.
     """
     tab.page.mouse.move(place["x"], place["y"])
     tab.script.call("drawn")
     for _ in range(HOVER_POLLS):
         if tab.script.call_on(id, "isAimedAt"):
-            return
+            return place
         tab.page.wait_for_timeout(HOVER_POLL_MS)
+    return _locate(tab, id, strict=False, point=point)
 
 
 def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     """Press the mouse on one element, move it in steps, and release it on another."""
+    target_id, target_point = action.target_id, action.target_point
+    if target_id is None:
+        raise ActionFailed(f"drag needs an element to drop on: drag [{id}] [number]")
+    # If the target were missed after the press, the release would be a click.
+    _locate(tab, target_id, strict=strict, point=target_point, under=True)
     # A handle may lie over the point of an element that it moves.
     is_point = action.point is not None
     place = _locate(tab, id, strict=strict, point=action.point, under=is_point)
-    if action.target_id is None:
-        raise ActionFailed(f"drag needs an element to drop on: drag [{id}] [number]")
     x, y = place["x"], place["y"]
     mouse = tab.page.mouse
     mouse.move(x, y)
     mouse.down()
     try:
-        # Under way, sortable items make room, so the target is where it was when it was aimed at.
-        end = _locate(tab, action.target_id, strict=True, point=action.target_point, under=True)
+        # Sortable items make room during the drag, so we aim at the place where the target was at
+        # the start.
+        end = _locate(tab, target_id, strict=True, point=target_point, under=True)
         mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
         tab.script.call("nextFrame")
     finally:
@@ -135,7 +140,7 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool, uploads: Uploads) 
         _select_options(tab, id, (text,))
         return
     if place["type"] == "file":
-        names = " | ".join(map(quote, uploads.names()))
+        names = "" if strict else " | ".join(map(quote, uploads.names()))
         raise ActionFailed(
             f"choose a file with upload [{id}] [file]; the user allows: {names}"
             if names
@@ -191,11 +196,11 @@ def _select_text(tab: Tab, action: Action) -> None:
         answer = tab.script.call("selectText", None, *arguments)
     else:
         answer = tab.script.call_on(action.element_id, "selectText", *arguments)
+    where = "the page" if action.element_id is None else f"[{action.element_id}]"
     if "missing" in answer:
-        where = "the page" if action.element_id is None else f"[{action.element_id}]"
         raise ActionFailed(f"{where} does not have the words {answer['missing']!r} there")
     if "error" in answer:
-        raise ActionFailed(f"[{action.element_id}] has no text that can be selected")
+        raise ActionFailed(f"{where} has no text that can be selected")
 
 
 def _choose(tab: Tab, id: int, labels: tuple[str, ...]) -> None:
@@ -308,7 +313,11 @@ def _locate(
     place: dict[str, Any] = tab.script.call_on(id, "locate", at, under)
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
-    if place["covered"] and not strict:
+    if strict:
+        return place
+    if place["outside"]:
+        raise ActionFailed(f"the point is outside {_describe(place, id)}")
+    if place["covered"]:
         raise ActionFailed(f"{_describe(place, id)} is covered by {quote(place['covered'])}")
     return place
 

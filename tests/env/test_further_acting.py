@@ -228,12 +228,41 @@ def test_a_target_below_the_window_is_dragged_to(visit: "Visit") -> None:
     visit.show("""<button onmousedown="held = 1">Card</button><div style="height:2000px"></div>
         <button onmouseup="document.title = 'dropped ' + window.held">Box</button>""")
     visit.session.page.evaluate("scrollTo(0, 9999)")
-    visit.session.observe()
+    box = next(node.id for node in visit.session.observe().nodes if node.name == "Box")
     visit.session.page.evaluate("scrollTo(0, 0)")
     numbers = visit.session.observe()
     card = next(node.id for node in numbers.nodes if node.name == "Card")
-    page = visit.act(f"drag [{card}] [{3 - (card or 0)}]")
+    page = visit.act(f"drag [{card}] [{box}]")
     assert page.title == "dropped 1"
+
+
+def test_a_drag_without_a_target_presses_nothing(visit: "Visit") -> None:
+    visit.show("""<title>as it was</title>
+        <button onclick="document.title = 'deleted'">Delete</button>""")
+    with pytest.raises(ActionFailed, match=r"no element \[99\]"):
+        visit.act("drag [1] [99]")
+    with pytest.raises(ActionFailed, match="the point is outside button"):
+        visit.act("drag [1] [1] [9999,9999]")
+    with pytest.raises(ActionFailed, match="the point is outside button"):
+        visit.act("hover [1] [9999,9999]")
+    assert visit.session.observe().title == "as it was"
+
+
+def test_a_menu_that_opens_over_an_element_is_not_pressed_for_it(visit: "Visit") -> None:
+    visit.show("""<title>as it was</title><style>a { position: absolute; top: 0; left: 0 }</style>
+        <a href=#>Shop</a><script>
+        document.querySelector("a").onmouseenter = () => document.body.insertAdjacentHTML("beforeend",
+          `<div style="position:fixed;inset:0" onclick="document.title = 'bought'">Buy</div>`);
+        </script>""")
+    with pytest.raises(ActionFailed, match=r'is covered by "div Buy"'):
+        visit.act("click [1]")
+    assert visit.session.observe().title == "as it was"
+
+
+def test_text_without_an_element_is_missed_on_the_page(visit: "Visit") -> None:
+    visit.show("<button></button>")
+    with pytest.raises(ActionFailed, match="the page has no text that can be selected"):
+        visit.do(Action("select_text"))
 
 
 def test_areas_scroll_on_their_own(visit: "Visit") -> None:
