@@ -180,6 +180,12 @@ def _add(tab: Tab, id: int, action: Action) -> None:
         if not tab.script.call_on(id, "focus", False):
             raise ActionFailed(f"there is no element [{id}] on this page")
     else:
+        if place["editor"] and action.before:
+            raise ActionFailed(f"text can only be put at the end of [{id}]: append [{id}] [text]")
+        if place["editor"]:
+            _press_editor(tab, place, "Control+End")
+            _write(tab, action.text, place)
+            return
         answer = tab.script.call_on(id, "placeCursor", action.before)
         if answer.get("error") == "unfound":
             raise ActionFailed(f"[{id}] does not have the words {action.before!r}")
@@ -269,12 +275,20 @@ def _scroll_area(tab: Tab, id: int, action: Action) -> None:
 
 
 def _replace(tab: Tab, id: int, text: str, place: dict[str, Any]) -> None:
-    if not tab.script.call_on(id, "focus", True):
+    if place["editor"]:
+        _press_editor(tab, place, "Control+a")
+    elif not tab.script.call_on(id, "focus", True):
         raise ActionFailed(f"there is no element [{id}] on this page")
     if text:
         _write(tab, text, place)
     else:
         tab.page.keyboard.press("Backspace")
+
+
+def _press_editor(tab: Tab, place: dict[str, Any], key: str) -> None:
+    """Press a key in an editor of code; its hidden field has the focus and a part of the text."""
+    tab.page.mouse.click(place["x"], place["y"])
+    tab.page.keyboard.press(key)
 
 
 def _write(tab: Tab, text: str, place: dict[str, Any]) -> None:
@@ -287,7 +301,7 @@ def _write(tab: Tab, text: str, place: dict[str, Any]) -> None:
         for line in lines:
             keyboard.press("Shift+Enter")
             _write_line(tab, line)
-    elif place["tag"] == "textarea" and "\n" in text:
+    elif place["editor"] or (place["tag"] == "textarea" and "\n" in text):
         keyboard.insert_text(text)
     else:
         _write_line(tab, text.replace("\n", " "))

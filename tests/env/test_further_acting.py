@@ -67,6 +67,41 @@ def test_a_line_break_in_a_visual_editor_sends_nothing(visit: "Visit") -> None:
     assert visit.session.page.locator("div").inner_text() == "one\ntwo"
 
 
+# As in CodeMirror: the text is drawn apart from the field that is written to.
+CODE = """<div class=CodeMirror aria-label=Code style="height:99px;font:16px monospace"><pre></pre>
+<textarea style="position:absolute;left:0;width:1px;height:1px;padding:0;border:0;opacity:0">
+</textarea></div><script>
+const box = document.querySelector(".CodeMirror"), [lines, field] = box.children;
+let code = "one\\ntwo", at = 0, isAll = false;
+const draw = () => { lines.textContent = code };
+box.onmousedown = (event) => { event.preventDefault(); field.focus(); at = 0; isAll = false };
+field.onkeydown = (event) => {
+  if (event.ctrlKey && event.key === "a") { isAll = true; event.preventDefault() }
+  if (event.ctrlKey && event.key === "End") { at = code.length; event.preventDefault() }
+  if (event.key === "Backspace") { code = isAll ? "" : code; draw() }
+};
+field.oninput = () => {
+  code = isAll ? field.value : code.slice(0, at) + field.value + code.slice(at);
+  field.value = ""; isAll = false; draw();
+};
+draw();
+</script>"""
+
+
+def test_an_editor_of_code_takes_lines_in_place_of_its_own(visit: "Visit") -> None:
+    page = visit.show(CODE)
+    assert page.nodes[0].uses == ("lines",)
+    visit.act("type [{f}] [if a:\n    b()] [0]", f="Code")
+    code = visit.session.page.locator("pre")
+    assert code.inner_text() == "if a:\n    b()"
+    visit.act("append [{f}] [\nc()]", f="Code")
+    assert code.inner_text() == "if a:\n    b()\nc()"
+    with pytest.raises(ActionFailed, match="only be put at the end"):
+        visit.act("insert [{f}] [b()] [x]", f="Code")
+    visit.act("clear [{f}]", f="Code")
+    assert code.inner_text() == ""
+
+
 def test_a_field_of_an_editor_in_a_frame_takes_more_text(visit: "Visit") -> None:
     """TinyMCE's field is the body of such a frame."""
     body = "<body contenteditable aria-label=Text><p>Dear Ann,</p></body>"
@@ -251,7 +286,8 @@ def test_a_drag_without_a_target_presses_nothing(visit: "Visit") -> None:
 def test_a_menu_that_opens_over_an_element_is_not_pressed_for_it(visit: "Visit") -> None:
     visit.show("""<title>as it was</title><style>a { position: absolute; top: 0; left: 0 }</style>
         <a href=#>Shop</a><script>
-        document.querySelector("a").onmouseenter = () => document.body.insertAdjacentHTML("beforeend",
+        const show = (html) => document.body.insertAdjacentHTML("beforeend", html);
+        document.querySelector("a").onmouseenter = () => show(
           `<div style="position:fixed;inset:0" onclick="document.title = 'bought'">Buy</div>`);
         </script>""")
     with pytest.raises(ActionFailed, match=r'is covered by "div Buy"'):
@@ -310,6 +346,7 @@ def test_elements_say_what_they_are_of_use_for(browser: Browser, pages: "Pages")
         {
             "/": f"""{NOTE}{POST}{COLOURS}<input aria-label=Line><input type=file aria-label=Photo>
             <div style="height:90px;overflow:auto">{rows}</div><button draggable=true>Card</button>
+            <div class=ui-draggable>Tile</div>
             <canvas onclick="0" aria-label=Map></canvas>"""
         }
     )
@@ -324,6 +361,7 @@ def test_elements_say_what_they_are_of_use_for(browser: Browser, pages: "Pages")
         "Photo": ("file",),
         "Row 0": ("area",),
         "Card": ("drag",),
+        "Tile": ("drag",),
         "Map": ("point",),
     }
     assert page.uploads == (Path(__file__).name,)

@@ -52,6 +52,7 @@ function locate(id, at, under) {
     type: tagOf(el) === "input" ? el.type : "",
     disabled: matches(el, ":disabled"), readonly: el.readOnly === true,
     several: el.multiple === true, editable: el.isContentEditable === true,
+    editor: matches(el, EDITORS),
     outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),
     covered: point ? "" : cover };
 }
@@ -246,7 +247,7 @@ function scrolls(node, isVertical) {
   if (whole <= size + 1) return false;
   const style = styleOf(node), way = isVertical ? style.overflowY : style.overflowX;
   return node === scrollingElementOf(documentOf(node)) ? way !== "hidden" && way !== "clip"
-    : /auto|scroll|overlay/.test(way);
+    : SCROLLS.test(way);
 }
 
 // Returns the nearest area around an element, itself included, that scrolls along an axis, or null.
@@ -271,13 +272,13 @@ const noScrollers = () => ({ known: new Map(), met: new Set() });
 // What scrolls with the page is no area.
 function usesOf(el, scrollers) {
   const uses = [], tag = tagOf(el), type = tag === "input" ? el.type : "";
-  if (tag === "textarea" || el.isContentEditable === true) uses.push("lines");
-  if (el.isContentEditable === true) uses.push("format");
+  const isEditable = el.isContentEditable === true;
+  if (tag === "textarea" || isEditable || matches(el, EDITORS)) uses.push("lines");
+  if (isEditable) uses.push("format");
   if (tag === "select" && el.multiple) uses.push("several");
   if (type === "file") uses.push("file");
   if (["canvas", "svg"].includes(tag)) uses.push("point");
-  const isDraggable = attributeOf(el, "draggable") === "true" || /grab|move/.test(styleOf(el).cursor);
-  if (isDraggable) uses.push("drag");
+  if (matches(el, DRAGGABLE) || /grab|move/.test(styleOf(el).cursor)) uses.push("drag");
   const area = scrollerOf(el, true, scrollers.known);
   if (area && !scrollers.met.has(area)) {
     scrollers.met.add(area);
