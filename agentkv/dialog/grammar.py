@@ -174,6 +174,8 @@ def _element_action(node: Node) -> str:
     id = node.id
     if not _UNREACHABLE.isdisjoint(node.states):
         return rf"hover \[{id}\]"
+    if node.role == "area":  # a press would hit whatever lies in its middle
+        return rf"hover \[{id}\]"
     actions = [rf"(?:click|hover) \[{id}\]"]
     if _takes_text(node):
         text = rf"{TEXT}{{1,{MAX_TEXT}}}"

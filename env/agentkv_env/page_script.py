@@ -21,6 +21,8 @@ READING_S = 4.0  # time limit of reading a page; the rest of the page is left ou
 LEAVING_S = 1.0  # a page that is being left must answer within this time
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
+SUMMED = ("covered", "busy", "moving")
+"""Numbers of a walk to which frames of other origins add theirs; see walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
 # Returns the number of the document's elements and the indices of those that listen to presses.
@@ -79,6 +81,7 @@ class PageScript:
         self._heard = ("", 0)  # document and number of its elements when last asked for listeners
         self._num_heard = 0  # times that this document was asked
         self._read_until = 0.0
+        self._in_frames = dict.fromkeys(SUMMED, 0)  # what frames of other origins add
         self._is_partial = False  # True if the current reading left out a part of the page
 
     def call(self, function: str, *arguments: object, frame: str | None = None) -> Any:
@@ -137,6 +140,7 @@ class PageScript:
         """Walk the page; the nodes of a frame of another origin take the frame's place."""
         self._read_until = time.monotonic() + READING_S
         self._is_partial = False
+        self._in_frames = dict.fromkeys(SUMMED, 0)
         found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
@@ -149,6 +153,8 @@ class PageScript:
             self._foreign_elements = {}
         found["nodes"] = list(self._splice_frames(found["nodes"], self._main_frame, MAX_DEPTH))
         found["part"] = self._is_partial
+        for key in SUMMED:
+            found[key] += self._in_frames[key]
         return found
 
     def evaluate(self, expression: str, world: int, *, by_value: bool = True) -> dict[str, Any]:
@@ -263,10 +269,12 @@ class PageScript:
         found = self._walk(frame, None, {"x": x, "y": y}, view)
         if self._allow.refused.match(found["url"]):
             return
+        for key in SUMMED:
+            self._in_frames[key] += found[key]
         if states := [f"more {side}" for side in ("above", "below") if found[side] > MIN_REST]:
             box = [round(number) for number in node["b"]]
             area = {"k": "element", "r": "area", "n": node["n"], "b": box, "i": node["i"]}
-            yield {**area, "s": states, "frame": parent}
+            yield {**area, "s": states, "u": ["area"], "frame": parent}
         for inner in found["nodes"]:
             if "i" in inner:
                 self._foreign_elements[inner["i"]] = (frame, x, y)

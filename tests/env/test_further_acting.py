@@ -345,7 +345,7 @@ def test_elements_say_what_they_are_of_use_for(browser: Browser, pages: "Pages")
     pages.set(
         {
             "/": f"""{NOTE}{POST}{COLOURS}<input aria-label=Line><input type=file aria-label=Photo>
-            <div style="height:90px;overflow:auto">{rows}</div><button draggable=true>Card</button>
+            <div style="height:90px;overflow:auto" aria-label=Rows>{rows}</div><button draggable=true>Card</button>
             <div class=ui-draggable>Tile</div>
             <canvas onclick="0" aria-label=Map></canvas>"""
         }
@@ -359,7 +359,7 @@ def test_elements_say_what_they_are_of_use_for(browser: Browser, pages: "Pages")
         "Post": ("lines", "format"),
         "Colours": ("several",),
         "Photo": ("file",),
-        "Row 0": ("area",),
+        "Rows": ("area",),
         "Card": ("drag",),
         "Tile": ("drag",),
         "Map": ("point",),

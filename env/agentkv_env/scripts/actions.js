@@ -251,26 +251,16 @@ function scrolls(node, isVertical) {
 }
 
 // Returns the nearest area around an element, itself included, that scrolls along an axis, or null.
-// `known` has the areas of nodes that were asked for before.
-function scrollerOf(el, isVertical, known = new Map()) {
-  const path = [];
+function scrollerOf(el, isVertical) {
   let node = el;
-  while (node && !known.has(node) && !scrolls(node, isVertical)) {
-    path.push(node);
+  while (node && !scrolls(node, isVertical)) {
     node = parentOf(node) || (isDocument(node) ? viewOf(node)?.frameElement : null);
   }
-  const area = node ? known.get(node) ?? (known.has(node) ? null : node) : null;
-  if (node) path.push(node);
-  for (const each of path) known.set(each, area);
-  return area;
+  return node;
 }
 
-// Areas of the elements of one walk; see `scrollerOf`.
-const noScrollers = () => ({ known: new Map(), met: new Set() });
-
-// Returns the uses of an element (page.py). The first element of an area stands for it in `scrollers`.
-// What scrolls with the page is no area.
-function usesOf(el, scrollers) {
+// Returns the uses of an element (page.py); areas that scroll are nodes of their own.
+function usesOf(el) {
   const uses = [], tag = tagOf(el), type = tag === "input" ? el.type : "";
   const isEditable = el.isContentEditable === true;
   if (tag === "textarea" || isEditable || matches(el, EDITORS)) uses.push("lines");
@@ -279,11 +269,6 @@ function usesOf(el, scrollers) {
   if (type === "file") uses.push("file");
   if (["canvas", "svg"].includes(tag)) uses.push("point");
   if (matches(el, DRAGGABLE) || /grab|move/.test(styleOf(el).cursor)) uses.push("drag");
-  const area = scrollerOf(el, true, scrollers.known);
-  if (area && !scrollers.met.has(area)) {
-    scrollers.met.add(area);
-    if (area !== findScroller()) uses.push("area");
-  }
   return uses;
 }
 

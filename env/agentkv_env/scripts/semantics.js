@@ -220,6 +220,7 @@ function nameOf(el, role) {
 
 // The names below are our choice: they follow what the standard (accname) knows.
 
+const MAX_ICON = 80; // characters of the name of an icon
 const MAX_BESIDE = 80; // characters of a text beside a field that may be its name
 const TOOLTIPS = ["data-tooltip", "data-title", "data-original-title", "data-bs-original-title"];
 
@@ -276,7 +277,7 @@ function iconOf(el) {
   const classed = /(?:^|\s)(?:fa|bi|mdi|icon|ti|ri|glyphicon|lucide|octicon)-([a-z][a-z-]+)/
     .exec(attributeOf(icon, "class") || "");
   const found = symbol || classed;
-  return found ? `icon ${found[1].replace(/[-_]+/g, " ").trim()}` : "";
+  return found ? `icon ${collapse(found[1].replace(/[-_]+/g, " "), MAX_ICON)}` : "";
 }
 
 // Returns the text right of a checkbox or radio button without a label.

@@ -24,7 +24,6 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
   const put = (node, source) => { out.push(node); sources.push(source); };
-  const scrollers = noScrollers();
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
@@ -33,7 +32,7 @@ function walk(firstId, expected, at, view, mostMs) {
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
-  const moving = findScroller(); // the note of the page's own position tells of this one
+  const pageScroller = findScroller(); // the note of the page's own position tells of this one
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
@@ -77,7 +76,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (value) node.v = value;
     if (options.length) node.o = options;
     if (states.length) node.s = states;
-    const uses = usesOf(el, scrollers);
+    const uses = usesOf(el);
     if (uses.length) node.u = uses;
     put(node, el);
   }
@@ -183,7 +182,8 @@ function walk(firstId, expected, at, view, mostMs) {
   function area(el, rect, scroller, s) {
     const states = scroller && !s.inside && !s.hidden ? scrollStates(scroller) : [];
     if (!states.length || !isSeen(rect, s.clip)) return;
-    put({ k: "element", r: "area", n: areaName(el), b: rounded(rect), i: idOf(el), s: states }, el);
+    put({ k: "element", r: "area", n: areaName(el), b: rounded(rect), i: idOf(el), s: states,
+      u: ["area"] }, el);
   }
 
   // The areas of an image map follow their image.
@@ -216,8 +216,8 @@ function walk(firstId, expected, at, view, mostMs) {
     const style = styleOf(el);
     if (style.display === "none") return;
     if (style.display !== "contents" && !isVisible(el)) return;
-    const control = CONTROLS.has(tag);
-    const custom = control && ["checkbox", "radio", "file"].includes(el.type);
+    const isControl = CONTROLS.has(tag);
+    const custom = isControl && ["checkbox", "radio", "file"].includes(el.type);
     if (style.opacity === "0" && !custom) return;
     const position = style.position;
     const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
@@ -255,7 +255,7 @@ function walk(firstId, expected, at, view, mostMs) {
       const rect = shownRect(el, s);
       const shown = rect && !(style.opacity === "0" && hiddenBehindLabel(el));
       if (shown) emit(el, role, rect, s);
-      if (control && tag !== "button") return;
+      if (isControl && tag !== "button") return;
       const reads = (role === "item" && queryIn(el, ACTIVE)) || (role === "textbox" && hasLines(el));
       if (shown && !reads) s = { ...s, inside: true };
     }
@@ -264,7 +264,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (style.overflowX !== "visible" || style.overflowY !== "visible") {
       if (tag !== "body" && tag !== "html" && !inline) {
-        if (el !== moving && SCROLLS.test(style.overflowY)) area(el, shift(boxOf(el), s.at), el, s);
+        if (el !== pageScroller && SCROLLS.test(style.overflowY)) area(el, shift(boxOf(el), s.at), el, s);
         s = { ...s, clip: intersect(shift(boxOf(el), s.at), s.clip) };
       }
     }
@@ -302,8 +302,8 @@ function walk(firstId, expected, at, view, mostMs) {
     isPart = true; // stack overflow: the page nests too deeply
   }
   flush();
-  const root = rootElementOf(document), top = moving ? scrollTopOf(moving) : 0;
-  const room = moving ? scrollHeightOf(moving) - clientHeightOf(moving) : 0;
+  const root = rootElementOf(document), top = pageScroller ? scrollTopOf(pageScroller) : 0;
+  const room = pageScroller ? scrollHeightOf(pageScroller) - clientHeightOf(pageScroller) : 0;
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
