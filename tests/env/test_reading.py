@@ -191,6 +191,17 @@ def test_an_open_dialog_comes_first_and_what_it_covers_is_counted(
     assert not {"Text", "heading Page"} & set(read) and "Under" not in str(read)
 
 
+def test_what_a_dialog_covers_in_a_frame_of_another_origin_is_counted(visit: "Visit") -> None:
+    inner = """<body><p>One</p><p>Two</p><p>Three</p>
+        <div role=dialog aria-modal=true style="position:fixed;inset:0;background:white">Sure?</div>
+        <p aria-busy=true style="position:fixed;top:0">Wait</p>"""
+    page = visit.show(
+        '<iframe src="http://partner.localhost:{port}/in" height=300></iframe>', **{"in": inner}
+    )
+    assert "Sure?" in lines(page) and "One" not in lines(page)
+    assert any(notice.endswith("left out: 3") for notice in page.notices)
+
+
 def test_a_page_in_a_layer_is_no_dialog(visit: "Visit") -> None:
     page = visit.show("""<a href=#c>Skip</a><div style="position:fixed;inset:0;background:white">
         <h1>Page</h1><button>Buy</button></div>""")
