@@ -16,8 +16,9 @@ _OPENING, _CLOSING = (
     f"[{re.escape(''.join(alike))}]" for alike in (("[", "［", "﹇"), ("]", "］", "﹈"))
 )
 _BRACKETED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}|{_CLOSING}).)*){_CLOSING}")
+_UNCLOSED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}|{_CLOSING}).)*)$")
 _NUMBER = re.compile(r"[\W_]*\d+[\W_]*")
-_IN_NUMBER_BRACKETS = re.compile("⟦([^⟦⟧]*)⟧")
+_IN_NUMBER_BRACKETS = re.compile("⟦([^⟦⟧]*)(⟧|$)")
 # Invisible, though Unicode classifies these as letters, marks or unassigned.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\U000e0000-\U000e0fff]"
@@ -42,7 +43,8 @@ def neutralize(text: str, *, is_code: bool = False) -> str:
     """Clean `text` and make it unable to forge an element id or a fence.
 
     Square brackets around a single number become `NUMBER_BRACKETS`; others stay, because they
-    enclose no id. Backticks become apostrophes. The same holds for characters that a Unicode normal
+    enclose no id. So does one before a number at the end, because a later part of the line may
+    close it; a line of code has no other part. Backticks become apostrophes. The same holds for characters that a Unicode normal
     form maps to these. `is_code`: see `clean`.
     """
     text = clean(text, is_code=is_code)
@@ -50,18 +52,20 @@ def neutralize(text: str, *, is_code: bool = False) -> str:
         text = text.translate(_TABLE)
     else:
         text = "".join(map(_neutral_character, text))
-    return _BRACKETED.sub(_neutral_brackets, text)
+    text = _BRACKETED.sub(_neutral_brackets, text)
+    return text if is_code else _UNCLOSED.sub(_neutral_brackets, text)
 
 
 def original_brackets(text: str) -> str:
     """Return `text`, copied from an observation, with the page's own square brackets."""
-    return _IN_NUMBER_BRACKETS.sub(r"[\1]", text)
+    return _IN_NUMBER_BRACKETS.sub(lambda found: f"[{found[1]}" + "]" * bool(found[2]), text)
 
 
 def _neutral_brackets(found: re.Match[str]) -> str:
-    if any(map(_NUMBER.fullmatch, normal_forms(found[1]))):
-        return found[1].join(NUMBER_BRACKETS)
-    return found[0]
+    if not any(map(_NUMBER.fullmatch, normal_forms(found[1]))):
+        return found[0]
+    opening, closing = NUMBER_BRACKETS
+    return opening + found[1] + (closing if len(found[0]) > len(found[1]) + 1 else "")
 
 
 @lru_cache(maxsize=4096)  # consecutive pages share most of their texts

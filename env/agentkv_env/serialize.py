@@ -267,4 +267,4 @@ def _quote_if_ambiguous(
 
 def _truncate(text: str) -> str:
     text = neutralize(text)
-    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 3] + "..."
+    return text if len(text) <= MAX_NAME else neutralize(text[: MAX_NAME - 3] + "...")

@@ -100,6 +100,7 @@ def test_brackets_of_the_page_stay_unless_they_enclose_one_number() -> None:
         "x[0], not x(0)": "x⟦0⟧, not x(0)",
         "as shown [12][ 3. ]": "as shown ⟦12⟧⟦ 3. ⟧",
         "[[12]] [12 [3]": "[⟦12⟧] [12 ⟦3⟧",
+        "from [12": "from ⟦12",
         "［tides］ ［12］ [１２] [②]": "［tides］ ⟦12⟧ ⟦１２⟧ ⟦②⟧",
     }.items():
         assert serialize(Page("u", "t", (text(words),))).text.splitlines()[2:] == [shown]
@@ -111,6 +112,19 @@ def test_brackets_never_enclose_one_number_in_any_normal_form(words: str) -> Non
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         read = unicodedata.normalize(form, shown)  # type: ignore[arg-type]
         assert not re.search(r"\[\s*\d+\s*\]", read)
+
+
+@given(*[st.text("[］12 x", max_size=6)] * 3, st.integers(0, 400))
+def test_brackets_enclose_no_number_of_the_page_across_parts_of_a_line(
+    name: str, value: str, option: str, gap: int
+) -> None:
+    long = name + " " * gap + "x" * gap + name
+    node = Node("element", "combobox", long, BOX, id=3, value=value, options=(option, "]"))
+    page = Page("u", "t", (node,), tabs=(name, "]"))
+    for layout in ("after", "before"):
+        shown = serialize(page, layout=layout).text  # type: ignore[arg-type]
+        found = re.findall(r"\[[^\w\[\]\n]*\d+[^\w\[\]\n]*\]", unicodedata.normalize("NFKC", shown))
+        assert found == ["[3]"]
 
 
 def test_the_cut_of_a_long_value_says_how_much_follows() -> None:

@@ -108,7 +108,7 @@ def _before(line: str) -> Element | None:
     if has_value:
         _, rest = _token(rest[7:], rf" options: |{tail}")
     group = re.search(tail, rest)
-    states = tuple(group[0].split()) if group else ()
+    states = tuple(re.findall(STATES, group[0])) if group else ()
     rest = rest[: group.start()] if group else rest
     listed = re.fullmatch(r" options: (.*)", rest)
     return Element(id, role, has_value, len(_split(listed[1])) if listed else 0, states)
