@@ -116,7 +116,7 @@ class Action:
     last: str = ""
     """select_text: the last of the words to select; empty selects just `text`."""
     items: tuple[str, ...] = ()
-    """choose: the options, all others are given up. upload: names of files."""
+    """choose: the options; all others are deselected. upload: names of files."""
 
 
 def parse(text: str, *, strict: bool = True) -> Action:
@@ -373,6 +373,8 @@ def _parse_lenient(text: str) -> Action:
             return Action(kind, element_id=area_id, text=text, last=last)
         case "choose" | "upload":
             element_id, rest = _lenient_id(kind, rest)
+            if kind == "upload" and rest.strip(" \t\n,")[:1] not in ("[", "(", '"', "'"):
+                raise _expected(kind)  # a sentence may have the word
             items = _lenient_list(rest)
             if not items and (kind == "upload" or not rest.strip()):
                 raise _expected(kind)
@@ -424,10 +426,17 @@ _POINT = re.compile(
 )
 
 
+_LIKE_POINT = re.compile(r"[\s,]*+[\[(]\s*+-?[\d.][^\[\]()]*[,;]")
+
+
 def _lenient_point(rest: str) -> tuple[Point | None, str]:
     """Return the point at the start of `rest`, if any, and the text after it."""
     found = _POINT.match(rest)
     if not found:
+        if _LIKE_POINT.match(rest):
+            raise ActionError(
+                f"cannot read the point {rest.strip()[:40]!r}; expected one such as [30%,40%]"
+            )
         return None, rest
     unit: Literal["px", "%"] = "%" if "%" in (found[2], found[4]) else "px"
     return Point(int(found[1]), int(found[3]), unit), rest[found.end() :]

@@ -244,6 +244,8 @@ def test_lenient_reads_what_was_meant(text: str, action: Action) -> None:
     [
         *("", "noop", "none", "N/A", "click", "scroll", "press []", "goto", "append [3]"),
         *("insert [3] [x] []", "choose [3]", "upload [3]", "upload [3] []", "drag [3]", "drag"),
+        *("click [12] [150000,2]", "drag [1] [a,2] [3] [1%,x]", "click [12] [30%,]"),
+        "I upload [3] nothing, click [4]",
     ],
 )
 def test_lenient_refuses_what_means_nothing(text: str) -> None:

@@ -28,7 +28,7 @@ PAGE = Page(
         node(1, "textbox", "lines", value="Dear Ann"),
         node(2, "textbox", "lines", "format", value="Dear Bob"),
         node(3, "listbox", "several", options=("Red", "Blue")),
-        node(4, "link", "area"),
+        node(4, "area", "area"),
         node(5, "button", "drag"),
         node(6, "file", "file"),
         node(7, "button", "point"),
@@ -44,7 +44,7 @@ REPLIES = (
 )
 REFUSED = (
     *("append [8] [x]", "choose [3] [Green]", "scroll [down] [8]", "drag [8] [5]"),
-    *("upload [6] [/etc/passwd]", "upload [8] [cat.png]", "click [8] [1%,1%]", "wait"),
+    *("upload [6] [/etc/passwd]", "upload [8] [cat.png]", "click [8] [1%,1%]", "wait", "click [4]"),
 )
 
 
