@@ -56,7 +56,6 @@ def _all_pages() -> Iterator[tuple[str, str]]:
 
 
 def _documented(module: ModuleType) -> str:
-    # With one name per page, a reading stays below its maximum of nodes.
     return pydoc.HTMLDoc().docmodule(module)
 
 

@@ -143,7 +143,7 @@ COLOURS = """<select multiple aria-label=Colours onchange="document.title =
 <option>[Blue]</select><select aria-label=Size><option>S<option>M</select>"""
 
 
-def test_several_options_are_chosen_and_others_given_up(visit: "Visit") -> None:
+def test_several_options_are_chosen_and_others_deselected(visit: "Visit") -> None:
     visit.show(COLOURS)
     assert visit.act("choose [{f}] [Green] [(Blue)]", f="Colours").title == "Green,[Blue]"
     assert visit.act("choose [{f}] []", f="Colours").title == ""
@@ -337,16 +337,16 @@ def test_a_wait_lasts_until_the_page_has_changed(visit: "Visit") -> None:
     assert "ready" in [node.name for node in visit.act("wait").nodes]
 
 
-# ---- what elements are of use for -----------------------------------------------------------
+# ---- what elements support -------------------------------------------------------------------
 
 
-def test_elements_say_what_they_are_of_use_for(browser: Browser, pages: "Pages") -> None:
+def test_elements_say_what_they_support(browser: Browser, pages: "Pages") -> None:
     rows = "".join(f"<p><a href=#>Row {n}</a></p>" for n in range(20))
     pages.set(
         {
             "/": f"""{NOTE}{POST}{COLOURS}<input aria-label=Line><input type=file aria-label=Photo>
-            <div style="height:90px;overflow:auto" aria-label=Rows>{rows}</div><button draggable=true>Card</button>
-            <div class=ui-draggable>Tile</div>
+            <div style="height:90px;overflow:auto" aria-label=Rows>{rows}</div>
+            <button draggable=true>Card</button><div class=ui-draggable>Tile</div>
             <canvas onclick="0" aria-label=Map></canvas>"""
         }
     )

@@ -168,16 +168,19 @@ def test_a_covered_element_says_so(visit: "Visit") -> None:
 
 
 @pytest.mark.parametrize(
-    "dialog",
+    ("dialog", "num_covered"),
     [
-        "<dialog id=d>{}</dialog><script>d.showModal()</script>",
-        "<div style='position:fixed;inset:0;background:#0008'><div>{}</div></div>",
-        """<div style="position:fixed;inset:0;background:#0008"></div>
-        <div style="position:fixed;left:200px;top:200px;width:400px;height:300px">{}</div>""",
+        ("<dialog id=d>{}</dialog><script>d.showModal()</script>", 5),
+        ("<div style='position:fixed;inset:0;background:#0008'><div>{}</div></div>", 4),
+        (
+            """<div style="position:fixed;inset:0;background:#0008"></div>
+            <div style="position:fixed;left:200px;top:200px;width:400px;height:300px">{}</div>""",
+            4,
+        ),
     ],
 )
 def test_an_open_dialog_comes_first_and_what_it_covers_is_counted(
-    dialog: str, visit: "Visit"
+    dialog: str, num_covered: int, visit: "Visit"
 ) -> None:
     inside = "<h2>Sure?</h2><p>It is final.</p><button>Yes</button>"
     page = visit.show(
@@ -187,7 +190,9 @@ def test_an_open_dialog_comes_first_and_what_it_covers_is_counted(
     )
     read = lines(page)
     assert read[0].startswith("notice: a dialog is open; ")
-    assert read[1:4] == ["heading Sure?", "It is final.", f"button Yes [{page.nodes[2].id}]"]
+    assert read[0].endswith(f"left out: {num_covered}")
+    yes = next(node.id for node in page.nodes if node.name == "Yes")
+    assert read[1:4] == ["heading Sure?", "It is final.", f"button Yes [{yes}]"]
     assert not {"Text", "heading Page"} & set(read) and "Under" not in str(read)
 
 
