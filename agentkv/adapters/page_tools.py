@@ -124,11 +124,11 @@ class PageTools:
         return self._act(Action("click", element_id=element, point=_point(point)))
 
     def double_click(self, element: Element, point: OptionalPoint = None) -> str:
-        """Press an element twice, and return what changed on the page."""
+        """Double-click an element, and return what changed on the page."""
         return self._act(Action("double_click", element_id=element, point=_point(point)))
 
     def right_click(self, element: Element, point: OptionalPoint = None) -> str:
-        """Press an element with the right button, and return what changed on the page."""
+        """Right-click an element, and return what changed on the page."""
         return self._act(Action("right_click", element_id=element, point=_point(point)))
 
     def type_text(

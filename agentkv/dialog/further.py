@@ -1,7 +1,7 @@
 """The actions beyond VisualWebArena's that a page has a use for: in words, and as patterns.
 
-A chat model is told of them only on such a page, so that every other prompt stays short. What an
-element is of use for, the browser says (`agentkv_env.page.Node.uses`).
+A chat model is told of them only on such a page, so that every other prompt stays short. The browser says what
+an element supports (`agentkv_env.page.Node.uses`).
 """
 
 import re
@@ -97,7 +97,7 @@ def patterns(page: Page) -> list[str]:
 
 
 def _having(page: Page, use: Use) -> list[Node]:
-    """Return the elements with a use that nothing stands in the way of."""
+    """Return the elements with a use, unless they are disabled, read-only or covered."""
     return [
         node
         for node in page.nodes

@@ -15,8 +15,8 @@ STATES = (
 `faint` marks an OCR line of low contrast, `heading` an element that is the text of a heading."""
 
 Use = Literal["lines", "format", "several", "area", "drag", "file", "point"]
-"""What an element is of use for beside its role: a text of several lines, a text with formats, a
-choice of several options, an area that scrolls around it, a drag, a file, a press at one of its
+"""What an element supports beyond its role: a text of several lines, a text with formats, a
+choice of several options, an area that scrolls, a drag, a file, a press at one of its
 points."""
 
 
@@ -56,7 +56,7 @@ class Node:
     states: tuple[str, ...] = ()
     """Some of `STATES`."""
     uses: tuple[Use, ...] = ()
-    """For which actions beyond VisualWebArena's it is of use; not part of the page's text."""
+    """Actions beyond VisualWebArena's that it supports; not part of the page's text."""
 
 
 @dataclass(frozen=True, slots=True)

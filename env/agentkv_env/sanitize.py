@@ -44,8 +44,8 @@ def neutralize(text: str, *, is_code: bool = False) -> str:
 
     Square brackets around a single number become `NUMBER_BRACKETS`; others stay, because they
     enclose no id. So does one before a number at the end, because a later part of the line may
-    close it; a line of code has no other part. Backticks become apostrophes. The same holds for characters that a Unicode normal
-    form maps to these. `is_code`: see `clean`.
+    close it; a line of code has no other part. Backticks become apostrophes. The same holds for
+    characters that a Unicode normal form maps to these. `is_code`: see `clean`.
     """
     text = clean(text, is_code=is_code)
     if text.isascii():
