@@ -9,7 +9,7 @@ const SCROLLS = /auto|scroll|overlay/; // values of `overflow-y`
 const MIN_OVERLAP = 2; // pixels; a smaller overlap is a border or a rounding error
 
 const MAX_TEXT = 20000; // characters of one text
-const MAX_VALUE = 200000; // characters of a field's value, of which Python shows the beginning
+const MAX_VALUE_READ = 200000; // characters of a field's value, of which Python shows the beginning
 const MAX_NESTING = 800; // depth of elements; the parser stops at 512, but scripts can nest deeper
 
 const collapse = (text, most = MAX_TEXT) => text.slice(0, most).replace(/\s+/g, " ").trim();

@@ -295,10 +295,10 @@ function valueOf(el, role) {
   if (tag === "input") {
     if (role === "button" || role === "checkbox" || role === "radio") return "";
     if (el.type === "file") return [...el.files].map((file) => file.name).join(", ");
-    return el.type === "password" ? (el.value ? "********" : "") : collapse(el.value, MAX_VALUE);
+    return el.type === "password" ? (el.value ? "********" : "") : collapse(el.value, MAX_VALUE_READ);
   }
-  if (tag === "textarea") return collapse(el.value, MAX_VALUE);
-  if (role === "textbox") return hasLines(el) ? "" : collapse(innerTextOf(el) || "", MAX_VALUE);
+  if (tag === "textarea") return collapse(el.value, MAX_VALUE_READ);
+  if (role === "textbox") return hasLines(el) ? "" : collapse(innerTextOf(el) || "", MAX_VALUE_READ);
   return collapse(attributeOf(el, "aria-valuetext") || attributeOf(el, "aria-valuenow") || "");
 }
 
