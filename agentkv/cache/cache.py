@@ -452,7 +452,8 @@ class Cache(HookedCache):
             size = self.chunk
         else:
             size = max(self.chunk, AT_ONCE)
-        if most is not None and self.seen + num_tokens > most and self.why_limited is None:
+        used = self.num_positions
+        if most is not None and used + num_tokens > most and self.why_limited is None:
             size = min(size, max(1, most // 4))
         return size
 
@@ -555,18 +556,23 @@ class Cache(HookedCache):
         sequences = range(len(self.evictor.fed))
         return all(self._renewed(i, num_tokens, most) is not None for i in sequences)
 
-    def _make_room(self, num_new: int) -> None:
-        """Number sequences anew that have no positions left for their next tokens.
+    def _make_room(self, num_columns: int, mask: Tensor | None) -> None:
+        """Renumber sequences that have no positions left for their next tokens.
 
         Where that makes no room, as under a policy that keeps every token, nothing changes: a model
         with rotary embedding reads on beyond its positions.
         """
         most = self.geometry.max_positions
-        if most is None or self.num_positions + num_new <= most:
+        if most is None or self.num_positions + num_columns <= most:
             return
-        if not self.geometry.can_turn:
+        firsts = self.next_numbers
+        if not self.geometry.can_turn or not any(firsts):
             return
-        for i, first in enumerate(self.next_numbers):
+        counts = [num_columns] * len(firsts)
+        if isinstance(mask, Tensor) and mask.dim() == 2:  # `attend` refuses others
+            new_columns = mask[:, -num_columns:].expand(len(firsts), -1)
+            counts = new_columns.count_nonzero(dim=1).tolist()
+        for i, (first, num_new) in enumerate(zip(firsts, counts, strict=True)):
             new = self._renewed(i, num_new, most) if first and first + num_new > most else None
             if new is not None:
                 self._renumber(i, new)
@@ -682,11 +688,11 @@ class Cache(HookedCache):
             self.evictor.spans.set_batch(batch)
         self.evictor.require_room(num_tokens)
 
-    def begin(self, num_tokens: int) -> None:
+    def begin(self, num_tokens: int, mask: Tensor | None) -> None:
         self.progress.begin()
         self._new_confidences = None
         try:
-            self._make_room(num_tokens)
+            self._make_room(num_tokens, mask)
         except BaseException:
             self.progress.leave()
             raise

@@ -153,11 +153,14 @@ class PackedForward(HookedCache):
         for cache, new in zip(self._caches, self._ids, strict=True):
             cache.check_input(module, *new.shape)
 
-    def begin(self, num_tokens: int) -> None:
+    def begin(self, num_tokens: int, mask: Tensor | None) -> None:
         for i, (cache, new) in enumerate(zip(self._caches, self._ids, strict=True)):
             try:
-                cache.begin(new.shape[1])
-            except BaseException:
+                cache.begin(new.shape[1], None)
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, Misuse):
+                    self.errors[i] = error
+                    continue
                 for begun in self._caches[:i]:
                     begun.leave()
                 raise

@@ -66,11 +66,10 @@ def _check_forward(
     if not isinstance(tokens, Tensor):
         return None
     cache.check_input(module, tokens.shape[0], tokens.shape[1])
-    cache.begin(tokens.shape[1])
+    mask = given.get("attention_mask")
+    cache.begin(tokens.shape[1], mask)
     cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
-    places = cache.rotary_positions(
-        given.get("position_ids"), given.get("attention_mask"), tokens.shape[1]
-    )
+    places = cache.rotary_positions(given.get("position_ids"), mask, tokens.shape[1])
     if places is None:
         return None
     return (), {**given, "position_ids": places.to(tokens.device)}

@@ -99,7 +99,7 @@ class Forward:
         cache.check_input(model.base_model, batch, num_new)
         if mask is not None and is_all(mask[:, -num_new:]):
             mask = None
-        cache.begin(num_new)
+        cache.begin(num_new, mask)
         try:
             cache.note_ids(ids.to(torch.int32, copy=True))
             if mask is None and cache.can_step(num_new):

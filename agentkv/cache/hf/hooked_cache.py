@@ -27,11 +27,12 @@ class HookedCache(TransformersCache):
         """Refuse a forward that cannot work. Raises Misuse (ValueError); nothing has changed."""
         raise NotImplementedError
 
-    def begin(self, num_tokens: int) -> None:
+    def begin(self, num_tokens: int, mask: Tensor | None) -> None:
         """Start a forward that was checked: `finish` ends it, or `leave` if it fails.
 
         Args:
             num_tokens: new tokens of each sequence, padding included.
+            mask: as in `rotary_positions`.
 
         Raises:
             Misuse: a ValueError; another thread is in the middle of one, or the last did not end.

@@ -310,14 +310,43 @@ def test_every_way_of_feeding_numbers_alike(policy, model_of, tokens):
 
 
 @torch.no_grad()
-def test_a_run_within_its_positions_is_the_same_to_the_last_bit(model_of, tokens):
+@pytest.mark.parametrize("policy", ["streaming", "streaming-int8"])
+def test_a_run_within_its_positions_is_the_same_to_the_last_bit(policy, model_of, tokens):
     few, many = short(model_of("llama"), 64), short(model_of("llama"), 10_000)
-    one, other = cache_of(few), cache_of(many)
-    for piece in tokens(1, 64).split([40, 1, 1, 20, 1, 1], dim=1):
-        assert torch.equal(one.feed(few, piece), other.feed(many, piece))
+    case = CASES[policy]
+    one, other = (
+        agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
+        for model in (few, many)
+    )
+    mask = torch.ones(2, 80, dtype=torch.long)
+    mask[0, 10:26] = mask[1, 50:66] = 0  # 64 tokens each
+    for piece in tokens(2, 80).split([16, 16, 8, 1, 1, 16, 16, 4, 1, 1], dim=1):
+        own = mask[:, : one.seen + piece.shape[1]]
+        assert torch.equal(one.feed(few, piece, own), other.feed(many, piece, own))
     assert one.num_renumberings == 0
-    one.feed(few, tokens(1, 1))
-    assert one.num_renumberings == 1
+    one.feed(few, tokens(2, 1))
+    assert one.num_renumberings == 2
+
+
+@torch.no_grad()
+def test_padding_takes_no_position_of_a_model(model_of, tokens):
+    model = short(model_of("llama"))
+    cache, mask = cache_of(model), torch.ones(2, 66, dtype=torch.long)
+    mask[1, 50:] = 0
+    cache.feed(model, tokens(2, 50), mask[:, :50])
+    cache.feed(model, tokens(2, 16, seed=1), mask)
+    assert cache.numberings[0].shift and not cache.numberings[1].shift
+    assert cache.next_numbers[1] == 50
+
+
+@torch.no_grad()
+def test_a_forward_is_short_only_where_positions_run_out(model_of, tokens):
+    model = short(model_of("llama"))
+    cache = cache_of(model)
+    cache.feed(model, tokens(1, 60))
+    assert cache.tokens_at_once(4) > cache.tokens_at_once(5) == 16
+    cache.feed(model, tokens(1, 5, seed=1))
+    assert cache.num_renumberings and cache.tokens_at_once(5) == cache.chunk
 
 
 @torch.no_grad()

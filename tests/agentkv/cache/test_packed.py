@@ -137,6 +137,29 @@ def test_what_breaks_one_cache_is_not_felt_by_the_others(llama, cache_for, token
     assert broken
 
 
+def test_a_cache_that_cannot_be_renumbered_ends_alone(model_of, cache_for, tokens, monkeypatch):
+    model = model_of("llama")
+    model.config.max_position_embeddings = 64
+    bad, good, alone = (cache_for(model, policy="streaming", budget=24) for _ in range(3))
+    for cache in (bad, good, alone):
+        cache.feed(model, tokens(1, 64))
+    stuck, turn = bad.cache_layers[1], type(bad.cache_layers[1]).turn
+
+    def fail(layer, *given):
+        if layer is stuck:
+            raise MemoryError("no room to turn keys")
+        turn(layer, *given)
+
+    monkeypatch.setattr(type(stuck), "turn", fail)
+    new = tokens(1, 1, seed=1)
+    fed = feed_packed(model, [bad, good], [new, new])
+    assert str(fed.errors[0]) == "no room to turn keys" and fed.errors[1] is None
+    torch.testing.assert_close(fed.logits[1:], alone.feed(model, new), rtol=2e-4, atol=2e-4)
+    assert_as_alone(good, alone)
+    with pytest.raises(ValueError, match="did not end"):
+        bad.feed(model, new)
+
+
 def test_what_cannot_go_together_is_refused_before_anything_changes(llama, cache_for, tokens):
     cache, twin = (case_cache(llama, cache_for, "window") for _ in range(2))
     learner = case_cache(llama, cache_for, "edie-tada")
