@@ -30,13 +30,13 @@ def turn_entries(
     """Turn the keys and the window of queries of one sequence.
 
     Entries that do not move stay as they are, bit for bit, except for quantized ones that share
-    their scales with others that move. Quantized keys are rounded once more.
+    their scales with others that move. Keys stored in 8, 4 or 16 bits are rounded once more.
 
     Args:
         frequencies: angle per position of each pair of channels, as in `LayerShape`.
     """
     for segment in storage.segments(sequence):
-        by_entry = steps(storage.positions(segment)).to(storage.device)
+        by_entry = steps(storage.positions(segment))
         num_quantized = storage.num_quantized[segment]
         if num_quantized:
             _turn_quantized(storage, segment, by_entry[:num_quantized], frequencies)
@@ -45,19 +45,18 @@ def turn_entries(
     for window in (storage.queries, storage.queries_of_chunks):
         if window is not None:
             queries, positions = window.of(sequence)
-            _turn_rows(queries, steps(positions).to(queries.device), frequencies)
+            _turn_rows(queries, steps(positions), frequencies)
 
 
 def turned(x: Tensor, steps: Tensor, frequencies: Sequence[float]) -> Tensor:
-    """Return keys (..., n, D), each turned on by `steps` (n,) rotary positions.
+    """Return keys (..., n, D), each turned on by `steps` (n,) rotary positions, on the CPU.
 
     Channels beyond the pairs that have a frequency are not rotary, and stay.
     """
-    # float32 would round the angles of distant positions
-    pairs = torch.tensor(frequencies, dtype=torch.float64, device=x.device)
-    angles = steps.to(torch.float64)[:, None] * pairs
+    # float32 would round the angles of distant positions, and not every device has float64
+    angles = steps.to(torch.float64)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
     wide = torch.promote_types(x.dtype, torch.float32)
-    cosines, sines = angles.cos().to(wide), angles.sin().to(wide)
+    cosines, sines = (each.to(wide).to(x.device) for each in (angles.cos(), angles.sin()))
     half = len(frequencies)
     one, other, rest = torch.split(x.to(wide), [half, half, x.shape[-1] - 2 * half], dim=-1)
     return torch.cat([one * cosines - other * sines, other * cosines + one * sines, rest], dim=-1)
@@ -66,7 +65,8 @@ def turned(x: Tensor, steps: Tensor, frequencies: Sequence[float]) -> Tensor:
 def _turn_rows(entries: Tensor, steps: Tensor, frequencies: Sequence[float]) -> None:
     """Turn entries (W, T, D) by steps (T,)."""
     for moved in torch.split(steps.nonzero().squeeze(1), AT_ONCE * BLOCK):
-        entries[:, moved] = turned(entries[:, moved], steps[moved], frequencies).to(entries.dtype)
+        rows = moved.to(entries.device)
+        entries[:, rows] = turned(entries[:, rows], steps[moved], frequencies).to(entries.dtype)
 
 
 def _turn_quantized(
@@ -75,13 +75,13 @@ def _turn_quantized(
     form, (table, field, _) = storage.layout.format, storage.scale_fields
     assert form is not None and storage.codes is not None
     codes, scales = storage.codes.entries(KEYS, segment), table.entries(field, segment)
-    moved = steps.nonzero().squeeze(1)
     if form.by_block:
         ids = storage.codes.entries(BLOCK_IDS, segment)[0]
         _turn_blocks(form, codes, scales, ids, steps, frequencies)
         return
-    for rows in torch.split(moved, AT_ONCE * BLOCK):
-        x = turned(form.decode(codes[:, rows], scales[:, rows], None), steps[rows], frequencies)
+    for moved in torch.split(steps.nonzero().squeeze(1), AT_ONCE * BLOCK):
+        rows = moved.to(codes.device)
+        x = turned(form.decode(codes[:, rows], scales[:, rows], None), steps[moved], frequencies)
         codes[:, rows], scales[:, rows] = form.encode(x)
 
 
@@ -97,12 +97,14 @@ def _turn_blocks(
 
     Args:
         codes: (W, T, C), mutated.  scales: (W, N, S), mutated.  ids: (T,) block of each entry.
-        steps: (T,).
+        steps: (T,) on the CPU.
     """
-    for blocks in torch.split(torch.unique(ids[steps.nonzero().squeeze(1)]), AT_ONCE):
+    moved = steps.nonzero().squeeze(1).to(ids.device)
+    for blocks in torch.split(torch.unique(ids[moved]), AT_ONCE):
         rows = torch.isin(ids, blocks).nonzero().squeeze(1)
         rows = rows[ids[rows].argsort(stable=True)]
-        x = turned(form.decode(codes[:, rows], scales, ids[rows]), steps[rows], frequencies)
+        x = form.decode(codes[:, rows], scales, ids[rows])
+        x = turned(x, steps[rows.to(steps.device)], frequencies)
         # `encode` wants blocks of 64 entries, and entries may have left these
         number = torch.searchsorted(blocks, ids[rows])
         counts = torch.bincount(number, minlength=blocks.shape[0])
