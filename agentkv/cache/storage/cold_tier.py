@@ -20,7 +20,7 @@ from agentkv.cache.storage.digests import Digests
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
 from agentkv.cache.storage.sizes import EntrySize
 from agentkv.cache.storage.table import Meter, Table
-from agentkv.cache.storage.turn_keys import Steps, turn_entries
+from agentkv.cache.storage.turn_keys import AT_ONCE, Steps, turn_entries
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import Dense
 from agentkv_kernels.formats import BLOCK
@@ -270,9 +270,15 @@ class ColdTier:
         turn_entries(self.storage, sequence, steps, frequencies)
         if self.index is not None:
             for segment in self.storage.segments(sequence):
-                [part] = self.storage.parts(segment)
-                keys = part.decode_keys()[0]
-                self.index.replace(segment, self.storage.positions(segment), keys)
+                self._bound_again(self.index, segment)
+
+    def _bound_again(self, index: Digests, segment: int) -> None:
+        """Replace the digests of a segment, a few of its entries at a time."""
+        index.clear(segment)
+        [part], device = self.storage.parts(segment), index.blocks(segment).device
+        for start in range(0, part.num_entries, AT_ONCE * BLOCK):
+            few = part.slice(start, min(start + AT_ONCE * BLOCK, part.num_entries))
+            index.add(segment, few.positions[0].to(device), few.decode_keys()[0].to(device))
 
     def lend_all(self, hot: LayerStorage) -> None:
         """Take what is hot and cold at once as lent, after both were filled anew."""

@@ -84,15 +84,11 @@ class Digests:
             for codes, new in zip(self._codes(segment), values, strict=True):
                 codes[:, first:] = new
 
-    def replace(self, segment: int, positions: Tensor, keys: Tensor) -> None:
-        """Forget a segment's digests, and bound its entries anew; the arguments are those of
-        `add`, of no entry too."""
-        device = self.table.tensors[BLOCK].device
+    def clear(self, segment: int) -> None:
+        """Forget a segment's digests."""
         keep: list[Tensor | None] = [None] * self.table.num_segments
-        keep[segment] = torch.arange(0, device=device)
+        keep[segment] = torch.arange(0, device=self.table.tensors[BLOCK].device)
         self.table.keep(keep)
-        if positions.shape[0]:
-            self.add(segment, positions.to(device), keys.to(device))
 
     def upper_bounds(self, segment: int, q: Tensor) -> Tensor:
         """Return the largest product that each query may have with a key of each block.
