@@ -88,11 +88,14 @@ def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) 
 
 
 def test_a_run_says_at_the_start_under_which_policies_positions_end(tmp_path: Path) -> None:
+    dropping = ({"name": "full", "last_pages": 2}, {"name": "full", "rebuild": True})
+    policies = ("full", "int8", "window", *dropping)
     settings = read_settings(
-        tasks="vwa75", model="nano", policies=("full", "int8", "window"), out=tmp_path, ocr=False
+        tasks="vwa75", model="nano", policies=policies, out=tmp_path, ocr=False
     )
     run = prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
-    assert run.notices == (
+    assert run.notices == ()  # nothing is degraded
+    assert run.limits == (
         "full, int8: an episode ends with context_limit after 32,768 tokens, because the policy "
         "keeps every token",
     )

@@ -59,6 +59,8 @@ class Run:
     plan: Plan
     notices: tuple[str, ...]
     """Features that are degraded, and why; printed at the start."""
+    limits: tuple[str, ...]
+    """After how many tokens episodes end, where nothing is degraded; printed at the start."""
     fresh: bool
     retry_failures: bool
 
@@ -155,16 +157,17 @@ def prepare(
         threads=threads,
         unreset=unreset,
     )
-    notices += _position_notices(plan)
     find_browser(settings.browser_path)
-    return Run(plan, tuple(notices), fresh, retry_failures)
+    return Run(plan, tuple(notices), tuple(_position_limits(plan)), fresh, retry_failures)
 
 
-def _position_notices(plan: Plan) -> list[str]:
+def _position_limits(plan: Plan) -> list[str]:
     """Say after how many tokens episodes end because the model has no more positions, and under
     which policies; nothing if they do not.
 
-    A model that cannot be read is reported by the process that loads it.
+    Policies that drop older pages, or read the prompt again in every turn, are left out: their
+    episodes may have more tokens than the model has positions. A model that cannot be read is
+    reported by the process that loads it.
     """
     if plan.settings.model in SCRIPTED:
         return []
@@ -177,6 +180,8 @@ def _position_notices(plan: Plan) -> list[str]:
         return []
     reasons: dict[str, list[str]] = {}
     for policy in plan.settings.policies:
+        if policy.last_pages is not None or policy.rebuild:
+            continue
         reason = why_limited(make_policy(policy), geometry)
         if reason is not None:
             reasons.setdefault(reason, []).append(policy.row_name)
@@ -257,7 +262,7 @@ def run(prepared: Run, console: Console) -> Path:
         ]
         undone = {job.key for job in jobs}
         done = [row for row in results.rows if row.key in wanted - undone]
-        for notice in prepared.notices:
+        for notice in (*prepared.notices, *prepared.limits):
             console.print(Text(notice, style="yellow"), soft_wrap=True)
         for line in mixed_versions([*results.rows, *_with_current_commit(results.rows)]):
             console.print(Text(f"{out}: {line}", style="yellow"), soft_wrap=True)
