@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import agentkv
+from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.cache.look_back import SecondPass
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering
 from agentkv.cache.storage.turn_keys import turned
+from agentkv_kernels.entries import Dense
 from agentkv_kernels.layout import KEYS
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES
@@ -28,6 +30,8 @@ SCALINGS = {
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
 }  # fmt: skip
+ROUNDED = {None: 2e-4, "dense": 2e-4, "int8": 0.03, "fp8": 0.15, "int4": 0.35, "nf4": 0.4}
+"""Largest deviation of a key after a few renumberings, relative to the largest key."""
 PIECES = [40, 1, 1, 13, *[1] * 9, 16, 3, *[1] * 6, 7, 16, 16, 1, 1]
 
 
@@ -143,7 +147,12 @@ def short(model, most=MOST):
 
 
 def assert_keys_are_turned(cache, unrotated, *, tolerance=2e-4):
-    """Every stored key is its projection at its present number, relative to the largest key."""
+    """Every stored key is its projection at its present number, relative to the largest key.
+
+    Keys in float32 deviate by its rounding, whatever the tolerance, unless they may come from a
+    cold tier that is quantized.
+    """
+    looks_back = cache.policy.recall.looks_back
     fed = cache.evictor.fed
     for i, layer in enumerate(cache.cache_layers):
         for sequence, num_seen in enumerate(fed):
@@ -156,7 +165,9 @@ def assert_keys_are_turned(cache, unrotated, *, tolerance=2e-4):
                     for part in storage.parts(segment):
                         own = expected[heads, part.positions[0].long()]
                         error = (part.decode_keys()[0] - own).norm(dim=-1)
-                        assert (error <= tolerance * own.norm(dim=-1).amax()).all()
+                        is_float32 = isinstance(part, Dense) and part.keys.dtype == torch.float32
+                        most = min(tolerance, 2e-4) if is_float32 and not looks_back else tolerance
+                        assert (error <= most * own.norm(dim=-1).amax()).all()
 
 
 def cache_of(model, policy="streaming", budget=24, **parameters):
@@ -209,8 +220,10 @@ def test_it_is_so_under_every_policy(name, model_of, tokens):
         cache.feed(model, piece)
         cache.check()
     assert cache.num_renumberings
-    is_quantized = cache.policy.precision.format or cache.policy.recall.looks_back
-    assert_keys_are_turned(cache, unrotated, tolerance=0.6 if is_quantized else 2e-4)
+    form = cache.policy.precision.format
+    if cache.policy.recall.looks_back:
+        form = form or cache.policy.recall.format
+    assert_keys_are_turned(cache, unrotated, tolerance=ROUNDED[form])
 
 
 @torch.no_grad()
@@ -229,6 +242,24 @@ def test_quantized_keys_are_rounded_once_more_for_each_turn(form, model_of, toke
     tolerance = {"int8": 0.01, "fp8": 0.0625, "int4": 0.13, "nf4": 0.13}[form]
     assert_keys_are_turned(before, unrotated, tolerance=tolerance)
     assert_keys_are_turned(cache, unrotated, tolerance=1.5 * tolerance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 2**-8), ("float16", 2**-11)])
+def test_keys_of_16_bits_stay_near_their_projections_over_ten_renumberings(
+    dtype, step, model_of, tokens
+):
+    model = short(model_of("llama"))
+    unrotated = Unrotated(model)
+    policy = agentkv.policy("streaming", sinks=12)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=40, dtype=dtype)
+    ids = tokens(1, 400)
+    for piece in ids.split(16, dim=1):
+        cache.feed(model, piece)
+    assert cache.num_renumberings >= 10
+    # rounded at most by half a unit in the last place each time, and once when stored
+    tolerance = step * (1 + cache.num_renumberings)
+    assert_keys_are_turned(cache, unrotated, tolerance=tolerance)
 
 
 @torch.no_grad()
@@ -287,14 +318,16 @@ def test_every_way_of_feeding_numbers_alike(policy, model_of, tokens):
         return agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget, chunk=16)
 
     compiled, plain, packed, beside = make(model), make(slow), make(model), make(model)
+    assert decoding(model) == COMPILED != decoding(slow)
     for piece in tokens(1, sum(PIECES)).split(PIECES, dim=1):
         first = compiled.feed(model, piece)
         other = plain.feed(slow, piece)
-        together = feed_packed(model, [packed, beside], [piece, piece[:, :1]])
+        together = feed_packed(model, [packed, beside], [piece, piece.repeat(2, 1)])
         assert together.errors == (None, None)
         torch.testing.assert_close(first, other, atol=1e-3, rtol=1e-3)
-        torch.testing.assert_close(first, together.logits[:1], atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(first.repeat(3, 1), together.logits, atol=1e-3, rtol=1e-3)
     assert compiled.num_renumberings == plain.num_renumberings == packed.num_renumberings >= 2
+    assert beside.num_renumberings == 2 * packed.num_renumberings
     ends = [
         each_model.generate(
             torch.cat([cache.ids.long(), piece[:, :1]], dim=1),
@@ -417,8 +450,7 @@ def test_the_cold_tier_is_turned_as_well(model_of, tokens, form, digests):
         cache.feed(model, piece)
         cache.check()
     assert cache.num_renumberings >= 3 and cache.num_looks and cache.fetched
-    tolerance = {"dense": 2e-4, "int8": 0.03, "int4": 0.35}[form]
-    assert_keys_are_turned(cache, unrotated, tolerance=tolerance)
+    assert_keys_are_turned(cache, unrotated, tolerance=ROUNDED[form])
 
 
 @torch.no_grad()
