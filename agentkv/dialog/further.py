@@ -1,7 +1,7 @@
 """The actions beyond VisualWebArena's that a page has a use for: in words, and as patterns.
 
-A chat model is told of them only on such a page, so that every other prompt stays short. The browser says what
-an element supports (`agentkv_env.page.Node.uses`).
+A chat model is told of them only on such a page, so that every other prompt stays short. The
+browser says what an element supports (`agentkv_env.page.Node.uses`).
 """
 
 import re

@@ -64,8 +64,8 @@ def original_brackets(text: str) -> str:
 def _neutral_brackets(found: re.Match[str]) -> str:
     if not any(map(_NUMBER.fullmatch, normal_forms(found[1]))):
         return found[0]
-    opening, closing = NUMBER_BRACKETS
-    return opening + found[1] + (closing if len(found[0]) > len(found[1]) + 1 else "")
+    is_closed = len(found[0]) > len(found[1]) + 1
+    return NUMBER_BRACKETS[0] + found[1] + (NUMBER_BRACKETS[1] if is_closed else "")
 
 
 @lru_cache(maxsize=4096)  # consecutive pages share most of their texts
