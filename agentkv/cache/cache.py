@@ -136,7 +136,7 @@ class Cache(HookedCache):
         self.numberings: list[Numbering] = []
         """Rotary positions of each sequence; empty while all of them are those of the stream."""
         self.num_renumberings = 0
-        """How often a sequence was numbered anew, because the model's positions ran out."""
+        """How often a sequence was renumbered, because the model's positions ran out."""
         self._model, self._modules = model, modules
         self._new_ids: Tensor | None = None
         self._newest: Tensor | None = None
@@ -524,11 +524,7 @@ class Cache(HookedCache):
     def why_limited(self) -> str | None:
         """Why the cache can be fed no more tokens than the model has positions, apart from those
         that `drop` drops; None if it can."""
-        geometry = self.geometry
-        if geometry.max_positions is not None and geometry.why_fixed is None:
-            if not geometry.can_turn:
-                return "its rotary embedding is offloaded"
-        return why_limited(self.policy, geometry)
+        return why_limited(self.policy, self.geometry)
 
     @property
     def next_numbers(self) -> list[int]:
@@ -582,7 +578,7 @@ class Cache(HookedCache):
         num_seen = self.evictor.fed[sequence]
         may_share = is_bounded(self.policy, self.geometry)
         if not may_share:
-            # every layer without a window holds the same, and all of it has to be numbered
+            # a shortcut: `renewed` would find the same, after every entry was marked
             held = max(layer.num_held(sequence) for layer in self.cache_layers)
             if held + num_new > most:
                 return None

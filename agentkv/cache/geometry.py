@@ -18,7 +18,7 @@ class LayerShape:
     frequencies: tuple[float, ...] | None = ()
     """Angles in radians by which rotary embedding turns a query from one position to the next, one
     for each pair of channels i and i + D / 2; empty without rotary embedding. None: they change
-    with the length of the sequence."""
+    with the length of the sequence, or the embedding is offloaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Rotary positions of a sequence once it is longer than the model's positions.
 
 A cache that evicts holds few entries of a long stream. Where rotary positions run out, the entries
-held are numbered anew from 0, as StreamingLLM (arXiv 2309.17453) numbers them, and their keys are
-turned to the new numbers. All other positions of the package stay those of the stream.
+held are renumbered from 0, as in StreamingLLM (arXiv 2309.17453), and their keys are turned to the
+new positions. All other positions of the package stay those of the stream.
 
-One numbering serves all layers and heads of a sequence, whatever each of them keeps. It never
-changes an order.
+One numbering serves all layers and heads of a sequence, whatever each of them keeps. Rotary
+positions never decrease along the stream; between the first eighth and the latest quarter,
+neighbours may share one.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ from agentkv.cache.geometry import Geometry
 from agentkv.policies.policy import Policy
 
 EXACT_FIRST, EXACT_LAST, USED = 1 / 8, 1 / 4, 1 / 2
-"""Shares of the model's positions: the first and the last ones in use, between which no two entries
-share a position, and the most in use after sharing (our choice)."""
+"""Shares of the model's positions (our choice). Entries in the first and in the last of those in
+use keep a position each, and those between may share; the third is the most in use after sharing.
+"""
 
 LEAST_ROOM = 1 / 8
 """Share of the model's positions that a new numbering leaves free, so that it serves many tokens
@@ -80,14 +82,20 @@ class Numbering:
         return Numbering(positions[counts.cumsum(0) - counts], num_seen)
 
 
-def why_limited(policy: Policy, geometry: Geometry) -> str | None:
+def why_limited(policy: Policy, geometry: Geometry, *, is_loaded: bool = True) -> str | None:
     """Return why a cache can be fed no more tokens than its model has positions, apart from those
-    that are dropped; None if it can."""
+    that are dropped; None if it can.
+
+    Args:
+        is_loaded: False for the geometry of a planned model, whose frequencies are not known yet.
+    """
     if geometry.max_positions is None:
         return None
-    if geometry.why_fixed is None and not is_bounded(policy, geometry):
-        return "the policy keeps every token"
-    return geometry.why_fixed
+    if geometry.why_fixed is not None:
+        return geometry.why_fixed
+    if is_loaded and not geometry.can_turn:
+        return "its rotary embedding is offloaded"
+    return None if is_bounded(policy, geometry) else "the policy keeps every token"
 
 
 def is_bounded(policy: Policy, geometry: Geometry) -> bool:

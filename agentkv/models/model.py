@@ -49,8 +49,7 @@ class CacheUse:
     """Entries that looks have fetched since the cache was begun, over all layers, by the label of
     their tokens: `page 3`, `reply 2`, `goal`."""
     num_renumberings: int = 0
-    """How often the tokens in the cache got new rotary positions, because those of the model had
-    run out."""
+    """How often the cache's rotary positions were renumbered, because the model's had run out."""
 
 
 @dataclass(frozen=True, slots=True)

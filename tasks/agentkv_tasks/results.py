@@ -96,8 +96,8 @@ class Row:
     rows."""
     kv_seen_tokens: int | None = None
     renumberings: int | None = None
-    """How often the tokens in the cache got new rotary positions, because those of the model had
-    run out; None in older rows."""
+    """How often the cache's rotary positions were renumbered, because the model's had run out; None
+    in older rows."""
     allocator_peak_bytes: int | None = None
     """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, and if
     another episode shared the process."""

@@ -157,7 +157,7 @@ def test_policies_are_compared_in_pairs_with_the_full_cache(out: Path) -> None:
     assert failure_lines(rows) == ["window: 1 crash (counted as failures)"]
 
 
-def test_policies_that_went_on_beyond_the_positions_of_the_model_are_named(row: MakeRow) -> None:
+def test_policies_that_continued_past_the_context_length_are_named(row: MakeRow) -> None:
     numbers = {"full": (None, 0), "window": (0, 2), "streaming": (1, 4)}
     rows = [
         row(task_id=task, policy=policy, renumberings=number)
@@ -165,9 +165,10 @@ def test_policies_that_went_on_beyond_the_positions_of_the_model_are_named(row: 
         for task, number in enumerate(of_tasks)
     ]
     assert position_lines(rows) == [
-        "window: 1 episode went on beyond the model's positions, which were numbered anew 2 times",
-        "streaming: 2 episodes went on beyond the model's positions, which were numbered anew 5 "
+        "window: 1 episode continued past the model's context length; positions were renumbered 2 "
         "times",
+        "streaming: 2 episodes continued past the model's context length; positions were "
+        "renumbered 5 times",
     ]
 
 

@@ -221,7 +221,7 @@ def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
         ("looks back", "-" if row.looks is None else f"{row.looks} of {row.tokens_out} tokens"),
         ("looks that changed the likeliest token", _dashed(row.changing_looks)),
         ("bytes that looks read", human_bytes(row.look_bytes)),
-        ("positions numbered anew", _dashed(row.renumberings)),
+        ("positions renumbered", _dashed(row.renumberings)),
         ("RSS", human_bytes(row.rss_peak_bytes)),
         ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
     ]

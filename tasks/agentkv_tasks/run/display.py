@@ -109,7 +109,7 @@ class RunDisplay:
             outcome += f" ({row.status})"
         cache = "" if row.kv_peak_bytes is None else f", cache {human_bytes(row.kv_peak_bytes)}"
         if row.renumberings:
-            cache += f", positions numbered anew {row.renumberings}x"
+            cache += f", positions renumbered {row.renumberings}x"
         seed = f" seed {row.seed}" if row.seed else ""
         line = (
             f"[{done:>{len(str(total))}}/{total}] task {row.task_id:03} {row.policy}{seed}: "
@@ -238,14 +238,14 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def position_lines(rows: Sequence[Row]) -> list[str]:
-    """Say which policies went on beyond the positions of the model, one line for each."""
+    """Say which policies continued past the model's context length, one line for each."""
     lines = []
     for summary in summarize(rows):
         own = [row.renumberings for row in summary.rows if row.renumberings]
         if own:
             lines.append(
-                f"{summary.label}: {len(own)} episode{'s' * (len(own) != 1)} went on beyond the "
-                f"model's positions, which were numbered anew {sum(own)} "
+                f"{summary.label}: {len(own)} episode{'s' * (len(own) != 1)} continued past the "
+                f"model's context length; positions were renumbered {sum(own)} "
                 f"time{'s' * (sum(own) != 1)}"
             )
     return lines

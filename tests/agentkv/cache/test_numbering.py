@@ -1,4 +1,4 @@
-"""A cache that evicts outlives its model's positions: what it holds is numbered anew."""
+"""A cache that evicts outlives its model's positions: what it holds is renumbered."""
 
 import copy
 import inspect
