@@ -57,7 +57,7 @@ class LocalModel:
     grammar: Grammar = field(repr=False)
     """Token masks for constrained decoding."""
     max_positions: int | None
-    """Maximum number of tokens in an episode; None if the architecture sets no limit."""
+    """Positions of the model; None if it names no number."""
     cache_dtype: str
     """Dtype in which caches store dense entries unless `with_cache` is given another."""
 
