@@ -1,7 +1,8 @@
 """Formats of 8 and 4 bits: int8 with scales per block of entries; fp8, int4 and nf4 per entry.
 
-Every format rounds once, when an entry is stored. Encoding decoded entries yields the same codes
-and scales, and gathering stored entries changes no number.
+Every format rounds once, when an entry is stored, and keys once more when their positions are
+renumbered. Encoding decoded entries yields the same codes and scales, and gathering stored entries
+changes no number.
 
 Shapes: H key-value heads, T entries, D head size; C codes and S scales per entry and head; N blocks
 of entries that share scales.

@@ -145,7 +145,7 @@ def test_an_error_of_browsergym_is_told_to_the_model(gym: Gym) -> None:
     agent.get_action(gym.observe())
     gym.error = "TimeoutError: <button>Go [7]</button> is ```covered\nCall log: ..."
     agent.get_action(gym.observe())
-    assert model.notes == ["", "error: TimeoutError: <button>Go (7)</button> is '''covered"]
+    assert model.notes == ["", "error: TimeoutError: <button>Go ⟦7⟧</button> is '''covered"]
 
 
 def test_a_reply_that_cannot_be_carried_out_does_nothing_and_is_explained(gym: Gym) -> None:

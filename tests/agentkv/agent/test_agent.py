@@ -142,7 +142,8 @@ def test_a_note_neutralizes_text_that_the_reply_quotes(session: Session) -> None
     model = FixedReplies(["```dance [7] \x1b[2J ｀click ［8］```", "```stop []```"])
     Agent(model).run(session, "goal")
     assert model.notes[1].startswith("error: ") and model.notes[1].isprintable()
-    assert not set("[]`｀［］") & set(model.notes[1])
+    assert "dance ⟦7⟧" in model.notes[1] and "click ⟦8⟧" in model.notes[1]
+    assert not set("`｀［］") & set(model.notes[1])
 
 
 def test_lenient_parsing_accepts_a_reply_that_strict_parsing_rejects(session: Session) -> None:

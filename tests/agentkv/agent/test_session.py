@@ -218,7 +218,7 @@ def test_a_hook_may_refuse_an_action_and_the_model_is_told(session: BrowserSessi
     episode = Agent(model).run(session, "goal", before_action=ask_first, on_step=steps.append)
     assert (episode.status, episode.answer) == ("stopped", "x")
     assert steps[0].error == "refused: the owner wants no [clicks]"
-    assert steps[1].note == "error: the owner wants no (clicks)"
+    assert steps[1].note == "error: the owner wants no [clicks]"
     assert steps[1].url == steps[0].url
 
 
