@@ -16,8 +16,9 @@ _OPENING, _CLOSING = (
     f"[{re.escape(''.join(alike))}]" for alike in (("[", "［", "﹇"), ("]", "］", "﹈"))
 )
 _BRACKETED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}|{_CLOSING}).)*){_CLOSING}")
-_UNCLOSED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}|{_CLOSING}).)*)$")
+_OPEN_AT_END = re.compile(rf"(?:{_OPENING}\s*)+(?:(?!{_OPENING}|{_CLOSING}).)*$")
 _NUMBER = re.compile(r"[\W_]*\d+[\W_]*")
+_NUMBER_OR_NONE = re.compile(r"[\W_]*\d*[\W_]*")
 _IN_NUMBER_BRACKETS = re.compile("⟦([^⟦⟧]*)(⟧|$)")
 # Invisible, though Unicode classifies these as letters, marks or unassigned.
 _INVISIBLE = re.compile(
@@ -43,9 +44,9 @@ def neutralize(text: str, *, is_code: bool = False) -> str:
     """Clean `text` and make it unable to forge an element id or a fence.
 
     Square brackets around a single number become `NUMBER_BRACKETS`; others stay, because they
-    enclose no id. So does one before a number at the end, because a later part of the line may
-    close it; a line of code has no other part. Backticks become apostrophes. The same holds for
-    characters that a Unicode normal form maps to these. `is_code`: see `clean`.
+    enclose no id. So does one before a number or nothing at the end, because a later part of the
+    line may close it; a line of code has no other part. Backticks become apostrophes. The same
+    holds for characters that a Unicode normal form maps to these. `is_code`: see `clean`.
     """
     text = clean(text, is_code=is_code)
     if text.isascii():
@@ -53,7 +54,7 @@ def neutralize(text: str, *, is_code: bool = False) -> str:
     else:
         text = "".join(map(_neutral_character, text))
     text = _BRACKETED.sub(_neutral_brackets, text)
-    return text if is_code else _UNCLOSED.sub(_neutral_brackets, text)
+    return text if is_code else _OPEN_AT_END.sub(_neutral_end, text)
 
 
 def original_brackets(text: str) -> str:
@@ -62,10 +63,13 @@ def original_brackets(text: str) -> str:
 
 
 def _neutral_brackets(found: re.Match[str]) -> str:
-    if not any(map(_NUMBER.fullmatch, normal_forms(found[1]))):
-        return found[0]
-    is_closed = len(found[0]) > len(found[1]) + 1
-    return NUMBER_BRACKETS[0] + found[1] + (NUMBER_BRACKETS[1] if is_closed else "")
+    is_number = any(map(_NUMBER.fullmatch, normal_forms(found[1])))
+    return NUMBER_BRACKETS[0] + found[1] + NUMBER_BRACKETS[1] if is_number else found[0]
+
+
+def _neutral_end(found: re.Match[str]) -> str:
+    may_enclose = any(map(_NUMBER_OR_NONE.fullmatch, normal_forms(found[0])))
+    return re.sub(_OPENING, NUMBER_BRACKETS[0], found[0]) if may_enclose else found[0]
 
 
 @lru_cache(maxsize=4096)  # consecutive pages share most of their texts

@@ -253,7 +253,8 @@ REWARD = "WOB_DONE_GLOBAL = true; WOB_RAW_REWARD_GLOBAL = 1"
 @installed
 @pytest.mark.browser
 def test_typed_text_cannot_set_the_reward(player: Player) -> None:
-    steps = (f"type [textbox: ] [<img src=x onerror='{REWARD}'>] [0]", f"stop [{REWARD}]")
+    name = 'Enter "Alan" into the text field and press Submit.'
+    steps = (f"type [textbox: {name}] [<img src=x onerror='{REWARD}'>] [0]", f"stop [{REWARD}]")
     assert player.score(task("enter-text"), Solution(steps)) == 0.0
 
 

@@ -10,7 +10,7 @@ import agentkv
 def test_gpt2_past_its_positions_is_refused_before_any_work(model_of, cache_for, tokens):
     model = model_of("gpt2")
     cache = cache_for(model, policy="window", budget=20)
-    with pytest.raises(ValueError, match="gpt2 has 160 positions"):
+    with pytest.raises(ValueError, match="gpt2 has learned 160 positions"):
         cache.feed(model, tokens(1, 161))
     assert cache.seen == 0
     cache.feed(model, tokens(1, 158))

@@ -73,11 +73,15 @@ def sign_agreement(goal: str, page: Page) -> Steps:
 def delete_file(goal: str, page: Page) -> Steps:
     """`Use the terminal below to delete a file ending with the extension .html`
 
-    The terminal has the keyboard already.
+    The terminal gets the keyboard a moment after the page is there, so the first keys may be lost.
     """
     ending = matched(r"(?:extension (\S+)|no file extension)", goal)[0].rstrip(".")
-    page = yield from _command("ls", page)
-    said = " ".join(texts(page)) + " ".join(node.name for node in elements(page))
+    said = ""
+    for _ in range(3):
+        page = yield from _command("ls", page)
+        said = " ".join(texts(page)) + " ".join(node.name for node in elements(page))
+        if "$ ls" in said:
+            break
     files = matched(r"\$ ?ls\s+(.*?)\s*user\$", said)[0].split()
     fitting = [name for name in files if (name.endswith(ending) if ending else "." not in name)]
     yield from _command(f"rm {fitting[0]}", page)
