@@ -165,8 +165,8 @@ def ocr(
         int | None,
         typer.Option(
             min=0,
-            help="Pages of each embedded site, read for their time and whether the text is that of "
-            "the baseline. [default: 10; with --quick 2]",
+            help="Pages of each embedded site, to compare their time and text with the "
+            "baseline's. [default: 10; with --quick 2]",
         ),
     ] = None,
     quick: Annotated[

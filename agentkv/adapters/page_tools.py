@@ -3,7 +3,6 @@
 The text is the same that our own agents read, within a budget and behind a fence.
 """
 
-import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,14 +13,13 @@ from pydantic import Field
 from agentkv.dialog.fence import break_tags, fenced
 from agentkv.episode import MAX_NOTE_CHARS, typed_secrets
 from agentkv.masking import Secrets
-from agentkv_env.actions import Action, Direction, Point
+from agentkv_env.actions import Action, Direction, Point, typeable
 from agentkv_env.browser import Browser
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.hosts import AllowList
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
-from agentkv_env.sanitize import original_brackets
 from agentkv_env.serialize import neutralize
 from agentkv_env.session import Session
 from agentkv_env.uploads import Uploads
@@ -138,11 +136,11 @@ class PageTools:
         enter: Annotated[bool, Field(description="press Enter afterwards")] = False,
     ) -> str:
         """Replace the text of a field or choose in a list, and return what changed on the page."""
-        return self._act(Action("type", element_id=element, text=_typeable(text), enter=enter))
+        return self._act(Action("type", element_id=element, text=typeable(text), enter=enter))
 
     def append_text(self, element: Element, text: str) -> str:
         """Add text at the end of a field, and return what changed on the page."""
-        return self._act(Action("append", element_id=element, text=_typeable(text)))
+        return self._act(Action("append", element_id=element, text=typeable(text)))
 
     def insert_text(
         self,
@@ -153,7 +151,7 @@ class PageTools:
         ] = "",
     ) -> str:
         """Put text before words of a field, and return what changed on the page."""
-        action = Action("insert", element_id=element, text=_typeable(text), before=before)
+        action = Action("insert", element_id=element, text=typeable(text), before=before)
         return self._act(action)
 
     def select_text(
@@ -318,12 +316,6 @@ class PageTools:
 
 def _point(percent: tuple[int, int] | None) -> Point | None:
     return percent and Point(*percent, "%")
-
-
-def _typeable(text: str) -> str:
-    # Other control characters cannot be typed as keys.
-    text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f]+", " ", text.replace("\r\n", "\n"))
-    return original_brackets(text)
 
 
 _INSTRUCTIONS = """\

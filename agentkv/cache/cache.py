@@ -136,7 +136,7 @@ class Cache(HookedCache):
         self.numberings: list[Numbering] = []
         """Rotary positions of each sequence; empty while all of them are those of the stream."""
         self.num_renumberings = 0
-        """How often a sequence was renumbered, because the model's positions ran out."""
+        """Number of renumberings of all sequences, each where the model's positions ran out."""
         self._model, self._modules = model, modules
         self._new_ids: Tensor | None = None
         self._newest: Tensor | None = None

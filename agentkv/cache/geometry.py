@@ -32,7 +32,7 @@ class Geometry:
     max_positions: int | None
     """Positions that the model was made for; None if it names no number."""
     changes_frequencies: bool = False
-    """Whether rotary embedding changes its frequencies with the length of the sequence."""
+    """True if the rotary embedding changes its frequencies with the length of the sequence."""
 
     @property
     def policy_layers(self) -> tuple[int, ...]:

@@ -521,7 +521,13 @@ def _lenient_argument(rest: str, *, lines: bool = False) -> str:
     else:
         inside = rest
     # Control characters cannot be typed as keys; VisualWebArena fails on them.
-    inside = original_brackets(inside)
-    if lines:
-        return _CONTROL_IN_LINE.sub(" ", re.sub(r"\r\n?", "\n", inside))
-    return _CONTROL.sub(" ", inside)
+    return typeable(inside) if lines else _CONTROL.sub(" ", original_brackets(inside))
+
+
+def typeable(text: str) -> str:
+    """Return `text`, which may quote an observation, as it can be typed.
+
+    The page's own brackets come back, line breaks stay, and other control characters, which no key
+    types, become spaces.
+    """
+    return _CONTROL_IN_LINE.sub(" ", re.sub(r"\r\n?", "\n", original_brackets(text)))

@@ -16,7 +16,6 @@ _OPENING, _CLOSING = (
     f"[{re.escape(''.join(alike))}]" for alike in (("[", "［", "﹇"), ("]", "］", "﹈"))
 )
 _BRACKETED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}|{_CLOSING}).)*){_CLOSING}")
-_OPEN_AT_END = re.compile(rf"(?:{_OPENING}\s*)+(?:(?!{_OPENING}|{_CLOSING}).)*$")
 _NUMBER = re.compile(r"[\W_]*\d+[\W_]*")
 _NUMBER_OR_NONE = re.compile(r"[\W_]*\d*[\W_]*")
 _IN_NUMBER_BRACKETS = re.compile("⟦([^⟦⟧]*)(⟧|$)")
@@ -54,7 +53,7 @@ def neutralize(text: str, *, is_code: bool = False) -> str:
     else:
         text = "".join(map(_neutral_character, text))
     text = _BRACKETED.sub(_neutral_brackets, text)
-    return text if is_code else _OPEN_AT_END.sub(_neutral_end, text)
+    return text if is_code else _neutral_end(text)
 
 
 def original_brackets(text: str) -> str:
@@ -67,9 +66,13 @@ def _neutral_brackets(found: re.Match[str]) -> str:
     return NUMBER_BRACKETS[0] + found[1] + NUMBER_BRACKETS[1] if is_number else found[0]
 
 
-def _neutral_end(found: re.Match[str]) -> str:
-    may_enclose = any(map(_NUMBER_OR_NONE.fullmatch, normal_forms(found[0])))
-    return re.sub(_OPENING, NUMBER_BRACKETS[0], found[0]) if may_enclose else found[0]
+def _neutral_end(text: str) -> str:
+    """Return `text` with neutral unclosed brackets if a number or nothing follows the last."""
+    tail = re.split(_CLOSING, text)[-1]
+    _, *after = re.split(_OPENING, tail)
+    if not after or not any(map(_NUMBER_OR_NONE.fullmatch, normal_forms(after[-1]))):
+        return text
+    return text.removesuffix(tail) + re.sub(_OPENING, NUMBER_BRACKETS[0], tail)
 
 
 @lru_cache(maxsize=4096)  # consecutive pages share most of their texts

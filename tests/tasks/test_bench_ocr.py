@@ -17,10 +17,16 @@ from agentkv_tasks.bench.ocr.rows import OcrRow
 from agentkv_tasks.bench.ocr.site_pages import site_pages
 
 
-def test_contenders_read_the_same_pictures(tmp_path: Path) -> None:
-    checkout = tmp_path / "same"
+def checkout_called(name: str, folder: Path) -> Path:
+    """Return a checkout with the program that is tested."""
+    checkout = folder / name
     checkout.mkdir()
     (checkout / "env").symlink_to(Path(__file__).parents[2] / "env")
+    return checkout
+
+
+def test_contenders_read_the_same_pictures(tmp_path: Path) -> None:
+    checkout = checkout_called("same", tmp_path)
     bench = Bench(
         against=checkout, every=300, site_pages=1, world_seed=75, out=tmp_path / "rows.jsonl"
     )
@@ -47,9 +53,7 @@ def test_without_another_checkout_the_baseline_is_tesseract_alone(tmp_path: Path
 
 
 def test_another_checkout_called_like_us_has_a_label_of_its_own(tmp_path: Path) -> None:
-    other = tmp_path / "agentkv"
-    other.mkdir()
-    (other / "env").symlink_to(Path(__file__).parents[2] / "env")
+    other = checkout_called("agentkv", tmp_path)
     bench = Bench(
         against=other, every=500, site_pages=0, world_seed=75, out=tmp_path / "rows.jsonl"
     )

@@ -114,7 +114,7 @@ class CacheState(_State):
     """Rotary positions of each sequence, as `Numbering` has them: `end` and `starts`; empty while
     all are those of the stream."""
     num_renumberings: Count = 0
-    """How often a sequence was renumbered."""
+    """Number of renumberings of all sequences."""
 
     @model_validator(mode="after")
     def _check(self) -> "CacheState":
