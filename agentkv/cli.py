@@ -3,6 +3,7 @@
 Commands import what they need when they run, so that help and mistakes in options answer at once.
 """
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -438,7 +439,10 @@ def serve(
         )
         keys = read_keys(api_keys)
         check(settings, keys)
-        with prepare(load(run_settings), run_settings, settings, keys) as prepared:
+        with contextlib.ExitStack() as stack:
+            with console.status("loading the model (at the first start, kernels are compiled)"):
+                preparation = prepare(load(run_settings), run_settings, settings, keys)
+                prepared = stack.enter_context(preparation)
             chosen = ", ".join(
                 each.policy if each.budget is None else f"{each.policy} ({each.budget})"
                 for each in prepared.policies

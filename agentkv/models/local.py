@@ -61,6 +61,15 @@ class LocalModel:
     cache_dtype: str
     """Dtype in which caches store dense entries unless `with_cache` is given another."""
 
+    def warm_up(self, cache: Cache) -> None:
+        """Feed two tokens to an empty `cache`, which is of no further use.
+
+        Reading a page and decoding a token need kernels that are compiled when they are first used.
+        On a CPU this takes minutes after an installation, and is over at once in later processes.
+        """
+        for _ in range(2):
+            cache.feed(self.model, torch.zeros((1, 1), dtype=torch.int64, device=self.model.device))
+
     def with_cache(
         self,
         policy: Any = POLICY,

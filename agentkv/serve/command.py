@@ -159,7 +159,7 @@ def running_engine(
         )
 
     for each in policies:
-        new_cache(each)
+        local.warm_up(new_cache(each))  # here, no client waits for it
     with contextlib.ExitStack() as stack:
         folder = settings.folder
         if folder is None:

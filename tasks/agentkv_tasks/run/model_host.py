@@ -64,7 +64,9 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
         torch.set_num_threads(plan.threads)
         longest = max((task.intent for task in plan.suite.tasks), key=model.template.count)
         for policy in plan.settings.policies:  # an impossible budget fails before the first episode
-            make_acting(plan.settings, policy=policy, model=model).begin(longest)
+            acting = make_acting(plan.settings, policy=policy, model=model)
+            acting.begin(longest)
+            model.warm_up(acting.new_cache())  # here, no episode's time passes
     except ValueError as error:
         control.send(LoadFailed(str(error)))
         return

@@ -66,7 +66,7 @@ class Served:
             base_url=f"{self.url}/v1",
             api_key=key,
             max_retries=0,
-            timeout=60,
+            timeout=300,  # compiling a kernel may take minutes beside other work
             http_client=openai.DefaultHttpxClient(trust_env=False),
             **options,
         )

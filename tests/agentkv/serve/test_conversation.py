@@ -132,3 +132,16 @@ def test_sixteen_sessions_in_memory_for_eight_say_what_each_says_alone(
         assert sessions.num_spills >= 8 and sessions.num_loads >= 8
         assert sessions.nbytes <= 8 * nbytes
         assert sessions.peak_nbytes <= 8 * nbytes * 1.25
+
+
+def test_a_server_has_decoded_under_every_policy_before_it_listens(
+    chat_model: Callable[[str], LocalModel],
+) -> None:
+    local = chat_model(CHATML)
+    caches: list[Any] = []
+    local.model.register_forward_pre_hook(
+        lambda _, args, given: caches.append(given["past_key_values"]), with_kwargs=True
+    )
+    with serving(local, policies=("window", "int8")) as served:
+        assert len(caches) == 4 and len(set(map(id, caches))) == 2
+        assert not list(served.engine.sessions)

@@ -43,11 +43,11 @@ def running(folder: Path, store: Path) -> Iterator[tuple[openai.OpenAI, "subproc
         base_url=f"http://127.0.0.1:{port}/v1",
         api_key="none",
         max_retries=0,
-        timeout=60,
+        timeout=300,
         http_client=openai.DefaultHttpxClient(trust_env=False),
     )
     try:
-        for _ in range(600):
+        for _ in range(3000):
             assert process.poll() is None, process.stderr and process.stderr.read().decode()
             try:
                 client.models.list()

@@ -43,7 +43,7 @@ def send(
 ) -> tuple[int, Any]:
     """Send a request as it is; return the status and the body's JSON."""
     host, _, port = served.url.removeprefix("http://").partition(":")
-    connection = HTTPConnection(host, int(port), timeout=60)
+    connection = HTTPConnection(host, int(port), timeout=300)
     try:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"content-type": "application/json"}
@@ -234,7 +234,7 @@ def erase_all(served: Served) -> None:
 def _sent(served: Served, body: bytes, path: str) -> tuple[int, Any]:
     """Send a body that may ask for a stream; of a stream, return what its first event says."""
     host, _, port = served.url.removeprefix("http://").partition(":")
-    connection = HTTPConnection(host, int(port), timeout=60)
+    connection = HTTPConnection(host, int(port), timeout=300)
     try:
         connection.request("POST", path, body, {"content-type": "application/json"})
         response = connection.getresponse()
@@ -261,7 +261,7 @@ def test_connections_that_send_garbage_or_half_a_request_disturb_nobody(served: 
 def text_of(served: Served, path: str) -> str:
     """Return the body of a page that is no JSON."""
     host, _, port = served.url.removeprefix("http://").partition(":")
-    connection = HTTPConnection(host, int(port), timeout=60)
+    connection = HTTPConnection(host, int(port), timeout=300)
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
