@@ -96,6 +96,8 @@ def run(
     timeout: options.Timeout = 900.0,
     step_timeout: options.StepTimeout = 300.0,
     scoring: options.Scoring = "compat",
+    judge: options.Judge = None,
+    judge_model: options.JudgeModel = None,
     strict: options.Strict = False,
     ocr: options.Ocr = True,
     screenshots: options.Screenshots = True,
@@ -154,6 +156,7 @@ def run(
             fresh=fresh,
             retry_failures=retry_failures,
             allow_unreset=allow_unreset,
+            judge=command.read_judge(judge, judge_model),
         )
         command.run(prepared, console)
 

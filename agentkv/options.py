@@ -137,6 +137,14 @@ StepTimeout = Annotated[
 Scoring = Annotated[
     str, typer.Option(help="compat: as VisualWebArena scores; mended: with its known flaws fixed.")
 ]
+Judge = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a chat model that scores what texts cannot decide, such as "
+        "http://127.0.0.1:8000/v1. Its key, if it has one, is in AGENTKV_JUDGE_KEY."
+    ),
+]
+JudgeModel = Annotated[str | None, typer.Option(help="Name of the model at --judge.")]
 Strict = Annotated[
     bool,
     typer.Option(

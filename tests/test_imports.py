@@ -61,7 +61,7 @@ FLOORS = {
         "addresses measured peak_memory provenance results task wording",
         "evaluate goal report sites template",
         "miniwob own_sites vwa75",
-        "vwa_long vwa_unseen",
+        "visualwebarena vwa_long vwa_unseen",
         "vwa_horizon",
         "suites",
         "reach run",

@@ -32,6 +32,7 @@ UNRECORDED: Mapping[str, Any] = {
     "weights": "",
     "cache_dtype": "model",
     "unreset": [],
+    "judge": "",
 }
 """Settings missing from older rows, with the values in effect at the time."""
 

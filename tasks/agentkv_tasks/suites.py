@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentkv_env.sites.world import World
+from agentkv_tasks import visualwebarena
 from agentkv_tasks.evaluate.pages import check_calls
 from agentkv_tasks.own_sites.site_file import SiteFile, read_site_file
 from agentkv_tasks.task import Task, TaskError, read_tasks
@@ -108,7 +109,8 @@ class Suite:
 
 
 def load_suite(name: str, *, world_seed: int) -> Suite:
-    """Load a named suite, a JSON file, a folder of JSON files, or the tasks of a file of sites.
+    """Load a named suite, a JSON file, a folder of JSON files, the tasks of a file of sites, or
+    official tasks of VisualWebArena, such as `visualwebarena:FILE`.
 
     Raises:
         SuiteError: `name` is neither a suite nor a path; the message lists the suites.
@@ -117,21 +119,44 @@ def load_suite(name: str, *, world_seed: int) -> Suite:
     """
     sites = None
     if name in SUITES:
-        tasks = SUITES[name].tasks(World(world_seed))
-        label = name
+        tasks, label = SUITES[name].tasks(World(world_seed)), name
+    elif Path(name).suffix == ".toml" and Path(name).exists():
+        sites = read_site_file(Path(name))
+        tasks, label = read_task_source(sites.tasks, sites.folder)
+        label = Path(name).stem
     else:
-        path = Path(name)
-        if not path.exists():
-            raise SuiteError(
-                f"unknown suite or file '{name}'; suites: {', '.join(sorted(SUITES))}; "
-                "or give a JSON file, a folder of JSON files, or a TOML file of sites"
-            )
-        sites = read_site_file(path) if path.suffix == ".toml" else None
-        tasks, label = read_task_files(path if sites is None else sites.tasks), path.stem
+        tasks, label = read_task_source(name, Path())
+        if label in visualwebarena.SUITES:
+            sites = visualwebarena.sites_of(tasks)
     for task in tasks:
         check_calls(task)
     digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode())
     return Suite(label, world_seed, tuple(tasks), digest.hexdigest()[:16], sites)
+
+
+def read_task_source(written: str, folder: Path) -> tuple[list[Task], str]:
+    """Return the tasks of a file, a folder, or a suite of official tasks, and the suite's name.
+
+    Args:
+        written: a path, or `NAME:PATH` with a suite of `visualwebarena.SUITES`.
+        folder: where paths begin.
+
+    Raises:
+        SuiteError: there is no such path, or no task in it.
+        TaskError: a file is invalid.
+    """
+    name, colon, rest = written.partition(":")
+    official = bool(colon) and name in visualwebarena.SUITES
+    path = folder / (rest if official else written)
+    if not path.exists():
+        known = [*sorted(SUITES), *(f"{suite}:FILE" for suite in visualwebarena.SUITES)]
+        raise SuiteError(
+            f"unknown suite or file '{written}'; suites: {', '.join(known)}; "
+            "or give a JSON file, a folder of JSON files, or a TOML file of sites"
+        )
+    if official:
+        return visualwebarena.tasks(name, path), name
+    return read_task_files(path), path.stem
 
 
 def read_task_files(path: Path) -> list[Task]:

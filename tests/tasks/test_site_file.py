@@ -60,7 +60,7 @@ def test_a_placeholder_comes_from_the_name_unless_it_is_given(tmp_path: Path) ->
         "__WIKI__": "http://wiki.localhost/pages",
         "__SHOPPING__": "http://127.0.0.1:8123",
     }
-    assert file.tasks == tmp_path / "tasks.json"
+    assert file.tasks == "tasks.json" and file.folder == tmp_path
 
 
 def test_sites_with_a_port_of_their_own_can_be_played_side_by_side(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page
 
-from agentkv_tasks.evaluate.strings import CannotScore
+from agentkv_tasks.evaluate.graders import NOBODY, Graders
+from agentkv_tasks.evaluate.magento import MagentoAdmin
+from agentkv_tasks.task import Task
 
 _PAGE = "__page__"
 
@@ -27,22 +29,26 @@ class Call:
     name: str
     arguments: tuple[object, ...]
 
-    def on(self, page: Page, *, last_url: str = "__last_url__") -> str | int | float:
+    def on(
+        self, page: Page, *, last_url: str = "__last_url__", graders: Graders = NOBODY
+    ) -> str | int | float:
         """Call the helper on `page`.
 
         Args:
             last_url: replaces `__last_url__` inside string arguments.
 
         Raises:
-            CannotScore: the helper needs an interface that the embedded sites lack.
+            CannotScore: the helper needs an interface that `graders` lacks, or that does not
+                answer.
         """
-        values: list[object] = []
+        function = TABLE[self.name]
+        values: list[object] = [graders.the_admin()] if _asks_admin(function) else []
         for argument in self.arguments:
             if isinstance(argument, str) and argument is not _PAGE:
                 # Replaced after parsing, because an address may contain a quotation mark.
                 argument = argument.replace("__last_url__", last_url)
             values.append(page if argument is _PAGE else argument)
-        return TABLE[self.name](*values)
+        return function(*values)
 
 
 def parse_call(text: str) -> Call:
@@ -77,9 +83,7 @@ def _argument(node: ast.expr, text: str) -> object:
 def _check_arguments(name: str, arguments: tuple[object, ...]) -> None:
     """Raise ValueError if the number or types of `arguments` do not match the helper."""
     function = TABLE[name]
-    if function is _needs_admin:
-        return
-    parameters = inspect.signature(function).parameters.values()
+    parameters = list(inspect.signature(function).parameters.values())[_asks_admin(function) :]
     expected = ", ".join(_PAGE if each.annotation is Page else each.name for each in parameters)
     fits = len(parameters) == len(arguments) and all(
         argument is _PAGE
@@ -237,8 +241,42 @@ def shopping_get_rating_as_percentage(page: Page) -> int:
     return int(cast(int, _run(page, script, None, otherwise=0)))
 
 
-def _needs_admin(*arguments: object) -> str:
-    raise CannotScore("this check reads Magento's admin interface, which the embedded sites lack")
+def shopping_get_latest_order_url(admin: MagentoAdmin) -> str:
+    """Return the address of the page of the newest order, of whichever account."""
+    return admin.latest_order_url()
+
+
+def shopping_get_sku_latest_review_author(admin: MagentoAdmin, sku: str) -> str:
+    """Return the author of the newest review of the product `sku`, or an empty string."""
+    return str(admin.latest_review(sku).get("nickname", ""))
+
+
+def shopping_get_sku_latest_review_rating(admin: MagentoAdmin, sku: str) -> str:
+    """Return the rating of the newest review of the product `sku` in percent, or an empty
+    string."""
+    for rating in admin.latest_review(sku).get("ratings") or ():
+        if rating.get("rating_name") == "Rating":
+            return str(rating.get("percent", ""))
+    return ""
+
+
+def shopping_get_sku_latest_review_text(admin: MagentoAdmin, sku: str) -> str:
+    """Return the text of the newest review of the product `sku`, or an empty string."""
+    return str(admin.latest_review(sku).get("detail", ""))
+
+
+def asks_admin(task: Task) -> bool:
+    """Return True if a check of `task` asks the admin interface of a shop."""
+    names = "|".join(name for name, function in TABLE.items() if _asks_admin(function))
+    asks = re.compile(rf"func:\s*(?:{names})\b")
+    places = [(target.url, target.locator) for target in task.eval.program_html or ()]
+    places += [(query.eval_image_url, "") for query in task.eval.page_image_query or ()]
+    return any(asks.match(text) for pair in places for text in pair)
+
+
+def _asks_admin(function: Callable[..., object]) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    return bool(parameters) and parameters[0].annotation is MagentoAdmin
 
 
 def _run(page: Page, script: str, argument: object, *, otherwise: object) -> object:
@@ -258,6 +296,7 @@ TABLE: Mapping[str, Callable[..., str | int | float]] = {
         reddit_get_latest_comment_content_by_username,
         reddit_get_parent_comment_username_of_latest_comment_by_username,
         reddit_get_post_url,
+        shopping_get_latest_order_url,
         shopping_get_num_reviews,
         shopping_get_order_product_name_list,
         shopping_get_order_product_option,
@@ -265,13 +304,8 @@ TABLE: Mapping[str, Callable[..., str | int | float]] = {
         shopping_get_product_attributes,
         shopping_get_product_price,
         shopping_get_rating_as_percentage,
-    )
-} | {
-    name: _needs_admin
-    for name in (
-        "shopping_get_latest_order_url",
-        "shopping_get_sku_latest_review_author",
-        "shopping_get_sku_latest_review_rating",
-        "shopping_get_sku_latest_review_text",
+        shopping_get_sku_latest_review_author,
+        shopping_get_sku_latest_review_rating,
+        shopping_get_sku_latest_review_text,
     )
 }

@@ -11,7 +11,8 @@ from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.calls import parse_call
-from agentkv_tasks.evaluate.strings import Scoring, compare, describe
+from agentkv_tasks.evaluate.graders import Graders
+from agentkv_tasks.evaluate.strings import Meaning, Scoring, compare, describe
 from agentkv_tasks.task import PageCheck, References, Task, TaskError
 
 _CHECK_TIMEOUT_MS = 20_000
@@ -26,6 +27,8 @@ def program_html(
     html: str,
     addresses: Addresses,
     scoring: Scoring,
+    graders: Graders,
+    meaning: Meaning,
 ) -> tuple[float, str]:
     """Return 1.0 if all targets hold, else 0.0, and the reason for 0.0.
 
@@ -35,27 +38,29 @@ def program_html(
         html: full content of `page`, captured before the first check.
 
     Raises:
-        CannotScore: a target needs a judge model or an interface that the embedded sites lack.
+        CannotScore: a target needs a judge model or an interface that `graders` lacks.
         playwright.sync_api.Error: the browser has died.
     """
     for number, target in enumerate(targets):
         where = f"program_html[{number}]"
         place = target.url
         if place.startswith("func:"):
-            place = str(parse_call(place.removeprefix("func:")).on(page, last_url=url))
+            call = parse_call(place.removeprefix("func:"))
+            place = addresses.public(str(call.on(page, last_url=url, graders=graders)))
         if place == "last":
-            selected = _select(target, page, addresses, html=html)
+            selected = _select(target, page, addresses, graders, html=html)
         else:
             tab = page.context.new_page()
             try:
-                selected = _visit(tab, target, place, addresses)
+                exists = visit(tab, place, addresses)
+                selected = _select(target, tab, addresses, graders, html=None) if exists else None
             finally:
                 tab.close()
         place = f"the last page, {url}," if place == "last" else place
         subject = f"{target.locator} at {place}" if target.locator else place
         if selected is None:
             return 0.0, f"{where}: {subject} returned nothing"
-        failed = _failed_comparison(target.required_contents, selected, scoring)
+        failed = _failed_comparison(target.required_contents, selected, scoring, meaning)
         if failed:
             found = f'; it is "{selected}"' if len(str(selected)) <= _MAX_QUOTED else ""
             return 0.0, f"{where}: {subject} {failed}{found}"
@@ -85,28 +90,31 @@ def check_calls(task: Task) -> None:
             )
 
 
-def _visit(
-    tab: Page, target: PageCheck, place: str, addresses: Addresses
-) -> str | int | float | None:
+def visit(tab: Page, place: str, addresses: Addresses) -> bool:
+    """Open `place` in a tab of its own for a check; return False if the page does not exist.
+
+    Raises:
+        playwright.sync_api.Error: the browser has died.
+    """
     try:
         tab.goto(addresses.real(place), wait_until="load", timeout=_CHECK_TIMEOUT_MS)
     except PlaywrightError:
         if tab.is_closed():
             raise
-        return None  # the page does not exist
+        return False
     tab.wait_for_timeout(addresses.settle_s * 1000)
-    return _select(target, tab, addresses, html=None)
+    return True
 
 
 def _select(
-    target: PageCheck, page: Page, addresses: Addresses, *, html: str | None
+    target: PageCheck, page: Page, addresses: Addresses, graders: Graders, *, html: str | None
 ) -> str | int | float | None:
     """Return the part of `page` that the locator selects, or None if a `lambda:` finds nothing."""
     locator = addresses.fill(target.locator.strip())
     if not locator:
         return addresses.public(page.content()) if html is None else html
     if locator.startswith("func:"):
-        return parse_call(locator.removeprefix("func:")).on(page)
+        return parse_call(locator.removeprefix("func:")).on(page, graders=graders)
     for action in target.prep_actions or ():
         _run(page, f"() => {action}")
     if locator.startswith("lambda:"):
@@ -126,13 +134,15 @@ def _run(page: Page, script: str) -> object:
         return None
 
 
-def _failed_comparison(contents: References, selected: str | int | float, scoring: Scoring) -> str:
+def _failed_comparison(
+    contents: References, selected: str | int | float, scoring: Scoring, meaning: Meaning
+) -> str:
     """Describe the first comparison that fails, or return ''; `compat` tries only one."""
     names = [name for name in References.comparisons() if getattr(contents, name) is not None]
     for name in names[:1] if scoring == "compat" else names:
         reference = getattr(contents, name)
         if name == "exact_match" and scoring == "mended":
             selected = str(selected).strip()
-        if not compare(name, reference, str(selected), scoring=scoring):
+        if not compare(name, reference, str(selected), scoring=scoring, meaning=meaning):
             return describe(name, reference)
     return ""

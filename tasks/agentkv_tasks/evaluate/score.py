@@ -1,14 +1,24 @@
 """Score of a finished episode."""
 
+import functools
 from dataclasses import dataclass
 
 from playwright.sync_api import Page
 
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate.graders import NOBODY, Graders
+from agentkv_tasks.evaluate.images import page_image_query
 from agentkv_tasks.evaluate.pages import program_html
-from agentkv_tasks.evaluate.strings import CannotScore, Scoring, describe, string_match
+from agentkv_tasks.evaluate.strings import (
+    UNDECIDED,
+    CannotScore,
+    Meaning,
+    Scoring,
+    describe,
+    string_match,
+)
 from agentkv_tasks.evaluate.urls import url_match
-from agentkv_tasks.task import References, Task
+from agentkv_tasks.task import EvalType, References, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,13 @@ class Score:
 
 
 def evaluate(
-    task: Task, final: Final, *, page: Page, addresses: Addresses, scoring: Scoring = "compat"
+    task: Task,
+    final: Final,
+    *,
+    page: Page,
+    addresses: Addresses,
+    scoring: Scoring = "compat",
+    graders: Graders = NOBODY,
 ) -> Score:
     """Score an episode of `task`.
 
@@ -54,7 +70,7 @@ def evaluate(
     unjudged: CannotScore | None = None
     for kind in task.eval.eval_types:
         try:
-            value, reason = _run_evaluator(kind, task, final, page, addresses, scoring)
+            value, reason = _run_evaluator(kind, task, final, page, addresses, scoring, graders)
         except CannotScore as error:
             unjudged = error
             continue
@@ -66,7 +82,13 @@ def evaluate(
 
 
 def _run_evaluator(
-    kind: str, task: Task, final: Final, page: Page, addresses: Addresses, scoring: Scoring
+    kind: EvalType,
+    task: Task,
+    final: Final,
+    page: Page,
+    addresses: Addresses,
+    scoring: Scoring,
+    graders: Graders,
 ) -> tuple[float, str]:
     check = task.eval
     match kind:
@@ -74,7 +96,9 @@ def _run_evaluator(
             references = check.reference_answers
             assert references is not None, "the schema requires reference_answers"
             filled = _filled(references, addresses)
-            value = string_match(filled, final.answer, scoring=scoring)
+            value = string_match(
+                filled, final.answer, scoring=scoring, meaning=_meaning(task, graders)
+            )
             expected = ", ".join(
                 describe(name, reference)
                 for name, reference in filled.model_dump(exclude_none=True).items()
@@ -103,9 +127,29 @@ def _run_evaluator(
                 html=final.html,
                 addresses=addresses,
                 scoring=scoring,
+                graders=graders,
+                meaning=_meaning(task, graders),
             )
-        case _:
-            raise CannotScore("page_image_query needs a captioning model or the reference images")
+        case "page_image_query":
+            return page_image_query(
+                check.page_image_query or (),
+                page=page,
+                url=final.url,
+                addresses=addresses,
+                scoring=scoring,
+                graders=graders,
+            )
+
+
+def _meaning(task: Task, graders: Graders) -> Meaning:
+    judge = graders.judge
+    if judge is None:
+        return UNDECIDED
+    return Meaning(
+        functools.partial(judge.means_the_same, task.intent),
+        functools.partial(judge.gives_the_reason, task.intent),
+        task.eval.string_note or "",
+    )
 
 
 def _filled(references: References, addresses: Addresses) -> References:

@@ -11,7 +11,8 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from agentkv_tasks.evaluate.words import words
@@ -29,11 +30,40 @@ class CannotScore(Exception):
     """Raised if scoring needs a judge model or an image; the message names what is missing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Who decides about meanings of answers to one task.
+
+    `is_same` takes a reference and an answer, `is_reason` the reason why the task is impossible and
+    an answer. Either raises CannotScore if it cannot tell.
+    """
+
+    is_same: Callable[[str, str], bool]
+    is_reason: Callable[[str, str], bool]
+    reason: str = ""
+    """Why the task is impossible; empty if it is not, or if nobody wrote it down."""
+
+
+def _nobody(reference: str, answer: str) -> bool:
+    raise CannotScore("fuzzy_match compares meanings, which needs a judge model (--judge)")
+
+
+def _nobody_knows_why(reason: str, answer: str) -> bool:
+    raise CannotScore(
+        "any answer but N/A to an impossible task needs a judge model (--judge) or mended scoring"
+    )
+
+
+UNDECIDED = Meaning(_nobody, _nobody_knows_why)
+"""Nobody decides: whatever depends on a meaning is unjudged."""
+
+
 def string_match(
     reference_answers: Mapping[str, object] | References,
     answer: str,
     *,
     scoring: Scoring = "compat",
+    meaning: Meaning = UNDECIDED,
 ) -> float:
     """Return 1.0 if `answer` passes every comparison in `reference_answers`, else 0.0.
 
@@ -41,7 +71,7 @@ def string_match(
         reference_answers: comparison name to reference, the fields of `References`.
 
     Raises:
-        CannotScore: the result depends on a judge model.
+        CannotScore: the result depends on a meaning that `meaning` cannot decide.
         ValueError: a comparison name is unknown.
     """
     if isinstance(reference_answers, References):
@@ -50,20 +80,22 @@ def string_match(
     score = 1.0
     for name, reference in reference_answers.items():
         if name == "fuzzy_match":
-            score = _fuzzy_match(score, reference, answer, scoring)
+            score = _fuzzy_match(score, reference, answer, scoring, meaning)
         else:
             score *= compare(name, reference, answer, scoring=scoring)
     return score
 
 
-def compare(name: str, reference: object, text: str, *, scoring: Scoring) -> float:
+def compare(
+    name: str, reference: object, text: str, *, scoring: Scoring, meaning: Meaning = UNDECIDED
+) -> float:
     """Return 1.0 if `text` passes one comparison with `reference`, else 0.0.
 
     Args:
         name: name of the comparison, a field of `References`.
 
     Raises:
-        CannotScore: `name` is fuzzy_match.
+        CannotScore: `name` is fuzzy_match, and `meaning` cannot decide.
         ValueError: `name` is unknown, or an inequality is malformed.
     """
     match name:
@@ -86,7 +118,8 @@ def compare(name: str, reference: object, text: str, *, scoring: Scoring) -> flo
                 for entry in _strings(reference)
             )
         case "fuzzy_match":
-            raise CannotScore("fuzzy_match compares meanings, which needs a judge model")
+            entries = [reference] if isinstance(reference, str) else _strings(reference)
+            holds = all(meaning.is_same(entry, text) for entry in entries)
         case _:
             raise ValueError(
                 f"unknown comparison '{name}'; known: {', '.join(sorted(References.comparisons()))}"
@@ -192,15 +225,17 @@ def _same_number(one: str, other: str) -> bool:
     return value is not None and value == number(other, "mended")
 
 
-def _fuzzy_match(score: float, reference: object, answer: str, scoring: Scoring) -> float:
+def _fuzzy_match(
+    score: float, reference: object, answer: str, scoring: Scoring, meaning: Meaning
+) -> float:
     if reference == "N/A":
         score *= _equal("N/A", answer, scoring)
         if score == 1.0 or scoring == "mended":
             return score
-        raise CannotScore("any answer but N/A to an impossible task needs a judge model")
+        return float(meaning.is_reason(meaning.reason, answer))  # whatever came before it
     if score == 0.0:
         return score
-    raise CannotScore("fuzzy_match compares meanings, which needs a judge model")
+    return score * compare("fuzzy_match", reference, answer, scoring=scoring, meaning=meaning)
 
 
 def _strings(reference: object) -> Sequence[str]:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import StorageState
 
 from agentkv.masking import Secrets
 from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate import MagentoAdmin
 from agentkv_tasks.own_sites.guard import GRACE_S
 from agentkv_tasks.own_sites.process import SiteProcess
 from agentkv_tasks.own_sites.sign_in import SignInError, joined, read_storage_state, sign_in
@@ -39,7 +40,7 @@ class ServedSite:
     def __init__(self, file: SiteFile, name: str, secrets: Secrets) -> None:
         self.name = name
         self.site: Site = file.sites[name]
-        self._folder = file.folder
+        self._file = file
         self._secrets = secrets
         self._process: SiteProcess | None = None
         self._port = _free_port() if self.site.is_copied else 0
@@ -108,8 +109,11 @@ class ServedSite:
                     raise self._error(f"`reset` ended with exit code {code}", running)
             return
         method, path = ("GET", reset.get) if reset.get else ("POST", reset.post)
+        form = self._file.form(reset)
         try:
-            status = request(self.address + path, method=method, timeout_s=self.site.ready_s)
+            status = request(
+                self.address + path, method=method, form=form, timeout_s=self.site.ready_s
+            )
         except (OSError, http.client.HTTPException) as error:
             raise self._error(f"reset: {path} does not answer: {error}") from None
         if status >= 400:
@@ -124,7 +128,7 @@ class ServedSite:
     def _run(self, command: Command) -> SiteProcess:
         words = [self._filled(word).replace(PYTHON, sys.executable) for word in command]
         environment = {key: self._filled(text) for key, text in self.site.environment.items()}
-        return SiteProcess(words, folder=self._folder, environment=environment)
+        return SiteProcess(words, folder=self._file.folder, environment=environment)
 
     def _filled(self, text: str) -> str:
         return text.replace(PORT, str(self._port)) if self._port else text
@@ -150,15 +154,28 @@ class OwnServer:
     def __init__(self, file: SiteFile, passwords: Mapping[tuple[str, str], str]) -> None:
         self.file = file
         self._passwords = passwords
-        self.secrets = Secrets(passwords.values())
-        """All passwords; whoever writes about an episode masks them."""
+        self.secrets = Secrets([*passwords.values(), *file.tokens()])
+        """All passwords and tokens; whoever writes about an episode masks them."""
         self.sites = {name: ServedSite(file, name, self.secrets) for name in file.sites}
+        self.admin = self._admin()
+        """Admin interface of a shop; None if the file has none, or its password is missing."""
         origins = {
             _origin(file.public_address(name)): _origin(served.address)
             for name, served in self.sites.items()
             if served.site.is_copied
         }
         self.addresses = Addresses(file.placeholders, origins, settle_s=file.settle_s)
+
+    def _admin(self) -> MagentoAdmin | None:
+        for name, site in self.file.sites.items():
+            if site.admin is not None:
+                try:
+                    password = self.file.password(site.admin)
+                except ValueError:  # a run has refused the tasks that need it
+                    return None
+                self.secrets.add(password)
+                return MagentoAdmin(self.sites[name].address, site.admin.name, password)
+        return None
 
     def begin(self, task: Task, browser: Browser) -> StorageState | None:
         """Reset all sites, and return the log-in with which `task` begins, if it has one.
@@ -230,8 +247,13 @@ def silence(url: str) -> str:
     return ""
 
 
-def request(url: str, *, method: str, timeout_s: float) -> int:
-    """Send a request without a body and return the status; redirects are not followed.
+def request(
+    url: str, *, method: str, timeout_s: float, form: Mapping[str, str] | None = None
+) -> int:
+    """Send a request and return the status; redirects are not followed.
+
+    Args:
+        form: fields to send in the body; None or empty: no body.
 
     Raises:
         OSError: nothing answers.
@@ -249,7 +271,10 @@ def request(url: str, *, method: str, timeout_s: float) -> int:
         connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request(method, path, headers={"Host": parts.netloc})
+        headers = {"Host": parts.netloc}
+        if form:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        connection.request(method, path, urlencode(form) if form else None, headers)
         return connection.getresponse().status
     finally:
         connection.close()

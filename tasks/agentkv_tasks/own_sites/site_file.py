@@ -7,7 +7,7 @@ mistake.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -164,6 +164,12 @@ def _reset(value: object) -> object:
     return {"command": value} if isinstance(value, list | tuple) else value
 
 
+class Secret(_Schema):
+    """Where a value that must not stand in the file is: in an environment variable."""
+
+    env: str = Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+
+
 class Reset(_Schema):
     """What puts a site into its first state before a task.
 
@@ -177,7 +183,9 @@ class Reset(_Schema):
     get: str = ""
     """Path to request with GET."""
     post: str = ""
-    """Path to request with an empty POST."""
+    """Path to request with POST."""
+    form: dict[Word, str | Secret] = {}
+    """Fields of the POST; without them it is empty."""
 
     @field_validator("get", "post")
     @classmethod
@@ -188,15 +196,27 @@ class Reset(_Schema):
     def _is_one(self) -> "Reset":
         if sum(map(bool, (self.restart, self.command, self.get, self.post))) != 1:
             raise ValueError("expected one of restart, command, get and post")
+        if self.form and not self.post:
+            raise ValueError("`form` belongs to a `post`")
         return self
+
+
+def _address(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    name = Secret.model_validate(value).env
+    if not os.environ.get(name):
+        raise ValueError(f"the environment variable {name} is not set; it names the address")
+    return os.environ[name]
 
 
 class Site(_Schema):
     """One site."""
 
-    address: str
+    address: Annotated[str, BeforeValidator(_address)]
     """Address, where placeholders lead. With `{port}` in it, every worker starts a site of its own
-    on a free port, and the agent sees `http://NAME.localhost`."""
+    on a free port, and the agent sees `http://NAME.localhost`. In the file, `{ env = "NAME" }`
+    stands for the value of an environment variable."""
     placeholder: str = Field(default="", pattern="^__[A-Z]+__$|^$")
     """Placeholder in tasks; empty stands for the site's name, as `__WIKI__`."""
     start: Command | None = None
@@ -215,6 +235,8 @@ class Site(_Schema):
     login: Login | None = None
     accounts: dict[Word, Account] = {}
     """Accounts by key; tasks begin with the first, or with the one they name."""
+    admin: Account | None = None
+    """Account of Magento's admin interface, which some page checks of VisualWebArena ask."""
 
     @field_validator("address")
     @classmethod
@@ -242,6 +264,8 @@ class Site(_Schema):
             raise ValueError('reset = "restart" needs a `start`')
         if self.reset is not None and self.read_only:
             raise ValueError("a read_only site needs no `reset`; remove one of them")
+        if self.admin is not None and self.admin.password is None:
+            raise ValueError("`admin` needs a name and a password")
         typed = [key for key, account in self.accounts.items() if account.password is not None]
         if typed and self.login is None:
             raise ValueError(f"account {typed[0]} has a password, and the site has no [login]")
@@ -283,8 +307,9 @@ class SiteFile:
     """What a file of sites says."""
 
     path: Path
-    tasks: Path
-    """Task file, or folder of task files."""
+    tasks: str
+    """Task file, or folder of task files, from the folder of the file; or a suite of
+    VisualWebArena, `NAME:FILE`."""
     settle_s: float
     """Seconds to wait after a page check has opened a page."""
     sites: Mapping[str, Site]
@@ -322,14 +347,42 @@ class SiteFile:
         """
         assert account.password is not None, "the account has a password"
         if name := account.password.env:
-            found = os.environ.get(name, "")
-            if not found:
-                raise SiteFileError(f"{self.path}: the environment variable {name} is not set")
-            return found
+            return self._variable(name)
         path = self.folder / account.password.file
         found = read_private(path, most_bytes=_MAX_PASSWORD_BYTES).rstrip("\r\n")
         if not found:
             raise SiteFileError(f"{path}: is empty; expected a password")
+        return found
+
+    def form(self, reset: Reset) -> dict[str, str]:
+        """Return the fields of a reset's POST.
+
+        Raises:
+            SiteFileError: an environment variable is not set.
+        """
+        return {
+            key: field if isinstance(field, str) else self._variable(field.env)
+            for key, field in reset.form.items()
+        }
+
+    def tokens(self) -> list[str]:
+        """Return the values of environment variables that resets send.
+
+        Raises:
+            SiteFileError: an environment variable is not set.
+        """
+        return [
+            self._variable(field.env)
+            for site in self.sites.values()
+            if site.reset is not None
+            for field in site.reset.form.values()
+            if not isinstance(field, str)
+        ]
+
+    def _variable(self, name: str) -> str:
+        found = os.environ.get(name, "")
+        if not found:
+            raise SiteFileError(f"{self.path}: the environment variable {name} is not set")
         return found
 
     def passwords(self) -> dict[tuple[str, str], str]:
@@ -398,18 +451,24 @@ class SiteFile:
         ]
 
 
-def read_site_file(path: Path) -> SiteFile:
+def read_site_file(path: Path, *, only: Collection[str] | None = None) -> SiteFile:
     """Read a file of sites.
+
+    Args:
+        only: names of sites; the others are left out unread. None: all.
 
     Raises:
         SettingsError: a ValueError; the file cannot be read or is not TOML.
         SiteFileError: a key is unknown, missing or wrong.
     """
     try:
-        written = _Written(**read_toml(path))
+        content = read_toml(path)
+        if only is not None:
+            content["sites"] = {name: content["sites"][name] for name in only}
+        written = _Written(**content)
     except ValidationError as error:
         raise SiteFileError(f"{path}: {_explain(error)}") from None
-    return SiteFile(path, path.parent / written.tasks, written.settle_s, written.sites)
+    return SiteFile(path, written.tasks, written.settle_s, written.sites)
 
 
 def _explain(error: ValidationError) -> str:
@@ -436,7 +495,7 @@ def _schema_at(place: tuple[Any, ...]) -> type[BaseModel] | None:
             return Login
         case ("sites", _, "reset", _):
             return Reset
-        case ("sites", _, "accounts", _, _):
+        case ("sites", _, "accounts", _, _) | ("sites", _, "admin", _):
             return Account
         case ("sites", _, "accounts", _, "password", _):
             return Password

@@ -18,14 +18,14 @@ from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.hosts import is_web_address
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.serialize import serialize
-from agentkv_tasks.evaluate import CannotScore, Score
+from agentkv_tasks.evaluate import CannotScore, Graders, Score
 from agentkv_tasks.evaluate.expressions import syntax_errors
 from agentkv_tasks.evaluate.pages import check_calls
 from agentkv_tasks.own_sites.serving import OwnServer, SiteError
 from agentkv_tasks.own_sites.sign_in import SignInError, shows_log_in
 from agentkv_tasks.own_sites.site_file import SiteFile
 from agentkv_tasks.run.played_task import begun, first_line, score_of
-from agentkv_tasks.suites import read_task_files
+from agentkv_tasks.suites import read_task_source
 from agentkv_tasks.task import Task
 
 _STOP = ("stop []",)
@@ -93,11 +93,11 @@ class _Checks:
             for key in site.accounts:
                 yield self._log_in(name, key)
         try:
-            tasks = read_task_files(self._server.file.tasks)
+            tasks, _ = read_task_source(self._server.file.tasks, self._server.file.folder)
         except ValueError as error:
             yield Finding("tasks", "failed", str(error))
             return
-        yield Finding("tasks", "ok", f"{len(tasks)} in {self._server.file.tasks.name}")
+        yield Finding("tasks", "ok", f"{len(tasks)} in {Path(self._server.file.tasks).name}")
         for task in tasks:
             yield from self._task(task)
 
@@ -269,7 +269,9 @@ class _Checks:
             if episode.status != "stopped":
                 reason = episode.error or "it did not stop"
                 return Score(0.0, f"{episode.status} after {_steps(episode.steps)}: {reason}"), page
-            return score_of(task, episode.answer, session, browser, addresses), page
+            graders = Graders(admin=self._server.admin)
+            score = score_of(task, episode.answer, session, browser, addresses, graders=graders)
+            return score, page
 
     def _browser(self) -> Browser:
         """Return a running browser; a dead one is replaced."""

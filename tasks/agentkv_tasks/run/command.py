@@ -17,7 +17,7 @@ from agentkv.files import WriteError, require_folder
 from agentkv.options import default_out
 from agentkv_env.hosts import is_web_address
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Scoring
+from agentkv_tasks.evaluate import Judge, Scoring, asks_admin
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.own_sites.sign_in import read_storage_state
 from agentkv_tasks.own_sites.site_file import SiteFile
@@ -30,6 +30,7 @@ from agentkv_tasks.results import (
     refuse_other_settings,
     refuse_other_versions,
 )
+from agentkv_tasks.run.answering import require_answers
 from agentkv_tasks.run.display import (
     RunDisplay,
     failure_lines,
@@ -43,7 +44,10 @@ from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.unreset import refuse_unreset, unreset_sites
 from agentkv_tasks.sites import sites_for
 from agentkv_tasks.suites import Suite, load_suite
-from agentkv_tasks.task import TaskError
+from agentkv_tasks.task import Task, TaskError
+
+JUDGE_KEY = "AGENTKV_JUDGE_KEY"
+"""Environment variable with the API key of the judge."""
 
 _OUTPUTS = ("report.html", "traces", "logs")
 
@@ -84,6 +88,23 @@ def read_run(config: Path | None, out: Path | None, given: Mapping[str, Any]) ->
     return settings if out is None else settings.model_copy(update={"out": out})
 
 
+def read_judge(address: str | None, model: str | None) -> Judge | None:
+    """Return the judge at an address, with the key from the environment; None without an address.
+
+    Raises:
+        OptionError: one of address and model is missing, or the address is no web address.
+    """
+    if address is None and model is None:
+        return None
+    if address is None or model is None:
+        raise OptionError(
+            "--judge gives the address of the judge and --judge-model its name there; give both"
+        )
+    if not is_web_address(address):
+        raise OptionError(f"--judge {address!r}: expected an address such as http://host:8000/v1")
+    return Judge(address, model, os.environ.get(JUDGE_KEY, ""))
+
+
 def prepare(
     settings: RunSettings,
     *,
@@ -93,10 +114,12 @@ def prepare(
     fresh: bool = False,
     retry_failures: bool = False,
     allow_unreset: bool = False,
+    judge: Judge | None = None,
 ) -> Run:
     """Check a run without starting anything.
 
     Args:
+        judge: scores what texts and addresses cannot decide; None leaves it unjudged.
         allow_unreset: accept sites that nothing resets between the episodes of a task. Every table
             of the run then carries a warning.
 
@@ -116,7 +139,11 @@ def prepare(
         }
     else:
         known = own.placeholders
-        _check_own(own, suite, sites)
+        _check_own(own, suite.tasks[: settings.limit], sites)
+        if not any(site.admin for site in own.sites.values()):
+            asking = sum(map(asks_admin, suite.tasks[: settings.limit]))
+            if asking:
+                notices.append(f"{asking} tasks are unjudged: no site has an `admin` in {own.path}")
         if own.is_shared and settings.workers > 1:
             notices.append(
                 f"one episode at a time: a site of {own.path.name} is at a fixed address; with "
@@ -156,6 +183,7 @@ def prepare(
         step_timeout_s=step_timeout_s,
         threads=threads,
         unreset=unreset,
+        judge=judge,
     )
     find_browser(settings.browser_path)
     return Run(plan, tuple(notices), tuple(_position_limits(plan)), fresh, retry_failures)
@@ -192,7 +220,7 @@ def _position_limits(plan: Plan) -> list[str]:
     ]
 
 
-def _check_own(own: SiteFile, suite: Suite, sites: Mapping[str, str]) -> None:
+def _check_own(own: SiteFile, tasks: Sequence[Task], sites: Mapping[str, str]) -> None:
     """Check what sites of the user's own need, without starting them.
 
     Raises:
@@ -209,8 +237,12 @@ def _check_own(own: SiteFile, suite: Suite, sites: Mapping[str, str]) -> None:
         for account in site.accounts.values():
             if account.storage_state:
                 read_storage_state(own.folder / account.storage_state)
-    for task in suite.tasks:
+    own.tokens()
+    for task in tasks:
         own.accounts_of(task)
+    for site in own.sites.values():
+        if site.admin is not None and any(map(asks_admin, tasks)):
+            own.password(site.admin)
 
 
 def _with_solutions(suite: Suite) -> tuple[Suite, list[str]]:
@@ -240,6 +272,7 @@ def run(prepared: Run, console: Console) -> Path:
         ResultsError: the folder holds other results, or another run is writing there.
         CannotStart: the model, a policy, the browser or a port is unavailable; the message says
             what to correct.
+        SiteError, JudgeError: ValueErrors; sites that run elsewhere, or the judge, do not answer.
         RunError: workers or the model's process die repeatedly; the message names the cause.
     """
     plan, out = prepared.plan, prepared.plan.settings.out
@@ -269,6 +302,8 @@ def run(prepared: Run, console: Console) -> Path:
         if done:
             note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
             console.print(Text(note), soft_wrap=True)
+        if jobs:
+            require_answers(plan)
         workers = min(plan.settings.workers, max(1, len(jobs)))
         display = RunDisplay(
             console, title=_title(plan), totals=total(plan.jobs), rows=done, workers=workers

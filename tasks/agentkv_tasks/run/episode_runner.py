@@ -24,7 +24,7 @@ from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import CannotScore
+from agentkv_tasks.evaluate import CannotScore, Graders
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.own_sites.serving import SiteError
@@ -237,7 +237,7 @@ class EpisodeRunner:
         )
 
     def _score(self, task: Task, row: Row, episode: Episode, session: Session) -> Row:
-        assert self._browser is not None
+        assert self._browser is not None and self._sites is not None
         with timed(self._stopwatch, "scoring"):
             score = score_of(
                 task,
@@ -246,6 +246,7 @@ class EpisodeRunner:
                 self._browser,
                 self.addresses,
                 scoring=self._plan.scoring,
+                graders=Graders(self._plan.judge, self._sites.admin),
             )
         return replace(
             row, score=score.value, success=score.value == 1.0, reason=_short(score.reason)

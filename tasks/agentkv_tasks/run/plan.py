@@ -11,7 +11,7 @@ from agentkv.build import SCRIPTED, resolved_parameters
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.masking import Secrets
 from agentkv.models.find import default_cache_dtype, weights_digest
-from agentkv_tasks.evaluate import Scoring
+from agentkv_tasks.evaluate import Judge, Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite
 from agentkv_tasks.task import Task
@@ -50,6 +50,8 @@ class Plan:
     every row says what its bytes hold."""
     unreset: tuple[str, ...] = ()
     """Sites that nothing resets between episodes (`unreset_sites`)."""
+    judge: Judge | None = None
+    """Judge model that scores what texts and addresses cannot decide."""
 
     @property
     def row_settings(self) -> dict[str, Any]:
@@ -82,6 +84,7 @@ class Plan:
             "ocr": chosen.ocr,
             "sites": Secrets().mask_within(self.sites),
             "unreset": list(self.unreset),
+            "judge": "" if self.judge is None else Secrets().mask(str(self.judge)),
         }
 
 
@@ -94,6 +97,7 @@ def make_plan(
     step_timeout_s: float,
     threads: int,
     unreset: tuple[str, ...] = (),
+    judge: Judge | None = None,
 ) -> Plan:
     """Plan all episodes of a run.
 
@@ -128,6 +132,7 @@ def make_plan(
         weights,
         cache_dtype,
         unreset,
+        judge,
     )
 
 

@@ -10,6 +10,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.evaluate import MagentoAdmin
 from agentkv_tasks.own_sites.serving import OwnServer
 from agentkv_tasks.run.plan import Plan
 from agentkv_tasks.sites import sites_for
@@ -25,6 +26,8 @@ class PlayedSites(Protocol):
     """Addresses of all sites, once they are started."""
     secrets: Secrets
     """Texts to mask in everything that is written about an episode."""
+    admin: MagentoAdmin | None
+    """Admin interface of a shop, for the checks that ask it."""
 
     def begin(self, task: Task, browser: Browser) -> StorageState | None:
         """Put the sites into their first state, and return the log-in with which `task` begins.
@@ -50,6 +53,7 @@ class EmbeddedSites:
 
     def __init__(self, plan: Plan) -> None:
         suite = plan.suite
+        self.admin: MagentoAdmin | None = None
         self._elsewhere = plan.sites
         self._server = Server(World(suite.world_seed, sites_for(suite.tasks)))
         self.addresses = Addresses({}, {})
