@@ -69,6 +69,9 @@ class Row:
     success: bool
     score: float | None
     """None if the episode could not be scored."""
+    other_score: float | None = None
+    """Score by the scoring that the run did not choose, compat or mended; None if it cannot be
+    computed, and in older rows."""
     reason: str = ""
     """Evaluator that failed, and why."""
     answer: str = ""

@@ -251,6 +251,20 @@ def position_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def scoring_lines(rows: Sequence[Row]) -> list[str]:
+    """Say how many episodes the other scoring scores differently; nothing if it is none."""
+    own = [row for row in rows if row.other_score is not None and row.other_score != row.score]
+    if not own:
+        return []
+    chosen = own[0].settings.get("scoring", "compat")
+    other = "mended" if chosen == "compat" else "compat"
+    tasks = sorted({row.task_id for row in own})
+    return [
+        f"{other} scoring scores {len(own)} episode{'s' * (len(own) != 1)} differently, of task"
+        f"{'s' * (len(tasks) != 1)} {', '.join(map(str, tasks))}"
+    ]
+
+
 def task_table(tasks: Sequence[Task]) -> Table:
     """Return the tasks of a suite: id, category, steps of the solution and goal."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")

@@ -24,7 +24,7 @@ from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import CannotScore, Graders
+from agentkv_tasks.evaluate import SCORINGS, CannotScore, Graders, Score, Scoring
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.own_sites.serving import SiteError
@@ -159,8 +159,6 @@ class EpisodeRunner:
     ) -> Row:
         try:
             return self._episode(job, row, trace, on_step, pictures, secrets)
-        except CannotScore as error:
-            return replace(row, status="unjudged", score=None, error=str(error))
         except (ActionFailed, BrowserGone, PlaywrightError, SiteError, SignInError) as error:
             return replace(row, status="env_error", error=_short(first_line(error)))
         except ModelGone:
@@ -237,17 +235,30 @@ class EpisodeRunner:
         )
 
     def _score(self, task: Task, row: Row, episode: Episode, session: Session) -> Row:
+        """Score an episode by the run's scoring, and by the other one for comparison."""
         assert self._browser is not None and self._sites is not None
+        graders = Graders(self._plan.judge, self._sites.admin)
+        chosen = self._plan.scoring
+        (other,) = set(SCORINGS) - {chosen}
+        found: dict[Scoring, Score | CannotScore] = {}
         with timed(self._stopwatch, "scoring"):
-            score = score_of(
-                task,
-                episode.answer,
-                session,
-                self._browser,
-                self.addresses,
-                scoring=self._plan.scoring,
-                graders=Graders(self._plan.judge, self._sites.admin),
-            )
+            for scoring in (chosen, other):
+                try:
+                    found[scoring] = score_of(
+                        task,
+                        episode.answer,
+                        session,
+                        self._browser,
+                        self.addresses,
+                        scoring=scoring,
+                        graders=graders,
+                    )
+                except CannotScore as error:
+                    found[scoring] = error
+        score, beside = found[chosen], found[other]
+        row = replace(row, other_score=beside.value if isinstance(beside, Score) else None)
+        if isinstance(score, CannotScore):
+            return replace(row, status="unjudged", score=None, error=str(score))
         return replace(
             row, score=score.value, success=score.value == 1.0, reason=_short(score.reason)
         )
