@@ -207,7 +207,11 @@ def policies(
 @tasks.command("list")
 def list_tasks(
     suite: Annotated[
-        str, typer.Argument(help="Suite, JSON file or folder, or TOML file of sites.")
+        str,
+        typer.Argument(
+            help="Suite, JSON file or folder, TOML file of sites, or official tasks "
+            "(visualwebarena:FILE, vwa541:FILE, vwa75-live:FILE)."
+        ),
     ] = "vwa75",
     world_seed: options.World = 75,
     as_json: Annotated[
@@ -217,17 +221,16 @@ def list_tasks(
     """List the tasks of a suite."""
     with options.for_people() as console:
         from agentkv_tasks.run.display import task_table
-        from agentkv_tasks.suites import SUITES, load_suite
+        from agentkv_tasks.suites import SUITES, load_tasks
 
-        loaded = load_suite(suite, world_seed=world_seed)
+        found, name = load_tasks(suite, world_seed=world_seed)
         if as_json:
-            typer.echo(
-                json.dumps([task.model_dump(mode="json") for task in loaded.tasks], indent=2)
-            )
+            typer.echo(json.dumps([task.model_dump(mode="json") for task in found], indent=2))
             return
-        console.print(task_table(loaded.tasks))
-        about = SUITES[suite].about if suite in SUITES else f"{len(loaded.tasks)} tasks"
-        console.print(Text(f"{loaded.name} in world {world_seed}: {about}"), soft_wrap=True)
+        console.print(task_table(found))
+        about = SUITES[suite].about if suite in SUITES else f"{len(found)} tasks"
+        where = f" in world {world_seed}" if suite in SUITES else ""
+        console.print(Text(f"{name}{where}: {about}"), soft_wrap=True)
 
 
 @tasks.command()

@@ -23,8 +23,9 @@ _LONGEST_S = 366 * 24 * 3600.0
 Suite = Annotated[
     str,
     typer.Option(
-        help="Suite (see `agentkv tasks`), JSON file in VisualWebArena's schema, or TOML file of "
-        "sites and tasks of your own (see `agentkv tasks new`)."
+        help="Suite (see `agentkv tasks`), JSON file in VisualWebArena's schema, TOML file of "
+        "sites and tasks of your own (see `agentkv tasks new`), or VisualWebArena's own tasks "
+        "(`vwa75-live:FILE`)."
     ),
 ]
 Policies = Annotated[

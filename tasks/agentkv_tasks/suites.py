@@ -117,21 +117,39 @@ def load_suite(name: str, *, world_seed: int) -> Suite:
         TaskError: a file is invalid; the message names file, task and field.
         SiteFileError: a ValueError; a file of sites is invalid.
     """
-    sites = None
-    if name in SUITES:
-        tasks, label = SUITES[name].tasks(World(world_seed)), name
-    elif Path(name).suffix == ".toml" and Path(name).exists():
-        sites = read_site_file(Path(name))
-        tasks, label = read_task_source(sites.tasks, sites.folder)
-        label = Path(name).stem
-    else:
-        tasks, label = read_task_source(name, Path())
-        if label in visualwebarena.SUITES:
-            sites = visualwebarena.sites_of(tasks)
+    sites = _site_file(name)
+    tasks, label = load_tasks(name, world_seed=world_seed)
+    if _is_official(name):
+        sites = visualwebarena.sites_of(tasks)
     for task in tasks:
         check_calls(task)
     digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode())
     return Suite(label, world_seed, tuple(tasks), digest.hexdigest()[:16], sites)
+
+
+def load_tasks(name: str, *, world_seed: int) -> tuple[list[Task], str]:
+    """Return the tasks of a suite and its name, as `load_suite` does, wherever its sites are.
+
+    Raises:
+        SuiteError, TaskError, SiteFileError: ValueErrors; see `load_suite`.
+    """
+    if name in SUITES:
+        return SUITES[name].tasks(World(world_seed)), name
+    sites = _site_file(name)
+    if sites is None:
+        return read_task_source(name, Path())
+    tasks, _ = read_task_source(sites.tasks, sites.folder)
+    return tasks, sites.path.stem
+
+
+def _site_file(name: str) -> SiteFile | None:
+    path = Path(name)
+    return read_site_file(path) if path.suffix == ".toml" and path.exists() else None
+
+
+def _is_official(written: str) -> bool:
+    name, colon, _ = written.partition(":")
+    return bool(colon) and name in visualwebarena.SUITES
 
 
 def read_task_source(written: str, folder: Path) -> tuple[list[Task], str]:
@@ -145,16 +163,16 @@ def read_task_source(written: str, folder: Path) -> tuple[list[Task], str]:
         SuiteError: there is no such path, or no task in it.
         TaskError: a file is invalid.
     """
-    name, colon, rest = written.partition(":")
-    official = bool(colon) and name in visualwebarena.SUITES
-    path = folder / (rest if official else written)
+    name, _, rest = written.partition(":")
+    is_official = _is_official(written)
+    path = folder / (rest if is_official else written)
     if not path.exists():
         known = [*sorted(SUITES), *(f"{suite}:FILE" for suite in visualwebarena.SUITES)]
         raise SuiteError(
             f"unknown suite or file '{written}'; suites: {', '.join(known)}; "
             "or give a JSON file, a folder of JSON files, or a TOML file of sites"
         )
-    if official:
+    if is_official:
         return visualwebarena.tasks(name, path), name
     return read_task_files(path), path.stem
 

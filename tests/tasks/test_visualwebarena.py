@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentkv_tasks.evaluate import string_match, url_match
-from agentkv_tasks.suites import SuiteError, load_suite
+from agentkv_tasks.suites import SuiteError, load_suite, load_tasks
 from agentkv_tasks.task import Category, References, Task, TaskError
 from agentkv_tasks.visualwebarena import SUITES
 from agentkv_tasks.visualwebarena.classify import classify
@@ -215,6 +215,14 @@ def test_official_tasks_are_a_suite_on_the_sites_of_the_environment() -> None:
         "__WIKIPEDIA__": "http://127.0.0.1:7773",
     }
     assert suite.sites.unreset(suite.tasks) == ["reddit", "shopping"]
+
+
+def test_official_tasks_are_listed_without_their_sites(tmp_path: Path) -> None:
+    tasks, name = load_tasks(f"visualwebarena:{SAMPLE}", world_seed=75)
+    assert (len(tasks), name) == (22, "visualwebarena")
+    file = tmp_path / "visualwebarena.json"
+    shutil.copy(SAMPLE / "reddit.json", file)
+    assert load_suite(str(file), world_seed=75).sites is None  # a file of that name is a file
 
 
 def test_a_missing_address_names_its_variable(
