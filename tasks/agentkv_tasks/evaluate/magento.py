@@ -29,7 +29,7 @@ class MagentoAdmin:
     address: str
     name: str
     password: str = field(repr=False)
-    _token: str = field(default="", repr=False)
+    _token: str = field(default="", init=False, repr=False)
 
     def latest_order_url(self) -> str:
         """Return the address of the page of the newest order.
