@@ -110,8 +110,12 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     target_id, target_point = action.target_id, action.target_point
     if target_id is None:
         raise ActionFailed(f"drag needs an element to drop on: drag [{id}] [number]")
-    # If the target were missed after the press, the release would be a click.
-    _locate(tab, target_id, strict=strict, point=target_point, under=True)
+    # If the target were missed after the press, the release would be a click. A drag from an element
+    # to itself may end beyond it, as the corner of a field does that grows.
+    is_own = target_id == id
+    end = _locate(tab, target_id, strict=strict or is_own, point=target_point, under=True)
+    if is_own and not _is_in_window(tab, end):
+        raise ActionFailed(f"the point is outside the window of {_describe(end, id)}")
     # A handle may lie over the point of an element that it moves.
     is_point = action.point is not None
     place = _locate(tab, id, strict=strict, point=action.point, under=is_point)
@@ -127,6 +131,11 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         tab.script.call("nextFrame")
     finally:
         mouse.up()
+
+
+def _is_in_window(tab: Tab, place: dict[str, Any]) -> bool:
+    size = tab.page.viewport_size
+    return size is None or (0 <= place["x"] < size["width"] and 0 <= place["y"] < size["height"])
 
 
 def _type(tab: Tab, id: int, action: Action, *, strict: bool, uploads: Uploads) -> None:

@@ -259,6 +259,14 @@ def test_a_drag_may_begin_and_end_at_points_of_one_element(visit: "Visit") -> No
     assert visit.act("drag [1] [10,50] [1] [150,50]").title == "10 to 150"
 
 
+def test_a_field_grows_by_its_corner_which_is_dragged_beyond_it(visit: "Visit") -> None:
+    visit.show("<textarea style='width:100px; height:50px; resize:both'></textarea>")
+    width = visit.session.page.evaluate("document.querySelector('textarea').offsetWidth")
+    visit.act(f"drag [1] [{width - 4},46] [1] [{width + 36},46]")
+    grown = visit.session.page.evaluate("document.querySelector('textarea').offsetWidth")
+    assert grown == pytest.approx(width + 40, abs=2)
+
+
 def test_a_target_below_the_window_is_dragged_to(visit: "Visit") -> None:
     visit.show("""<button onmousedown="held = 1">Card</button><div style="height:2000px"></div>
         <button onmouseup="document.title = 'dropped ' + window.held">Box</button>""")
@@ -276,7 +284,7 @@ def test_a_drag_without_a_target_presses_nothing(visit: "Visit") -> None:
         <button onclick="document.title = 'deleted'">Delete</button>""")
     with pytest.raises(ActionFailed, match=r"no element \[99\]"):
         visit.act("drag [1] [99]")
-    with pytest.raises(ActionFailed, match="the point is outside button"):
+    with pytest.raises(ActionFailed, match="the point is outside the window of button"):
         visit.act("drag [1] [1] [9999,9999]")
     with pytest.raises(ActionFailed, match="the point is outside button"):
         visit.act("hover [1] [9999,9999]")

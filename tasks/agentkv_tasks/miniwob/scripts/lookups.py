@@ -62,7 +62,10 @@ def book_flight(goal: str, page: Page) -> Steps:
     )
     for nth, place in ((1, start), (2, end)):
         page = yield enter(element(page, "textbox", nth=nth), place)
-        page = yield click(_suggestion(page, place))
+        while not (found := _suggestion(page, place)):
+            (area,) = (node for node in page.nodes if node.role == "area")
+            page = yield Action("scroll", element_id=area.id, direction="down")
+        page = yield click(found)
     page = yield from _choose_date(page, element(page, "textbox", nth=3), date)
     page = yield click(element(page, "button", "Search"))
     by = _price if how == "cheapest" else _minutes
@@ -98,14 +101,15 @@ def _minutes(duration: str, button: Node) -> int:
     return 60 * int(hours) + int(minutes)
 
 
-def _suggestion(page: Page, place: str) -> Node:
-    """Return the suggestion of a place, given by name or by its airport's code."""
+def _suggestion(page: Page, place: str) -> Node | None:
+    """Return the visible suggestion of a place, given by name or by its airport's code."""
 
     def fits(node: Node) -> bool:
         return node.name.startswith(f"{place} (") or node.name.endswith(f"({place})")
 
     # The list of all suggestions is an element as well, with their names in one.
-    return min(filter(fits, elements(page, "button")), key=lambda node: len(node.name))
+    found = filter(fits, elements(page, "button"))
+    return min(found, key=lambda node: len(node.name), default=None)
 
 
 def choose_date(goal: str, page: Page) -> Steps:
