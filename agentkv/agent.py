@@ -13,7 +13,6 @@ from playwright.sync_api import Page as PlaywrightPage
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.episode import BeforeAction, Environment, Limits, run_episode
-from agentkv.masking import Secrets
 from agentkv.models.model import (
     CachedModel,
     Conversation,
@@ -24,6 +23,7 @@ from agentkv.models.model import (
 )
 from agentkv.trace import Episode, Step
 from agentkv_env.actions import ActionError, extract, parse
+from agentkv_env.masking import Secrets
 from agentkv_env.ocr import Ocr
 from agentkv_env.session import Session as BrowserSession
 from agentkv_env.session import require_chromium_page

@@ -14,11 +14,11 @@ from playwright.async_api import Page as AsyncPage
 from playwright.async_api import async_playwright
 
 from agentkv.agent import Agent, Answer, Session, SessionError
-from agentkv.masking import Secrets
 from agentkv.trace import Episode, Step
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import AsyncBridge
 from agentkv_env.browser import find_executable
+from agentkv_env.masking import Secrets
 from agentkv_env.page import Page
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
 from agentkv.files import make_folder, write_atomic
-from agentkv.masking import Secrets
 from agentkv.models.model import Asking, Cancelled, ContextLimit, Conversation, Reply
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.masking import Secrets
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from agentkv.masking import Secrets
 from agentkv.terminal import Terminal, plain
 from agentkv_env.hosts import AllowList, is_web_address
+from agentkv_env.masking import Secrets
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from pydantic import TypeAdapter, ValidationError
 
 from agentkv.files import AppendedFile, json_line, write_atomic
-from agentkv.masking import Secrets
+from agentkv_env.masking import Secrets
 
 SCHEMA = 1
 """Version of the trace format, incremented when older readers would misread new traces."""

@@ -35,7 +35,7 @@ FLOORS = {
         "numba triton",
     ),
     "agentkv_env": (
-        "async_bridge flatten hosts keys loading page processes sanitize sites timing",
+        "async_bridge flatten hosts keys loading masking page processes sanitize sites timing",
         "actions errors ocr proxy serialize watchdog",
         "changes driver nodes page_script request_filter uploads",
         "tab",
@@ -44,7 +44,7 @@ FLOORS = {
         "browser",
     ),
     "agentkv": (
-        "browsing defaults dialog files hub masking policies terminal",
+        "browsing defaults dialog files hub policies terminal",
         "cache config trace",
         "options",
         "models",

@@ -12,12 +12,12 @@ from pydantic import Field
 
 from agentkv.dialog.fence import break_tags, fenced
 from agentkv.episode import MAX_NOTE_CHARS, typed_secrets
-from agentkv.masking import Secrets
 from agentkv_env.actions import Action, Direction, Point, typeable
 from agentkv_env.browser import Browser
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.hosts import AllowList
+from agentkv_env.masking import Secrets
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize

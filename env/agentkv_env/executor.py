@@ -110,8 +110,8 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     target_id, target_point = action.target_id, action.target_point
     if target_id is None:
         raise ActionFailed(f"drag needs an element to drop on: drag [{id}] [number]")
-    # If the target were missed after the press, the release would be a click. A drag from an element
-    # to itself may end beyond it, as the corner of a field does that grows.
+    # If the target were missed after the press, the release would be a click. A drag from an
+    # element to itself may end beyond it, as the corner of a field does that grows.
     is_own = target_id == id
     end = _locate(tab, target_id, strict=strict or is_own, point=target_point, under=True)
     if is_own and not _is_in_window(tab, end):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agentkv.files import WriteError, append_line, json_line, make_folder, write_atomic
-from agentkv.masking import Secrets
 from agentkv.trace import TraceWriter, read_trace
+from agentkv_env.masking import Secrets
 from tests.agentkv.agent.test_trace import STEP
 from tests.agentkv.test_cli import SMALL, call
 

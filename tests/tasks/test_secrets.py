@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
-from agentkv.masking import Secrets
 from agentkv.trace import TraceWriter
+from agentkv_env.masking import Secrets
 from tests.agentkv.agent.test_trace import STEP
 from tests.tasks.runs import SMALL, complete_rows, finish, start
 

@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import StorageState
 
-from agentkv.masking import Secrets
 from agentkv_env.browser import Browser
+from agentkv_env.masking import Secrets
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import MagentoAdmin
 from agentkv_tasks.own_sites.guard import GRACE_S

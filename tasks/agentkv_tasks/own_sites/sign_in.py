@@ -10,9 +10,9 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentkv.files import read_private
-from agentkv.masking import Secrets
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
+from agentkv_env.masking import Secrets
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.own_sites.site_file import Login, Place
 

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from agentkv.masking import Secrets
+from agentkv_env.masking import Secrets
 from agentkv_tasks.own_sites.serving import SiteError, silence
 from agentkv_tasks.run.plan import Plan
 

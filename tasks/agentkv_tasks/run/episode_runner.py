@@ -16,10 +16,10 @@ from playwright.sync_api import Error as PlaywrightError
 
 from agentkv.build import make_agent
 from agentkv.files import WriteError
-from agentkv.masking import Secrets
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.masking import Secrets
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed

@@ -9,8 +9,8 @@ from typing import Any
 
 from agentkv.build import SCRIPTED, resolved_parameters
 from agentkv.config import PolicySettings, RunSettings
-from agentkv.masking import Secrets
 from agentkv.models.find import default_cache_dtype, weights_digest
+from agentkv_env.masking import Secrets
 from agentkv_tasks.evaluate import Judge, Scoring
 from agentkv_tasks.results import key_of
 from agentkv_tasks.suites import Suite

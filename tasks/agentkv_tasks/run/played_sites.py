@@ -5,8 +5,8 @@ from typing import Protocol, Self
 
 from playwright.sync_api import StorageState
 
-from agentkv.masking import Secrets
 from agentkv_env.browser import Browser
+from agentkv_env.masking import Secrets
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from agentkv.agent import Agent
 from agentkv.config import RunSettings
-from agentkv.masking import MASK
 from agentkv.models.model import Reply
 from agentkv.trace import Episode, Step, Trace, read_trace
 from agentkv_env.browser import Browser
 from agentkv_env.hosts import is_web_address
+from agentkv_env.masking import MASK
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
 from agentkv_env.sites.server import Server

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv.masking import MASK, Secrets
+from agentkv_env.masking import MASK, Secrets
 from agentkv_env.serialize import neutralize
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
