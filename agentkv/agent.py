@@ -1,7 +1,7 @@
 """`Agent`: a model with a cache policy that pursues goals on web pages, in sessions."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from agentkv.models.model import (
 from agentkv.trace import Episode, Step
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.masking import Secrets
+from agentkv_env.named_secrets import NamedSecrets, Secret
 from agentkv_env.ocr import Ocr
 from agentkv_env.session import Session as BrowserSession
 from agentkv_env.session import require_chromium_page
@@ -105,6 +106,7 @@ class Agent:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
     ) -> "Session":
         """Open a session on `page`, which takes goal after goal on one cache.
@@ -117,13 +119,25 @@ class Agent:
                 the host that the page is on when a goal is given. An `Environment` has its own.
             ocr: for a Playwright page: read the text in images, if Tesseract is installed.
             secrets: texts to mask in all steps; text typed into password fields is added to them.
+            named_secrets: for a Playwright page: secrets that the agent may type on their hosts, by
+                name. Goals, the model and all records have `<secret:name>` in place of a value.
             files: for a Playwright page: files, and folders of files, that the agent may upload; it
                 reads no others.
 
         Raises:
             TypeError: `page` is neither an `Environment` nor a Playwright page in Chromium.
+            ValueError: a secret has no proper name.
         """
-        return Session(self, page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
+        return Session(
+            self,
+            page,
+            seed=seed,
+            hosts=hosts,
+            ocr=ocr,
+            secrets=secrets,
+            named_secrets=named_secrets,
+            files=files,
+        )
 
     def run(
         self,
@@ -139,12 +153,13 @@ class Agent:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
     ) -> Episode:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
-            page, seed, hosts, ocr, secrets, files: as in `open`.
+            page, seed, hosts, ocr, secrets, named_secrets, files: as in `open`.
             goal, max_steps, timeout_s, on_step, before_action, screenshots: as in `Session.do`.
 
         Returns:
@@ -155,7 +170,13 @@ class Agent:
             Exception: as in `Session.do`.
         """
         with self.open(
-            page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets, files=files
+            page,
+            seed=seed,
+            hosts=hosts,
+            ocr=ocr,
+            secrets=secrets,
+            named_secrets=named_secrets,
+            files=files,
         ) as session:
             return session.do(
                 goal,
@@ -202,6 +223,7 @@ class Session:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
     ) -> None:
         """Use `Agent.open`, which describes the arguments, or `Session.load`."""
@@ -211,7 +233,9 @@ class Session:
             require_chromium_page(page)
         self._agent, self._page = agent, page
         self._seed, self._hosts, self._ocr, self._files = seed, hosts, ocr, tuple(files)
+        self._named_secrets = dict(named_secrets or {})
         self.secrets = Secrets() if secrets is None else secrets
+        self.secrets.update(NamedSecrets(self._named_secrets).masks)
         """Texts that steps show as `***`."""
         self._conversation: Conversation | None = None
         self._is_cancelled = False
@@ -230,7 +254,7 @@ class Session:
         """Pursue `goal`, beginning at the current state of the page, with all that was read before.
 
         Args:
-            goal: the task in plain words.
+            goal: the task in plain words; `<secret:name>` stands for a secret.
             max_steps: maximum number of actions.
             timeout_s: time limit in seconds, checked between tokens and between steps.
             on_step: called with every step as soon as it is over.
@@ -246,6 +270,7 @@ class Session:
 
         Raises:
             SessionError: the session is closed.
+            UnknownSecret: a ValueError; the goal names a secret that nobody gave.
             Exception: any error of the model or of a hook, except `TimeoutError`, `ContextLimit`
                 and `Cancelled` of the model, which end the episode, and `ActionRefused`.
         """
@@ -265,6 +290,10 @@ class Session:
             is_cancelled=lambda: self._is_cancelled,
         )
         with self._environment() as environment:
+            named = environment.secrets if isinstance(environment, BrowserSession) else None
+            (named or NamedSecrets()).require(goal)
+            if named is not None:
+                self.secrets.update(named.masks)
             return run_episode(self._pursue(goal), environment, limits)
 
     def ask(self, question: str, *, look: bool = True, timeout_s: float = 900.0) -> Answer:
@@ -337,6 +366,7 @@ class Session:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
     ) -> Self:
         """Return the session that `save` wrote, which goes on exactly as the saved one would have.
@@ -345,7 +375,7 @@ class Session:
             folder: where it was saved.
             agent: has the model, policy, budget and other settings of the saved session.
             page: the page to go on with; it need not be the same one.
-            hosts, ocr, secrets, files: as in `Agent.open`.
+            hosts, ocr, secrets, named_secrets, files: as in `Agent.open`.
 
         Raises:
             SessionError: the agent's model is a script.
@@ -354,7 +384,15 @@ class Session:
         """
         if not isinstance(agent.model, LastingModel):
             raise SessionError(f"the model {agent.model.name} keeps nothing that could be loaded")
-        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
+        session = cls(
+            agent,
+            page,
+            hosts=hosts,
+            ocr=ocr,
+            secrets=secrets,
+            named_secrets=named_secrets,
+            files=files,
+        )
         session._use(agent.model.load(Path(folder)))
         return session
 
@@ -406,7 +444,11 @@ class Session:
             return
         ocr = Ocr.find() if self._ocr else None
         with BrowserSession.on(
-            self._page, hosts=self._hosts, ocr=ocr, files=self._files
+            self._page,
+            hosts=self._hosts,
+            ocr=ocr,
+            files=self._files,
+            secrets=self._named_secrets,
         ) as environment:
             try:
                 yield environment

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,6 +19,7 @@ from agentkv_env.actions import Action
 from agentkv_env.async_bridge import AsyncBridge
 from agentkv_env.browser import find_executable
 from agentkv_env.masking import Secrets
+from agentkv_env.named_secrets import Secret
 from agentkv_env.page import Page
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class AsyncSession:
     Args:
         agent: its model must not be in use by another thread.
         page: a page of Playwright's async API in Chromium, which stays open afterwards.
-        seed, hosts, ocr, secrets, files: as in `Agent.open`.
+        seed, hosts, ocr, secrets, named_secrets, files: as in `Agent.open`.
 
     Raises:
         TypeError: `page` is no such page.
@@ -54,6 +55,7 @@ class AsyncSession:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
     ) -> None:
         if not isinstance(page, AsyncPage):
@@ -66,7 +68,14 @@ class AsyncSession:
         self._bridge = AsyncBridge(self._loop)
         self._page = self._bridge.wrap(page)
         self._session = Session(
-            agent, self._page, seed=seed, hosts=hosts, ocr=ocr, secrets=secrets, files=files
+            agent,
+            self._page,
+            seed=seed,
+            hosts=hosts,
+            ocr=ocr,
+            secrets=secrets,
+            named_secrets=named_secrets,
+            files=files,
         )
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv session")
         self._turn = asyncio.Lock()
@@ -119,11 +128,27 @@ class AsyncSession:
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
         secrets: Secrets | None = None,
+        named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
     ) -> Self:
         """Return the session that `save` or `Session.save` wrote; see `Session.load`."""
-        session = cls(agent, page, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
-        load = partial(Session.load, hosts=hosts, ocr=ocr, secrets=secrets, files=files)
+        session = cls(
+            agent,
+            page,
+            hosts=hosts,
+            ocr=ocr,
+            secrets=secrets,
+            named_secrets=named_secrets,
+            files=files,
+        )
+        load = partial(
+            Session.load,
+            hosts=hosts,
+            ocr=ocr,
+            secrets=secrets,
+            named_secrets=named_secrets,
+            files=files,
+        )
         try:
             session._session = await session._call(load, folder, agent, session._page)
         except BaseException:

@@ -313,6 +313,7 @@ def act(
         Path | None, typer.Option(help="Folder for the trace and a screenshot of each page.")
     ] = None,
     browser_path: options.Browser = None,
+    secret: options.NamedSecret = None,
 ) -> None:
     """Run the agent on one page with one goal, and print its actions.
 
@@ -342,6 +343,7 @@ def act(
             max_steps=max_steps,
             on_step=_print_json_step if as_json else lambda step: _print_step(console, step),
             out=out,
+            secrets=options.read_secrets(secret or (), options.host_of_page(url)),
         )
         answer = episode.secrets.mask(episode.answer)
         if as_json:
@@ -480,18 +482,21 @@ def mcp(
             help="File that may be uploaded to pages, or folder of such files; may be repeated."
         ),
     ] = None,
+    secret: options.NamedSecret = None,
 ) -> None:
     """Serve web pages as tools over the Model Context Protocol, on standard input and output."""
     with options.for_people():
         from agentkv.adapters.mcp_server import mcp_server
 
         executable = None if browser_path is None else str(browser_path)
+        names = options.read_hosts("--hosts", hosts)
         server = mcp_server(
-            options.read_hosts("--hosts", hosts),
+            names,
             tokens=tokens,
             ocr=ocr,
             executable=executable,
             files=files or (),
+            secrets=options.read_secrets(secret or (), names),
         )
         server.run("stdio")
 

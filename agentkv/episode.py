@@ -14,6 +14,7 @@ from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.masking import Secrets
+from agentkv_env.named_secrets import without_names
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 
@@ -334,13 +335,18 @@ def error_note(text: str) -> str:
 
 
 def typed_secrets(page: Page, action: Action | None) -> set[str]:
-    """Return the text that `action` types into a password field of `page`, if any."""
+    """Return the text that `action` types into a password field of `page`, if any.
+
+    Names of secrets (`<secret:name>`) are none of it.
+    """
     if action is None or action.kind not in ("type", "append", "insert") or not action.text:
         return set()
     if action.element_id is None:
         return set()
     node = page.element(action.element_id)
-    return {action.text} if node is not None and "password" in node.states else set()
+    if node is None or "password" not in node.states:
+        return set()
+    return set(without_names(action.text))
 
 
 def _without_credentials(url: str) -> str:

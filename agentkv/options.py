@@ -1,18 +1,22 @@
 """Options of the command line: their help texts, and how their values are parsed and refused."""
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
+from agentkv.files import read_private
 from agentkv.terminal import Terminal, plain
 from agentkv_env.hosts import AllowList, is_web_address
 from agentkv_env.masking import Secrets
+from agentkv_env.named_secrets import Secret, is_name
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
@@ -186,6 +190,14 @@ ReportOut = Annotated[
     Path | None,
     typer.Option(help="Folder for the report of several runs. [default: beside the first run]"),
 ]
+NamedSecret = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        help="Secret that the agent types as <secret:NAME> and never sees: NAME=env:VARIABLE or "
+        "NAME=file:PATH; NAME@HOST=... names the only host that gets it. Repeatable.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:1.")]
 Browser = Annotated[
     Path | None,
@@ -280,6 +292,53 @@ def read_hosts(option: str, text: str) -> list[str]:
         raise
     except ValueError as error:
         raise OptionError(f"{option}: {error}") from error
+
+
+def read_secrets(given: Sequence[str], hosts: Sequence[str]) -> dict[str, Secret]:
+    """Parse --secret values: NAME=env:VARIABLE or NAME@HOST=file:PATH; no value stands in them.
+
+    Args:
+        hosts: if it has one, it is the host of each secret that names none.
+
+    Raises:
+        OptionError: an entry has another form, a variable is not set, or a value is blank.
+        PrivateFileError: a ValueError; a file cannot be read, or others may read it.
+    """
+    found = {}
+    for entry in given:
+        parts = re.fullmatch(r"([^@=]+)(?:@([^@=]+))?=(env|file):(.+)", entry)
+        if parts is None or not is_name(parts[1]):
+            # what was typed may be a secret
+            raise OptionError(
+                "--secret: expected NAME=env:VARIABLE or NAME=file:PATH, such as "
+                "--secret shop=env:SHOP_PASSWORD"
+            )
+        name, host, kind, place = parts.groups()
+        if host is None and len(hosts) != 1:
+            raise OptionError(
+                f"--secret {name}: say on which host it may be typed, as in "
+                f"{name}@shop.example={kind}:..."
+            )
+        if kind == "env":
+            value = os.environ.get(place, "")
+        else:
+            value = read_private(Path(place), most_bytes=_MAX_SECRET_BYTES).rstrip("\r\n")
+        if not value.strip():
+            source = f"the environment variable {place}" if kind == "env" else place
+            raise OptionError(f"--secret {name}: {source} is not set or empty")
+        try:
+            found[name] = Secret(value, [host or hosts[0]])
+        except ValueError as error:
+            raise OptionError(f"--secret {name}: {error}") from None
+    return found
+
+
+_MAX_SECRET_BYTES = 4096
+
+
+def host_of_page(url: str) -> list[str]:
+    """Return the host of a web page with its port; none of another address."""
+    return [urlsplit(url).netloc.rpartition("@")[2]] if is_web_address(url) else []
 
 
 def read_numbers(option: str, text: str) -> tuple[int, ...]:

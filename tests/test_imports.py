@@ -37,7 +37,7 @@ FLOORS = {
     "agentkv_env": (
         "async_bridge flatten hosts keys loading masking page processes sanitize sites timing",
         "actions errors ocr proxy serialize watchdog",
-        "changes driver nodes page_script request_filter uploads",
+        "changes driver named_secrets nodes page_script request_filter uploads",
         "tab",
         "executor tabs",
         "session",

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from agentkv.adapters.packages import PackageMissing
 from agentkv.adapters.page_tools import PageTools, ToolFailed
 from agentkv_env.errors import BrowserGone, BrowserMissing
+from agentkv_env.named_secrets import Secret
 
 try:
     from mcp.server.mcpserver import MCPServer
@@ -25,6 +26,7 @@ def mcp_server(
     ocr: bool = True,
     executable: str | None = None,
     files: Iterable[str | Path] = (),
+    secrets: Mapping[str, Secret] | None = None,
 ) -> MCPServer[None]:
     """Return a server whose tools open pages, read them and act on them.
 
@@ -32,12 +34,15 @@ def mcp_server(
     thread runs the browser, one call at a time. The browser closes with the connection.
 
     Args:
-        hosts, tokens, ocr, executable, files: as in `PageTools`.
+        hosts, tokens, ocr, executable, files, secrets: as in `PageTools`.
 
     Raises:
-        ValueError: an entry of `hosts` is not a host, or a path of `files` does not exist.
+        ValueError: an entry of `hosts` is not a host, a path of `files` does not exist, or a secret
+            has no proper name.
     """
-    pages = PageTools(hosts, tokens=tokens, ocr=ocr, executable=executable, files=files)
+    pages = PageTools(
+        hosts, tokens=tokens, ocr=ocr, executable=executable, files=files, secrets=secrets
+    )
     worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv pages")
 
     @asynccontextmanager

@@ -13,6 +13,7 @@ from playwright.sync_api import Error, Playwright, StorageState
 from agentkv_env.driver import Driver
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.hosts import AllowList
+from agentkv_env.named_secrets import Secret
 from agentkv_env.ocr import Ocr
 from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session
@@ -142,6 +143,7 @@ class Browser:
         stopwatch: Stopwatch | None = None,
         storage_state: StorageState | None = None,
         files: Iterable[str | Path] = (),
+        secrets: Mapping[str, Secret] | None = None,
     ) -> Session:
         """Open a session with its own cookies and storage.
 
@@ -161,9 +163,10 @@ class Browser:
                 `OCR`.
             storage_state: cookies and storage to begin with, such as a log-in; None: none.
             files: files, and folders of files, that may be uploaded to pages; no others are read.
+            secrets: secrets that actions may name (`<secret:name>`), by their names.
 
         Raises:
-            ValueError: a path of `files` does not exist.
+            ValueError: a path of `files` does not exist, or a secret has no proper name.
             BrowserGone: the browser is dead or closed, or did not answer and was killed.
         """
         if not self.is_alive:
@@ -179,6 +182,7 @@ class Browser:
                 stopwatch=stopwatch,
                 storage_state=storage_state,
                 uploads=Uploads(files),
+                secrets=secrets or {},
             )
 
     def _open_session(
@@ -193,6 +197,7 @@ class Browser:
         stopwatch: Stopwatch | None,
         storage_state: StorageState | None,
         uploads: Uploads,
+        secrets: Mapping[str, Secret],
     ) -> Session:
         proxy = Proxy(allow)
         try:
@@ -223,6 +228,7 @@ class Browser:
             timeout_s=timeout_s,
             watchdog=self.watchdog,
             uploads=uploads,
+            secrets=secrets,
             stopwatch=stopwatch,
         )
 

@@ -7,6 +7,7 @@ from playwright.sync_api import Error
 from agentkv_env.actions import Action, Point
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
+from agentkv_env.named_secrets import NamedSecrets, names_in
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 from agentkv_env.uploads import Uploads
@@ -33,17 +34,21 @@ DRAG_STEPS = 8
 """Movements of the mouse in a drag; pages often ignore a single one."""
 
 
-def execute(tab: Tab, action: Action, *, strict: bool, uploads: Uploads) -> None:
+def execute(
+    tab: Tab, action: Action, *, strict: bool, uploads: Uploads, secrets: NamedSecrets
+) -> None:
     """Execute an action on the page or on an element of it.
 
     With `strict`, as in VisualWebArena, no action is refused in advance, and text is inserted at
-    the cursor.
+    the cursor. `secrets` are typed where a text names them.
 
     Raises:
         ActionFailed: the action could not be executed; the message is for the model.
     """
     match action.kind, action.element_id:
         case "press", _:
+            if secrets and _pastes(normalize(action.key)):
+                raise ActionFailed("nothing is pasted in a session with secrets; type the text")
             _press(tab, action.key, strict=strict)
         case "scroll", None:
             if not tab.script.call("scroll", *_STEPS[action.direction or "down"]):
@@ -62,9 +67,9 @@ def execute(tab: Tab, action: Action, *, strict: bool, uploads: Uploads) -> None
         case "drag", int(id):
             _drag(tab, id, action, strict=strict)
         case "type", int(id):
-            _type(tab, id, action, strict=strict, uploads=uploads)
+            _type(tab, id, action, strict=strict, uploads=uploads, secrets=secrets)
         case "append" | "insert", int(id):
-            _add(tab, id, action)
+            _add(tab, id, action, secrets)
         case "clear", int(id):
             _clear(tab, id, strict=strict)
         case "choose", int(id):
@@ -138,13 +143,18 @@ def _is_in_window(tab: Tab, place: dict[str, Any]) -> bool:
     return size is None or (0 <= place["x"] < size["width"] and 0 <= place["y"] < size["height"])
 
 
-def _type(tab: Tab, id: int, action: Action, *, strict: bool, uploads: Uploads) -> None:
+def _type(
+    tab: Tab, id: int, action: Action, *, strict: bool, uploads: Uploads, secrets: NamedSecrets
+) -> None:
     """Type into a field or select an option.
 
     Unless `strict`, the text replaces the old value (our choice; VisualWebArena inserts).
     """
     text = action.text
     place = _locate(tab, id, strict=strict)
+    has_secret = bool(names_in(text))
+    if has_secret:
+        _require_secret_field(place, id)
     if place["tag"] == "select":
         _select_options(tab, id, (text,))
         return
@@ -158,17 +168,52 @@ def _type(tab: Tab, id: int, action: Action, *, strict: bool, uploads: Uploads) 
     if not strict:
         _require_text_field(place, id)
     if place["type"] in FORMATS:
-        if not tab.script.call_on(id, "setValue", text):
+        value = _filled(tab, id, text, secrets) if has_secret else text
+        shown = text if has_secret else ""
+        if not tab.script.call_on(id, "setValue", value, shown):
             example = FORMATS[place["type"]]
             raise ActionFailed(f"{_describe(place, id)} takes a {place['type']} such as {example}")
     else:
         tab.page.mouse.click(place["x"], place["y"])
-        if strict:
+        if has_secret:
+            _write_secret(tab, id, text, secrets, all=not strict)
+        elif strict:
             tab.page.keyboard.type(text)
         else:
             _replace(tab, id, text, place)
     if action.enter:
         tab.page.keyboard.press("Enter")
+
+
+def _require_secret_field(place: dict[str, Any], id: int) -> None:
+    if place["editor"] or place["tag"] == "select" or place["type"] == "file":
+        raise ActionFailed(f"{_describe(place, id)} takes no secret; type it into a text field")
+
+
+def _filled(tab: Tab, id: int, text: str, secrets: NamedSecrets) -> str:
+    """Return `text`, with secrets in place of their names, if the field may have them."""
+    origins = tab.script.call_on(id, "origins")["origins"]
+    return secrets.fill(text, origins)
+
+
+def _write_secret(tab: Tab, id: int, text: str, secrets: NamedSecrets, *, all: bool) -> None:
+    """Write text with secrets at the cursor, or with `all` in place of the field's text.
+
+    A key press goes to whatever document has the focus by then, so our script in the field's own
+    document writes the text.
+    """
+    value = _filled(tab, id, text, secrets)
+    answer = tab.script.call_on(id, "insertSecret", value, text, all)
+    if "error" in answer:
+        raise ActionFailed(f"[{id}] takes no text")
+
+
+def _pastes(key: str) -> bool:
+    """Return whether a key pastes: what was copied from a page may hold a secret."""
+    *held, last = key.lower().split("+")
+    return (last in ("v", "keyv") and bool({"control", "meta", "controlormeta"} & {*held})) or (
+        last == "insert" and "shift" in held
+    )
 
 
 def _require_text_field(place: dict[str, Any], id: int) -> None:
@@ -179,10 +224,13 @@ def _require_text_field(place: dict[str, Any], id: int) -> None:
         raise ActionFailed(f"{_describe(place, id)} takes no text")
 
 
-def _add(tab: Tab, id: int, action: Action) -> None:
+def _add(tab: Tab, id: int, action: Action, secrets: NamedSecrets) -> None:
     """Put text at the end of a field, at its cursor or before words of it; the rest stays."""
     place = _locate(tab, id, strict=False)
     _require_text_field(place, id)
+    has_secret = bool(names_in(action.text))
+    if has_secret:
+        _require_secret_field(place, id)
     if place["type"] in FORMATS or place["tag"] == "select" or place["role"] == "slider":
         raise ActionFailed(f"{_describe(place, id)} is set as a whole: type [{id}] [value] [0]")
     if action.kind == "insert" and not action.before:
@@ -202,7 +250,10 @@ def _add(tab: Tab, id: int, action: Action) -> None:
             raise ActionFailed(f"text can only be put at the end of [{id}]: append [{id}] [text]")
         if answer.get("error") == "end":
             tab.page.keyboard.press("End")
-    _write(tab, action.text, place)
+    if has_secret:
+        _write_secret(tab, id, action.text, secrets, all=False)
+    else:
+        _write(tab, action.text, place)
 
 
 def _select_text(tab: Tab, action: Action) -> None:

@@ -1,14 +1,15 @@
-"""Mask secrets in text for files and the terminal.
+"""Mask secrets in text for files, the terminal and models.
 
-A secret is text typed into a password field, or the credentials in an address
-(`http://user:secret@host/`). It may reappear in many spellings: in an answer, in the address of a
-form, in a page's markup. `Secrets` finds them all.
+A secret is text typed into a password field, the credentials in an address
+(`http://user:secret@host/`), or a text that the agent types by name. It may reappear in many
+spellings: in an answer, in the address of a form, in a page's markup. `Secrets` finds them all.
 """
 
 import base64
 import html
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -38,21 +39,29 @@ class Secrets:
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._values: dict[str, re.Pattern[str]] = {}
+        self._values: dict[str, tuple[re.Pattern[str], str]] = {}
         for value in values:
             self.add(value)
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def add(self, value: str) -> None:
-        """Add a secret, without the white space around it."""
+    def add(self, value: str, *, shown: str = MASK) -> None:
+        """Add a secret, without the white space around it, and what is shown in its place.
+
+        A secret that was added before keeps what is shown, unless that is `MASK`.
+        """
         value = value.strip().encode(errors="replace").decode()
         while len(value) > 2 * _MAX_PATTERN_CHARS:  # patterns grow with their secret
-            self.add(value[:_MAX_PATTERN_CHARS])
+            self.add(value[:_MAX_PATTERN_CHARS], shown=shown)
             value = value[_MAX_PATTERN_CHARS:]
-        if value and value not in self._values:
-            self._values[value] = re.compile(_pattern(value), re.IGNORECASE)
+        if not value:
+            return
+        known = self._values.get(value)
+        if known is None:
+            self._values[value] = re.compile(_pattern(value), re.IGNORECASE), shown
+        elif known[1] == MASK:
+            self._values[value] = known[0], shown
 
     def add_credentials(self, text: str) -> None:
         """Add the passwords of all addresses in `text`; without a password, the user name."""
@@ -62,16 +71,24 @@ class Secrets:
 
     def update(self, other: "Secrets") -> None:
         """Add all secrets of `other`."""
-        self._values |= other._values
+        for value, (pattern, shown) in other._values.items():
+            if shown != MASK or value not in self._values:
+                self._values[value] = pattern, shown
 
     def mask(self, text: str) -> str:
-        """Return `text` with `***` in place of each secret."""
+        """Return `text` with `***`, or what else is shown, in place of each secret."""
         text = _USERINFO.sub(rf"\1{MASK}@", text)
-        for value, pattern in self._values.items():
-            text = pattern.sub(_replace, text)
-            if len(value) >= MIN_SUBSTRING_CHARS:
-                text = _mask_truncated(value, text)
+        names = {shown for _, shown in self._values.values()} - {MASK}
+        # A secret may be a part of a name, which stays as it is.
+        parts = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        for value in sorted(self._values, key=len, reverse=True):  # one may begin another
+            text = _map_between(parts, partial(self._mask_one, value), text)
         return text
+
+    def _mask_one(self, value: str, text: str) -> str:
+        pattern, shown = self._values[value]
+        text = pattern.sub(lambda found: (found.groupdict().get("before") or "") + shown, text)
+        return _mask_truncated(value, text, shown) if len(value) >= MIN_SUBSTRING_CHARS else text
 
     def mask_within(self, value: Any, *, keep: frozenset[str] = frozenset()) -> Any:
         """Return a copy of `value` with every text in it masked; tuples become lists.
@@ -94,8 +111,13 @@ class Secrets:
         return value
 
 
-def _replace(found: re.Match[str]) -> str:
-    return (found.groupdict().get("before") or "") + MASK
+def _map_between(kept: re.Pattern[str], change: Callable[[str], str], text: str) -> str:
+    """Return `text` with `change` applied to all that stands between the matches of `kept`."""
+    changed, end = [], 0
+    for found in kept.finditer(text):
+        changed += [change(text[end : found.start()]), found[0]]
+        end = found.end()
+    return "".join([*changed, change(text[end:])])
 
 
 def _pattern(value: str) -> str:
@@ -157,11 +179,11 @@ def _base64_patterns(value: str) -> list[str]:
     return patterns
 
 
-def _mask_truncated(value: str, text: str) -> str:
+def _mask_truncated(value: str, text: str, shown: str) -> str:
     """Mask beginnings of `value` that end in an ellipsis."""
     for end in _ELLIPSES:
         if end in text:
             for form in {value, quote(value, safe=""), quote_plus(value)}:
                 for stop in range(len(form) - 1, _MIN_PREFIX_CHARS - 1, -1):
-                    text = text.replace(form[:stop] + end, MASK + end)
+                    text = text.replace(form[:stop] + end, shown + end)
     return text

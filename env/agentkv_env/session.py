@@ -12,8 +12,9 @@ from playwright.sync_api import Page as PlaywrightPage
 from agentkv_env import executor
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import BridgedObject
-from agentkv_env.errors import ActionFailed, StillLoading, TabClosed
+from agentkv_env.errors import ActionFailed, BrowserGone, StillLoading, TabClosed
 from agentkv_env.hosts import Addresses, AllowList
+from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
@@ -50,6 +51,7 @@ class Session:
         watchdog: Watchdog,
         proxy: Proxy | None,
         uploads: Uploads,
+        secrets: Mapping[str, Secret],
         stopwatch: Stopwatch | None = None,
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
@@ -62,6 +64,8 @@ class Session:
         self._image_text = ImageTextReader(ocr) if ocr else None
         self._strict = strict
         self._uploads = uploads
+        self.secrets = NamedSecrets(secrets, addresses=addresses)
+        """Secrets that actions may name; observations and errors show their names."""
         self._timeout_s = timeout_s
         self._watchdog = watchdog
         self._stopwatch = stopwatch
@@ -88,6 +92,7 @@ class Session:
         strict: bool = False,
         timeout_s: float = 5.0,
         files: Iterable[str | Path] = (),
+        secrets: Mapping[str, Secret] | None = None,
     ) -> Self:
         """Open a session on a page that the caller owns.
 
@@ -112,11 +117,11 @@ class Session:
 
         Args:
             page: a page of Playwright's synchronous API in Chromium.
-            hosts, addresses, ocr, strict, timeout_s, files: see `Browser.session`.
+            hosts, addresses, ocr, strict, timeout_s, files, secrets: see `Browser.session`.
 
         Raises:
             TypeError: `page` is no such page.
-            ValueError: a path of `files` does not exist.
+            ValueError: a path of `files` does not exist, or a secret has no proper name.
             PageError: a ValueError; the page is closed, or shows a file, which no host serves.
         """
         require_chromium_page(page)
@@ -140,6 +145,7 @@ class Session:
             watchdog=Watchdog(None),
             proxy=None,
             uploads=Uploads(files),
+            secrets=secrets or {},
         )
 
     @property
@@ -202,7 +208,7 @@ class Session:
         tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
         with timed(self._stopwatch, "walk"):
             nodes = tuple(build_nodes(found["nodes"], lines, viewport))
-        return Page(
+        page = Page(
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
             nodes=nodes,
@@ -215,6 +221,7 @@ class Session:
             notices=self._take_notices(),
             uploads=self._uploads.names() if any("file" in node.uses for node in nodes) else (),
         )
+        return self.secrets.hide(page)
 
     def _read(self) -> dict[str, Any]:
         """Read the current tab; an unreadable or disallowed page has no nodes and a notice."""
@@ -359,7 +366,8 @@ class Session:
         """Execute `action` and wait for its effect; `stop` has no effect here.
 
         Elements are pressed in the middle of their first visible rectangle, or at the action's
-        point. Unless the session is strict, typing replaces the old text of a field, and actions
+        point. `<secret:name>` in a text to type stands for a secret, which is typed on its hosts
+        only. Unless the session is strict, typing replaces the old text of a field, and actions
         without effect (on a covered or disabled element, or with an unknown key) are refused.
 
         Raises:
@@ -367,7 +375,13 @@ class Session:
             BrowserGone: the page crashed or did not answer.
         """
         with timed(self._stopwatch, "browser"):
-            self._act(action)
+            try:
+                self._act(action)
+            except (ActionFailed, BrowserGone) as error:
+                # it may quote the page, or what was typed
+                if (shown := self.secrets.masks.mask(str(error))) == str(error):
+                    raise
+                raise type(error)(shown) from None
 
     def _act(self, action: Action) -> None:
         self._recover_closed_tab()
@@ -411,9 +425,13 @@ class Session:
             case "stop":
                 pass
             case _:
-                executor.execute(tab, action, strict=self._strict, uploads=self._uploads)
+                executor.execute(
+                    tab, action, strict=self._strict, uploads=self._uploads, secrets=self.secrets
+                )
 
     def _goto(self, url: str) -> None:
+        if names_in(url):
+            raise ActionFailed("a secret is no part of an address; type it into a field of a page")
         real = self._addresses.to_real(url)
         if not self._allow.allows(real):
             raise ActionFailed(f"{url} is not on the allowed hosts: {self._allow}")

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.config import read_settings
+from agentkv.options import read_secrets
 from agentkv.terminal import Terminal
 from agentkv.trace import read_trace
+from agentkv_env.named_secrets import Secret
 from agentkv_tasks.provenance import versions
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.plan import make_plan
@@ -212,6 +214,44 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
 def test_an_error_quotes_no_credentials() -> None:
     output = call("run", "--tasks", str(SMALL), "--site", "SHOP1=http://bo:k3y99999@a.test/").output
     assert "http://***@a.test" in output and "k3y99999" not in output
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("hunter22", "expected NAME=env:VARIABLE"),
+        ("shop=hunter22", "expected NAME=env:VARIABLE"),
+        ("shop=env:NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE is not set or empty"),
+        ("shop@a/b=env:PATH", "is no host name"),
+        ("shop=file:{open}", "run chmod 600"),
+    ],
+)
+def test_a_secret_comes_from_a_variable_or_a_private_file_only(
+    given: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "open").write_text("hunter22")
+    (tmp_path / "open").chmod(0o644)
+    given = given.format(open=tmp_path / "open")
+    refused = call("act", "--url", "http://a.test", "--goal", "x", "--secret", given)
+    assert refused.exit_code == 2 and message in refused.output
+    assert "hunter22" not in refused.output
+
+
+def test_a_goal_may_name_only_secrets_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter22")
+    given = ("act", "--url", "http://a.test", "--secret", "shop=env:SHOP_PASSWORD")
+    refused = call(*given, "--goal", "Log in with <secret:bank>")
+    assert refused.exit_code == 2
+    assert "no <secret:bank>; there are: <secret:shop>" in refused.output
+
+
+def test_a_secret_of_one_of_several_hosts_names_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter22")
+    with pytest.raises(ValueError, match="say on which host"):
+        read_secrets(["shop=env:SHOP_PASSWORD"], ["a.test", "b.test"])
+    found = read_secrets(["shop@b.test=env:SHOP_PASSWORD"], ["a.test", "b.test"])
+    assert found == {"shop": Secret("hunter22", ["b.test"])}
+    assert read_secrets(["shop=env:SHOP_PASSWORD"], ["a.test"])["shop"].hosts == ["a.test"]
 
 
 def test_no_text_controls_the_terminal(tmp_path: Path) -> None:

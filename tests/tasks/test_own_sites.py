@@ -143,6 +143,41 @@ def test_workers_play_sites_of_their_own_and_write_no_password(tmp_path: Path) -
     assert "Diary of bo" in next(out.glob("traces/001*")).read_text()
 
 
+def test_an_agent_logs_in_by_the_name_of_an_account_and_no_file_holds_its_password(
+    tmp_path: Path,
+) -> None:
+    def log_in(number: int, name: str) -> dict[str, Any]:
+        steps = ["type [textbox: Name] [anna] [0]", f"type [textbox: Password] [{name}] [1]"]
+        intent = f"Log in as anna with {name} and say whose diary it is."
+        steps += ["goto [__DIARY__/]", "stop [anna]"]
+        return task(number, require_login=False, intent=intent, solution=steps)
+
+    path = write(tmp_path, log_in(0, "<secret:diary.anna>"), log_in(1, "<secret:anna>"))
+    checked = call("tasks", "check", path)
+    assert checked.exit_code == 0, checked.output
+    out = tmp_path / "out"
+    output = finish(start(out, "--tasks", str(path), "--model", "solution"))
+    assert all(row.success for row in complete_rows(out)), output
+    trace = next(out.glob("traces/001*.jsonl")).read_text()
+    assert "type [2] [<secret:anna>] [1]" in trace
+    assert "/enter?name=anna&password=<secret:anna>" in trace
+    for text in (output, *(each.read_text() for each in out.rglob("*") if each.is_file())):
+        assert [each for each in spellings(SECRET) if each in text] == []
+
+
+def test_a_task_with_an_unknown_secret_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    path = write(tmp_path, task(0, intent="Log in with <secret:diary.cy>."))
+    known = "known: <secret:anna>, <secret:bo>, <secret:diary.anna>, <secret:diary.bo>"
+    refused = call("run", "--tasks", path, "--model", "solution", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert f"no account for <secret:diary.cy>; {known}" in " ".join(refused.output.split())
+    assert verdicts(call("tasks", "check", path))["task 0"].endswith(known)
+    embedded = tmp_path / "embedded.json"
+    embedded.write_text(json.dumps([task(0, start_url="__SHOPPING__/", intent="<secret:anna>")]))
+    refused = call("run", "--tasks", embedded, "--model", "solution", "--out", tmp_path / "out")
+    assert refused.exit_code == 2 and "only a file of sites has secrets" in refused.output
+
+
 def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
     check = {"url": "last", "locator": "", "required_contents": {"must_include": ["anna"]}}
 
@@ -210,7 +245,7 @@ def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path
         ),
         (
             "read_only = true",
-            "failed: after the solution, the start page shows '3: ***'",
+            "failed: after the solution, the start page shows '3: <secret:anna>'",
         ),
         ("read_only = true\nvolatile = ['^\\d+:']", "ok: the start page is as before the solution"),
         ("", "skipped: nothing resets diary"),

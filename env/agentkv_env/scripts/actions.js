@@ -77,6 +77,7 @@ function focus(id, all) {
   if (!el) return false;
   ensureFocus(el);
   if (!all) return true;
+  secretFields.delete(el);
   if (!isForm(el) && typeof el.select === "function") el.select();
   else (viewOf(documentOf(el)) || window).getSelection().selectAllChildren(el);
   return true;
@@ -85,6 +86,24 @@ function ensureFocus(el) {
   // the body of a frame is active in its document also while another document has the focus
   if (!hasFocus(documentOf(el))) (viewOf(documentOf(el)) || window).focus();
   if (!isInside(deepActive(el), el)) focusOn(el);
+}
+
+// Returns the origins of an element's document and of all pages around it.
+function origins(id) {
+  const el = find(id);
+  if (!el) return { error: "gone" };
+  const view = viewOf(documentOf(el)) || window;
+  return { origins: [view.origin, ...view.location.ancestorOrigins] };
+}
+
+// Puts a secret into a field at the cursor, or with `all` in place of its text. Only this document
+// gets it, whatever has the focus by then. `shown` is what a reader sees as the field's value.
+function insertSecret(id, text, shown, all) {
+  if (!focus(id, all)) return { error: "gone" };
+  const el = find(id);
+  if (!isInside(deepActive(el), el)) return { error: "unfocused" };
+  secretFields.set(el, shown);
+  return insertText(documentOf(el), "insertText", false, text) ? {} : { error: "refused" };
 }
 function deepActive(el) {
   let active = activeIn(documentOf(el));
@@ -218,8 +237,10 @@ function selectText(id, first, last) {
 }
 
 // Sets the value of date, time, color and range inputs; key presses would depend on the locale.
-function setValue(id, value) {
+function setValue(id, value, shown) {
   const el = find(id), before = el.value;
+  if (shown) secretFields.set(el, shown);
+  else secretFields.delete(el);
   el.focus();
   el.value = value;
   if (value && el.value === "") { el.value = before; return false; }
@@ -318,5 +339,5 @@ const drawn = () => Promise.race([
 ]);
 
 globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
-  drawn, isAimedAt, placeCursor, selectText, scrollArea, settled, element: find,
+  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -31,6 +31,7 @@ const rootElementOf = getter(Document, "documentElement"), bodyOf = getter(Docum
 const scrollingElementOf = getter(Document, "scrollingElement");
 const viewOf = getter(Document, "defaultView"), titleOf = getter(Document, "title");
 const readyStateOf = getter(Document, "readyState"), hasFocus = method(Document, "hasFocus");
+const insertText = method(Document, "execCommand");
 const queryAllInDocument = method(Document, "querySelectorAll");
 const animationsOf = method(Document, "getAnimations");
 const newRange = method(Document, "createRange"), newElement = method(Document, "createElement");

@@ -287,8 +287,15 @@ function textAfter(el) {
   return next && nodeTypeOf(next) === 3 ? collapse(next.data) : "";
 }
 
+// Fields into which a secret was typed, and what is shown as their value: they may cut or format it.
+const secretFields = new WeakMap();
+
 function valueOf(el, role) {
   const tag = tagOf(el);
+  if (secretFields.has(el) && el.type !== "password") {
+    const holds = tag === "input" || tag === "textarea" ? el.value : textContentOf(el);
+    return holds ? secretFields.get(el) : "";
+  }
   if (tag === "select") {
     return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");
   }

@@ -14,6 +14,7 @@ from playwright.sync_api import StorageState
 
 from agentkv_env.browser import Browser
 from agentkv_env.masking import Secrets
+from agentkv_env.named_secrets import Secret
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import MagentoAdmin
 from agentkv_tasks.own_sites.guard import GRACE_S
@@ -156,6 +157,8 @@ class OwnServer:
         self._passwords = passwords
         self.secrets = Secrets([*passwords.values(), *file.tokens()])
         """All passwords and tokens; whoever writes about an episode masks them."""
+        self.named_secrets: Mapping[str, Secret] = file.named_secrets(passwords)
+        """The passwords, for an agent that types them by name."""
         self.sites = {name: ServedSite(file, name, self.secrets) for name in file.sites}
         self.admin = self._admin()
         """Admin interface of a shop; None if the file has none, or its password is missing."""

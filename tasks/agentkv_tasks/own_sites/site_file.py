@@ -7,6 +7,7 @@ mistake.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from pydantic import (
 from agentkv.config import read_toml
 from agentkv.files import read_private
 from agentkv_env.hosts import is_web_address
+from agentkv_env.named_secrets import Secret, is_name, names_in, placeholder
 from agentkv_tasks.addresses import PLACEHOLDER
 from agentkv_tasks.task import Task, TaskError
 
@@ -164,8 +166,8 @@ def _reset(value: object) -> object:
     return {"command": value} if isinstance(value, list | tuple) else value
 
 
-class Secret(_Schema):
-    """Where a value that must not stand in the file is: in an environment variable."""
+class Variable(_Schema):
+    """A value that does not stand in the file: the name of its environment variable."""
 
     env: str = Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")
 
@@ -184,7 +186,7 @@ class Reset(_Schema):
     """Path to request with GET."""
     post: str = ""
     """Path to request with POST."""
-    form: dict[Word, str | Secret] = {}
+    form: dict[Word, str | Variable] = {}
     """Fields of the POST; without them it is empty."""
 
     @field_validator("get", "post")
@@ -204,7 +206,7 @@ class Reset(_Schema):
 def _address(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    name = Secret.model_validate(value).env
+    name = Variable.model_validate(value).env
     if not os.environ.get(name):
         raise ValueError(f"the environment variable {name} is not set; it names the address")
     return os.environ[name]
@@ -398,6 +400,50 @@ class SiteFile:
             for key, account in site.accounts.items()
             if account.password is not None
         }
+
+    @property
+    def secret_names(self) -> dict[str, tuple[str, str]]:
+        """Site and key of each account with a password, by the names under which an agent types it.
+
+        `<secret:SITE.ACCOUNT>` is one name, and `<secret:ACCOUNT>` another if no other site has
+        such an account. An account whose name has other characters than a secret's has none.
+        """
+        places = [
+            (name, key)
+            for name, site in self.sites.items()
+            for key, account in site.accounts.items()
+            if account.password is not None
+        ]
+        keys = Counter(key for _, key in places)
+        names = {key: (name, key) for name, key in places if keys[key] == 1}
+        names |= {f"{name}.{key}": (name, key) for name, key in places}
+        return {name: place for name, place in names.items() if is_name(name)}
+
+    def named_secrets(self, passwords: Mapping[tuple[str, str], str]) -> dict[str, Secret]:
+        """Return `passwords` as secrets that an agent may type on their own site, by name."""
+        return {
+            name: Secret(
+                passwords[place],
+                [urlsplit(self.public_address(place[0])).netloc.rpartition("@")[2]],
+            )
+            for name, place in self.secret_names.items()
+            if passwords.get(place, "").strip()
+        }
+
+    def require_secrets(self, task: Task) -> None:
+        """Check that `task` names only secrets that the file has.
+
+        Raises:
+            TaskError: it names another.
+        """
+        known = self.secret_names
+        for name in names_in(task.intent):
+            if name not in known:
+                listed = ", ".join(map(placeholder, known)) or "none"
+                raise TaskError(
+                    f"task {task.task_id}: intent: {self.path.name} has no account for "
+                    f"{placeholder(name)}; known: {listed}"
+                )
 
     def unreset(self, tasks: Sequence[Task]) -> list[str]:
         """Return the sites that keep what an episode of `tasks` changes.

@@ -1,7 +1,7 @@
 """`agentkv act`: pursue one goal from one page, outside any suite."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ from agentkv.files import OutputPathError, require_folder
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
 from agentkv_env.hosts import host_of, is_web_address
+from agentkv_env.named_secrets import NamedSecrets, Secret
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
@@ -31,6 +32,7 @@ def run_goal(
     max_steps: int,
     on_step: Callable[[Step], None],
     out: Path | None = None,
+    secrets: Mapping[str, Secret] | None = None,
 ) -> Episode:
     """Run the agent with `goal`, starting at `url`, under the first policy of `settings`.
 
@@ -39,11 +41,12 @@ def run_goal(
 
     Args:
         out: folder for the trace and a screenshot of each page; None writes nothing.
+        secrets: secrets that the agent may type on their hosts, by name.
 
     Raises:
         UrlError: `url` is not a web address.
         OutputPathError: a ValueError; `out` cannot be written to, or has a trace already.
-        ValueError: the policy or the model is unknown.
+        ValueError: the policy or the model is unknown, or the goal names an unknown secret.
         BrowserMissing: no browser was found.
         ActionFailed: the page did not load.
     """
@@ -54,6 +57,7 @@ def run_goal(
         if (out / TRACE).exists():
             raise OutputPathError(f"--out {out} has a {TRACE} already; give another folder")
     host, port = host_of(url), urlsplit(url).port
+    NamedSecrets(secrets).require(goal)
     policy = settings.policies[0]
     budget = resolved_parameters(settings, policy)["budget"]
     settings = settings.model_copy(update={"budget": budget})
@@ -74,6 +78,7 @@ def run_goal(
                 addresses=addresses,
                 ocr=Ocr.find(default_cache()),
                 strict=settings.strict,
+                secrets=secrets,
             )
         )
         session.open(url)

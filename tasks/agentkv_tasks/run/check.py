@@ -226,6 +226,7 @@ class _Checks:
         ]
         try:
             self._server.file.accounts_of(task)
+            self._server.file.require_secrets(task)
             check_calls(task)
         except ValueError as error:
             return [*found, str(error).removeprefix(f"task {task.task_id}: ")]
@@ -262,7 +263,14 @@ class _Checks:
     def _play(self, task: Task, steps: Sequence[str]) -> tuple[Score, str]:
         browser, addresses = self._browser(), self._server.addresses
         log_in = self._server.begin(task, browser)
-        with begun(task, browser, addresses, ocr=self._ocr, log_in=log_in) as (session, goal):
+        with begun(
+            task,
+            browser,
+            addresses,
+            ocr=self._ocr,
+            log_in=log_in,
+            secrets=self._server.named_secrets,
+        ) as (session, goal):
             page = serialize(replace(session.observe(), notices=())).text  # notices depend on time
             agent = Agent(Solution([addresses.fill(line) for line in steps]))
             episode = agent.run(session, goal, max_steps=task.max_steps)

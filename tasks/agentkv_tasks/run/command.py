@@ -16,6 +16,7 @@ from agentkv.config import RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
 from agentkv.options import default_out
 from agentkv_env.hosts import is_web_address
+from agentkv_env.named_secrets import names_in, placeholder
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Judge, Scoring, asks_admin
 from agentkv_tasks.miniwob import script_for
@@ -160,6 +161,11 @@ def prepare(
                 f"{suite.name}: task {task.task_id} needs {', '.join(missing)}, and no "
                 f"site is known for it; known: {', '.join(sorted(addresses.placeholders))}"
             )
+        if own is None and (names := names_in(task.intent)):
+            raise TaskError(
+                f"{suite.name}: task {task.task_id} names {placeholder(names[0])}, and only a file "
+                "of sites has secrets: the passwords of its accounts"
+            )
         for url in task.start_urls:
             if not is_web_address(addresses.fill(url)):
                 raise TaskError(
@@ -225,8 +231,8 @@ def _check_own(own: SiteFile, tasks: Sequence[Task], sites: Mapping[str, str]) -
     """Check what sites of the user's own need, without starting them.
 
     Raises:
-        ValueError: a password, a stored log-in or an account is missing, or an address is given
-            twice.
+        ValueError: a password, a stored log-in, an account or a secret is missing, or an address
+            is given twice.
     """
     if sites:
         raise OptionError(
@@ -241,6 +247,7 @@ def _check_own(own: SiteFile, tasks: Sequence[Task], sites: Mapping[str, str]) -
     own.tokens()
     for task in tasks:
         own.accounts_of(task)
+        own.require_secrets(task)
     for site in own.sites.values():
         if site.admin is not None and any(map(asks_admin, tasks)):
             own.password(site.admin)

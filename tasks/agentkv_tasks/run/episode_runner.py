@@ -201,6 +201,7 @@ class EpisodeRunner:
             ocr=self._ocr,
             log_in=log_in,
             strict=self._settings.strict,
+            secrets=self._sites.named_secrets,
             stopwatch=self._stopwatch,
         ) as (session, goal):
             if goal != task.intent:

@@ -1,5 +1,6 @@
 """The sites of a run: the embedded ones and those that run elsewhere, or the user's own."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -7,6 +8,7 @@ from playwright.sync_api import StorageState
 
 from agentkv_env.browser import Browser
 from agentkv_env.masking import Secrets
+from agentkv_env.named_secrets import Secret
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
@@ -28,6 +30,8 @@ class PlayedSites(Protocol):
     """Texts to mask in everything that is written about an episode."""
     admin: MagentoAdmin | None
     """Admin interface of a shop, for the checks that ask it."""
+    named_secrets: Mapping[str, Secret]
+    """Secrets that the agent may type by name."""
 
     def begin(self, task: Task, browser: Browser) -> StorageState | None:
         """Put the sites into their first state, and return the log-in with which `task` begins.
@@ -58,6 +62,7 @@ class EmbeddedSites:
         self._server = Server(World(suite.world_seed, sites_for(suite.tasks)))
         self.addresses = Addresses({}, {})
         self.secrets = Secrets()
+        self.named_secrets: Mapping[str, Secret] = {}
         for address in plan.sites.values():
             self.secrets.add_credentials(address)
 

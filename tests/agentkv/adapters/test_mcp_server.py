@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from agentkv.adapters.mcp_server import mcp_server
 from agentkv.adapters.page_tools import BYTES_PER_TOKEN, PageTools, ToolFailed
 from agentkv.cli import cli
+from agentkv_env.named_secrets import Secret
 from tests.env.conftest import Pages
 from tests.own_thread import in_own_thread
 
@@ -162,6 +163,26 @@ def test_files_are_uploaded_only_where_the_user_names_some(pages: Pages, tmp_pat
     try:
         home = tools.open_page(pages.origin() + "/")
         assert "value: cat.png" in tools.upload(number_of("Photo", home), ["cat.png"])
+    finally:
+        tools.close()
+
+
+def test_a_client_types_a_secret_that_it_never_sees(pages: Pages) -> None:
+    pages.set({"/": "<label>User <input></label><label>Password <input type=password></label>"})
+    secrets = {"shop": Secret("qu&et <otter> 99", [host(pages)])}
+    tools = PageTools([host(pages)], ocr=False, secrets=secrets)
+    assert f"<secret:shop> on {host(pages)}" in tools.instructions
+    try:
+        home = tools.open_page(pages.origin() + "/")
+        shown = [
+            tools.type_text(number_of(name, home), "<secret:shop>") for name in ("Password", "User")
+        ]
+        assert "value: <secret:shop>" in shown[1]
+        with pytest.raises(
+            ToolFailed, match="no <secret:bank>; there are: <secret:shop>"
+        ) as failed:
+            tools.type_text(number_of("User", home), "<secret:bank>")
+        assert "otter" not in repr([*shown, failed, tools.instructions])
     finally:
         tools.close()
 

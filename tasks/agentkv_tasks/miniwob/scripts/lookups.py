@@ -62,10 +62,10 @@ def book_flight(goal: str, page: Page) -> Steps:
     )
     for nth, place in ((1, start), (2, end)):
         page = yield enter(element(page, "textbox", nth=nth), place)
-        while not (found := _suggestion(page, place)):
+        while not (suggestion := _suggestion(page, place)):
             (area,) = (node for node in page.nodes if node.role == "area")
             page = yield Action("scroll", element_id=area.id, direction="down")
-        page = yield click(found)
+        page = yield click(suggestion)
     page = yield from _choose_date(page, element(page, "textbox", nth=3), date)
     page = yield click(element(page, "button", "Search"))
     by = _price if how == "cheapest" else _minutes
