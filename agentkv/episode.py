@@ -13,7 +13,7 @@ from agentkv.models.model import Asking, Cancelled, ContextLimit, Conversation, 
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
-from agentkv_env.masking import Secrets
+from agentkv_env.masking import Secrets, ends_in_masked
 from agentkv_env.named_secrets import without_names
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
@@ -305,6 +305,12 @@ class _EpisodeLoop:
             look_bytes=cache.look_bytes if cache else 0,
             fetched=cache.fetched if cache else {},
             num_renumberings=cache.num_renumberings if cache else 0,
+            num_evicted=cache.num_evicted if cache else 0,
+            turn=reply.turn,
+            token_ends=reply.token_ends,
+            confidences=reply.confidences,
+            piece_ends=reply.piece_ends,
+            held=reply.held,
             prefill_s=reply.prefill_s,
             decode_s=reply.decode_s,
             seconds=seconds,
@@ -317,12 +323,15 @@ class _EpisodeLoop:
 
     def _masked(self, step: Step) -> Step:
         mask = self._secrets.mask
+        observation, reply = mask(step.observation), mask(step.reply)
         return replace(
             step,
             url=mask(step.url),
-            observation=mask(step.observation),
+            observation=observation,
+            piece_ends=ends_in_masked(step.observation, observation, step.piece_ends),
             note=mask(step.note),
-            reply=mask(step.reply),
+            reply=reply,
+            token_ends=ends_in_masked(step.reply, reply, step.token_ends),
             thinking=mask(step.thinking),
             action=mask(step.action),
             error=mask(step.error),

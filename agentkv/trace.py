@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from pydantic import TypeAdapter, ValidationError
 
 from agentkv.files import AppendedFile, json_line, write_atomic
-from agentkv_env.masking import Secrets
+from agentkv_env.masking import Secrets, ends_in_masked
 
 SCHEMA = 1
 """Version of the trace format, incremented when older readers would misread new traces."""
@@ -107,6 +107,25 @@ class Step:
     num_renumberings: int = 0
     """How often the cache's rotary positions were renumbered since it was begun, because the
     model's had run out."""
+    num_evicted: int = 0
+    """Entries that have left since the cache was begun, over the layers that the policy bounds."""
+    turn: int = 0
+    """Number of the turn in the conversation, from 0: the page is the cache's span `page 3`, the
+    reply its span `reply 3`. In a session it counts the turns of earlier goals too."""
+    token_ends: tuple[int, ...] = ()
+    """Per token of the reply, the number of characters of `reply` up to its end. Empty for models
+    without tokens and in older traces, as are the three fields below."""
+    confidences: tuple[float | None, ...] = ()
+    """Per token of the reply, the probability that the model gave it before the grammar and the
+    temperature changed anything, from the logits that the gate reads; None if the grammar forced
+    the token."""
+    piece_ends: tuple[int, ...] = ()
+    """Per piece of the page, a line or a part of a long one, the number of characters of
+    `observation` up to its end."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """What the cache held after this turn of the spans that have lost or regained entries in it, by
+    label. The text has a digit for each piece of a page, or one for the whole span: from 4 for all
+    its entries to 0 for none. A span that was never named is held whole."""
 
     @property
     def element(self) -> str:
@@ -254,9 +273,17 @@ class TraceWriter:
 
     def _masked(self, row: Mapping[str, Any]) -> dict[str, Any]:
         texts = {name: row[name] for name in _TEXT_FIELDS if name in row}
-        return {**row, **self._secrets.mask_within(texts, keep=_UNMASKED_KEYS)}
+        masked = self._secrets.mask_within(texts, keep=_UNMASKED_KEYS)
+        ends = {
+            name: ends_in_masked(row[text], masked[text], row[name])
+            for name, text in ENDS.items()
+            if row.get(name)
+        }
+        return {**row, **masked, **ends}
 
 
+ENDS = {"token_ends": "reply", "piece_ends": "observation"}
+"""Fields of a step with numbers of characters, and the text that they count in."""
 _TEXT_FIELDS = (
     "goal",
     "task",

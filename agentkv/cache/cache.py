@@ -276,6 +276,35 @@ class Cache(HookedCache):
         """
         return self.cache_layers[layer].kept()
 
+    def num_holders(self, sequence: int = 0) -> tuple[Tensor, int]:
+        """Return how many pairs of a layer and a KV head still store each token of a sequence.
+
+        Layers that only a window of the model's own bounds do not count, unless all are of that
+        kind; neither does the cold tier.
+
+        Returns:
+            (tokens of the sequence,) int64 on the CPU, and the number of all pairs.
+        """
+        num_seen = self.evictor.fed[sequence] if self.seen else 0
+        counts = torch.zeros(num_seen, dtype=torch.int64)
+        layers = self._bounded_layers()
+        for layer in layers if num_seen else ():
+            counts += layer.num_holders(sequence)
+        return counts, sum(layer.shape.num_heads for layer in layers)
+
+    @property
+    def num_evicted(self) -> int:
+        """Entries that have left, of all sequences, in the layers that `num_holders` counts.
+
+        Dropped entries and those in the cold tier count; those that a look brought back do not.
+        """
+        return sum(layer.num_evicted for layer in self._bounded_layers())
+
+    def _bounded_layers(self) -> Sequence[CacheLayer]:
+        """Return the layers that the policy bounds; all if it bounds none."""
+        layers = self.cache_layers
+        return [layer for layer in layers if layer.policy is not None] or layers
+
     def check(self) -> None:
         """Audit the whole structure. Raises AssertionError naming what is broken."""
         for layer in self.cache_layers:

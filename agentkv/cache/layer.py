@@ -325,6 +325,22 @@ class CacheLayer(Addressed):
         segments = self.storage.segments(sequence)
         return max(self.storage.counts[segments.start : segments.stop])
 
+    def num_holders(self, sequence: int) -> Tensor:
+        """Return how many KV heads store each token of a sequence: (tokens,) int64, on the CPU."""
+        storage = self.storage
+        positions = [storage.positions(segment) for segment in storage.segments(sequence)]
+        counts = torch.bincount(torch.cat(positions), minlength=self.fed[sequence]).cpu()
+        return counts * storage.layout.num_heads
+
+    @property
+    def num_evicted(self) -> int:
+        """Number of entries that have left, of all sequences."""
+        if self._storage is None:
+            return 0
+        storage = self._storage
+        num_appended = sum(self.fed) * storage.layout.segments_per_sequence
+        return num_appended - sum(map(storage.num_entries, range(storage.batch)))
+
     def mark_held(self, sequence: int, held: Tensor) -> None:
         """Set `held` (tokens seen,) bool where any segment holds an entry, hot or cold."""
         tiers = [self.storage] if self.cold is None else [self.storage, self.cold.storage]

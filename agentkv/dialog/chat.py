@@ -123,6 +123,10 @@ class ChatTemplate:
         """Encode untrusted text, without control tokens."""
         return self._tokenizer.encode(text)
 
+    def token_ends(self, text: str) -> list[int]:
+        """Return, for each id that `encode` returns, the number of characters up to its end."""
+        return self._tokenizer.token_ends(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without its control tokens."""
         return self._tokenizer.decode(ids)

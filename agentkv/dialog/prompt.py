@@ -9,11 +9,11 @@ loses only entries that its policy drops.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 Layout = Literal["after", "before"]
 """Position of an element's id in its line of the page (`agentkv_env.serialize`)."""
@@ -120,6 +120,10 @@ class Template(Protocol):
         """Encode untrusted text, without special or control tokens."""
         ...
 
+    def token_ends(self, text: str) -> list[int]:
+        """Return, for each id that `encode` returns, the number of characters up to its end."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without its control tokens."""
         ...
@@ -206,6 +210,10 @@ class PlainTemplate:
         """Encode untrusted text, without control tokens."""
         return self._tokenizer.encode(text)
 
+    def token_ends(self, text: str) -> list[int]:
+        """Return, for each id that `encode` returns, the number of characters up to its end."""
+        return self._tokenizer.token_ends(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without control tokens and the space before its text."""
         return _SPACED_TEXT.sub(r"\1", self._tokenizer.decode(ids))
@@ -254,12 +262,24 @@ class UntrustedTextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without control ids. Lone surrogates become question marks."""
+        ids = [id for _, part in self._encoded(text) for id in part.ids]
+        return [id for id in ids if id not in self.control_ids]
+
+    def token_ends(self, text: str) -> list[int]:
+        """Return, for each id that `encode` returns, the number of characters up to its end."""
+        return [
+            start + end
+            for start, part in self._encoded(text)
+            for id, (_, end) in zip(part.ids, part.offsets, strict=True)
+            if id not in self.control_ids
+        ]
+
+    def _encoded(self, text: str) -> Iterator[tuple[int, Encoding]]:
+        """Encode the parts of untrusted text, and return each with the place where it begins."""
         text = text.encode("utf-8", "replace").decode()  # tokenizers reject lone surrogates
         cuts = [0, *(found.start() + 1 for found in self._control.finditer(text))]
-        ids: list[int] = []
         for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True):
-            ids += self._untrusted.encode(text[start:end], add_special_tokens=False).ids
-        return [id for id in ids if id not in self.control_ids]
+            yield start, self._untrusted.encode(text[start:end], add_special_tokens=False)
 
     def encode_trusted(self, text: str) -> list[int]:
         """Encode text of a template itself, control tokens included."""

@@ -124,4 +124,5 @@ def _advance(generation: Generation, logits: Tensor, id: int) -> None:
         return
     if generation.num_logprobs is not None:
         generation.logprobs.append(log_probability(logits, id, generation.num_logprobs))
+        generation.sampled_at.append(len(generation.rule.ids))
     generation.advance(id)

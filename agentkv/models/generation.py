@@ -28,7 +28,7 @@ class Generation:
             rule adds at once then take as many steps, which are faster than one forward of
             transformers.
         num_logprobs: number of the likeliest ids whose log-probabilities are noted beside those of
-            the sampled ids; None notes none.
+            the sampled ids; 0 notes those of the sampled ids alone, None notes none.
         stopwatch: charged with `reading` until the model has read the prompt, then with
             `decoding`; replies that share a forward are each charged with all of it.
     """
@@ -49,6 +49,9 @@ class Generation:
         self.num_logprobs = num_logprobs
         self.logprobs: list[LogProbability] = []
         """Per sampled id, in order; empty unless they are noted."""
+        self.sampled_at: list[int] = []
+        """Per log-probability, the place of its id in `rule.ids`. An end token has the place after
+        the last id, and the grammar forced the ids at all other places."""
         self.num_prompt_tokens = len(prompt)
         self.error: Exception | None = None
         """The error that ended the reply early; None if there was none."""

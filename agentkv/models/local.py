@@ -1,6 +1,7 @@
 """A language model in memory, and the conversations in which it reads pages and writes replies."""
 
 import base64
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -20,6 +21,7 @@ from agentkv.dialog.prompt import DoesNotThink, Template, nonce_of
 from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
+from agentkv.models.held import HeldSpans, token_ends
 from agentkv.models.model import BrokenConversation, CacheUse, Cancelled, Reply
 from agentkv.models.rules import FreeRule, GrammarRule, Rule, ThinkingRule
 from agentkv.models.sampling import Sampler
@@ -261,6 +263,7 @@ class LocalConversation:
         self._begin_cache()
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.temperature, random)
+        self._held = HeldSpans(acting.template)
         self._known: Known | None = None
         self._next_goal: list[int] = []
         """Ids of a goal or question that no page has followed yet."""
@@ -407,6 +410,7 @@ class LocalConversation:
             sampler=self._sampler,
             deadline=deadline,
             is_compiled=decoding(self._local.model) == COMPILED,
+            num_logprobs=0,
             stopwatch=stopwatch,
         )
         return PendingReply(observation, generation, stopwatch)
@@ -509,6 +513,11 @@ class LocalConversation:
             counts = range(len(ids) + 1)
             num_noted = next(i for i in counts if template.decode(ids[:i]).startswith(notes))
             turn.action = (num_noted, len(ids))
+        number = len(self._turns) - 1
+        with timed(pending.stopwatch, "tokenizer"):
+            piece_ends = self._held.note_page(number, turn, pending.observation)
+            held = self._held.changes(self.cache, self._turns, is_rebuilt=self._acting.rebuild)
+            ends = token_ends(template, answer, text)
         return Reply(
             text=text,
             observation=pending.observation,
@@ -518,6 +527,11 @@ class LocalConversation:
             prefill_s=prefilled_at - generation.started_at,
             decode_s=ended_at - prefilled_at,
             cache=self._cache_use(),
+            turn=number,
+            token_ends=ends,
+            confidences=_confidences(generation, num_thought=len(ids) - len(answer)),
+            piece_ends=piece_ends,
+            held=held,
             parts=None if pending.stopwatch is None else pending.stopwatch.read(),
         )
 
@@ -584,6 +598,7 @@ class LocalConversation:
             look_bytes=earlier.look_bytes + cache.look_nbytes,
             fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),
             num_renumberings=earlier.num_renumberings + cache.num_renumberings,
+            num_evicted=earlier.num_evicted + cache.num_evicted,
         )
 
     def _new_rule(
@@ -610,6 +625,15 @@ class LocalConversation:
             only_stop=is_question,
         )
         return GrammarRule(matcher, stopwatch=stopwatch)
+
+
+def _confidences(generation: Generation, *, num_thought: int) -> tuple[float | None, ...]:
+    """Return the confidence of each token behind the thought, rounded, as the trace holds it."""
+    found: list[float | None] = [None] * len(generation.rule.ids)
+    for place, noted in zip(generation.sampled_at, generation.logprobs, strict=True):
+        if place < len(found):  # not an end token
+            found[place] = round(math.exp(noted.value), 3)
+    return tuple(found[num_thought:])
 
 
 def _encodable(text: str) -> str:

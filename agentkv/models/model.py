@@ -50,6 +50,8 @@ class CacheUse:
     their tokens: `page 3`, `reply 2`, `goal`."""
     num_renumberings: int = 0
     """How often the cache's rotary positions were renumbered, because the model's had run out."""
+    num_evicted: int = 0
+    """Entries that have left since the cache was begun, over the layers that the policy bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,19 @@ class Reply:
     """Seconds spent on writing the reply."""
     cache: CacheUse | None = None
     """None for models without a cache."""
+    turn: int = 0
+    """Number of the turn in the conversation, from 0, as in the labels of the cache's spans."""
+    token_ends: tuple[int, ...] = ()
+    """Per token of the reply, the number of characters of `text` up to its end."""
+    confidences: tuple[float | None, ...] = ()
+    """Per token of the reply, the probability that the model gave it before the grammar and the
+    temperature changed anything, from the logits that the gate reads; None if the grammar forced
+    the token."""
+    piece_ends: tuple[int, ...] = ()
+    """Per piece of `observation`, the number of characters up to its end; see `models.held`."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """What the cache holds of the spans that lost or regained entries in this turn, by label: a
+    level from 0 to 4 for each piece of a page, or one for the whole span; see `models.held`."""
     parts: Mapping[str, float] | None = None
     """Seconds of the reply by part, such as `reading` and `decoding`; None if they were not
     measured."""

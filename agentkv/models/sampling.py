@@ -32,6 +32,8 @@ class LogProbability:
 def log_probability(logits: Tensor, id: int, num_top: int) -> LogProbability:
     """Return the log-probability of `id`, and the `num_top` likeliest ids, for logits (V,)."""
     values = torch.log_softmax(logits.to(torch.float32), dim=-1)
+    if not num_top:
+        return LogProbability(id, float(values[id]), ())
     top = values.topk(min(num_top, len(values)))
     pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     return LogProbability(id, float(values[id]), tuple(pairs))

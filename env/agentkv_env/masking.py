@@ -8,7 +8,7 @@ spellings: in an answer, in the address of a form, in a page's markup. `Secrets`
 import base64
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -109,6 +109,38 @@ class Secrets:
             case list() | tuple():
                 return [self.mask_within(each, keep=keep) for each in value]
         return value
+
+
+def ends_in_masked(text: str, masked: str, ends: Sequence[int]) -> tuple[int, ...]:
+    """Return the places in `masked` of places in `text`; empty if the two do not correspond.
+
+    A place inside a secret moves behind its mask.
+
+    Args:
+        masked: what `Secrets.mask` made of `text`.
+        ends: numbers of characters of `text`.
+    """
+    if masked == text:
+        return tuple(ends)
+    kept = masked.split(MASK)
+    at = 0
+    starts = []
+    for number, part in enumerate(kept):
+        is_last = number == len(kept) - 1
+        start = len(text) - len(part) if is_last else text.find(part, at)
+        if start < at or not text.startswith(part, start) or (not number and start):
+            return ()
+        starts.append(start)
+        at = start + len(part)
+    moved, place, number = [], 0, 0
+    for end in ends:
+        while number + 1 < len(kept) and starts[number + 1] < end:
+            place += len(kept[number]) + len(MASK)
+            number += 1
+        inside = end - starts[number]
+        is_secret = inside > len(kept[number])
+        moved.append(place + (len(kept[number]) + len(MASK) if is_secret else inside))
+    return tuple(moved)
 
 
 def _map_between(kept: re.Pattern[str], change: Callable[[str], str], text: str) -> str:

@@ -1,0 +1,176 @@
+"""What the cache still holds of the pages and replies of a conversation.
+
+A page is divided into pieces: its lines, and parts of about 80 characters of its long lines. After
+every turn each piece has a level by the share of its entries that the cache holds, over all layers
+and KV heads: 4 for all of them, 0 for none, and 1 to 3 for the thirds in between.
+"""
+
+import bisect
+import re
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from agentkv.cache.cache import Cache
+from agentkv.dialog.prompt import Template
+from agentkv.models.turn import Numbers, Turn
+
+WHOLE = 4
+"""Level of a piece with all its entries."""
+
+_PIECE = re.compile(r"[^\n]{0,79}(?:[ \n]|\Z)|[^\n]{80}")
+
+
+def piece_ends(text: str) -> list[int]:
+    """Return where the pieces of a page end, in characters."""
+    return [found.end() for found in _PIECE.finditer(text) if found[0]]
+
+
+def token_ends(template: Template, ids: Sequence[int], text: str) -> tuple[int, ...]:
+    """Return, for each id of a reply, the number of characters of `text` up to its end.
+
+    A character of several ids belongs to the last of them.
+
+    Args:
+        text: the decoded reply.
+    """
+    ends, at = [], 0
+    for id in ids:
+        part = template.decode([id])
+        # decoders drop a space at the beginning of a text, and some control tokens
+        start = text.find(part, at, at + len(part) + _MOST_SKIPPED) if part else -1
+        at = at if start < 0 else start + len(part)
+        ends.append(at)
+    if ends:
+        ends[-1] = len(text)
+    return tuple(ends)
+
+
+_MOST_SKIPPED = 4
+"""Characters of a text that may belong to no decoded id."""
+
+
+class HeldSpans:
+    """Follows what the cache holds of each span, and tells what changes from turn to turn.
+
+    Args:
+        template: the prompt format of the conversation.
+    """
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._pieces: dict[int, list[Numbers]] = {}
+        """By turn, the ranges of the ids in `Turn.shown` that its pieces have."""
+        self._levels: dict[str, str] = {}
+
+    def note_page(self, number: int, turn: Turn, observation: str) -> tuple[int, ...]:
+        """Divide the page of a turn, and return where its pieces end, in characters.
+
+        A piece's ids are exact where the prompt holds the page's text as it is, and a few ids off
+        where the tokenizer joins it with what is around it.
+        """
+        ends = piece_ends(observation)
+        if not ends:
+            return ()
+        of_tokens = self._template.token_ends(observation)
+        first = _place(self._template.encode(observation), turn.shown)
+        self._pieces[number] = [
+            (first + start, min(first + stop, len(turn.shown)))
+            for start, stop in (
+                _tokens_between(of_tokens, *places) for places in pairwise([0, *ends])
+            )
+        ]
+        return tuple(ends)
+
+    def changes(self, cache: Cache, turns: Sequence[Turn], *, is_rebuilt: bool) -> dict[str, str]:
+        """Return the levels of the spans whose levels have changed since the last call, by label.
+
+        Args:
+            turns: the turns of the conversation so far.
+            is_rebuilt: whether every turn begins with a new cache, which never reads what is
+                forgotten.
+        """
+        places: dict[str, Sequence[Numbers]] = {}
+        for number, turn in enumerate(turns):
+            shown, reply = turn.shown, turn.reply
+            pieces: Sequence[Numbers] = self._pieces.get(number, [(0, len(shown))])
+            if is_rebuilt and turn.is_forgotten:
+                shown, reply = turn.left, turn.left_reply
+                before = turn.body[0]
+                pieces = [(min(start, before), min(stop, before)) for start, stop in pieces]
+            places[f"page {number}"] = [
+                (turn.start + start, turn.start + stop) for start, stop in pieces
+            ]
+            written = turn.start + len(shown)
+            places[f"reply {number}"] = [(written, written + len(reply))]
+            if turn.goal:
+                places[f"goal {number}"] = [(turn.start - len(turn.goal), turn.start)]
+        places["goal"] = [(0, turns[0].start - len(turns[0].goal))]
+        counts, num_all = cache.num_holders()
+        changed = {}
+        for label, levels in zip(places, _levels(counts, num_all, places.values()), strict=True):
+            if levels != self._levels.get(label, str(WHOLE) * len(levels)):
+                changed[label] = self._levels[label] = levels
+        return changed
+
+
+def _tokens_between(ends: Sequence[int], start: int, stop: int) -> Numbers:
+    """Return the range of the tokens that have a character of a text from `start` to `stop`.
+
+    Args:
+        ends: number of characters up to the end of each token, ascending.
+    """
+    first = bisect.bisect_right(ends, start)
+    last = max(bisect.bisect_right(ends, stop), bisect.bisect_left(ends, stop) + 1)
+    return first, max(first, min(last, len(ends)))
+
+
+def _place(ids: Sequence[int], shown: Sequence[int]) -> int:
+    """Return where the ids of a page begin among those of its turn, or about where.
+
+    The first ids and the last may be joined with what is around the page, and a template may change
+    characters within it, so that either its beginning or its end has to be found.
+    """
+    last = len(shown) - len(ids)
+    for start in (1, len(ids) - 1 - _ENOUGH):
+        some = list(ids[max(1, start) : max(1, start) + _ENOUGH])
+        for first in range(last, -1, -1):
+            at = first + max(1, start)
+            if shown[at : at + len(some)] == some:
+                return first
+    return max(0, last - 1)
+
+
+_ENOUGH = 24
+"""Ids by which the beginning or the end of a page is recognized (our choice)."""
+
+
+def _levels(counts: Tensor, num_all: int, places: Iterable[Sequence[Numbers]]) -> list[str]:
+    """Return the levels of adjoining pieces, a text of digits per span.
+
+    Args:
+        counts: (tokens seen,) pairs of layer and head that hold each token.
+        num_all: the number of all pairs.
+        places: per span, the positions of its pieces. What was not fed yet is held whole.
+    """
+    pieces: list[Numbers] = []
+    sizes: list[int] = []
+    for of_span in places:
+        pieces += of_span
+        sizes.append(len(of_span))
+    num_seen = len(counts)
+    held = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    first, last = torch.tensor(pieces).unbind(1)
+
+    def held_before(positions: Tensor) -> Tensor:
+        seen = positions.clamp_max(num_seen)
+        return held[seen] + num_all * (positions - seen)
+
+    num_held, most = held_before(last) - held_before(first), num_all * (last - first)
+    thirds = 1 + 3 * num_held // most.clamp_min(1)
+    levels = torch.where(num_held == 0, 0, torch.where(num_held == most, WHOLE, thirds))
+    digits = bytes((levels + ord("0")).tolist()).decode()
+    ends = list(accumulate(sizes))
+    return [digits[end - size : end] for size, end in zip(sizes, ends, strict=True)]
