@@ -64,7 +64,7 @@ FLOORS = {
         "visualwebarena vwa_long vwa_unseen",
         "vwa_horizon",
         "suites",
-        "reach run",
+        "reach run show",
         "bench calibrate from_python",
     ),
     "train_nano": (

@@ -44,6 +44,7 @@ def test_help_names_all_commands_and_fits_80_columns() -> None:
         "sites",
         "act",
         "mcp",
+        "show",
         "replay",
         "doctor",
     ):
@@ -99,6 +100,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["tasks", "check", str(SMALL)], "small.json is no TOML"),
         (["report", "nowhere"], "nowhere/results.jsonl: cannot be read"),
         (["replay", "nowhere"], "neither a trace nor a folder"),
+        (["show", "nowhere"], "neither a trace nor a folder"),
         (["act", "--url", "shop", "--goal", "buy"], "'shop' is not a web address"),
         (["act", "--url", "http://a.test", "--goal", "buy", "--policy", "gatd"], "unknown policy"),
         (
