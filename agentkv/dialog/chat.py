@@ -123,9 +123,9 @@ class ChatTemplate:
         """Encode untrusted text, without control tokens."""
         return self._tokenizer.encode(text)
 
-    def token_ends(self, text: str) -> list[int]:
-        """Return, for each id that `encode` returns, the number of characters up to its end."""
-        return self._tokenizer.token_ends(text)
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """Return what `encode` does, and for each id the number of characters up to its end."""
+        return self._tokenizer.encode_with_ends(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without its control tokens."""

@@ -120,8 +120,8 @@ class Template(Protocol):
         """Encode untrusted text, without special or control tokens."""
         ...
 
-    def token_ends(self, text: str) -> list[int]:
-        """Return, for each id that `encode` returns, the number of characters up to its end."""
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """Return what `encode` does, and for each id the number of characters up to its end."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -210,9 +210,9 @@ class PlainTemplate:
         """Encode untrusted text, without control tokens."""
         return self._tokenizer.encode(text)
 
-    def token_ends(self, text: str) -> list[int]:
-        """Return, for each id that `encode` returns, the number of characters up to its end."""
-        return self._tokenizer.token_ends(text)
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """Return what `encode` does, and for each id the number of characters up to its end."""
+        return self._tokenizer.encode_with_ends(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without control tokens and the space before its text."""
@@ -265,14 +265,16 @@ class UntrustedTextTokenizer:
         ids = [id for _, part in self._encoded(text) for id in part.ids]
         return [id for id in ids if id not in self.control_ids]
 
-    def token_ends(self, text: str) -> list[int]:
-        """Return, for each id that `encode` returns, the number of characters up to its end."""
-        return [
-            start + end
-            for start, part in self._encoded(text)
-            for id, (_, end) in zip(part.ids, part.offsets, strict=True)
-            if id not in self.control_ids
-        ]
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        """Return what `encode` does, and for each id the number of characters up to its end."""
+        ids: list[int] = []
+        ends: list[int] = []
+        for start, part in self._encoded(text):
+            for id, (_, end) in zip(part.ids, part.offsets, strict=True):
+                if id not in self.control_ids:
+                    ids.append(id)
+                    ends.append(start + end)
+        return ids, ends
 
     def _encoded(self, text: str) -> Iterator[tuple[int, Encoding]]:
         """Encode the parts of untrusted text, and return each with the place where it begins."""

@@ -7,7 +7,7 @@ and KV heads: 4 for all of them, 0 for none, and 1 to 3 for the thirds in betwee
 
 import bisect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate, pairwise
 
 import torch
@@ -61,8 +61,8 @@ class HeldSpans:
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._pieces: dict[int, list[Numbers]] = {}
-        """By turn, the ranges of the ids in `Turn.shown` that its pieces have."""
+        self._pieces: dict[int, Tensor] = {}
+        """By turn, the ranges (n, 2) of the ids in `Turn.shown` that its pieces have."""
         self._levels: dict[str, str] = {}
 
     def note_page(self, number: int, turn: Turn, observation: str) -> tuple[int, ...]:
@@ -74,14 +74,10 @@ class HeldSpans:
         ends = piece_ends(observation)
         if not ends:
             return ()
-        of_tokens = self._template.token_ends(observation)
-        first = _place(self._template.encode(observation), turn.shown)
-        self._pieces[number] = [
-            (first + start, min(first + stop, len(turn.shown)))
-            for start, stop in (
-                _tokens_between(of_tokens, *places) for places in pairwise([0, *ends])
-            )
-        ]
+        ids, of_tokens = self._template.encode_with_ends(observation)
+        pieces = [_tokens_between(of_tokens, *places) for places in pairwise([0, *ends])]
+        first = _place(ids, turn.shown)
+        self._pieces[number] = (first + torch.tensor(pieces)).clamp_max(len(turn.shown))
         return tuple(ends)
 
     def changes(self, cache: Cache, turns: Sequence[Turn], *, is_rebuilt: bool) -> dict[str, str]:
@@ -92,22 +88,22 @@ class HeldSpans:
             is_rebuilt: whether every turn begins with a new cache, which never reads what is
                 forgotten.
         """
-        places: dict[str, Sequence[Numbers]] = {}
+        places: dict[str, Tensor] = {}
         for number, turn in enumerate(turns):
             shown, reply = turn.shown, turn.reply
-            pieces: Sequence[Numbers] = self._pieces.get(number, [(0, len(shown))])
+            pieces = self._pieces.get(number)
+            if pieces is None:
+                pieces = torch.tensor([(0, len(shown))])
             if is_rebuilt and turn.is_forgotten:
                 shown, reply = turn.left, turn.left_reply
-                before = turn.body[0]
-                pieces = [(min(start, before), min(stop, before)) for start, stop in pieces]
-            places[f"page {number}"] = [
-                (turn.start + start, turn.start + stop) for start, stop in pieces
-            ]
+                pieces = pieces.clamp_max(turn.body[0])
+            places[f"page {number}"] = pieces + turn.start
             written = turn.start + len(shown)
-            places[f"reply {number}"] = [(written, written + len(reply))]
+            places[f"reply {number}"] = torch.tensor([(written, written + len(reply))])
             if turn.goal:
-                places[f"goal {number}"] = [(turn.start - len(turn.goal), turn.start)]
-        places["goal"] = [(0, turns[0].start - len(turns[0].goal))]
+                goal = (turn.start - len(turn.goal), turn.start)
+                places[f"goal {number}"] = torch.tensor([goal])
+        places["goal"] = torch.tensor([(0, turns[0].start - len(turns[0].goal))])
         counts, num_all = cache.num_holders()
         changed = {}
         for label, levels in zip(places, _levels(counts, num_all, places.values()), strict=True):
@@ -147,22 +143,18 @@ _ENOUGH = 24
 """Ids by which the beginning or the end of a page is recognized (our choice)."""
 
 
-def _levels(counts: Tensor, num_all: int, places: Iterable[Sequence[Numbers]]) -> list[str]:
+def _levels(counts: Tensor, num_all: int, places: Collection[Tensor]) -> list[str]:
     """Return the levels of adjoining pieces, a text of digits per span.
 
     Args:
         counts: (tokens seen,) pairs of layer and head that hold each token.
         num_all: the number of all pairs.
-        places: per span, the positions of its pieces. What was not fed yet is held whole.
+        places: per span, the ranges (n, 2) of the positions of its pieces. What was not fed yet is
+            held whole.
     """
-    pieces: list[Numbers] = []
-    sizes: list[int] = []
-    for of_span in places:
-        pieces += of_span
-        sizes.append(len(of_span))
     num_seen = len(counts)
     held = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    first, last = torch.tensor(pieces).unbind(1)
+    first, last = torch.cat(list(places)).unbind(1)
 
     def held_before(positions: Tensor) -> Tensor:
         seen = positions.clamp_max(num_seen)
@@ -172,5 +164,5 @@ def _levels(counts: Tensor, num_all: int, places: Iterable[Sequence[Numbers]]) -
     thirds = 1 + 3 * num_held // most.clamp_min(1)
     levels = torch.where(num_held == 0, 0, torch.where(num_held == most, WHOLE, thirds))
     digits = bytes((levels + ord("0")).tolist()).decode()
-    ends = list(accumulate(sizes))
-    return [digits[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    stops = accumulate(map(len, places))
+    return [digits[stop - len(each) : stop] for each, stop in zip(places, stops, strict=True)]
