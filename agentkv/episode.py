@@ -315,6 +315,7 @@ class _EpisodeLoop:
             decode_s=reply.decode_s,
             seconds=seconds,
             screenshot=turn.screenshot,
+            boxes=_boxes(page) if turn.screenshot else (),
         )
         step = self._masked(step)
         self._steps.append(step)
@@ -356,6 +357,14 @@ def typed_secrets(page: Page, action: Action | None) -> set[str]:
     if node is None or "password" not in node.states:
         return set()
     return set(without_names(action.text))
+
+
+def _boxes(page: Page) -> tuple[tuple[int, int, int, int, int], ...]:
+    return tuple(
+        (node.id, node.box.x, node.box.y, node.box.width, node.box.height)
+        for node in page.nodes
+        if node.id is not None
+    )
 
 
 def _without_credentials(url: str) -> str:

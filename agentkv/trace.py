@@ -90,6 +90,8 @@ class Step:
     """Text of the thought before the reply; empty if there is none."""
     screenshot: str = ""
     """File name of the page's screenshot; empty if there is none."""
+    boxes: tuple[tuple[int, int, int, int, int], ...] = ()
+    """Per element in the screenshot: its number, left, top, width and height in pixels."""
     cold_bytes: int = 0
     """Bytes of the evicted entries that may come back; not part of `cache_bytes`."""
     index_bytes: int = 0
@@ -128,13 +130,18 @@ class Step:
     its entries to 0 for none. A span that was never named is held whole."""
 
     @property
+    def element_id(self) -> int | None:
+        """Number of the element that the action is on; None if it is on none."""
+        found = re.match(r"(?:click|hover|type|clear) \[(\d{1,9})\]", self.action)
+        return None if found is None else int(found[1])
+
+    @property
     def element(self) -> str:
         """Line of the element that the action is on, without its number and its box. Empty if the
         action is on none, or the model was not shown its line in this turn."""
-        found = re.match(r"(?:click|hover|type|clear) \[(\d+)\]", self.action)
-        if found is None:
+        if self.element_id is None:
             return ""
-        number = rf"\[{found[1]}\]"
+        number = rf"\[{self.element_id}\]"
         line = re.compile(rf"^(?:(.+) {number}|{number} (.+?)(?: @[-\d,]+)?)$", re.MULTILINE)
         shown = line.search(self.observation)
         return "" if shown is None else shown[1] or shown[2]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from agentkv.terminal import human_bytes, plain
 from agentkv.trace import Step, Trace, TraceError, read_trace
-from agentkv_tasks.report.forgotten import Forgotten, Memory, reply_tokens
+from agentkv_tasks.report.forgotten import Forgotten, Memory, reply_tokens, span_name
 from agentkv_tasks.report.parting import find_parting
 from agentkv_tasks.results import Row, read_rows
 
@@ -327,20 +327,13 @@ def _counted(each: Forgotten) -> str:
         parts.append(f"{len(each.texts)} piece{'s' * (len(each.texts) != 1)}")
     if each.num_partly:
         parts.append(f"{each.num_partly} in part")
-    return f"{_label(each.label)}: {', '.join(parts) or 'all of it'}"
+    return f"{span_name(each.label)}: {', '.join(parts) or 'all of it'}"
 
 
 def _quoted(each: Forgotten) -> str:
     texts = [text for text in map(_one_line, each.texts) if text]
     shown = [f"{text[:_QUOTED]}..." if len(text) > _QUOTED else text for text in texts]
     return ": ".join([_counted(each), *(["; ".join(shown[:_MOST_SHOWN])] if shown else [])])
-
-
-def _label(label: str) -> str:
-    """Return the label of a span with the number of its step, which people count from 1."""
-    kind, _, number = label.rpartition(" ")
-    is_turn = kind in ("page", "reply", "goal") and number.isdecimal() and len(number) < 9
-    return f"{kind} {int(number) + 1}" if is_turn else label
 
 
 def _print_page(console: Console, memory: Memory, number: int) -> None:

@@ -1,6 +1,7 @@
 """The report shows the figures of the rows, escapes foreign text, and has valid links."""
 
 import io
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from agentkv.terminal import human_bytes
@@ -314,3 +316,109 @@ def test_a_cold_tier_and_looks_back_have_columns_of_their_own(tmp_path: Path, ro
     assert "cold tier" in page and "12.5 %" in page
     assert "cold tier" not in markdown(policy_lines(summarize([row(**costs), row(**costs | {
         "policy": "window"})])))  # fmt: skip
+
+
+EXPLAINED = replace(
+    STEP,
+    url="http://shop.localhost/",
+    observation="title Shop\nlink Kayak [3]\n",
+    note="",
+    error="",
+    reply="link Kayak\n```click [3]```",
+    action="click [3]",
+    token_ends=(4, 10, 26),
+    confidences=(None, 0.25, 0.95),
+    piece_ends=(11, 26),
+    boxes=((3, 10, 20, 30, 40), (4, 0, 0, 0, 9)),
+)
+
+
+def record(folder: Path, stem: str, steps: tuple[Step, ...], row: Row) -> Row:
+    """Write a trace with a screenshot per step, and return the row of its episode."""
+    with TraceWriter(folder / "traces" / f"{stem}.jsonl", head={"goal": "x"}) as trace:
+        for step in steps:
+            trace.step(step)
+        trace.end(Episode("stopped", "", steps, seconds=1.0))
+    for step in steps:
+        picture = folder / "traces" / stem / step.screenshot
+        picture.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (64, 48)).save(picture, format="JPEG")
+    return replace(row, trace=f"traces/{stem}.jsonl")
+
+
+def test_the_page_of_an_episode_explains_its_steps(tmp_path: Path, row: MakeRow) -> None:
+    steps = (
+        EXPLAINED,
+        replace(EXPLAINED, index=1, turn=1, num_evicted=900, held={"page 0": "02", "goal": "0"}),
+        replace(EXPLAINED, index=2, turn=2, num_evicted=950, held={"page 0": "01", "page 2": "04"}),
+    )
+    with Results(tmp_path / "results.jsonl") as results:
+        results.append(record(tmp_path, "a", steps, row()))
+    write_report(tmp_path)
+    page = (tmp_path / "traces" / "a.html").read_text()
+    assert '<span title="forgotten in step 2">title Shop' in page  # held in its own step
+    assert '<span class="gone" title="forgotten in step 3">title Shop' in page
+    assert '<span title="forced by the grammar">link</span>' in page
+    assert '<span class="sure0" title="probability 0.250"> Kayak</span>' in page
+    assert "page 1: 1 in part" in page and '<span class="gone">title Shop' in page
+    assert "; 900 entries left" in page and "; 50 entries left" in page
+    assert "entries that left" in page and page.count("<polyline") == 3  # and one in the legend
+    assert page.count('viewBox="0 0 64 48"') == 3
+    assert page.count('<g class="acted"><rect x="10" y="20" width="30" height="40"/>') == 3
+    assert 'height="9"' not in page  # an element without an area is not seen
+
+
+def test_the_pages_of_one_task_name_the_step_at_which_they_part(
+    tmp_path: Path, row: MakeRow
+) -> None:
+    other = (EXPLAINED, replace(EXPLAINED, index=1, action="go_back", observation="title Other"))
+    with Results(tmp_path / "results.jsonl") as results:
+        same = (EXPLAINED, replace(EXPLAINED, index=1))
+        results.append(record(tmp_path, "a", same, row()))
+        results.append(record(tmp_path, "b", other, row(policy="window", success=False)))
+        results.append(record(tmp_path, "c", same, row(policy="window", seed=1)))
+    write_report(tmp_path)
+    pages = {stem: (tmp_path / "traces" / f"{stem}.html").read_text() for stem in "abc"}
+    text = " ".join(re.sub(r"<[^>]+>", "", pages["a"]).split())
+    assert "window (not solved): the actions part at step 2 (there); the pages differ first" in text
+    assert 'href="b.html#step-1"' in pages["a"] and 'href="#step-1"' in pages["a"]
+    assert 'href="a.html#step-1"' in pages["b"]
+    assert "Against other policies" not in pages["c"]
+
+
+def test_what_explains_a_step_is_escaped(tmp_path: Path, row: MakeRow) -> None:
+    half = len(HOSTILE) // 2
+    hostile = replace(
+        STEP,
+        reply=HOSTILE,
+        token_ends=(half, len(HOSTILE)),
+        confidences=(0.1, None),
+        piece_ends=(half, len(HOSTILE)),
+        held={"page 0": "01", HOSTILE: "0"},
+        boxes=((1, -5, 10**9, 10**9, 3),),
+    )
+    names = ("a", "b")
+    with Results(tmp_path / "results.jsonl") as results:
+        for name in names:
+            steps = (hostile, replace(hostile, index=1, turn=1, action=f"stop [{name}{HOSTILE}]"))
+            made = row(policy=f"{HOSTILE}{name}")
+            results.append(record(tmp_path, name, steps, made))
+    write_report(tmp_path)
+    for name in names:
+        found = read(tmp_path / "traces" / f"{name}.html")
+        assert "script" not in found.tags and {"svg", "rect"} <= found.tags
+        assert not [link for link in found.links if "evil" in link]
+
+
+@pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/passwd", "000.jpg\0", "no.jpg"])
+def test_only_a_screenshot_next_to_its_trace_is_opened(
+    tmp_path: Path, row: MakeRow, name: str
+) -> None:
+    Image.new("RGB", (64, 48)).save(tmp_path / "secret.jpg", format="JPEG")
+    with Results(tmp_path / "results.jsonl") as results:
+        made = record(tmp_path, "a", (EXPLAINED,), row())
+        results.append(made)
+    path = tmp_path / "traces" / "a.jsonl"
+    path.write_text(path.read_text().replace('"000.jpg"', json.dumps(name)))
+    write_report(tmp_path)
+    assert "<rect" not in (tmp_path / "traces" / "a.html").read_text()

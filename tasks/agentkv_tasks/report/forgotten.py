@@ -131,6 +131,18 @@ def reply_tokens(step: Step) -> tuple[tuple[str, float | None], ...]:
     )
 
 
+def span_name(label: str) -> str:
+    """Return the label of a span with the number of its step, which people count from 1."""
+    kind, _, number = label.rpartition(" ")
+    is_turn = kind in ("page", "reply", "goal") and number.isdecimal() and len(number) < 9
+    return f"{kind} {int(number) + 1}" if is_turn else label
+
+
+def sureness(confidence: float) -> int:
+    """Return the class of a confidence: 0 below a half, 1 below 0.9, 2 from there on."""
+    return 0 if not confidence >= 0.5 else 1 if confidence < 0.9 else 2
+
+
 def _parts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
     """Return the parts of a text that end at these places, and the rest if there is one."""
     parts = [text[start:stop] for start, stop in pairwise([0, *ends])]

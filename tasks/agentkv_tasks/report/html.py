@@ -23,3 +23,8 @@ def template_environment() -> jinja2.Environment:
     style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     environment.globals.update(style=Markup(style))
     return environment
+
+
+def kib(count: float | None) -> str:
+    """Format bytes as KiB, the report's unit for caches; a dash stands for None."""
+    return "–" if count is None else f"{count / 1024:,.0f} KiB"

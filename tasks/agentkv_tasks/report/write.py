@@ -5,11 +5,9 @@ The pages are static and self-contained, with screenshots by relative links.
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,10 +16,12 @@ import jinja2
 from agentkv.build import SCRIPTED
 from agentkv.files import make_folder, write_atomic
 from agentkv.terminal import human_bytes
-from agentkv.trace import Step, Trace
+from agentkv.trace import Trace
 from agentkv_tasks.report.curves import curves, plots, success_plot
-from agentkv_tasks.report.grid import goal_of, grid, outcome_of
-from agentkv_tasks.report.html import template_environment
+from agentkv_tasks.report.episode import episode_page
+from agentkv_tasks.report.forgotten import span_name, sureness
+from agentkv_tasks.report.grid import grid
+from agentkv_tasks.report.html import kib, template_environment
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.statistics import MARGIN
@@ -84,15 +84,16 @@ def write_report(
 
 def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) -> _LoadedRun:
     """Read the traces of a folder and write the pages of its episodes."""
-    traces: dict[str, Trace] = {}
-    hrefs: dict[str, str] = {}
-    for row in rows:
-        trace = trace_of(row, folder)
-        if trace is not None:
-            traces[row.key] = trace
-            page = Path(row.trace).with_suffix(".html")
-            hrefs[row.key] = quote(str(page))
-            write_atomic(folder / page, _episode(environment, row, trace))
+    found = [(row, trace) for row in rows if (trace := trace_of(row, folder)) is not None]
+    traces = {row.key: trace for row, trace in found}
+    hrefs = {row.key: quote(str(Path(row.trace).with_suffix(".html"))) for row, _ in found}
+    of_unit: dict[tuple[str, int, int, int], list[tuple[Row, Trace]]] = {}
+    for row, trace in found:
+        of_unit.setdefault(row.unit, []).append((row, trace))
+    for row, trace in found:
+        others = [each for each in of_unit[row.unit] if each[0] is not row]
+        page = episode_page(environment, folder, row, trace, others)
+        write_atomic(folder / Path(row.trace).with_suffix(".html"), page)
     return _LoadedRun(tuple(rows), traces, hrefs, "results.jsonl")
 
 
@@ -109,11 +110,6 @@ def _pooled(runs: Mapping[Path, _LoadedRun], place: Path) -> _LoadedRun:
     )
 
 
-def kib(count: float | None) -> str:
-    """Format bytes as KiB, the report's unit for caches; a dash stands for None."""
-    return "–" if count is None else f"{count / 1024:,.0f} KiB"
-
-
 def _environment() -> jinja2.Environment:
     environment = template_environment()
     environment.globals.update(
@@ -125,6 +121,8 @@ def _environment() -> jinja2.Environment:
         tokens_of=tokens_of,
         margin=MARGIN,
         looks_of=looks_of,
+        span_name=span_name,
+        sureness=sureness,
     )
     return environment
 
@@ -203,62 +201,3 @@ def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _distinct(values: Iterable[str]) -> str:
     return ", ".join(sorted({value for value in values if value}))
-
-
-def _episode(environment: jinja2.Environment, row: Row, trace: Trace) -> str:
-    facts = [
-        ("policy", row.policy),
-        ("parameters", json.dumps(dict(row.policy_parameters))),
-        ("model", row.model),
-        ("seed", str(row.seed)),
-        ("task", f"{row.task_id} of {row.suite}, world {row.world_seed}"),
-        ("steps", str(row.steps)),
-        ("time", f"{row.seconds:.1f} s"),
-        ("cache peak", kib(row.kv_peak_bytes)),
-        ("cache mean", kib(row.kv_mean_bytes)),
-        ("cold tier", kib(row.kv_cold_bytes)),
-        ("index of the cold tier", kib(row.kv_index_bytes)),
-        ("looks back", "-" if row.looks is None else f"{row.looks} of {row.tokens_out} tokens"),
-        ("looks that changed the likeliest token", _dashed(row.changing_looks)),
-        ("bytes that looks read", human_bytes(row.look_bytes)),
-        ("positions renumbered", _dashed(row.renumberings)),
-        ("RSS", human_bytes(row.rss_peak_bytes)),
-        ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
-    ]
-    return environment.get_template("episode.html").render(
-        row=row,
-        kind=outcome_of(row),
-        goal=goal_of(row, trace),
-        facts=facts,
-        steps=list(zip(trace.steps, _looks_by_step(trace.steps), strict=True)),
-        ended=trace.end is not None,
-        pictures=quote(Path(row.trace).stem),
-    )
-
-
-def _dashed(count: int | None) -> str:
-    return "-" if count is None else str(count)
-
-
-def _looks_by_step(steps: Sequence[Step]) -> list[str]:
-    """Say for each step which tokens looked back and what they fetched; empty for none."""
-    texts: list[str] = []
-    for before, step in pairwise([None, *steps]):
-        assert step is not None
-        looks, changing = step.num_looks, step.num_changing_looks
-        fetched = Counter(step.fetched)
-        if before is not None:
-            looks, changing = looks - before.num_looks, changing - before.num_changing_looks
-            fetched -= Counter(before.fetched)
-        if not looks:
-            texts.append("")
-            continue
-        shown = [
-            f"{count:,} of {label or 'other tokens'}" for label, count in fetched.most_common()
-        ]
-        others = f" and {len(shown) - 5} other spans" if len(shown) > 5 else ""
-        texts.append(
-            f"{looks} token{'s' * (looks != 1)} looked back, {changing} of them changed the "
-            f"likeliest token; entries fetched over all layers: {', '.join(shown[:5])}{others}"
-        )
-    return texts
