@@ -1,7 +1,10 @@
 """Replay a recorded episode without its model: the same replies in a fresh world."""
 
+import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from agentkv.agent import Agent
@@ -13,6 +16,7 @@ from agentkv_env.hosts import is_web_address
 from agentkv_env.masking import MASK
 from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.page import Page
+from agentkv_env.serialize import Layout, serialize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
@@ -44,7 +48,57 @@ class RecordedConversation:
         self._replies = iter(steps)
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        return Reply(text=next(self._replies).reply)
+        step = next(self._replies)
+        return Reply(text=step.reply, observation=_as_shown(page, step.observation))
+
+
+def _as_shown(page: Page, recorded: str) -> str:
+    """Serialize a page in the format of a recorded observation; empty if it cannot be compared.
+
+    Observations that refer to earlier pages cannot, and scripts have none.
+    """
+    if not recorded or _REFERS_BACK.search(recorded):
+        return ""
+    layout: Layout = "before" if _BEFORE.search(recorded) else "after"
+    return serialize(page, layout=layout, boxes=bool(_BOX.search(recorded))).text
+
+
+_REFERS_BACK = re.compile(r"^(?:same|gone):", re.MULTILINE)
+_BEFORE = re.compile(r"^\[\d+\] ", re.MULTILINE)
+_BOX = re.compile(r" @-?\d+,-?\d+,\d+,\d+$", re.MULTILINE)
+
+
+def page_difference(recorded: str, present: str) -> list[str]:
+    """Return the first lines of a unified diff of two observations; none if they do not differ.
+
+    Secrets that the recorded one masks may be any text in the present one, and what the recorded
+    one had cut off may be any lines.
+    """
+    if not recorded or not present:
+        return []
+    before, now = recorded.split("\n"), present.split("\n")
+    if _CUT.match(before[-1]):
+        before = [line for line in before[:-1] if line != _MORE_BELOW]
+        if before and before[-1].endswith(" ...") and before[-1] not in now:
+            del before[-1]  # the part of a text that still fitted
+        now = now[: len(before)]
+    now = [
+        then if MASK in then and _allows(then, line) else line
+        for line, then in zip_longest(now, before[: len(now)], fillvalue="")
+    ]
+    lines = difflib.unified_diff(before, now, "recorded", "present", n=1, lineterm="")
+    return list(islice(lines, 2, 2 + _MOST_LINES))
+
+
+_CUT = re.compile(r"cut: \d+ more lines$")
+_MORE_BELOW = "more below"
+_MOST_LINES = 12
+"""Lines of a difference that are shown (our choice)."""
+
+
+def _allows(masked: str, line: str) -> bool:
+    """Return whether a line may be what was masked."""
+    return re.fullmatch(".*".join(map(re.escape, masked.split(MASK))), line) is not None
 
 
 def has_masks(trace: Trace) -> bool:
