@@ -1,6 +1,6 @@
 """What the cache still holds of the pages and replies of a conversation.
 
-A page is divided into pieces: its lines, and parts of about 80 characters of its long lines. After
+A page is divided into pieces: its lines, and parts of up to 72 characters of its long lines. After
 every turn each piece has a level by the share of its entries that the cache holds, over all layers
 and KV heads: 4 for all of them, 0 for none, and 1 to 3 for the thirds in between.
 """
@@ -20,7 +20,7 @@ from agentkv.models.turn import Numbers, Turn
 WHOLE = 4
 """Level of a piece with all its entries."""
 
-_PIECE = re.compile(r"[^\n]{0,79}(?:[ \n]|\Z)|[^\n]{80}")
+_PIECE = re.compile(r"[^\n]{0,71}(?:[ \n]|\Z)|[^\n]{72}")
 
 
 def piece_ends(text: str) -> list[int]:

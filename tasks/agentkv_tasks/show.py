@@ -196,8 +196,8 @@ def print_against(console: Console, one: Recorded, other: Recorded) -> None:
     if parting.action is not None:
         for name, trace in zip(names, traces, strict=True):
             gone = Memory(trace.steps).gone_before(min(parting.action, len(trace.steps)))
-            said = "nothing of what it was shown" if not gone else ""
-            _line(console, f"before that step {name} had forgotten {said}".rstrip())
+            said = "held in part or not at all" if gone else "held all that it had read"
+            _line(console, f"before that step the cache of {name} {said}{':' * bool(gone)}")
             for each in gone:
                 _line(console, f"    {_quoted(each)}")
     for name, episode, trace in zip(names, (one, other), traces, strict=True):
@@ -298,13 +298,14 @@ def _facts(memory: Memory, number: int, step: Step, *, shortened: bool = True) -
         return
     yield f"{step.num_tokens_in:,} tokens in, {step.num_tokens_out:,} out; {_lowest(step)}"
     cold = f", cold {human_bytes(step.cold_bytes)}" if step.cold_bytes else ""
-    evicted = f"; {memory.num_evicted(number):,} entries left" if memory.is_known else ""
+    evicted = f"; {memory.num_evicted(number):,} entries evicted" if memory.is_known else ""
     yield f"cache {human_bytes(step.cache_bytes)}{cold}{evicted}"
+    forgot = "to the cold tier:" if step.cold_bytes else "forgot"
     for each in memory.forgotten(number):
         if shortened:
-            yield f"forgot {_quoted(each)}"
+            yield f"{forgot} {_quoted(each)}"
         else:
-            yield f"forgot {_counted(each)}"
+            yield f"{forgot} {_counted(each)}"
             yield from (f"    - {_one_line(text)}" for text in each.texts)
 
 
@@ -348,7 +349,7 @@ def _print_page(console: Console, memory: Memory, number: int) -> None:
         mark = " " if piece.level == 4 else "~" if piece.level else "x"
         when = "" if piece.gone_in is None else str(piece.gone_in + 1)
         style = "" if piece.level == 4 else "dim" if piece.level else "dim strike"
-        _wrapped(console, piece.text.removesuffix("\n"), f"{mark} {when:>3} | ", style=style)
+        _wrapped(console, piece.text.rstrip(" \n"), f"{mark} {when:>3} | ", style=style)
 
 
 def _bar(confidence: float | None) -> str:
@@ -374,7 +375,7 @@ def _fitted(text: str, width: int) -> str:
 def _line(console: Console, text: str, style: str = "") -> None:
     """Print a text on one line, cut at the width of the terminal."""
     text = plain(text).replace("\n", " ").replace("\t", " ")
-    console.print(Text(text, style=style, no_wrap=True, overflow="ellipsis"))
+    console.print(Text(text, style=style), no_wrap=True, overflow="ellipsis")
 
 
 def _wrapped(console: Console, text: str, margin: str, style: str = "") -> None:

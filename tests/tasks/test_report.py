@@ -361,8 +361,8 @@ def test_the_page_of_an_episode_explains_its_steps(tmp_path: Path, row: MakeRow)
     assert '<span title="forced by the grammar">link</span>' in page
     assert '<span class="sure0" title="probability 0.250"> Kayak</span>' in page
     assert "page 1: 1 in part" in page and '<span class="gone">title Shop' in page
-    assert "; 900 entries left" in page and "; 50 entries left" in page
-    assert "entries that left" in page and page.count("<polyline") == 3  # and one in the legend
+    assert "; 900 entries evicted" in page and "; 50 entries evicted" in page
+    assert ">entries evicted<" in page and page.count("<polyline") == 3  # and one in the legend
     assert page.count('viewBox="0 0 64 48"') == 3
     assert page.count('<g class="acted"><rect x="10" y="20" width="30" height="40"/>') == 3
     assert 'height="9"' not in page  # an element without an area is not seen

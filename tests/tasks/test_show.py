@@ -101,13 +101,13 @@ def test_an_episode_is_told_step_by_step(out: Path) -> None:
         "on: link Blue Kayak",
         "note: error: nothing happened",
         "100 tokens in, 9 out; least sure 0.12: link Blue> Kayak< ```clic",
-        "cache 4.0 KiB; 1,200 entries left",
-        "cache 4.0 KiB, cold 2.0 KiB; 300 entries left",
+        "cache 4.0 KiB; 1,200 entries evicted",
+        "cache 4.0 KiB, cold 2.0 KiB; 300 entries evicted",
         "forgot page 1: 2 pieces: url http://shop.localhost/; title Shop",
         "forgot reply 1: 1 in part",
-        "forgot page 1: 1 piece: link Blue Kayak [3]",
-        "forgot page 2: 1 piece, 1 in part: link Red Tent [7]",
-        "forgot goal: all of it",
+        "to the cold tier: page 1: 1 piece: link Blue Kayak [3]",
+        "to the cold tier: page 2: 1 piece, 1 in part: link Red Tent [7]",
+        "to the cold tier: goal: all of it",
         "stopped after 3 steps, score 1 (the price)",
         "answer: 39",
     ):
@@ -135,7 +135,7 @@ def test_two_episodes_are_compared_up_to_where_they_part(out: Path) -> None:
     assert "!   2 type [5] [kayak] [1]" in output and "scroll [down]" in output
     assert "the actions part at step 2 (!)" in lines
     assert "the pages of all common steps are equal" in lines
-    assert "before that step window had forgotten nothing of what it was shown" in lines
+    assert "before that step the cache of window held all that it had read" in lines
     back = call(out, "003-window", "--against", "003-full").output
     assert "full: stopped after 3 steps, score 1 (the price)" in back
     later = (*STEPS[:2], replace(STEPS[2], action="go_back", observation="title Other"))
@@ -143,7 +143,7 @@ def test_two_episodes_are_compared_up_to_where_they_part(out: Path) -> None:
     output = call(out, "003-full", "--against", "h2o").output
     assert "the actions part at step 3 (!)" in output
     assert "the pages differ first at step 3 (~)" in output
-    assert "before that step h2o had forgotten" in output
+    assert "before that step the cache of h2o held in part or not at all:" in output
     assert "page 1: 2 pieces: url http://shop.localhost/; title Shop" in output
 
 

@@ -135,7 +135,7 @@ def _size(folder: Path, name: str) -> tuple[int, int] | None:
 
 
 def _figure(memory: Memory, steps: Sequence[Step]) -> Figure | None:
-    """Plot the bytes after each step and the entries that left in it; None without a cache."""
+    """Plot the bytes after each step and the entries evicted in it; None without a cache."""
     if len(steps) < 2 or not any(step.seen_tokens for step in steps):
         return None
     sizes = [(number, step.cache_bytes / 1024) for number, step in enumerate(steps, start=1)]
@@ -154,8 +154,8 @@ def _figure(memory: Memory, steps: Sequence[Step]) -> Figure | None:
     most = max(count for _, count in evicted)
     if most > 0:
         series = [Series("evicted", tuple(evicted), 0, f"{evicted[-1][1]:,.0f} in the last step")]
-        plots.append(line_plot("entries that left", series, x=x, y=from_zero(most), x_title="step"))
-    return Figure("The cache after each step, and the entries that left in it.", tuple(plots))
+        plots.append(line_plot("entries evicted", series, x=x, y=from_zero(most), x_title="step"))
+    return Figure("The cache after each step, and the entries evicted in it.", tuple(plots))
 
 
 def _dashed(count: int | None) -> str:

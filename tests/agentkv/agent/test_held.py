@@ -65,7 +65,7 @@ def test_the_pieces_of_a_page_are_its_text_and_have_its_tokens(
         assert reply.piece_ends[-1] == len(reply.observation)
         for end, (first, last) in zip(reply.piece_ends, pieces, strict=True):
             text = reply.observation[start:end]
-            assert len(text) <= 80 and "\n" not in text[:-1]
+            assert len(text) <= 72 + 1 and "\n" not in text[:-1]
             decoded = model.template.decode(turn.shown[first:last])
             shown = text if not chat else text.replace("<page", "(page")
             assert shown.strip() in decoded and len(decoded) <= len(text) + 12
