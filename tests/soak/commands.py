@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.soak.command_line import NO_BROWSER, invoke
 from tests.soak.part import Part, Verdict
 
-TOTAL = 150
+TOTAL = 181
 
 _SMALL = str(Path(__file__).parents[1] / "tasks" / "data" / "small.json")
 _HUGE = "9" * 5000
@@ -108,6 +108,8 @@ _TRACES = {
     "world-text": _lines({**_HEAD, "task": _TASK, "world_seed": "x"}, _STEP),
     "bad-start": _lines({**_HEAD, "task": {**_TASK, "start_url": "http://[bad"}}, _STEP),
     "digits": b'{"schema": ' + b"9" * 5000 + b"}\n",
+    "places": _lines(_HEAD, {**_STEP, "token_ends": [-5, 10**30], "confidences": [None, -3]}),
+    "pieces": _lines(_HEAD, {**_STEP, "piece_ends": [9, -1], "held": {"page 0": "\u0663", "": ""}}),
 }
 
 _PLAIN: list[tuple[str, ...]] = [
@@ -133,6 +135,10 @@ _PLAIN: list[tuple[str, ...]] = [
     *(("report", "good", "--out", _LONG), ("report", "good", "--out", "sealed/x")),
     *(("replay", f"{name}.trace") for name in _TRACES),
     *(("replay", "empty"), ("replay", "/dev/null"), ("replay", ""), ("replay", "good", _LONG)),
+    *(("show", f"{name}.trace") for name in _TRACES),
+    *(("show", f"{name}.trace", name, "--step", "1") for name in _TRACES),
+    *(("show", "empty"), ("show", "/dev/null"), ("show", ""), ("show", "good", _LONG)),
+    ("show", "places.trace", "places", "--against", _HALF),
 ]
 
 _OF_RUN: list[tuple[str, ...]] = [
