@@ -266,13 +266,15 @@ class Session:
 
         Returns:
             The episode, whatever its status. The session can go on after each of them, but
-            `context_limit`, with which the model has no positions left, comes again.
+            `context_limit`, with which the model has no positions left, comes again. After
+            `out_of_memory` its conversation cannot go on; open another session.
 
         Raises:
             SessionError: the session is closed.
             UnknownSecret: a ValueError; the goal names a secret that nobody gave.
-            Exception: any error of the model or of a hook, except `TimeoutError`, `ContextLimit`
-                and `Cancelled` of the model, which end the episode, and `ActionRefused`.
+            Exception: any error of the model or of a hook, except `TimeoutError`, `ContextLimit`,
+                `OutOfMemory` and `Cancelled` of the model, which end the episode, and
+                `ActionRefused`.
         """
         self._require_open()
         self._is_cancelled = False
@@ -312,6 +314,7 @@ class Session:
             TimeoutError, Cancelled: the answer took too long, or `cancel` was called. The session
                 can go on.
             ContextLimit: the model has no positions left.
+            OutOfMemory: no memory was left. The session cannot go on.
             BrowserGone: the browser was lost.
         """
         self._require_open()

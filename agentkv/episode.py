@@ -9,7 +9,14 @@ from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
 from agentkv.files import make_folder, write_atomic
-from agentkv.models.model import Asking, Cancelled, ContextLimit, Conversation, Reply
+from agentkv.models.model import (
+    Asking,
+    Cancelled,
+    ContextLimit,
+    Conversation,
+    OutOfMemory,
+    Reply,
+)
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -90,8 +97,8 @@ def run_episode(conversation: Conversation, environment: Environment, limits: Li
 
     Raises:
         Exception: any error of the model, of `limits.on_step` or of `limits.before_action`, except
-            `TimeoutError`, `ContextLimit` and `Cancelled` of the model, which end the episode, and
-            `ActionRefused` of the hook.
+            `TimeoutError`, `ContextLimit`, `OutOfMemory` and `Cancelled` of the model, which end
+            the episode, and `ActionRefused` of the hook.
         WriteError: a screenshot could not be written.
     """
     return _EpisodeLoop(conversation, environment, limits).run()
@@ -259,6 +266,8 @@ class _EpisodeLoop:
             raise _Ended("timeout", error=str(error)) from error
         except ContextLimit as error:
             raise _Ended("context_limit", error=str(error)) from error
+        except OutOfMemory as error:
+            raise _Ended("out_of_memory", error=str(error)) from error
         except Cancelled as error:
             raise _Ended("cancelled") from error
 

@@ -29,6 +29,7 @@ Status = Literal[
     "repetition",
     "timeout",
     "context_limit",
+    "out_of_memory",
     "cancelled",
     "env_error",
 ]
@@ -39,6 +40,7 @@ Status = Literal[
 * `parse_limit`: too many replies in a row could not be parsed.
 * `repetition`: too many equal actions in a row on an unchanged page.
 * `context_limit`: the model ran out of positions.
+* `out_of_memory`: the model's device, or the host, ran out of memory; the cache was freed.
 * `cancelled`: somebody cancelled the episode.
 * `env_error`: the browser was lost.
 """
@@ -160,7 +162,8 @@ class Episode:
     seconds: float
     """Duration of the episode."""
     error: str = ""
-    """The error behind `env_error`, `timeout` or `context_limit`; otherwise empty."""
+    """The error behind `env_error`, `timeout`, `context_limit` or `out_of_memory`; otherwise
+    empty."""
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""

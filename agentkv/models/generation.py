@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from agentkv.cache.cache import Cache
+from agentkv.models.memory import as_out_of_memory
 from agentkv.models.model import ContextLimit
 from agentkv.models.rules import Rule
 from agentkv.models.sampling import LogProbability, Sampler
@@ -118,8 +119,8 @@ class Generation:
             self.fail(TimeoutError("the deadline passed while the model was writing its reply"))
 
     def fail(self, error: Exception) -> None:
-        """End the reply with `error`."""
-        self.error, self.ended_at = error, time.monotonic()
+        """End the reply with `error`, or with `OutOfMemory` if it says that no memory was left."""
+        self.error, self.ended_at = as_out_of_memory(error), time.monotonic()
 
     def _enqueue(self, ids: Sequence[int]) -> None:
         """Append `ids` in the pieces that a forward reads, or fail if they exceed the positions."""

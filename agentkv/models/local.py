@@ -22,7 +22,7 @@ from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.held import HeldSpans, token_ends
-from agentkv.models.model import BrokenConversation, CacheUse, Cancelled, Reply
+from agentkv.models.model import BrokenConversation, CacheUse, Cancelled, OutOfMemory, Reply
 from agentkv.models.rules import FreeRule, GrammarRule, Rule, ThinkingRule
 from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
@@ -325,6 +325,7 @@ class LocalConversation:
                 frees none.
             TimeoutError: `deadline` passed between two tokens. The conversation can continue.
             Cancelled: `is_cancelled` returned True. The conversation can continue.
+            OutOfMemory: no memory was left. The cache is freed; the conversation cannot continue.
         """
         return self._finish_now(self.start_reply(page, note, deadline))
 
@@ -497,6 +498,8 @@ class LocalConversation:
             turn.reply = [*ids, *template.separator]
         elif generation.error is not None:
             self._is_broken = True
+        if isinstance(generation.error, OutOfMemory):
+            self.cache = self._acting.new_cache()  # frees what the other one held
         if generation.error is not None:
             raise generation.error
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at

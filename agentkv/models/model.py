@@ -16,6 +16,10 @@ class ContextLimit(RuntimeError):
     """The episode needs more positions than the model has."""
 
 
+class OutOfMemory(RuntimeError):
+    """The device or the host had no memory left for a reply; the conversation cannot go on."""
+
+
 class BrokenConversation(RuntimeError):
     """An error ended a reply in its middle, and the conversation cannot go on."""
 
@@ -106,6 +110,7 @@ class Conversation(Protocol):
         Raises:
             TimeoutError: the deadline passed. The conversation cannot continue.
             ContextLimit: the turn does not fit the model's positions.
+            OutOfMemory: no memory was left. The conversation cannot continue.
         """
         ...
 

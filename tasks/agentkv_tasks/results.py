@@ -20,7 +20,7 @@ from agentkv.trace import Trace, TraceError, read_trace
 
 SCHEMA = 1
 
-FAILURES = ("crash", "env_error", "timeout", "unjudged")
+FAILURES = ("crash", "env_error", "timeout", "out_of_memory", "unjudged")
 """Statuses of episodes that the harness ended, not the agent; they count as failures."""
 
 
@@ -65,7 +65,7 @@ class Row:
 
     status: str
     """stopped, step_limit, parse_limit, repetition or context_limit: the agent's own end. timeout,
-    env_error, crash or unjudged: see `error`."""
+    out_of_memory, env_error, crash or unjudged: see `error`."""
     success: bool
     score: float | None
     """None if the episode could not be scored."""

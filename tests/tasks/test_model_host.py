@@ -6,17 +6,20 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from agentkv.build import load_run_model, make_acting
+from agentkv.cache.cache import Cache
 from agentkv.cache.packed import PackedForward
 from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.local import LocalModel
-from agentkv.models.model import ContextLimit, Reply
+from agentkv.models.model import ContextLimit, OutOfMemory, Reply
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.timing import Stopwatch
 from agentkv_tasks.run.model_host import Host
@@ -227,6 +230,45 @@ def test_errors_in_the_models_process_are_raised_in_the_worker(nano: LocalModel)
     host = Host(nano, SETTINGS)
     serve(host, started(host, work))
     assert raised == [TimeoutError, ReplyFailed, ContextLimit]
+
+
+@pytest.mark.parametrize(
+    "error", [partial(torch.OutOfMemoryError, "CUDA out of memory"), MemoryError]
+)
+def test_an_episode_without_memory_ends_and_the_others_go_on(
+    nano: LocalModel, error: Callable[[], Exception]
+) -> None:
+    raised: list[str] = []
+    replies: list[Reply] = []
+    caches: list[weakref.ref[Cache]] = []
+
+    def long(model: RemoteModel) -> None:
+        full = model.with_cache(PolicySettings(name="full"), None)
+        conversation = full.begin("goal")
+        for _ in range(2):  # it stays ended
+            with pytest.raises(OutOfMemory, match=r"no memory was left.*a smaller budget") as out:
+                conversation.reply(page_of(0), note="long " * 1000)
+            raised.append(str(out.value))
+            assert [cache() for cache in caches] == [None]
+        replies.append(full.begin("goal").reply(page_of(1)))
+
+    def short(model: RemoteModel) -> None:
+        conversation = model.with_cache(PolicySettings(name="full"), None).begin("goal")
+        replies.extend(conversation.reply(page_of(i)) for i in range(3))
+
+    def fail(module: object, args: object, given: dict[str, object]) -> None:
+        cache = given["past_key_values"]
+        if isinstance(cache, Cache) and cache.seen > 900:
+            caches.append(weakref.ref(cache))
+            raise error()
+
+    host = Host(nano, SETTINGS.model_copy(update={"deterministic": True}))  # no shared forwards
+    hook = nano.model.register_forward_pre_hook(fail, with_kwargs=True)
+    try:
+        serve(host, started(host, long, short))
+    finally:
+        hook.remove()
+    assert len(raised) == 2 and len(replies) == 4
 
 
 def test_a_worker_loads_no_torch() -> None:

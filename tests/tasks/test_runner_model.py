@@ -1,18 +1,30 @@
 """Complete runs with the shipped model, which one process holds for all workers."""
 
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from agentkv.build import load_run_model
+from agentkv.cache.cache import Cache
 from agentkv.config import read_settings
+from agentkv.trace import read_trace
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.command import prepare
+from agentkv_tasks.run.display import failure_lines
+from agentkv_tasks.run.episode_runner import EpisodeRunner
+from agentkv_tasks.run.model_host import Host
+from agentkv_tasks.run.remote import Connection
 from tests.tasks.runs import (
     NANO,
+    SMALL,
     complete_rows,
     finish,
     model_of,
@@ -24,6 +36,10 @@ from tests.tasks.runs import (
 )
 
 pytestmark = pytest.mark.browser
+
+POLICIES = ("full", "window")
+MOST_BYTES = 800_000
+"""Bytes of a cache that only the policy without a budget needs."""
 
 
 def untimed(row: Row) -> Row:
@@ -99,3 +115,49 @@ def test_a_run_says_at_the_start_under_which_policies_positions_end(tmp_path: Pa
         "full, int8: an episode ends with context_limit after 32,768 tokens, because the policy "
         "keeps every token",
     )
+
+
+def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_path: Path) -> None:
+    settings = read_settings(
+        tasks=str(SMALL),
+        model="nano",
+        device="cpu",
+        policies=POLICIES,
+        budget=128,
+        limit=2,
+        max_steps=4,
+        out=tmp_path,
+        ocr=False,
+    )
+    plan = prepare(settings, sites={}, scoring="compat", step_timeout_s=300).plan
+    model = load_run_model(settings)
+    assert model is not None
+
+    def fail(module: object, args: object, given: dict[str, object]) -> None:
+        cache = given["past_key_values"]
+        if isinstance(cache, Cache) and cache.nbytes > MOST_BYTES:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    def play(connection: Connection) -> list[Row]:
+        with EpisodeRunner(plan, connection) as runner:
+            return [runner.run(job, lambda step: None) for job in plan.jobs]
+
+    host = Host(model, settings)
+    ours, theirs = multiprocessing.Pipe()
+    host.connect(ours)
+    hook = model.model.register_forward_pre_hook(fail, with_kwargs=True)
+    with ThreadPoolExecutor(1) as pool:
+        playing = pool.submit(play, theirs)
+        while not playing.done():
+            for each in multiprocessing.connection.wait(host.connections, timeout=0.01):
+                host.receive(each)  # type: ignore[arg-type]
+            host.step()
+    hook.remove()
+    by_policy = {name: [row for row in playing.result() if row.policy == name] for name in POLICIES}
+    for row in by_policy["full"]:
+        assert row.status == "out_of_memory" and not row.success
+        assert row.error.startswith("no memory was left for the reply: CUDA out of memory.")
+        end = read_trace(tmp_path / row.trace).end
+        assert end is not None and end["status"] == "out_of_memory"
+    assert all(row.status != "out_of_memory" and row.steps for row in by_policy["window"])
+    assert failure_lines(playing.result()) == ["full: 2 out_of_memory (counted as failures)"]

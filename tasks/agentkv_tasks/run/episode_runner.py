@@ -31,7 +31,7 @@ from agentkv_tasks.own_sites.serving import SiteError
 from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
-from agentkv_tasks.results import Row
+from agentkv_tasks.results import FAILURES, Row
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.played_sites import PlayedSites, sites_of
 from agentkv_tasks.run.played_task import begun, first_line, score_of
@@ -220,7 +220,7 @@ class EpisodeRunner:
             )
             trace.end(episode)
             row = replace(row, status=episode.status, answer=episode.answer, error=episode.error)
-            if episode.status in ("env_error", "timeout"):
+            if episode.status in FAILURES:
                 return row
             return self._score(task, row, episode, session)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentkv.build import load_run_model, make_acting
+from agentkv.models.model import OutOfMemory
 from agentkv_env.timing import Stopwatch
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
@@ -177,6 +178,8 @@ class Host:
                 response: Response = conversation.finish_reply(pending)
             except Exception as error:  # one failed episode must not end the others
                 response = _failed(error)
+            del pending, conversation  # they hold the cache
+            self._free_after(client, response)
             self._send(client, response)
 
     def _begin(self, client: _Client, begin: Begin) -> None:
@@ -202,13 +205,17 @@ class Host:
             return
         deadline = None if ask.seconds is None else time.monotonic() + ask.seconds
         stopwatch = Stopwatch() if self._settings.profile else None
+        failure: Failed | None = None
         try:
             client.pending = client.conversation.start_reply(
                 ask.page, ask.note, deadline, stopwatch=stopwatch
             )
         except Exception as error:  # one failed episode must not end the others
-            self._send(client, _failed(error))
-        else:
+            failure = _failed(error)
+        if failure is not None:
+            self._free_after(client, failure)
+            self._send(client, failure)
+        elif client.pending is not None:
             client.batch.add(client.pending.generation)
 
     def _peaks(self, client: _Client) -> Peaks:
@@ -221,6 +228,16 @@ class Host:
         if client.pending is not None:
             client.batch.remove(client.pending.generation)
         client.conversation = client.pending = client.failure = None
+
+    def _free_after(self, client: _Client, response: Response) -> None:
+        """End a client's episode if no memory was left for it, so that the others have more."""
+        if not isinstance(response, Failed) or response.kind != OutOfMemory.__name__:
+            return
+        from agentkv.models.memory import release_memory  # imports torch
+
+        self._end_episode(client)
+        client.failure = response
+        release_memory()
 
     def _disconnect(self, client: _Client) -> None:
         self._end_episode(client)
@@ -235,4 +252,7 @@ class Host:
 
 
 def _failed(error: Exception) -> Failed:
+    from agentkv.models.memory import as_out_of_memory  # imports torch
+
+    error = as_out_of_memory(error)
     return Failed(type(error).__name__, str(error))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agentkv.config import PolicySettings
-from agentkv.models.model import ContextLimit, Reply
+from agentkv.models.model import ContextLimit, OutOfMemory, Reply
 from agentkv_env.page import Page
 from agentkv_env.timing import Stopwatch
 
@@ -165,6 +165,8 @@ class RemoteConversation:
                 raise TimeoutError(answer.message)
             case Failed(kind="ContextLimit"):
                 raise ContextLimit(answer.message)
+            case Failed(kind="OutOfMemory"):
+                raise OutOfMemory(answer.message)
             case Failed():
                 raise ReplyFailed(f"{answer.kind}: {answer.message}")
         raise AssertionError(f"{answer} is not a reply")
