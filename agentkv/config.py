@@ -234,6 +234,8 @@ class RunSettings(_Settings):
     """An episode ends after this many identical actions on an unchanged page."""
     timeout_s: float = Field(default=900.0, gt=0, le=_YEAR_S)
     """Maximum duration of an episode in seconds; a year at most."""
+    retries: int = Field(default=1, ge=0, le=_LARGEST)
+    """How often an episode is played again that ended in a crash or an environment error."""
     screenshots: bool = True
     """Keep a screenshot of every page beside the trace."""
     profile: bool = False

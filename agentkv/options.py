@@ -85,7 +85,17 @@ Fresh = Annotated[
 ]
 Retry = Annotated[
     bool,
-    typer.Option(help="Repeat episodes of --out that ended in a crash, timeout or browser error."),
+    typer.Option(
+        help="Repeat episodes of --out that the harness ended, such as a crash or a timeout."
+    ),
+]
+Retries = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="How often an episode is played again at once that ended in a crash or a lost "
+        "browser, page or site.",
+    ),
 ]
 AllowUnreset = Annotated[
     bool,

@@ -23,6 +23,8 @@ SCHEMA = 1
 FAILURES = ("crash", "env_error", "timeout", "out_of_memory", "unjudged")
 """Statuses of episodes that the harness ended, not the agent; they count as failures."""
 
+RETRIED = ("crash", "env_error")
+"""Statuses of episodes that a run plays again at once. A timeout would take as long again."""
 
 UNRECORDED: Mapping[str, Any] = {
     "observations": "whole",
@@ -45,6 +47,18 @@ _MAX_DIGITS = 18
 
 class ResultsError(ValueError):
     """A results file that is unreadable or belongs to another run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt at an episode that the harness ended, and after which it was played again."""
+
+    status: str
+    error: str
+    steps: int
+    seconds: float
+    trace: str = ""
+    """Path of its trace, relative to the folder of the results; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +133,9 @@ class Row:
 
     trace: str = ""
     """Path of the trace, relative to the folder of the results."""
+    attempts: tuple[Attempt, ...] = ()
+    """Earlier attempts at the episode, in order; nothing else in the row is about them. Empty in
+    older rows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Other settings that decide the outcome; equal in all rows of one folder."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -357,11 +374,14 @@ def _row(line: bytes, where: str) -> Row:
     except ValueError:
         raise ResultsError(f"{where}: not JSON") from None
     known = {entry.name for entry in fields(Row)}
-    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+    if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
         raise ResultsError(f"{where}: not a row of schema {SCHEMA}")
+    if values["schema"] != SCHEMA:
+        found = f"not a row of schema {SCHEMA}, but of schema {values['schema']}"
+        raise ResultsError(f"{where}: {found}; {_OTHER_VERSION}")
     if set(values) - known:
         unknown = ", ".join(sorted(set(values) - known))
-        raise ResultsError(f"{where}: unknown fields {unknown[:200]}")
+        raise ResultsError(f"{where}: unknown fields {unknown[:200]}; {_OTHER_VERSION}")
     try:
         return _adapter().validate_json(line)
     except ValidationError as error:
@@ -369,6 +389,12 @@ def _row(line: bytes, where: str) -> Row:
         name = ".".join(str(part) for part in first["loc"])
         found = repr(first["input"])[:80] if first["type"] != "missing" else "nothing"
         raise ResultsError(f"{where}: {name}: {first['msg']}; found {found}") from None
+
+
+_OTHER_VERSION = (
+    "another version of agentkv wrote it: use that version; or run with --fresh to start over, or "
+    "with another --out"
+)
 
 
 @functools.cache

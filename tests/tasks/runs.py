@@ -49,6 +49,14 @@ def wait_for_rows(out: Path, count: int) -> None:
         time.sleep(0.05)
 
 
+def wait_for_traces(out: Path, count: int) -> None:
+    """Wait until `count` episodes have begun."""
+    end = time.monotonic() + 60
+    while len(list(out.glob("traces/*.jsonl"))) < count:
+        assert time.monotonic() < end, f"{count} episodes did not begin"
+        time.sleep(0.02)
+
+
 def workers_of(pid: int) -> list[int]:
     """Return the process ids of all descendants of `pid`."""
     parents = {}
@@ -62,12 +70,57 @@ def workers_of(pid: int) -> list[int]:
     return found + [deeper for child in found for deeper in workers_of(child)]
 
 
+def browsers_of(pid: int) -> list[int]:
+    """Return the main processes of the browsers among the descendants of `pid`."""
+    lines = {child: " ".join(command_of(child)) for child in workers_of(pid)}
+    found = {
+        child
+        for child, line in lines.items()
+        if "--remote-debugging" in line and "--type=" not in line
+    }
+    return [child for child in found if not found & set(workers_of(child))]  # not its shell script
+
+
+def worker_processes(pid: int) -> list[int]:
+    """Return the workers of a run: they write worker-N.log, and lead a process group."""
+    found = []
+    for child in workers_of(pid):
+        try:
+            log = Path(os.readlink(f"/proc/{child}/fd/1")).name
+            if log.startswith("worker-") and os.getpgid(child) == child:
+                found.append(child)
+        except OSError:
+            continue
+    return found
+
+
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
     return state not in "ZX"
+
+
+def zombies_of(pid: int) -> list[int]:
+    """Return the descendants of `pid` that have ended and that nobody has waited for."""
+    found = []
+    for child in workers_of(pid):
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state == "Z":
+            found.append(child)
+    return found
 
 
 def wait_until_gone(pids: list[int]) -> None:

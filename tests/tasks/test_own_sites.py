@@ -458,6 +458,18 @@ def test_a_reset_that_fails_costs_the_episode_and_not_the_run(tmp_path: Path) ->
     output = finish(start(out, "--tasks", str(path), "--model", "solution"))
     (row,) = complete_rows(out)
     assert row.status == "env_error" and "answers with status 500" in row.error, output
+    assert [attempt.error for attempt in row.attempts] == [row.error]
+
+
+def test_an_episode_whose_site_ends_is_an_error_of_the_environment(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ending = task(0, solution=["goto [http://diary.localhost/end]", "stop [nobody]"])
+    path = write(tmp_path, ending, task(1))
+    output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "1"))
+    ended, solved = complete_rows(out)
+    assert ended.status == "env_error" and len(ended.attempts) == 1, output
+    assert "site diary: `start` ended with exit code 0" in ended.error
+    assert solved.success and not solved.attempts
 
 
 @pytest.mark.parametrize("reset", ['"restart"', '{ get = "/reset" }'])

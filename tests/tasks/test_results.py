@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_tasks.results import (
+    Attempt,
     Results,
     ResultsError,
     Row,
@@ -96,6 +97,13 @@ def test_the_error_names_a_broken_line(tmp_path: Path, row: MakeRow) -> None:
     path.write_text(row().to_json() + "\nnonsense\n" + row(seed=1).to_json() + "\n")
     with pytest.raises(ResultsError, match=r"results\.jsonl: line 2: not JSON"):
         read_rows(path)
+
+
+def test_a_row_is_read_back_with_its_earlier_attempts(tmp_path: Path, row: MakeRow) -> None:
+    attempt = Attempt(status="crash", error="lost", steps=3, seconds=1.5, trace="traces/a.jsonl")
+    path = tmp_path / "results.jsonl"
+    path.write_text(row(attempts=(attempt,)).to_json() + "\n")
+    assert read_rows(path) == [row(attempts=(attempt,))]
 
 
 def test_rows_of_another_schema_are_rejected(tmp_path: Path, row: MakeRow) -> None:

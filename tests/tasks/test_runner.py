@@ -5,20 +5,24 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agentkv.trace import read_trace
 from agentkv_env.browser import find_executable
 from agentkv_tasks.results import Row
 from tests.tasks.runs import (
     SMALL,
+    browsers_of,
     complete_rows,
     finish,
     start,
     wait_for_rows,
+    wait_for_steps,
+    wait_for_traces,
     wait_until_gone,
     workers_of,
 )
@@ -55,24 +59,46 @@ def test_a_killed_run_leaves_no_processes_and_can_be_continued(
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_killed_worker_costs_one_episode_and_is_replaced(tmp_path: Path) -> None:
-    process = start(tmp_path, "--model", "random", "--max-steps", "12", "--workers", "1")
-    trace = tmp_path / "traces"
-    end = time.monotonic() + 60
-    while not (trace.exists() and any(trace.glob("000-*.jsonl"))):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+@pytest.mark.parametrize("retries", [0, 1])
+def test_the_episode_of_a_killed_worker_is_played_again(tmp_path: Path, retries: int) -> None:
+    options = ("--model", "random", "--max-steps", "12", "--workers", "1")
+    process = start(tmp_path, *options, "--retries", str(retries))
+    wait_for_traces(tmp_path, 1)
     worker = next(
         pid
         for pid in workers_of(process.pid)
         if os.getpgid(pid) == pid and os.getsid(pid) == pid and pid != process.pid
     )
     os.kill(worker, signal.SIGKILL)
-    finish(process)
+    output = finish(process)
     rows = complete_rows(tmp_path)
     assert [row.task_id for row in rows] == [0, 1, 2, 3]
-    assert rows[0].status == "crash" and "SIGKILL" in rows[0].error and not rows[0].success
-    assert [row.status for row in rows[1:]].count("crash") == 0
+    assert [len(row.attempts) for row in rows] == [retries, 0, 0, 0]
+    assert [row.status for row in rows].count("crash") == 1 - retries
+    lost = rows[0].attempts[0] if retries else rows[0]
+    assert lost.status == "crash" and "the worker was killed by SIGKILL" in lost.error
+    assert ("full: 1 episode played again after 1 crash" in output) == bool(retries)
+    if retries:
+        first, last = (read_trace(tmp_path / each.trace) for each in (lost, rows[0]))
+        assert first.head == last.head and first.end is None and last.end is not None
+
+
+@pytest.mark.slow
+def test_the_episode_of_a_killed_browser_is_played_again_in_another_one(tmp_path: Path) -> None:
+    process = start(tmp_path, "--model", "random", "--workers", "1")
+    wait_for_traces(tmp_path, 1)
+    (browser,) = browsers_of(process.pid)
+    wait_for_steps(tmp_path, 1)
+    os.kill(browser, signal.SIGKILL)
+    output = finish(process)
+    again = [row for row in complete_rows(tmp_path) if row.attempts]
+    assert [row.attempts[0].status for row in again] == ["env_error"], output
+    assert not any(row.status == "env_error" for row in complete_rows(tmp_path))
+    assert ": env_error, played again; " in output
+    kept = read_trace(tmp_path / again[0].attempts[0].trace)
+    assert len(kept.steps) == again[0].attempts[0].steps > 0
+    page = (tmp_path / "traces" / Path(again[0].trace).with_suffix(".html").name).read_text()
+    assert "Played again after env_error" in page and again[0].attempts[0].trace in page
 
 
 def test_an_interrupted_run_leaves_complete_rows_a_table_and_a_report(tmp_path: Path) -> None:
@@ -102,6 +128,9 @@ def test_a_page_that_hangs_or_does_not_load_is_a_failure_of_the_harness(tmp_path
     killed, unloaded = complete_rows(tmp_path / "out")
     assert killed.status == "timeout" and "no step was finished in 3 s" in killed.error
     assert unloaded.status == "env_error" and "127.0.0.1:9" in unloaded.error
+    assert not killed.attempts  # another attempt would take as long
+    (first,) = unloaded.attempts
+    assert first.status == "env_error" and first.error == unloaded.error
     assert "1 env_error, 1 timeout (counted as failures)" in output
 
 
@@ -169,15 +198,50 @@ def test_a_row_that_cannot_be_written_ends_the_run_which_can_be_continued(
 
 
 @pytest.mark.slow
-def test_a_trace_that_cannot_be_written_costs_only_its_episode(tmp_path: Path) -> None:
-    process = start(tmp_path, "--model", "stop", "--seeds", "0,1", "--workers", "1")
+def test_a_trace_that_cannot_be_written_ends_the_run_which_can_be_continued(
+    tmp_path: Path,
+) -> None:
+    options = ("--model", "stop", "--seeds", "0,1", "--workers", "1")
+    process = start(tmp_path, *options)
     wait_for_rows(tmp_path, 1)
     worker = next(pid for pid in workers_of(process.pid) if os.getpgid(pid) == pid)
     resource.prlimit(worker, resource.RLIMIT_FSIZE, (100, 100))
     output = finish(process)
-    assert process.returncode == 0 and "counted as failures" in output
+    assert process.returncode == 1 and "Traceback" not in output
+    assert f"agentkv: {tmp_path}/traces/" in output
+    assert "could not be written: File too large; what was written before is intact" in output
+    before = complete_rows(tmp_path)
+    assert 1 <= len(before) < 8 and all(row.status == "stopped" for row in before)
+    finish(start(tmp_path, *options))
     rows = complete_rows(tmp_path)
-    assert len(rows) == 8
-    lost = [row for row in rows if row.status == "crash"]
-    assert len(lost) >= 4 and not any(row.success for row in lost)
-    assert all("traces/" in row.error and "File too large" in row.error for row in lost)
+    assert rows[: len(before)] == before
+    assert len(rows) == 8 and all(row.status == "stopped" for row in rows)
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_folder_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+    options = ("--model", "stop", "--seeds", "0,1,2", "--workers", "1")
+    first = start(tmp_path, *options)
+    wait_for_rows(tmp_path, 1)
+    first.send_signal(signal.SIGSTOP)  # it must not end before the second one begins
+    second = start(tmp_path, *options, "--fresh")
+    output = finish(second)
+    first.send_signal(signal.SIGCONT)
+    assert second.returncode == 2 and "another run is writing here; give another --out" in output
+    finish(first)
+    assert first.returncode == 0 and len(complete_rows(tmp_path)) == 12
+
+
+@pytest.mark.parametrize("change", [{"schema": 2}, {"flavour": "sweet"}], ids=str)
+def test_a_run_of_another_version_is_refused_before_the_first_episode(
+    tmp_path: Path, change: dict[str, object], row: Callable[..., Row]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({**json.loads(row().to_json()), **change}) + "\n")
+    before = path.read_bytes()
+    process = start(tmp_path, "--model", "stop")
+    output = finish(process)
+    assert process.returncode == 2 and "Traceback" not in output
+    assert f"{path}: line 1: " in output
+    assert "another version of agentkv wrote it" in output and "--fresh" in output
+    assert path.read_bytes() == before and not any((tmp_path / "traces").iterdir())

@@ -120,6 +120,15 @@ class ServedSite:
         if status >= 400:
             raise self._error(f"reset: {method} {path} answers with status {status}")
 
+    def ended(self) -> str:
+        """Return why a site that was started no longer answers; empty if it does."""
+        process = self._process
+        if process is None or (process.exit_code is None and answers(self.address)):
+            return ""
+        code = process.wait(GRACE_S)  # its death closes its port before it is noticed here
+        how = "`start` runs" if code is None else f"`start` ended with exit code {code}"
+        return str(self._error(f"{how}, and {self.address} no longer answers", process))
+
     def stop(self) -> None:
         """End what was started; stopping twice does nothing."""
         if self._process is not None:
@@ -193,6 +202,10 @@ class OwnServer:
             served.reset()
         states = [self.sign_in(browser, name, key) for name, key in self.file.accounts_of(task)]
         return joined(states) if states else None
+
+    def ended(self) -> str:
+        """Return why a site that was started no longer answers; empty if all do."""
+        return next((why for served in self.sites.values() if (why := served.ended())), "")
 
     def sign_in(self, browser: Browser, name: str, key: str) -> StorageState:
         """Log account `key` in to site `name`. Raises as `begin` does."""

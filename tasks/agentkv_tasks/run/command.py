@@ -38,6 +38,7 @@ from agentkv_tasks.run.display import (
     parts_table,
     position_lines,
     result_table,
+    retry_lines,
     scoring_lines,
 )
 from agentkv_tasks.run.plan import Plan, default_threads, make_plan, total
@@ -353,7 +354,7 @@ def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> 
     if rows:
         console.print()
         console.print(result_table(rows))
-        for line in (*position_lines(rows), *scoring_lines(rows)):
+        for line in (*position_lines(rows), *scoring_lines(rows), *retry_lines(rows)):
             console.print(Text(line), soft_wrap=True)
         for line in failure_lines(rows):
             console.print(Text(line, style="yellow"), soft_wrap=True)

@@ -4,6 +4,7 @@ Progress is a live table, or plain lines if the output is not a terminal.
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -89,6 +90,12 @@ class RunDisplay:
 
     def stepped(self, job: Job, step: Stepped) -> None:
         self._running[job.key] = (job, step)
+
+    def retried(self, job: Job, row: Row) -> None:
+        self._running.pop(job.key, None)
+        if self._live is None:
+            what = f"task {row.task_id:03} {row.policy}: {row.status}, played again; {row.error}"
+            self._console.print(Text(what), soft_wrap=True)
 
     def finished(self, job: Job, row: Row) -> None:
         self._running.pop(job.key, None)
@@ -234,6 +241,21 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
         if summary.failures:
             counts = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
             lines.append(f"{summary.label}: {counts} (counted as failures)")
+    return lines
+
+
+def retry_lines(rows: Sequence[Row]) -> list[str]:
+    """Say which policies have episodes that were played again, one line for each."""
+    lines = []
+    for summary in summarize(rows):
+        again = [row for row in summary.rows if row.attempts]
+        if again:
+            counts = Counter(attempt.status for row in again for attempt in row.attempts)
+            causes = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+            lines.append(
+                f"{summary.label}: {len(again)} episode{'s' * (len(again) != 1)} played again "
+                f"after {causes}"
+            )
     return lines
 
 

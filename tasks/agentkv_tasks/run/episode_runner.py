@@ -42,7 +42,8 @@ from agentkv_tasks.task import Task
 class EpisodeRunner:
     """Runs episodes; keeps the sites, the browser and the connection to the model between them.
 
-    A context manager. A lost browser is launched again for the next episode.
+    A context manager. After an episode that the harness ended, the browser is ended with all its
+    processes, and the next episode launches another one.
 
     Args:
         connection: connection to the process that holds the model; None for scripts.
@@ -92,6 +93,7 @@ class EpisodeRunner:
 
         Raises:
             ModelGone: the model's process has ended.
+            WriteError: the trace or a screenshot could not be written.
         """
         path = trace_path(self._settings.out, job.stem)
         steps: list[Step] = []
@@ -127,11 +129,15 @@ class EpisodeRunner:
             with TraceWriter(path, head=head, secrets=secrets) as trace:
                 pictures = path.with_suffix("")
                 row = self._guarded_episode(job, row, trace, on_step, pictures, secrets)
-        except (WriteError, OSError) as error:  # the trace itself failed
+        except OSError as error:  # the trace itself failed
             row = _crash_row(row, error)
+        if not row.success and row.status != "env_error" and self._sites is not None:
+            if cause := self._sites.ended():  # the agent cannot have done better
+                cause = _short(cause)
+                row = replace(row, status="env_error", score=0.0, error=cause, reason="")
         row = self._publishable(row, secrets)
-        if row.status == "env_error":
-            self._close_browser()
+        if row.status in ("env_error", "crash", "timeout"):
+            self._close_browser()  # a page may still be busy
         if self._model is not None:
             peaks = self._model.end()
         elif self._settings.deterministic:
@@ -161,7 +167,7 @@ class EpisodeRunner:
             return self._episode(job, row, trace, on_step, pictures, secrets)
         except (ActionFailed, BrowserGone, PlaywrightError, SiteError, SignInError) as error:
             return replace(row, status="env_error", error=_short(first_line(error)))
-        except ModelGone:
+        except (ModelGone, WriteError):
             raise
         except Exception as error:  # one failed episode must not end the run
             with contextlib.suppress(OSError):  # a full disk takes no log either
@@ -332,10 +338,8 @@ def _rounded(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _crash_row(row: Row, error: Exception) -> Row:
-    kind = "" if isinstance(error, WriteError) else f"{type(error).__name__}: "
-    return replace(
-        row, status="crash", success=False, score=0.0, error=f"{kind}{_short(first_line(error))}"
-    )
+    text = f"{type(error).__name__}: {_short(first_line(error))}"
+    return replace(row, status="crash", success=False, score=0.0, error=text)
 
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")

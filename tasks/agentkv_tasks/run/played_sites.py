@@ -42,6 +42,10 @@ class PlayedSites(Protocol):
         """
         ...
 
+    def ended(self) -> str:
+        """Return why a site that was started no longer answers; empty if all do."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -69,6 +73,10 @@ class EmbeddedSites:
     def begin(self, task: Task, browser: Browser) -> None:
         """Restore the world; nobody is logged in."""
         self._server.reset()
+
+    def ended(self) -> str:
+        """Return an empty text: the embedded sites run in this process."""
+        return ""
 
     def __enter__(self) -> Self:
         self._server.start()

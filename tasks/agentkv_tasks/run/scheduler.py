@@ -2,8 +2,9 @@
 
 The parent owns the results file and the display. It never touches a browser or a model, so no
 episode can crash it. One process holds the model for all workers. A worker that dies or hangs costs
-its current episode, which becomes a row like any other, and a new worker replaces it. When the
-model's process dies, all current episodes are lost in the same way.
+its current episode, and a new worker replaces it. When the model's process dies, all current
+episodes are lost in the same way. A lost episode is played again, a limited number of times. Each
+episode gets one row, which names the earlier attempts.
 """
 
 import multiprocessing
@@ -16,14 +17,17 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from agentkv.build import SCRIPTED
+from agentkv.files import WriteError
 from agentkv_tasks.provenance import commit, versions
-from agentkv_tasks.results import Results, Row
+from agentkv_tasks.results import RETRIED, Attempt, Results, Row
+from agentkv_tasks.run.attempts import remove_attempts, set_aside
 from agentkv_tasks.run.child_process import ChildProcess
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.model_process import CannotStart, ModelProcess
 from agentkv_tasks.run.plan import Job, Plan
 from agentkv_tasks.run.worker import (
     MODEL_GONE,
+    CannotWrite,
     Finished,
     Message,
     Ready,
@@ -37,7 +41,9 @@ GRACE_S = 90.0
 START_S = 600.0
 """Seconds that a worker may take to start once the model is loaded."""
 _MAX_DEAD_STARTS = 2
-_MAX_LOST_MODELS = 2  # in a row, without a finished episode in between
+_MAX_LOST_MODELS = 2
+"""Deaths of the model's process in a row, without a finished episode in between; as many again are
+allowed for each time that an episode is played again."""
 
 
 class RunError(RuntimeError):
@@ -53,6 +59,10 @@ class Display(Protocol):
 
     def stepped(self, job: Job, step: Stepped) -> None:
         """A step of an episode is over."""
+        ...
+
+    def retried(self, job: Job, row: Row) -> None:
+        """An attempt at an episode has failed, and the episode is about to be played again."""
         ...
 
     def finished(self, job: Job, row: Row) -> None:
@@ -75,6 +85,8 @@ class _Slot:
     started: float = field(default_factory=time.monotonic)
     """Start of the job, in monotonic seconds."""
     last: Stepped | None = None
+    failure: str = ""
+    """Why the worker could not start; empty if it said nothing."""
 
 
 def run_jobs(plan: Plan, results: Results, display: Display, *, jobs: Sequence[Job]) -> None:
@@ -83,7 +95,8 @@ def run_jobs(plan: Plan, results: Results, display: Display, *, jobs: Sequence[J
     Raises:
         CannotStart: the model, a policy, the browser or a port is unavailable.
         RunError: workers or the model's process die repeatedly; the message names the cause.
-        WriteError: a row was lost; earlier rows are complete.
+        WriteError: a row, a trace or a screenshot could not be written; all rows before are
+            complete, and the episode has none.
         KeyboardInterrupt: passed on after all workers have ended; finished rows are on disk.
     """
     if jobs:
@@ -100,6 +113,10 @@ class _Scheduler:
         self._model: ModelProcess | None = None
         """None for scripts."""
         self._slots: dict[int, _Slot] = {}
+        self._attempts: dict[str, tuple[Attempt, ...]] = {}
+        """Failed attempts at the episodes that are played again, by key."""
+        self._has_started = False
+        """True once a worker was ready, so that the settings are right."""
         self._num_dead_starts = 0
         self._num_lost_models = 0
         self._versions = versions()
@@ -136,7 +153,7 @@ class _Scheduler:
             return
         for slot in list(self._slots.values()):
             if slot in silent or not slot.child.is_alive:
-                self._replace_worker(slot, "crash", slot.child.cause())
+                self._replace_worker(slot, "crash", slot.failure or slot.child.cause())
             else:
                 self._check_limits(slot)
         self._display.tick()
@@ -154,6 +171,8 @@ class _Scheduler:
     def _assign(self, slot: _Slot) -> None:
         job = self._waiting.popleft()
         slot.job, slot.last = job, None
+        if job.key not in self._attempts:  # a killed run may have left some
+            remove_attempts(self._plan.settings.out, job.stem)
         slot.started = slot.child.last_message = time.monotonic()
         try:
             slot.child.connection.send(job)
@@ -172,6 +191,7 @@ class _Scheduler:
         match message:
             case Ready():
                 slot.is_ready, self._num_dead_starts = True, 0
+                self._has_started = True
             case Stepped():
                 slot.last = message
                 if slot.job is not None:
@@ -179,8 +199,12 @@ class _Scheduler:
             case Finished():
                 self._num_lost_models = 0
                 self._record(slot, message.row)
+            case StartFailed() if self._has_started:
+                slot.failure = message.message  # the sites or the browser of the next may start
             case StartFailed():
                 raise CannotStart(message.message)
+            case CannotWrite():
+                raise WriteError(message.message)
         return True
 
     def _check_model(self, ready: Sequence[object], silent: Sequence[_Slot]) -> bool:
@@ -208,7 +232,7 @@ class _Scheduler:
                 self._record(slot, self._failed_row(slot.job, slot, status, cause))
         self._slots.clear()
         self._num_lost_models += 1
-        if self._num_lost_models > _MAX_LOST_MODELS:
+        if self._num_lost_models > _MAX_LOST_MODELS * (1 + self._plan.settings.retries):
             raise RunError(
                 f"the model's process died repeatedly: {cause} (see {self._model.child.log})"
             )
@@ -269,6 +293,21 @@ class _Scheduler:
     def _record(self, slot: _Slot, row: Row) -> None:
         job, slot.job = slot.job, None
         assert job is not None and job.key == row.key, "a row of another episode"
+        earlier = self._attempts.pop(job.key, ())
+        if row.status in RETRIED and len(earlier) < self._plan.settings.retries:
+            trace = set_aside(self._plan.settings.out, job.stem, number=len(earlier) + 1)
+            attempt = Attempt(
+                status=row.status,
+                error=row.error,
+                steps=row.steps,
+                seconds=row.seconds,
+                trace=trace,
+            )
+            self._attempts[job.key] = (*earlier, attempt)
+            self._waiting.appendleft(job)
+            self._display.retried(job, row)
+            return
+        row = replace(row, attempts=earlier)
         row = replace(row, versions={**self._versions, **row.versions}, commit=self._commit)
         self._results.append(row)
         self._display.finished(job, row)

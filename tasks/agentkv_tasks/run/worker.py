@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentkv.files import WriteError
 from agentkv.trace import Step
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_tasks.results import Row
@@ -43,7 +44,14 @@ class StartFailed:
     message: str
 
 
-Message = Ready | Stepped | Finished | StartFailed
+@dataclass(frozen=True, slots=True)
+class CannotWrite:
+    """A trace or a screenshot could not be written; the message is for the user."""
+
+    message: str
+
+
+Message = Ready | Stepped | Finished | StartFailed | CannotWrite
 
 
 MODEL_GONE = 3
@@ -78,6 +86,8 @@ def serve(
             connection.send(Ready())
             while (job := connection.recv()) is not None:
                 connection.send(Finished(runner.run(job, report_step)))
+    except WriteError as error:  # a full disk would take no other trace either
+        connection.send(CannotWrite(str(error)))
     except ModelGone:
         os._exit(MODEL_GONE)  # the parent replaces all workers
     except (EOFError, BrokenPipeError):
