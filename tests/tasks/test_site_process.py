@@ -60,6 +60,16 @@ def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None
     wait_until_gone([child])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
+def test_a_command_ends_with_the_guard_that_runs_it(tmp_path: Path) -> None:
+    code = "import os, time; print(os.getppid(), os.getpid(), flush=True); time.sleep(600)"
+    with start(code, folder=tmp_path) as process:
+        guard, child = map(int, first_line(process).split())
+        os.kill(guard, signal.SIGKILL)
+        wait_until_gone([child])
+        assert process.wait(30) == -signal.SIGKILL
+
+
 def test_a_command_that_ends_leaves_its_exit_code_and_output(tmp_path: Path) -> None:
     code = "import os, sys; print(os.getcwd(), os.environ['COLOR'], sys.stdin.read()); sys.exit(7)"
     with start(code, folder=tmp_path) as process:

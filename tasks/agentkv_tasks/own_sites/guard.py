@@ -3,9 +3,11 @@
     python guard.py COMMAND...
 
 The command gets a process group. The whole group is ended when standard input closes, which the
-death of the starting process does as well, and when the command ends by itself.
+death of the starting process does as well, and when the command ends by itself. On Linux the death
+of this program kills the command, which would otherwise keep its port.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import threading
 
 GRACE_S = 5.0
 """Seconds between the request to end and the kill."""
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 NOT_STARTED = 127
 """Exit code if the command cannot be started."""
 
@@ -22,7 +25,12 @@ def main() -> int:
     """Run the command and return its exit code."""
     command = sys.argv[1:]
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_this if sys.platform == "linux" else None,
+        )
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", flush=True)
         return NOT_STARTED
@@ -30,6 +38,10 @@ def main() -> int:
     code = child.wait()
     _signal(child, signal.SIGKILL)
     return code if code >= 0 else 128 - code
+
+
+def _die_with_this() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_starter(child: "subprocess.Popen[bytes]") -> None:
