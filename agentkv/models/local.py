@@ -241,6 +241,8 @@ class PendingReply:
     generation: Generation
     """The reply in progress, to be added to a `Batch`."""
     stopwatch: Stopwatch | None
+    is_question: bool
+    """Whether it answers a question, which is no step of an episode."""
 
 
 class LocalConversation:
@@ -414,7 +416,7 @@ class LocalConversation:
             num_logprobs=0,
             stopwatch=stopwatch,
         )
-        return PendingReply(observation, generation, stopwatch)
+        return PendingReply(observation, generation, stopwatch, is_question)
 
     def _observation(self, page: Page) -> str:
         """Serialize a page as the model is shown it."""
@@ -519,7 +521,10 @@ class LocalConversation:
         number = len(self._turns) - 1
         with timed(pending.stopwatch, "tokenizer"):
             piece_ends = self._held.note_page(number, turn, pending.observation)
-            held = self._held.changes(self.cache, self._turns, is_rebuilt=self._acting.rebuild)
+            held: dict[str, str] = {}
+            if not pending.is_question:  # the next step names what changes now
+                is_rebuilt = self._acting.rebuild
+                held = self._held.changes(self.cache, self._turns, is_rebuilt=is_rebuilt)
             ends = token_ends(template, answer, text)
         return Reply(
             text=text,

@@ -120,6 +120,15 @@ def test_only_what_changed_is_named_again(tiny_model: LocalModel) -> None:
     assert known.get("goal", "4") == "4"  # it is pinned
 
 
+def test_what_a_question_evicts_is_named_by_the_step_after_it(tiny_model: LocalModel) -> None:
+    acting = tiny_model.with_cache("window", temperature=1.0, budget=512)
+    conversation = acting.begin("find it", seed=5)
+    assert "4" in conversation.reply(page_of(0)).held["page 0"]
+    assert conversation.answer("Which berth is free?", page_of(1)).held == {}
+    held = conversation.reply(page_of(2)).held
+    assert set(held["page 0"]) == {"0"} and "page 1" in held
+
+
 def test_evicted_entries_are_those_that_the_cache_lacks(tiny_model: LocalModel) -> None:
     for options in ({}, {"last_pages": 1, "rebuild": True}):
         conversation, replies = talk(tiny_model, "window", budget=128, **options)
