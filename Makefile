@@ -15,7 +15,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-slow test-peers test-inspect test-shop test-versions docs soak gpu nano clean
+.PHONY: setup system run lint test test-slow test-peers test-inspect test-shop test-versions docs soak endurance gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -80,6 +80,10 @@ test-slow: setup .venv/tests
 # All hostile input, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
 soak: setup .venv/tests
 	$(BIN)/python -m tests.soak --out runs/soak.json $(SOAK_ARGS)
+
+# 2,000 episodes of the model `random`, watched for what grows; hours. ENDURANCE_ARGS may say --episodes.
+endurance: setup .venv/tests
+	$(BIN)/python -m tests.soak.endurance --out runs/endurance.json $(ENDURANCE_ARGS)
 
 # Everything that needs a CUDA device, in twelve minutes; without one, the kernels in Triton's interpreter. A PYTHON that has
 # torch is used as it is, without a network; otherwise .venv is set up. Without a browser the tasks are skipped. GPU_ARGS may
