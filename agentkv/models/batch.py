@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentkv.cache.packed import PackedForward, can_share
 from agentkv.models.generation import Generation
-from agentkv.models.sampling import log_probability, sample
+from agentkv.models.sampling import LogProbability, likeliest, sample
 
 LONG_CHUNK = 64
 """Chunks of more tokens than this belong to a page. A step takes at most one of them, which bounds
@@ -94,16 +94,18 @@ class Batch:
         # Compute the masks on the host while the device is still busy with the forward.
         allowed = [_allowed(generation) for generation in members]
         ids = sample(logits, allowed, [generation.sampler for generation in members])
-        # The step's only wait for the device. float32 represents ids up to 2**24 exactly.
-        numbers = torch.cat([ids.to(torch.float32), forward.confidences(logits)]).tolist()
-        forward.apply_gates_at(numbers[len(members) :])
+        # The step's only wait for the device, unless a reply wants the likeliest ids as well.
+        # float32 represents ids up to 2**24 exactly.
+        confidences = forward.confidences(logits)
+        numbers = torch.cat([ids.to(torch.float32), _logprobs(logits, ids), confidences]).tolist()
+        forward.apply_gates_at(numbers[2 * len(members) :])
         for i, (generation, error) in enumerate(zip(members, forward.errors, strict=True)):
             if error is not None:
                 generation.fail(error)
             if generation.is_over:
                 continue
             try:
-                _advance(generation, logits[i], int(numbers[i]))
+                _advance(generation, logits[i], int(numbers[i]), numbers[len(members) + i])
             except Exception as failure:  # such as a grammar's: other replies go on
                 generation.fail(failure)
 
@@ -117,12 +119,21 @@ def _allowed(generation: Generation) -> Tensor | None:
         return None
 
 
-def _advance(generation: Generation, logits: Tensor, id: int) -> None:
-    """Move a reply past its chunk, given the logits (V,) and the id that was sampled from them."""
+def _logprobs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return the log-probability (R,) of one id per row of `logits` (R, V)."""
+    rows = logits.to(torch.float32)
+    return rows.gather(1, ids[:, None])[:, 0] - rows.logsumexp(dim=1)
+
+
+def _advance(generation: Generation, logits: Tensor, id: int, logprob: float) -> None:
+    """Move a reply past its chunk, given the logits (V,), and the sampled id with its probability's
+    logarithm."""
     if not generation.samples_next:
         generation.advance(None)
         return
     if generation.num_logprobs is not None:
-        generation.logprobs.append(log_probability(logits, id, generation.num_logprobs))
+        num_top = generation.num_logprobs
+        top = likeliest(logits, num_top) if num_top else ()
+        generation.logprobs.append(LogProbability(id, logprob, top))
         generation.sampled_at.append(len(generation.rule.ids))
     generation.advance(id)

@@ -501,7 +501,7 @@ class LocalConversation:
         elif generation.error is not None:
             self._is_broken = True
         if isinstance(generation.error, OutOfMemory):
-            self.cache = self._acting.new_cache()  # frees what the other one held
+            self.cache.reset()
         if generation.error is not None:
             raise generation.error
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at

@@ -65,6 +65,8 @@ def execute(
             place = _locate(tab, id, strict=strict, point=action.point)
             tab.page.mouse.move(place["x"], place["y"])
         case "drag", int(id):
+            if secrets:  # what is selected in a field would be dropped elsewhere
+                _reject_field(tab, id)
             _drag(tab, id, action, strict=strict)
         case "type", int(id):
             _type(tab, id, action, strict=strict, uploads=uploads, secrets=secrets)
@@ -394,6 +396,12 @@ def _locate(
     if place["covered"]:
         raise ActionFailed(f"{_describe(place, id)} is covered by {quote(place['covered'])}")
     return place
+
+
+def _reject_field(tab: Tab, id: int) -> None:
+    place = _locate(tab, id, strict=True)
+    if place["tag"] in ("input", "textarea") or place["editable"] or place["editor"]:
+        raise ActionFailed(f"nothing is dragged from {_describe(place, id)}: it may hold a secret")
 
 
 def _reject_select(place: dict[str, Any], id: int) -> None:

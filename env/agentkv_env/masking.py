@@ -25,6 +25,8 @@ MIN_SUBSTRING_CHARS = 8
 _USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,})([^\s/?#\\\"'<>]*)@")
 _ELLIPSES = ("...", "…")
 _MAX_PATTERN_CHARS = 200
+_MASKED = re.compile(r"\*\*\*|<secret:[\w.+-]+>", re.ASCII)
+"""What stands in place of a secret, or of one with a name."""
 _MIN_PREFIX_CHARS = 4
 """Truncated secrets are masked if at least this many of their characters are left (our choice)."""
 
@@ -122,7 +124,8 @@ def ends_in_masked(text: str, masked: str, ends: Sequence[int]) -> tuple[int, ..
     """
     if masked == text:
         return tuple(ends)
-    kept = masked.split(MASK)
+    kept = _MASKED.split(masked)
+    widths = [len(found) for found in _MASKED.findall(masked)]
     at = 0
     starts = []
     for number, part in enumerate(kept):
@@ -135,11 +138,11 @@ def ends_in_masked(text: str, masked: str, ends: Sequence[int]) -> tuple[int, ..
     moved, place, number = [], 0, 0
     for end in ends:
         while number + 1 < len(kept) and starts[number + 1] < end:
-            place += len(kept[number]) + len(MASK)
+            place += len(kept[number]) + widths[number]
             number += 1
         inside = end - starts[number]
         is_secret = inside > len(kept[number])
-        moved.append(place + (len(kept[number]) + len(MASK) if is_secret else inside))
+        moved.append(place + (len(kept[number]) + widths[number] if is_secret else inside))
     return tuple(moved)
 
 

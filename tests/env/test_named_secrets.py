@@ -44,6 +44,16 @@ def says(page: Page, value: str) -> bool:
     return value.split()[0] in repr(page)
 
 
+def test_nothing_is_dragged_from_a_field_that_may_hold_a_secret(visit: Visit) -> None:
+    visit.show(FORM)
+    visit.act("type [{id}] [<secret:shop>] [0]", id="User")
+    user, notes = (element(visit.session.observe(), name).id for name in ("User", "Notes"))
+    visit.act(f"select_text [{user}]")
+    with pytest.raises(ActionFailed, match="nothing is dragged from textbox"):
+        visit.act(f"drag [{user}] [{notes}]")
+    assert held(visit, "textarea") == ""
+
+
 @pytest.mark.parametrize(
     "kind", ["type [{id}] [<secret:shop>] [0]", "append [{id}] [<secret:shop>]"]
 )

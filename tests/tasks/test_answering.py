@@ -40,6 +40,7 @@ def test_every_silent_site_is_named_before_the_first_episode(tmp_path: Path) -> 
         ("http://127.0.0.1:9/v1", None, "give both"),
         (None, "m", "give both"),
         ("here", "m", "expected an address such as"),
+        ("http://user:word@host/v1", "m", "put the key of the judge into AGENTKV_JUDGE_KEY"),
     ],
 )
 def test_a_judge_without_address_or_name_is_refused(

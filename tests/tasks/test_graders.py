@@ -64,11 +64,14 @@ class Shop(BaseHTTPRequestHandler):
     """
 
     orders: list[dict[str, Any]]
+    token = TOKEN
+    asked: list[str]
+    """Texts that the chat model was asked."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path.startswith("/rest/"):
-            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            if self.headers["Authorization"] != f"Bearer {Shop.token}":
                 return self._json({"message": "no"}, 401)
             if path == "/rest/V1/orders":
                 return self._json({"items": self.orders})
@@ -90,8 +93,16 @@ class Shop(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/rest/default/V1/integration/admin/token":
             is_right = body == {"username": "admin", "password": PASSWORD}
-            return self._json(TOKEN if is_right else {"message": "no"}, 200 if is_right else 401)
+            return self._json(
+                Shop.token if is_right else {"message": "no"}, 200 if is_right else 401
+            )
+        if self.path.startswith("/away"):
+            self.send_response(302)
+            self.send_header("Location", "/v1/chat/completions")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
         content = body["messages"][0]["content"]
+        Shop.asked.append(str(content))
         if isinstance(content, list):
             is_image = content[0]["image_url"]["url"].startswith("data:image/png;base64,")
             said = "A red disc." if is_image else ""
@@ -125,8 +136,9 @@ def origin() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _orders() -> None:
+def _fresh() -> None:
     Shop.orders = [{"increment_id": "000000189"}]
+    Shop.token, Shop.asked = TOKEN, []
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +253,13 @@ def test_an_admin_interface_that_refuses_scores_nothing_and_tells_no_password(
     assert password not in str(caught.value) and password not in repr(admin)
 
 
+def test_an_expired_token_is_asked_for_again(origin: str) -> None:
+    admin = MagentoAdmin(origin, "admin", PASSWORD)
+    assert admin.latest_order_url().endswith("/189/")
+    Shop.token = "another"
+    assert admin.latest_order_url().endswith("/189/")
+
+
 # ---- the judge
 
 
@@ -283,6 +302,21 @@ def test_a_judge_that_says_neither_yes_nor_no_decides_nothing(origin: str) -> No
     judge = Judge(f"{origin}/v1", "judge")
     with pytest.raises(CannotScore, match=r"said 'It depends\.'; expected yes or no"):
         judge.means_the_same("q", "r", "dither")
+
+
+def test_an_answer_is_asked_for_once_in_an_episode(origin: str) -> None:
+    judge = Judge(f"{origin}/v1", "judge")
+    for _ in range(2):
+        assert judge.means_the_same("q", "r", "right")
+    assert len(Shop.asked) == 1
+    judge.forget()
+    assert judge.means_the_same("q", "r", "right") and len(Shop.asked) == 2
+
+
+def test_a_key_is_sent_to_no_other_address(origin: str) -> None:
+    with pytest.raises(CannotScore, match="answers with status 302"):
+        Judge(f"{origin}/away", "judge", "the-key").means_the_same("q", "r", "right")
+    assert not Shop.asked
 
 
 def test_an_unreachable_judge_is_named_with_its_address(origin: str) -> None:

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -22,6 +23,7 @@ from agentkv_tasks.own_sites.serving import OwnServer, SiteError, answers
 from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.own_sites.site_file import read_site_file
 from agentkv_tasks.run.command import prepare
+from agentkv_tasks.run.played_task import begun
 from agentkv_tasks.run.unreset import UnresetError, unreset_sites
 from agentkv_tasks.task import Task
 from tests.tasks.runs import REPOSITORY, complete_rows, finish, start
@@ -165,6 +167,27 @@ def test_an_agent_logs_in_by_the_name_of_an_account_and_no_file_holds_its_passwo
         assert [each for each in spellings(SECRET) if each in text] == []
 
 
+def test_a_page_hides_only_the_secrets_that_its_task_names(
+    browser: Browser, tmp_path: Path
+) -> None:
+    file = read_site_file(write(tmp_path))
+    with OwnServer(file, file.passwords()) as server:
+        for intent in ("Whose diary is it?", "Log in with <secret:anna>."):
+            played = Task.model_validate(task(intent=intent, require_login=False))
+            with begun(
+                played,
+                browser,
+                server.addresses,
+                ocr=None,
+                log_in=None,
+                secrets=server.named_secrets,
+            ) as (session, _):
+                address = "http://diary.localhost/enter?name=anna&password="
+                session.open(address + quote(SECRET))
+                is_hidden = session.observe().url == address + "<secret:anna>"
+                assert is_hidden == ("<secret:anna>" in intent)
+
+
 def test_a_task_with_an_unknown_secret_is_refused_before_anything_starts(tmp_path: Path) -> None:
     path = write(tmp_path, task(0, intent="Log in with <secret:diary.cy>."))
     known = "known: <secret:anna>, <secret:bo>, <secret:diary.anna>, <secret:diary.bo>"
@@ -245,7 +268,7 @@ def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path
         ),
         (
             "read_only = true",
-            "failed: after the solution, the start page shows '3: <secret:anna>'",
+            "failed: after the solution, the start page shows '3: ***'",
         ),
         ("read_only = true\nvolatile = ['^\\d+:']", "ok: the start page is as before the solution"),
         ("", "skipped: nothing resets diary"),
@@ -466,10 +489,18 @@ def test_an_episode_whose_site_ends_is_an_error_of_the_environment(tmp_path: Pat
     ending = task(0, solution=["goto [http://diary.localhost/end]", "stop [nobody]"])
     path = write(tmp_path, ending, task(1))
     output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "1"))
-    ended, solved = complete_rows(out)
+    ended, solved = sorted(complete_rows(out), key=lambda row: row.task_id)
     assert ended.status == "env_error" and len(ended.attempts) == 1, output
     assert "site diary: `start` ended with exit code 0" in ended.error
     assert solved.success and not solved.attempts
+
+
+def test_nothing_is_played_again_on_a_site_without_a_reset(tmp_path: Path) -> None:
+    ending = task(0, solution=["goto [http://diary.localhost/end]", "stop [nobody]"])
+    path = write(tmp_path, ending, text=FILE.replace('reset = { get = "/reset" }\n', ""))
+    output = finish(start(tmp_path / "out", "--tasks", str(path), "--model", "solution"))
+    (row,) = complete_rows(tmp_path / "out")
+    assert row.status == "env_error" and not row.attempts, output
 
 
 @pytest.mark.parametrize("reset", ['"restart"', '{ get = "/reset" }'])

@@ -71,7 +71,7 @@ def test_the_episode_of_a_killed_worker_is_played_again(tmp_path: Path, retries:
     )
     os.kill(worker, signal.SIGKILL)
     output = finish(process)
-    rows = complete_rows(tmp_path)
+    rows = sorted(complete_rows(tmp_path), key=lambda row: row.task_id)
     assert [row.task_id for row in rows] == [0, 1, 2, 3]
     assert [len(row.attempts) for row in rows] == [retries, 0, 0, 0]
     assert [row.status for row in rows].count("crash") == 1 - retries

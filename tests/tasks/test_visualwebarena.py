@@ -92,6 +92,14 @@ def test_tasks_of_other_sites_are_refused(tmp_path: Path) -> None:
         read_official(path)
 
 
+def test_a_cut_from_the_file_of_all_sites_is_refused(tmp_path: Path) -> None:
+    tasks = json.loads(concatenated(tmp_path / "all.json").read_text())
+    cut = tmp_path / "cut.json"
+    cut.write_text(json.dumps([task for task in tasks if task["task_id"] >= 444]))
+    with pytest.raises(TaskError, match="shopping has the numbers 0 to 465; give whole files"):
+        read_official(cut)
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"no tasks; expected VisualWebArena's test_\*\.raw\.json"):
         read_official(tmp_path)

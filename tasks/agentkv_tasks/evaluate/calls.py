@@ -255,7 +255,7 @@ def shopping_get_sku_latest_review_rating(admin: MagentoAdmin, sku: str) -> str:
     """Return the rating of the newest review of the product `sku` in percent, or an empty
     string."""
     for rating in admin.latest_review(sku).get("ratings") or ():
-        if rating.get("rating_name") == "Rating":
+        if isinstance(rating, dict) and rating.get("rating_name") == "Rating":
             return str(rating.get("percent", ""))
     return ""
 

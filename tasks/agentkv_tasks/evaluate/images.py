@@ -19,7 +19,8 @@ from agentkv_tasks.task import ImageCheck
 _THRESHOLD = 0.8  # VisualWebArena's, where a task gives none
 _TIMEOUT_MS = 20_000
 _MAX_BYTES = 32_000_000
-_MAX_PIXELS = 40_000_000
+_MAX_PIXELS = 16_000_000
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")  # others may start programs
 _SOURCES = """selector => {
     const found = selector
         ? [...document.querySelectorAll(selector)].flatMap(
@@ -93,10 +94,17 @@ def _failed(
         threshold = _THRESHOLD if query.ssim_threshold is None else query.ssim_threshold
         names = query.eval_fuzzy_image_match.split(" |OR| ")
         references = [_reference(name, page, addresses) for name in names]
-        best = max(similarity(image, each) for each in references for image in images)
+        pairs = [(image, each) for each in references for image in images]
+        if any(_joint_pixels(*pair) > _MAX_PIXELS for pair in pairs):
+            raise CannotScore("two images are too large to be compared")
+        best = max(similarity(*pair) for pair in pairs)
         if best <= threshold:
             return f"should look like {names[0]}: {best:.2f} alike, expected over {threshold:g}"
     return ""
+
+
+def _joint_pixels(one: Image.Image, other: Image.Image) -> int:
+    return max(one.width, other.width) * max(one.height, other.height)
 
 
 def _images(page: Page, selector: str, addresses: Addresses) -> list[Image.Image]:
@@ -147,9 +155,9 @@ def _fetch(url: str, page: Page) -> Image.Image:
     if len(data) > _MAX_BYTES:
         raise _NoImage(f"{len(data)} bytes")
     try:
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if image.width * image.height > _MAX_PIXELS:
             raise _NoImage(f"{image.width} by {image.height} pixels")
         return image.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise _NoImage(str(error)) from None

@@ -6,21 +6,18 @@ wording of the questions is our own.
 """
 
 import base64
-import http.client
 import io
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
 
+from agentkv_tasks.evaluate.interface import ask
 from agentkv_tasks.evaluate.strings import CannotScore
 
-_TIMEOUT_S = 120.0
-_MAX_BYTES = 4_000_000
+_TIMEOUT_S = 60.0
 _MAX_TOKENS = 32
 _MAX_CHARS = 8_000
 _MAX_SIDE = 1024
@@ -54,9 +51,15 @@ class Judge:
     address: str
     model: str
     key: str = field(default="", repr=False)
+    _said: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Answers to the questions of one episode, by the request."""
 
     def __str__(self) -> str:
         return f"{self.model} at {self.address}"
+
+    def forget(self) -> None:
+        """Forget the answers of an episode, which the other scoring of the episode may reuse."""
+        self._said.clear()
 
     def check(self) -> None:
         """Ask the judge for a word.
@@ -118,21 +121,15 @@ class Judge:
             "temperature": 0,
             "max_tokens": _MAX_TOKENS,
         }
-        headers = {"Content-Type": "application/json"}
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
         url = f"{self.address.rstrip('/')}/chat/completions"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                said = json.loads(answer.read(_MAX_BYTES))["choices"][0]["message"]["content"]
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise CannotScore(f"{url} answers with status {error.code}") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise CannotScore(f"{url} does not answer: {error}") from None
-        except (ValueError, KeyError, IndexError, TypeError):
-            said = None
-        if not isinstance(said, str):
-            raise CannotScore(f"{url} does not answer as OpenAI's chat completions do")
-        return said
+        asked = json.dumps(body)
+        if asked not in self._said:  # both scorings ask the same
+            answer = ask(url, body, key=self.key, timeout_s=_TIMEOUT_S)
+            try:
+                said = answer["choices"][0]["message"]["content"]
+            except (KeyError, IndexError, TypeError):
+                said = None
+            if not isinstance(said, str):
+                raise CannotScore(f"{url} does not answer as OpenAI's chat completions do")
+            self._said[asked] = said
+        return self._said[asked]

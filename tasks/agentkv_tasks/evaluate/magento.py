@@ -4,18 +4,15 @@ Source: Magento's REST documentation (admin tokens, orders, product reviews). Th
 the token.
 """
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from agentkv_tasks.evaluate.interface import Refused, ask
 from agentkv_tasks.evaluate.strings import CannotScore
 
 _TIMEOUT_S = 20.0
-_MAX_BYTES = 16_000_000
 
 
 @dataclass
@@ -61,28 +58,20 @@ class MagentoAdmin:
         return reviews[-1] if reviews else {}
 
     def _get(self, path: str) -> Any:
-        if not self._token:
-            login = {"username": self.name, "password": self.password}
-            token = self._send("/rest/default/V1/integration/admin/token", login)
-            if not isinstance(token, str):
-                raise self._error("gives no token")
-            self._token = token
+        try:
+            if self._token:
+                return self._send(path, None)
+        except Refused:  # tokens expire after hours
+            self._token = ""
+        login = {"username": self.name, "password": self.password}
+        token = self._send("/rest/default/V1/integration/admin/token", login)
+        if not isinstance(token, str):
+            raise self._error("gives no token")
+        self._token = token
         return self._send(path, None)
 
     def _send(self, path: str, body: object) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                return json.loads(answer.read(_MAX_BYTES))
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise self._error(f"answers with status {error.code}") from None
-        except (OSError, ValueError) as error:
-            raise self._error(f"does not answer: {error}") from None
+        return ask(self.address + path, body, key=self._token, timeout_s=_TIMEOUT_S)
 
     def _error(self, problem: str) -> CannotScore:
         return CannotScore(f"the admin interface of {self.address} {problem}")

@@ -126,8 +126,9 @@ class ServedSite:
         if process is None or (process.exit_code is None and answers(self.address)):
             return ""
         code = process.wait(GRACE_S)  # its death closes its port before it is noticed here
-        how = "`start` runs" if code is None else f"`start` ended with exit code {code}"
-        return str(self._error(f"{how}, and {self.address} no longer answers", process))
+        if code is None:  # it is only slow
+            return ""
+        return str(self._error(f"`start` ended with exit code {code} during an episode", process))
 
     def stop(self) -> None:
         """End what was started; stopping twice does nothing."""

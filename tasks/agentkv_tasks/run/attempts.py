@@ -1,5 +1,6 @@
 """Traces of the attempts at an episode that failed before the one whose row counts."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -49,4 +50,5 @@ def remove_attempts(out: Path, stem: str) -> None:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.text import Text
@@ -105,6 +106,8 @@ def read_judge(address: str | None, model: str | None) -> Judge | None:
         )
     if not is_web_address(address):
         raise OptionError(f"--judge {address!r}: expected an address such as http://host:8000/v1")
+    if "@" in urlsplit(address).netloc:
+        raise OptionError(f"--judge: put the key of the judge into {JUDGE_KEY}, not the address")
     return Judge(address, model, os.environ.get(JUDGE_KEY, ""))
 
 

@@ -1,6 +1,7 @@
 """Run episodes one after another, keeping the sites, the browser and the model's connection."""
 
 import contextlib
+import functools
 import re
 import shutil
 import sys
@@ -24,7 +25,7 @@ from agentkv_env.ocr import Ocr, default_cache
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import SCORINGS, CannotScore, Graders, Score, Scoring
+from agentkv_tasks.evaluate import SCORINGS, CannotScore, Graders
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.own_sites.serving import SiteError
@@ -131,10 +132,17 @@ class EpisodeRunner:
                 row = self._guarded_episode(job, row, trace, on_step, pictures, secrets)
         except OSError as error:  # the trace itself failed
             row = _crash_row(row, error)
-        if not row.success and row.status != "env_error" and self._sites is not None:
+        is_ended_otherwise = row.status in ("env_error", "timeout", "out_of_memory")
+        if not row.success and not is_ended_otherwise and self._sites is not None:
             if cause := self._sites.ended():  # the agent cannot have done better
-                cause = _short(cause)
-                row = replace(row, status="env_error", score=0.0, error=cause, reason="")
+                row = replace(
+                    row,
+                    status="env_error",
+                    score=0.0,
+                    other_score=None,
+                    error=_short(cause),
+                    reason="",
+                )
         row = self._publishable(row, secrets)
         if row.status in ("env_error", "crash", "timeout"):
             self._close_browser()  # a page may still be busy
@@ -244,31 +252,35 @@ class EpisodeRunner:
     def _score(self, task: Task, row: Row, episode: Episode, session: Session) -> Row:
         """Score an episode by the run's scoring, and by the other one for comparison."""
         assert self._browser is not None and self._sites is not None
-        graders = Graders(self._plan.judge, self._sites.admin)
-        chosen = self._plan.scoring
+        chosen, judge = self._plan.scoring, self._plan.judge
         (other,) = set(SCORINGS) - {chosen}
-        found: dict[Scoring, Score | CannotScore] = {}
-        with timed(self._stopwatch, "scoring"):
-            for scoring in (chosen, other):
-                try:
-                    found[scoring] = score_of(
-                        task,
-                        episode.answer,
-                        session,
-                        self._browser,
-                        self.addresses,
-                        scoring=scoring,
-                        graders=graders,
-                    )
-                except CannotScore as error:
-                    found[scoring] = error
-        score, beside = found[chosen], found[other]
-        row = replace(row, other_score=beside.value if isinstance(beside, Score) else None)
-        if isinstance(score, CannotScore):
-            return replace(row, status="unjudged", score=None, error=str(score))
-        return replace(
-            row, score=score.value, success=score.value == 1.0, reason=_short(score.reason)
+        score = functools.partial(
+            score_of,
+            task,
+            episode.answer,
+            session,
+            self._browser,
+            self.addresses,
+            graders=Graders(judge, self._sites.admin),
         )
+        with timed(self._stopwatch, "scoring"):
+            try:
+                found = score(scoring=chosen)
+                row = replace(
+                    row,
+                    score=found.value,
+                    success=found.value == 1.0,
+                    reason=_short(found.reason),
+                )
+            except CannotScore as error:
+                row = replace(row, status="unjudged", score=None, error=str(error))
+            try:
+                row = replace(row, other_score=score(scoring=other).value)
+            except Exception:  # the score that counts is there
+                row = replace(row, other_score=None)
+        if judge is not None:
+            judge.forget()
+        return row
 
     def _launch(self) -> None:
         path = self._settings.browser_path

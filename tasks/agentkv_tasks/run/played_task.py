@@ -1,21 +1,24 @@
 """A task in a browser session: its pages and goal at the beginning, its score at the end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from playwright.sync_api import StorageState
 
 from agentkv_env.browser import Browser
+from agentkv_env.named_secrets import Secret, names_in
 from agentkv_env.ocr import Ocr
 from agentkv_env.session import Session
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Final, Score, evaluate
+from agentkv_tasks.evaluate import NOBODY, Final, Graders, Score, evaluate
 from agentkv_tasks.goal import goal_of
 from agentkv_tasks.task import Task
 
 _EVALUATION_S = 60.0
 """Time limit of reading a goal and of scoring, which both run scripts of pages."""
+JUDGED_S = 240.0
+"""Time limit of scoring with a judge model."""
 
 
 @contextmanager
@@ -26,24 +29,29 @@ def begun(
     *,
     ocr: Ocr | None,
     log_in: StorageState | None,
+    secrets: Mapping[str, Secret] | None = None,
     **options: Any,
 ) -> Iterator[tuple[Session, str]]:
     """Open the start pages of a task; yield the session and the task's goal.
 
     Args:
         log_in: cookies and storage with which the task begins.
+        secrets: those that the agent may type, by name. Only those that the goal or the solution
+            names are given to the session, because a session hides its secrets in pages.
         options: further ones of `Browser.session`.
 
     Raises:
         ActionFailed: a start page did not load.
         BrowserGone: the browser died.
     """
+    named = names_in(" ".join((task.intent, *task.solution)))
     with browser.session(
         hosts=addresses.hosts(*task.start_urls),
         addresses=dict(addresses.origins),
         viewport=task.window,
         ocr=ocr,
         storage_state=log_in,
+        secrets={name: each for name, each in (secrets or {}).items() if name in named},
         **options,
     ) as session:
         session.open(*(addresses.fill(url) for url in task.start_urls))
@@ -58,6 +66,8 @@ def score_of(
     session: Session,
     browser: Browser,
     addresses: Addresses,
+    *,
+    graders: Graders = NOBODY,
     **options: Any,
 ) -> Score:
     """Score a task by the agent's answer and the final state of its session.
@@ -69,9 +79,11 @@ def score_of(
         CannotScore: an evaluator cannot be computed here.
         BrowserGone: the browser died, or a check ran out of time.
     """
-    with browser.watchdog.limit(_EVALUATION_S):
+    with browser.watchdog.limit(_EVALUATION_S if graders.judge is None else JUDGED_S):
         final = Final.of(session.page, answer, addresses)
-        return evaluate(task, final, page=session.page, addresses=addresses, **options)
+        return evaluate(
+            task, final, page=session.page, addresses=addresses, graders=graders, **options
+        )
 
 
 def first_line(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from agentkv_tasks.run.child_process import ChildProcess
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.model_process import CannotStart, ModelProcess
 from agentkv_tasks.run.plan import Job, Plan
+from agentkv_tasks.run.played_task import JUDGED_S
 from agentkv_tasks.run.worker import (
     MODEL_GONE,
     CannotWrite,
@@ -36,7 +37,7 @@ from agentkv_tasks.run.worker import (
     serve,
 )
 
-GRACE_S = 90.0
+GRACE_S = 180.0
 """Seconds beyond an episode's own limit, for its start and its scoring on a slow machine."""
 START_S = 600.0
 """Seconds that a worker may take to start once the model is loaded."""
@@ -253,6 +254,8 @@ class _Scheduler:
                 )
             return
         limit = self._plan.settings.timeout_s + GRACE_S
+        if self._plan.judge is not None:
+            limit += JUDGED_S
         if now - slot.started > limit:
             self._replace_worker(
                 slot, "timeout", f"killed: the episode took longer than {limit:.0f} s"
@@ -294,7 +297,9 @@ class _Scheduler:
         job, slot.job = slot.job, None
         assert job is not None and job.key == row.key, "a row of another episode"
         earlier = self._attempts.pop(job.key, ())
-        if row.status in RETRIED and len(earlier) < self._plan.settings.retries:
+        # a second attempt on a site that nothing resets would find what the first one left
+        retries = 0 if self._plan.unreset else self._plan.settings.retries
+        if row.status in RETRIED and len(earlier) < retries:
             trace = set_aside(self._plan.settings.out, job.stem, number=len(earlier) + 1)
             attempt = Attempt(
                 status=row.status,
@@ -304,7 +309,7 @@ class _Scheduler:
                 trace=trace,
             )
             self._attempts[job.key] = (*earlier, attempt)
-            self._waiting.appendleft(job)
+            self._waiting.append(job)  # apart from those that were lost with it
             self._display.retried(job, row)
             return
         row = replace(row, attempts=earlier)

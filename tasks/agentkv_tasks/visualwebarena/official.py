@@ -11,6 +11,7 @@ from agentkv_tasks.task import Task, TaskError, read_tasks
 
 FIRST = {"classifieds": 0, "reddit": 234, "shopping": 444}
 """First number of each site's tasks where the three files stand one after the other."""
+_COUNTS = {"classifieds": 234, "reddit": 210, "shopping": 466}
 
 _STATE = re.compile(r"(?:^|/)(\w+)_state\.json$")
 _NUMBERED_ELSEWHERE = {"task_id", "image", "category"}
@@ -54,6 +55,11 @@ def read_official(path: Path) -> list[OfficialTask]:
         for site, task in zip(sites, tasks, strict=True):
             first = FIRST[site]
             number = task.task_id - first if is_numbered_throughout else task.task_id
+            if not 0 <= number < _COUNTS[site]:
+                raise TaskError(
+                    f"{file}: task {task.task_id}: {site} has the numbers 0 to "
+                    f"{_COUNTS[site] - 1}; give whole files of official tasks"
+                )
             if first + number in found:
                 raise TaskError(f"{file}: task {task.task_id}: another file has it too")
             numbered = task.model_copy(update={"task_id": first + number})

@@ -217,6 +217,11 @@ def test_places_move_with_the_text_that_is_masked(
         assert start in ends or start - 1 in ends
 
 
+def test_places_move_behind_the_name_of_a_secret() -> None:
+    text, masked = "say welcome99 twice", "say <secret:shop> twice"
+    assert ends_in_masked(text, masked, [4, 8, 13, 14, 19]) == (4, 17, 17, 18, 23)
+
+
 def test_texts_that_do_not_correspond_have_no_places() -> None:
     assert ends_in_masked("abc", "xyz", [1, 2]) == ()
     assert ends_in_masked("abc", "***x", [1, 2]) == ()
