@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentkv.cache.packed import PackedForward, can_share
 from agentkv.models.generation import Generation
-from agentkv.models.sampling import LogProbability, likeliest, sample
+from agentkv.models.sampling import LogProbability, log_probability, sample
 
 LONG_CHUNK = 64
 """Chunks of more tokens than this belong to a page. A step takes at most one of them, which bounds
@@ -133,7 +133,7 @@ def _advance(generation: Generation, logits: Tensor, id: int, logprob: float) ->
         return
     if generation.num_logprobs is not None:
         num_top = generation.num_logprobs
-        top = likeliest(logits, num_top) if num_top else ()
-        generation.logprobs.append(LogProbability(id, logprob, top))
+        noted = log_probability(logits, id, num_top) if num_top else LogProbability(id, logprob, ())
+        generation.logprobs.append(noted)
         generation.sampled_at.append(len(generation.rule.ids))
     generation.advance(id)

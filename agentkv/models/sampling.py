@@ -29,11 +29,12 @@ class LogProbability:
     """The likeliest ids with their log-probabilities, likeliest first."""
 
 
-def likeliest(logits: Tensor, number: int) -> tuple[tuple[int, float], ...]:
-    """Return the `number` likeliest ids with their log-probabilities, for logits (V,)."""
+def log_probability(logits: Tensor, id: int, num_top: int) -> LogProbability:
+    """Return the log-probability of `id`, and the `num_top` likeliest ids, for logits (V,)."""
     values = torch.log_softmax(logits.to(torch.float32), dim=-1)
-    top = values.topk(min(number, len(values)))
-    return tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    top = values.topk(min(num_top, len(values)))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return LogProbability(id, float(values[id]), tuple(pairs))
 
 
 def sample(logits: Tensor, allowed: Sequence[Tensor | None], samplers: Sequence[Sampler]) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv.models.sampling import Sampler, likeliest, sample
+from agentkv.models.sampling import Sampler, log_probability, sample
 
 LOGITS = st.lists(st.integers(-50, 50), min_size=2, max_size=12, unique=True).map(
     lambda tenths: torch.tensor(tenths) / 10
@@ -32,8 +32,8 @@ def test_draws_within_the_nucleus_follow_its_probabilities() -> None:
 
 
 @given(logits=LOGITS)
-def test_the_likeliest_ids_come_from_the_logits_alone(logits: torch.Tensor) -> None:
-    top = likeliest(logits, 2)
+def test_log_probabilities_come_from_the_logits_alone(logits: torch.Tensor) -> None:
+    noted = log_probability(logits, 1, 2)
     expected = logits.log_softmax(0)
-    assert [id for id, _ in top] == expected.argsort(descending=True)[:2].tolist()
-    assert all(abs(value - float(expected[id])) < 1e-5 for id, value in top)
+    assert abs(noted.value - float(expected[1])) < 1e-5 and noted.id == 1
+    assert [id for id, _ in noted.top] == expected.argsort(descending=True)[:2].tolist()
