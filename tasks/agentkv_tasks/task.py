@@ -27,6 +27,10 @@ CATEGORIES: tuple[Category, ...] = ("shopping", "navigation", "information", "fo
 EvalType = Literal["string_match", "url_match", "program_html", "page_image_query"]
 
 
+MAX_STEPS = 30
+"""Actions of a task that gives no other number, as in VisualWebArena."""
+
+
 MAX_PIXELS = 16_384
 """Longest side of a window; Chromium paints nothing beyond it."""
 
@@ -196,7 +200,7 @@ class Task(_Schema):
     only names the task."""
     paraphrases: tuple[str, ...] = ()
     """Ours. Other goals that ask for the same; nano's training uses them."""
-    max_steps: int = Field(default=30, ge=1)
+    max_steps: int = Field(default=MAX_STEPS, ge=1)
     """Ours. Maximum number of actions; VisualWebArena allows 30."""
     solution: tuple[str, ...] = ()
     """Ours. Actions that solve the task, with elements by role and name instead of number:

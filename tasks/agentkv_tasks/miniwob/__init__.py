@@ -7,10 +7,10 @@ the task's goal, and the page's own reward, before any discount for time, is its
 from collections.abc import Iterable
 
 from agentkv_env.sites.miniwob import SITE, find_pages
-from agentkv_tasks.miniwob.pages import SCORED
+from agentkv_tasks.miniwob.pages import LONG, SCORED
 from agentkv_tasks.miniwob.script import Play
 from agentkv_tasks.miniwob.scripts import SCRIPTS
-from agentkv_tasks.task import Task, Viewport
+from agentkv_tasks.task import MAX_STEPS, Task, Viewport
 from agentkv_tasks.template import shows
 
 NUM_INSTANCES = 2
@@ -66,4 +66,5 @@ def _task(page: str, seed: str, task_id: int, template_id: int) -> Task:
         intent_element=_INSTRUCTION,
         viewport_size=VIEWPORT,
         eval=shows("last", reward, exact_match="solved"),
+        max_steps=LONG.get(page, MAX_STEPS),
     )

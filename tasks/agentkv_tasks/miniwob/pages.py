@@ -39,6 +39,10 @@ EXTRA = tuple(
 """Names of pages that have a script, but no place in the suite, so that the numbers of its tasks
 stay. They need more than VisualWebArena's actions, or elements that had no number then."""
 
+LONG = {"sign-agreement": 60}
+"""Maximum number of actions on pages that need more than others: an agreement is scrolled through a
+few lines at a time."""
+
 LEFT_OUT: dict[str, Reason] = {
     "bisect-angle": "drawing",
     "button-delay": "timing",
