@@ -235,7 +235,7 @@ class RunSettings(_Settings):
     timeout_s: float = Field(default=900.0, gt=0, le=_YEAR_S)
     """Maximum duration of an episode in seconds; a year at most."""
     retries: int = Field(default=1, ge=0, le=_LARGEST)
-    """How often an episode is played again that ended in a crash or an environment error."""
+    """Maximum number of further attempts at an episode that ends in `crash` or `env_error`."""
     screenshots: bool = True
     """Keep a screenshot of every page beside the trace."""
     profile: bool = False

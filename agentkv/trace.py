@@ -127,9 +127,9 @@ class Step:
     """Per piece of the page, a line or a part of a long one, the number of characters of
     `observation` up to its end."""
     held: Mapping[str, str] = field(default_factory=dict)
-    """What the cache held after this turn of the spans that have lost or regained entries in it, by
-    label. The text has a digit for each piece of a page, or one for the whole span: from 4 for all
-    its entries to 0 for none. A span that was never named is held whole."""
+    """Levels of the spans that lost or regained entries in this turn, by label. A page has a digit
+    for each piece, any other span has one digit: 4 if the cache holds all entries, 0 if it holds
+    none. The cache holds all of a span that no step names."""
 
     @property
     def element_id(self) -> int | None:

@@ -29,7 +29,7 @@ class Generation:
             rule adds at once then take as many steps, which are faster than one forward of
             transformers.
         num_logprobs: number of the likeliest ids whose log-probabilities are noted beside those of
-            the sampled ids; 0 notes those of the sampled ids alone, None notes none.
+            the sampled ids; 0 notes only the sampled ids, None notes none.
         stopwatch: charged with `reading` until the model has read the prompt, then with
             `decoding`; replies that share a forward are each charged with all of it.
     """

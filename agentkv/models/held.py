@@ -1,4 +1,4 @@
-"""What the cache still holds of the pages and replies of a conversation.
+"""Which parts of a conversation's pages and replies the cache still holds.
 
 A page is divided into pieces: its lines, and parts of up to 72 characters of its long lines. After
 every turn each piece has a level by the share of its entries that the cache holds, over all layers
@@ -124,7 +124,7 @@ def _tokens_between(ends: Sequence[int], start: int, stop: int) -> Numbers:
 
 
 def _place(ids: Sequence[int], shown: Sequence[int]) -> int:
-    """Return where the ids of a page begin among those of its turn, or about where.
+    """Return where the ids of a page begin in its turn, exactly or nearly.
 
     The first ids and the last may be joined with what is around the page, and a template may change
     characters within it, so that either its beginning or its end has to be found.

@@ -242,7 +242,7 @@ class PendingReply:
     """The reply in progress, to be added to a `Batch`."""
     stopwatch: Stopwatch | None
     is_question: bool
-    """Whether it answers a question, which is no step of an episode."""
+    """True if the reply answers a question; an answer is not a step of an episode."""
 
 
 class LocalConversation:

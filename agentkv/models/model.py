@@ -89,8 +89,8 @@ class Reply:
     piece_ends: tuple[int, ...] = ()
     """Per piece of `observation`, the number of characters up to its end; see `models.held`."""
     held: Mapping[str, str] = field(default_factory=dict)
-    """What the cache holds of the spans that lost or regained entries in this turn, by label: a
-    level from 0 to 4 for each piece of a page, or one for the whole span; see `models.held`."""
+    """Levels of the spans that lost or regained entries in this turn, by label. A page has a digit
+    from 0 to 4 for each piece, any other span has one digit; see `models.held`."""
     parts: Mapping[str, float] | None = None
     """Seconds of the reply by part, such as `reading` and `decoding`; None if they were not
     measured."""

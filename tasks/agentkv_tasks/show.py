@@ -342,7 +342,7 @@ def _print_page(console: Console, memory: Memory, number: int) -> None:
     pieces = memory.page(number, after=number)
     if memory.is_known:
         _line(console, "page: x held no more after this step, ~ held in part;")
-        _line(console, "      the number is that of the step which forgot the last of it")
+        _line(console, "      each number names the step that forgot the last of the text")
     else:
         _line(console, "page")
     for piece in pieces:

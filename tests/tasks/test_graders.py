@@ -2,9 +2,7 @@
 
 import io
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 import pytest
@@ -28,6 +26,7 @@ from agentkv_tasks.evaluate import (
 )
 from agentkv_tasks.evaluate.likeness import similarity
 from agentkv_tasks.task import Task
+from tests.local_site import Handler, served
 
 PASSWORD = "admin-77-word"
 TOKEN = "t0ken"
@@ -56,7 +55,7 @@ def png(image: Image.Image) -> bytes:
     return data.getvalue()
 
 
-class Shop(BaseHTTPRequestHandler):
+class Shop(Handler):
     """A shop with Magento's admin interface, two pages with images, and a chat model.
 
     The chat model says `yes` to whatever holds the word `right`, `a red disc` to images, and
@@ -77,17 +76,17 @@ class Shop(BaseHTTPRequestHandler):
                 return self._json({"items": self.orders})
             return self._json(REVIEWS if path == "/rest/V1/products/B%2F1/reviews" else [])
         if path == "/item.png":
-            return self._send(png(picture()), "image/png")
+            return self.send(png(picture()), "image/png")
         if path == "/other.png":
-            return self._send(png(picture(12)), "image/png")
+            return self.send(png(picture(12)), "image/png")
         if path.startswith("/sales/order/view/order_id/"):
-            return self._send(b"<p class=items>B0983XCYK6 Red</p>", "text/html")
+            return self.send(b"<p class=items>B0983XCYK6 Red</p>")
         if path == "/photos":
             away = b"<img src='http://127.0.0.2:9/item.png'><img src=/item.png>"
-            return self._send(b"<div class=photos>" + away + b"</div>", "text/html")
+            return self.send(b"<div class=photos>" + away + b"</div>")
         if path == "/others":
-            return self._send(b"<div class=photos><img src=/other.png></div>", "text/html")
-        return self._send(b"<title>Start</title>", "text/html")
+            return self.send(b"<div class=photos><img src=/other.png></div>")
+        return self.send(b"<title>Start</title>")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -113,26 +112,13 @@ class Shop(BaseHTTPRequestHandler):
         return self._json({"choices": [{"message": {"content": said}}]})
 
     def _json(self, value: object, status: int = 200) -> None:
-        self._send(json.dumps(value).encode(), "application/json", status)
-
-    def _send(self, body: bytes, kind: str, status: int = 200) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.send(json.dumps(value).encode(), "application/json", status)
 
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Shop) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(Shop) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -2,15 +2,14 @@
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
 
+from tests.local_site import Handler, served
 from tests.tasks.runs import complete_rows, finish, start
 from tests.tasks.test_visualwebarena import SAMPLE
 
@@ -40,7 +39,7 @@ FORMS = {
 """Path of the log-in page, its fields, and what the page after it shows."""
 
 
-class StandIn(BaseHTTPRequestHandler):
+class StandIn(Handler):
     """A site with the log-in form of one of VisualWebArena's sites, and pages for whoever is in."""
 
     name = ""
@@ -71,13 +70,7 @@ class StandIn(BaseHTTPRequestHandler):
             self._send("reset" if body == f"token={RESET}" else "no")
 
     def _send(self, body: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(f"<body>{body}</body>".encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.send(f"<body>{body}</body>".encode())
 
 
 @pytest.fixture
@@ -88,11 +81,8 @@ def posts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
         for name in FORMS:
             handler = type(name, (StandIn,), {"name": name, "posts": found[name]})
             # sites on one host would share their cookies
-            number = list(FORMS).index(name) + 2
-            server = stack.enter_context(ThreadingHTTPServer((f"127.0.0.{number}", 0), handler))
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            stack.callback(server.shutdown)
-            monkeypatch.setenv(name, f"http://127.0.0.{number}:{server.server_port}")
+            host = f"127.0.0.{list(FORMS).index(name) + 2}"
+            monkeypatch.setenv(name, stack.enter_context(served(handler, host)))
             monkeypatch.setenv(f"{name}_PASSWORD", PASSWORDS[name])
         monkeypatch.setenv("CLASSIFIEDS_RESET_TOKEN", RESET)
         yield found

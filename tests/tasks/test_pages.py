@@ -1,8 +1,6 @@
 """program_html on real pages: locators, helper calls and checks of other pages."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import Page
@@ -13,6 +11,7 @@ from agentkv_tasks.evaluate import CannotScore, Final, Score, Scoring, evaluate
 from agentkv_tasks.evaluate.calls import parse_call
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import all_of, reaches, says, shows
+from tests.local_site import Handler, served
 
 pytestmark = pytest.mark.browser
 
@@ -35,26 +34,16 @@ PAGES = {
 }
 
 
-class Site(BaseHTTPRequestHandler):
+class Site(Handler):
     def do_GET(self) -> None:
         body = PAGES.get(self.path)
-        self.send_response(200 if body else 404)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write((body or "missing").encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.send((body or "missing").encode(), status=200 if body else 404)
 
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(Site) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

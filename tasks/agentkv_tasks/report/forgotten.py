@@ -30,7 +30,7 @@ class Forgotten:
     """What one step forgot of one span."""
 
     label: str
-    """Label of the span, such as `page 3`; numbers are those of the turns, from 0."""
+    """Label of the span, such as `page 3` of the fourth turn."""
     texts: tuple[str, ...]
     """Pieces of which the cache holds nothing any more. Empty for a span of an earlier goal or of
     the instructions, whose text the trace does not hold."""

@@ -1,9 +1,6 @@
 """Small real components: freshly trained tokenizers, random Llamas, handmade pages and a site."""
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
@@ -17,6 +14,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.session import Session
 from tests.callers_page import callers_page as callers_page
+from tests.local_site import Handler, served
 
 CORPUS = [
     "link Blue Kayak button Add to cart textbox Search ```click ```type ```stop page url title"
@@ -135,27 +133,17 @@ PAGES = {
 }
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Site(Handler):
     def do_GET(self) -> None:
         body = PAGES.get(self.path.partition("?")[0])
-        with contextlib.suppress(BrokenPipeError):  # a page that was left does not wait
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write((body or "").encode())
-
-    def log_message(self, *args: object) -> None:
-        pass
+        self.send((body or "").encode(), status=200 if body else 404)
 
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[str]:
     """Serve a small site and yield its origin."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://localhost:{server.server_port}"
-        server.shutdown()
+    with served(_Site) as origin:
+        yield origin.replace("127.0.0.1", "localhost")
 
 
 @pytest.fixture(scope="module")
