@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkv_tasks.own_sites.site_file import Account, Login, Site
+from agentkv_tasks.own_sites.schema import Account, Login, Site
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/own-sites.md").read_text(encoding="utf-8")

@@ -19,8 +19,9 @@ from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import MagentoAdmin
 from agentkv_tasks.own_sites.guard import GRACE_S
 from agentkv_tasks.own_sites.process import SiteProcess
+from agentkv_tasks.own_sites.schema import PORT, PYTHON, Command, Site
 from agentkv_tasks.own_sites.sign_in import SignInError, joined, read_storage_state, sign_in
-from agentkv_tasks.own_sites.site_file import PORT, PYTHON, Command, Site, SiteFile
+from agentkv_tasks.own_sites.site_file import SiteFile
 from agentkv_tasks.task import Task
 
 _REQUEST_S = 10.0

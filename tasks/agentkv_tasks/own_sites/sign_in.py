@@ -14,7 +14,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
 from agentkv_env.masking import Secrets
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.own_sites.site_file import Login, Place
+from agentkv_tasks.own_sites.schema import Login, Place
 
 _STEP_S = 10.0
 """Maximum seconds of each step of a log-in; a busy machine takes longer than an action may."""
