@@ -521,11 +521,11 @@ class LocalConversation:
         number = len(self._turns) - 1
         with timed(pending.stopwatch, "tokenizer"):
             piece_ends = self._held.note_page(number, turn, pending.observation)
-            held: dict[str, str] = {}
-            if not pending.is_question:  # the next step names what changes now
-                is_rebuilt = self._acting.rebuild
-                held = self._held.changes(self.cache, self._turns, is_rebuilt=is_rebuilt)
             ends = token_ends(template, answer, text)
+        held: dict[str, str] = {}
+        if not pending.is_question:  # the next step names what changes now
+            is_rebuilt = self._acting.rebuild
+            held = self._held.changes(self.cache, self._turns, is_rebuilt=is_rebuilt)
         return Reply(
             text=text,
             observation=pending.observation,

@@ -90,6 +90,23 @@ def test_an_insertion_and_an_editable_area_take_a_secret(visit: Visit) -> None:
     assert not says(page, VALUE)
 
 
+def test_a_secret_that_is_added_leaves_the_text_before_it_in_sight(visit: Visit) -> None:
+    visit.show(FORM)
+    visit.act("type [{id}] [card:] [0]", id="User")
+    page = visit.act("append [{id}] [<secret:shop>]", id="User")
+    assert held(visit, "[name=user]") == "card:" + VALUE
+    assert element(page, "User").value == "card:<secret:shop>"
+
+
+def test_a_field_that_the_page_empties_may_show_something_else_afterwards(visit: Visit) -> None:
+    visit.show(FORM)
+    visit.act("type [{id}] [<secret:shop>] [0]", id="Short")
+    change = "value => { document.querySelector('[maxlength]').value = value }"
+    for value in ("", "Bath"):
+        visit.session.page.evaluate(change, value)
+        assert element(visit.session.observe(), "Short").value == value
+
+
 def test_a_field_that_cuts_or_formats_a_secret_shows_its_name(visit: Visit) -> None:
     visit.show(FORM)
     page = visit.act("type [{id}] [<secret:shop>] [0]", id="Short")

@@ -13,26 +13,17 @@ from typer.testing import CliRunner
 from agentkv.cli import cli
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_tasks.results import Results, Row
+from tests.agentkv.agent.test_trace import STEP as PLAIN_STEP
 
 MakeRow = Callable[..., Row]
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e [bold]x[/bold] [/red]"
 
-STEP = Step(
-    index=0,
-    url="http://shop.localhost/",
+STEP = replace(
+    PLAIN_STEP,
     observation="url http://shop.localhost/\ntitle Shop\nlink Blue Kayak [3]\n$39.00",
-    note="",
     reply="link Blue Kayak\n```click [3]```",
-    action="click [3]",
-    error="",
-    num_tokens_in=100,
-    num_tokens_out=9,
-    seen_tokens=109,
     cache_bytes=4096,
     cache_peak_bytes=5120,
-    prefill_s=0.1,
-    decode_s=0.2,
-    seconds=0.5,
     token_ends=(4, 9, 15, 25, 31),
     confidences=(None, 0.93, 0.121, None, 0.5),
     piece_ends=(27, 38, 58, 64),

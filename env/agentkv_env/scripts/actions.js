@@ -102,7 +102,8 @@ function insertSecret(id, text, shown, all) {
   if (!focus(id, all)) return { error: "gone" };
   const el = find(id);
   if (!isInside(deepActive(el), el)) return { error: "unfocused" };
-  secretFields.set(el, shown);
+  const before = secretFields.get(el) ?? el.value ?? textContentOf(el);
+  secretFields.set(el, all ? shown : before + shown);
   return insertText(documentOf(el), "insertText", false, text) ? {} : { error: "refused" };
 }
 function deepActive(el) {
@@ -239,11 +240,11 @@ function selectText(id, first, last) {
 // Sets the value of date, time, color and range inputs; key presses would depend on the locale.
 function setValue(id, value, shown) {
   const el = find(id), before = el.value;
-  if (shown) secretFields.set(el, shown);
-  else secretFields.delete(el);
   el.focus();
   el.value = value;
   if (value && el.value === "") { el.value = before; return false; }
+  if (shown) secretFields.set(el, shown);
+  else secretFields.delete(el);
   dispatchChange(el);
   return true;
 }

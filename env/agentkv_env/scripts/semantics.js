@@ -294,7 +294,9 @@ function valueOf(el, role) {
   const tag = tagOf(el);
   if (secretFields.has(el) && el.type !== "password") {
     const holds = tag === "input" || tag === "textarea" ? el.value : textContentOf(el);
-    return holds ? secretFields.get(el) : "";
+    if (holds) return secretFields.get(el);
+    secretFields.delete(el); // what it holds later is something else
+    return "";
   }
   if (tag === "select") {
     return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");

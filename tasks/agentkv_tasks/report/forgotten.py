@@ -103,9 +103,14 @@ class Memory:
         return tuple(found)
 
     def num_evicted(self, number: int) -> int:
-        """Return how many entries left in a step."""
-        before = self._steps[number - 1].num_evicted if number else 0
-        return self._steps[number].num_evicted - before
+        """Return how many entries left in a step.
+
+        The first step of a later goal counts as 0: a trace does not tell how many left before.
+        """
+        step = self._steps[number]
+        if not number:
+            return 0 if step.turn else step.num_evicted
+        return step.num_evicted - self._steps[number - 1].num_evicted
 
     def _levels(self, label: str, after: int) -> tuple[int, ...]:
         """Return the level of each piece of a span after a step; after none, all are whole."""
@@ -114,6 +119,8 @@ class Memory:
         found = [int(digit) if digit in "01234" else WHOLE for digit in digits]
         if len(found) == num:
             return tuple(found)
+        if len(found) == num - 1 > 1:  # of the rest of a text, the trace tells nothing
+            return (*found, WHOLE)
         if not found:
             return (WHOLE,) * num
         # one level for a page that a resumed session cannot divide any more
@@ -147,7 +154,7 @@ def _parts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
     """Return the parts of a text that end at these places, and the rest if there is one."""
     parts = [text[start:stop] for start, stop in pairwise([0, *ends])]
     rest = text[ends[-1] :] if ends else text
-    return (*parts, rest) if rest and not ends else tuple(parts)
+    return (*parts, rest) if rest else tuple(parts)
 
 
 def _order(label: str) -> tuple[int, str]:
