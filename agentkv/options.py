@@ -93,7 +93,7 @@ Retries = Annotated[
     int,
     typer.Option(
         min=0,
-        help="How often an episode is played again at once that ended in a crash or a lost "
+        help="How often an episode is played again that ended in a crash or a lost "
         "browser, page or site.",
     ),
 ]

@@ -297,8 +297,9 @@ class _Scheduler:
         job, slot.job = slot.job, None
         assert job is not None and job.key == row.key, "a row of another episode"
         earlier = self._attempts.pop(job.key, ())
-        # a second attempt on a site that nothing resets would find what the first one left
-        retries = 0 if self._plan.unreset else self._plan.settings.retries
+        # on a site that nothing resets, another attempt would find what this one left
+        is_site_as_before = not self._plan.unreset or (row.status == "env_error" and not row.steps)
+        retries = self._plan.settings.retries if is_site_as_before else 0
         if row.status in RETRIED and len(earlier) < retries:
             trace = set_aside(self._plan.settings.out, job.stem, number=len(earlier) + 1)
             attempt = Attempt(
