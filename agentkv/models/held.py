@@ -7,7 +7,8 @@ and KV heads: 4 for all of them, 0 for none, and 1 to 3 for the thirds in betwee
 
 import bisect
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import torch
@@ -52,6 +53,16 @@ _MOST_SKIPPED = 4
 """Characters of a text that may belong to no decoded id."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedHeld:
+    """What a `HeldSpans` knows, as a file holds it."""
+
+    pieces: Mapping[int, Sequence[Numbers]]
+    """By turn, the ranges of the ids in `Turn.shown` that its pieces have."""
+    levels: Mapping[str, str]
+    """Levels of the spans that are not held whole, by label."""
+
+
 class HeldSpans:
     """Follows what the cache holds of each span, and tells what changes from turn to turn.
 
@@ -64,6 +75,19 @@ class HeldSpans:
         self._pieces: dict[int, Tensor] = {}
         """By turn, the ranges (n, 2) of the ids in `Turn.shown` that its pieces have."""
         self._levels: dict[str, str] = {}
+
+    def save(self) -> SavedHeld:
+        """Return what `restore` needs to go on from here."""
+        pieces = {
+            turn: [(start, stop) for start, stop in ranges.tolist()]
+            for turn, ranges in self._pieces.items()
+        }
+        return SavedHeld(pieces, dict(self._levels))
+
+    def restore(self, saved: SavedHeld) -> None:
+        """Go on from what was saved."""
+        self._pieces = {turn: torch.tensor(ranges) for turn, ranges in saved.pieces.items()}
+        self._levels = dict(saved.levels)
 
     def note_page(self, number: int, turn: Turn, observation: str) -> tuple[int, ...]:
         """Divide the page of a turn, and return where its pieces end, in characters.

@@ -567,6 +567,7 @@ class LocalConversation:
                 turns=self._turns,
                 known=self._known,
                 earlier=self._earlier,
+                held=self._held.save(),
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
                 settings=self._acting.settings,
             ),
@@ -592,6 +593,7 @@ class LocalConversation:
         self._next_goal = list(saved.next_goal)
         self._turns = saved.turns
         self._known, self._earlier = saved.known, saved.earlier
+        self._held.restore(saved.held)
 
     def _cache_use(self) -> CacheUse:
         cache, earlier = self.cache, self._earlier

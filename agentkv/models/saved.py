@@ -14,6 +14,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from agentkv.cache.cache import Cache
 from agentkv.files import make_folder, write_atomic
+from agentkv.models.held import SavedHeld
 from agentkv.models.model import CacheUse
 from agentkv.models.turn import Turn
 from agentkv_env.changes import Known
@@ -65,6 +66,8 @@ class SavedConversation(SavedState):
     """Lines of the page that the model has read last."""
     earlier: CacheUse
     """Use of the caches before the present one."""
+    held: SavedHeld = SavedHeld({}, {})
+    """What the cache held of each span at the last reply; empty in older files."""
     random: Base64Bytes
     """State of the random numbers."""
     settings: dict[str, str | int | float | bool | None]

@@ -427,11 +427,16 @@ def test_a_saved_session_goes_on_as_if_nothing_had_happened(
     with Session.load(tmp_path / "saved", agent, session) as loaded:
         found = [loaded.ask("Which berth?"), *loaded.do("go on", max_steps=2).steps]
     for one, other in zip(expected, found, strict=True):
-        for attribute in ("text", "reply", "seen_tokens", "cache_peak_bytes", "num_looks"):
-            before, after = getattr(one, attribute, None), getattr(other, attribute, None)
-            if isinstance(before, str | int):
-                assert before == after, attribute
+        if isinstance(one, Step) and isinstance(other, Step):
+            assert without_times(one) == without_times(other)
+            assert one.held, "the budget is small"
+        else:
+            assert one.text == other.text  # type: ignore[union-attr]
     assert expected[0].reply.cache == found[0].reply.cache  # type: ignore[union-attr]
+
+
+def without_times(step: Step) -> Step:
+    return replace(step, prefill_s=0.0, decode_s=0.0, seconds=0.0)
 
 
 def test_a_session_with_changes_is_loaded_with_the_page_that_was_read(
