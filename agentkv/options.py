@@ -97,6 +97,16 @@ Retries = Annotated[
         "browser, page or site.",
     ),
 ]
+Checkpoint = Annotated[
+    float,
+    typer.Option(
+        "--checkpoint",
+        min=0,
+        metavar="SECONDS",
+        help="Save the cache of an episode on embedded sites this often, so that an interrupted "
+        "run goes on in its middle. 0: after every step.",
+    ),
+]
 AllowUnreset = Annotated[
     bool,
     typer.Option(

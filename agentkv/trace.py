@@ -216,21 +216,36 @@ class TraceWriter:
         head: values that identify the episode; only `goal` and `task` are masked.
         secrets: the episode's secrets; more may be added while it runs. `end` adds those of the
             `Episode`.
+        num_kept: None begins a new file; a number goes on behind that many steps of the trace at
+            `path`, which keeps its head and loses the steps after them.
 
     Raises:
-        FileExistsError: `path` exists; nothing is overwritten.
+        FileExistsError: `path` exists and `num_kept` is None; nothing is overwritten.
         WriteError: the file could not be written; all methods raise it as well.
+        TraceError, OSError: there is no trace to go on with; see `read_trace`.
     """
 
     def __init__(
-        self, path: Path, *, head: Mapping[str, Any], secrets: Secrets | None = None
+        self,
+        path: Path,
+        *,
+        head: Mapping[str, Any],
+        secrets: Secrets | None = None,
+        num_kept: int | None = None,
     ) -> None:
         self._path = path
         self._secrets = Secrets() if secrets is None else secrets
         self._num_masked = 0
         self._rows: list[dict[str, Any]] = []
-        self._file = AppendedFile(path, must_be_new=True)
-        self._write("head", head)
+        if num_kept is None:
+            self._file = AppendedFile(path, must_be_new=True)
+            self._write("head", head)
+            return
+        rows = [row for row in _read_rows(path) if row.get("kind") != "end"]
+        steps = [place for place, row in enumerate(rows) if row.get("kind") == "step"]
+        self._rows = rows[: steps[num_kept]] if num_kept < len(steps) else rows
+        write_atomic(path, b"".join(map(json_line, self._rows)))
+        self._file = AppendedFile(path)
 
     def goal(self, goal: str) -> None:
         """Append a goal that was read on the start page; it takes the place of the head's."""
@@ -332,6 +347,21 @@ def read_trace(path: Path) -> Trace:
         TraceError: no head, another schema version, or a malformed line other than the last.
         OSError: the file cannot be read.
     """
+    rows = _read_rows(path)
+    steps = tuple(_step(row, path) for row in rows if row.get("kind") == "step")
+    head = _without_tags(rows[0])
+    for row in rows:
+        if row.get("kind") == "goal":
+            head["goal"] = row.get("goal", "")
+    return Trace(
+        head=head,
+        steps=steps,
+        end=next((_without_tags(row) for row in rows if row.get("kind") == "end"), None),
+    )
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a trace, the head first; raises as `read_trace` does."""
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
@@ -350,16 +380,7 @@ def read_trace(path: Path) -> Trace:
         rows.append(row)
     if not rows or rows[0].get("kind") != "head":
         raise TraceError(f"{path} does not begin with the head of a trace")
-    steps = tuple(_step(row, path) for row in rows if row.get("kind") == "step")
-    head = _without_tags(rows[0])
-    for row in rows:
-        if row.get("kind") == "goal":
-            head["goal"] = row.get("goal", "")
-    return Trace(
-        head=head,
-        steps=steps,
-        end=next((_without_tags(row) for row in rows if row.get("kind") == "end"), None),
-    )
+    return rows
 
 
 def _step(row: Mapping[str, Any], path: Path) -> Step:

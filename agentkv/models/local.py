@@ -274,6 +274,11 @@ class LocalConversation:
         self._is_broken = False
         """True once an error has ended a reply in its middle."""
 
+    @property
+    def num_turns(self) -> int:
+        """Number of turns so far, those without a whole reply included."""
+        return len(self._turns)
+
     def _require_whole(self) -> None:
         if self._is_broken:
             raise BrokenConversation(

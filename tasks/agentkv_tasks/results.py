@@ -117,12 +117,12 @@ class Row:
     """How often the cache's rotary positions were renumbered, because the model's had run out; None
     in older rows."""
     allocator_peak_bytes: int | None = None
-    """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, and if
-    another episode shared the process."""
+    """Peak of the CUDA allocator in the model's process during the episode; None on a CPU, if
+    another episode shared the process, and if the episode was resumed."""
     rss_peak_bytes: int | None = None
     """Peak resident memory, during the episode, of the process that holds the model and its caches,
     or of the worker for a script; the browser is not included. None if another episode shared the
-    process, which `--workers 1` prevents."""
+    process, which `--workers 1` prevents, and if the episode was resumed."""
     seconds: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -136,6 +136,9 @@ class Row:
     attempts: tuple[Attempt, ...] = ()
     """Earlier attempts at the episode, in order; nothing else in the row is about them. Empty in
     older rows."""
+    resumed_steps: int = 0
+    """Steps of an earlier process, behind which the episode went on from a checkpoint; 0 if it was
+    played at once, and in older rows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Other settings that decide the outcome; equal in all rows of one folder."""
     versions: Mapping[str, str] = field(default_factory=dict)

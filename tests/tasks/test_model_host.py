@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +23,17 @@ from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, OutOfMemory, Reply
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.timing import Stopwatch
+from agentkv_tasks.run.checkpoints import Checkpointed
 from agentkv_tasks.run.model_host import Host
-from agentkv_tasks.run.remote import Ask, Begin, ModelGone, Peaks, RemoteModel, ReplyFailed
+from agentkv_tasks.run.remote import (
+    Ask,
+    Begin,
+    ModelGone,
+    NotSaved,
+    Peaks,
+    RemoteModel,
+    ReplyFailed,
+)
 
 SETTINGS = RunSettings(model="nano", device="cpu", budget=64)
 POLICIES = (("full", None), ("conf-kv-int8", 128), ("window", 64))
@@ -281,3 +291,66 @@ def test_a_lost_model_raises_model_gone() -> None:
     theirs.close()
     with pytest.raises(ModelGone):
         RemoteModel(ours)
+
+
+def test_a_saved_episode_goes_on_at_another_connection(nano: LocalModel, tmp_path: Path) -> None:
+    replies: list[list[Reply]] = []
+    acting = (PolicySettings(name="conf-kv-int8"), 128)
+
+    def first(model: RemoteModel) -> None:
+        conversation = model.with_cache(*acting).begin("goal", seed=3)
+        conversation.reply(page_of(0))
+        conversation.save(tmp_path / "saved")
+        replies.append([conversation.reply(page_of(i)) for i in (1, 2)])
+        model.end()
+
+    def second(model: RemoteModel) -> None:
+        conversation = model.with_cache(*acting).load(tmp_path / "saved")
+        assert conversation.num_turns == 1
+        replies.append([conversation.reply(page_of(i)) for i in (1, 2)])
+        assert model.end() == Peaks()  # its peak may lie in an earlier process
+        with pytest.raises(NotSaved, match="saved with the budget 128"):
+            model.with_cache(acting[0], 64).load(tmp_path / "saved")
+
+    for work in (first, second):
+        host = Host(nano, SETTINGS)
+        serve(host, started(host, work))
+    before, after = replies
+    assert [untimed(reply) for reply in before] == [untimed(reply) for reply in after]
+
+
+@pytest.mark.parametrize("may_save", [True, False])
+def test_a_conversation_is_saved_between_two_replies_if_it_may_be(
+    nano: LocalModel, tmp_path: Path, may_save: bool
+) -> None:
+    folder = tmp_path / "saved"
+    seen = []
+
+    def work(model: RemoteModel) -> None:
+        acting = model.with_cache(PolicySettings(name="full"), None)
+        saving = Checkpointed(acting, folder, 0.0, lambda: may_save, resumed=None)
+        conversation = saving.begin("goal")
+        for number in range(2):
+            conversation.reply(page_of(number))
+            seen.append(folder.exists())
+
+    host = Host(nano, SETTINGS)
+    serve(host, started(host, work))
+    assert seen == [False, may_save]
+
+
+def test_an_episode_goes_on_where_no_checkpoint_can_be_written(
+    nano: LocalModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    replies: list[Reply] = []
+
+    def work(model: RemoteModel) -> None:
+        acting = model.with_cache(PolicySettings(name="full"), None)
+        saving = Checkpointed(acting, tmp_path / "file" / "saved", 0.0, lambda: True, resumed=None)
+        conversation = saving.begin("goal")
+        replies.extend(conversation.reply(page_of(number)) for number in range(2))
+
+    host = Host(nano, SETTINGS)
+    serve(host, started(host, work))
+    assert len(replies) == 2 and "no checkpoint: " in capfd.readouterr().err

@@ -33,6 +33,7 @@ from agentkv_tasks.results import (
     refuse_other_versions,
 )
 from agentkv_tasks.run.answering import require_answers
+from agentkv_tasks.run.checkpoints import FOLDER as CHECKPOINTS
 from agentkv_tasks.run.display import (
     RunDisplay,
     failure_lines,
@@ -53,7 +54,7 @@ from agentkv_tasks.task import Task, TaskError
 JUDGE_KEY = "AGENTKV_JUDGE_KEY"
 """Environment variable with the API key of the judge."""
 
-_OUTPUTS = ("report.html", "traces", "logs")
+_OUTPUTS = ("report.html", "traces", "logs", CHECKPOINTS)
 
 
 class OptionError(ValueError):

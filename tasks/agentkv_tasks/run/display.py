@@ -245,7 +245,7 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def retry_lines(rows: Sequence[Row]) -> list[str]:
-    """Say which policies have episodes that were played again, one line for each."""
+    """Say which policies have episodes that were interrupted or played again, a line for each."""
     lines = []
     for summary in summarize(rows):
         again = [row for row in summary.rows if row.attempts]
@@ -255,6 +255,11 @@ def retry_lines(rows: Sequence[Row]) -> list[str]:
             lines.append(
                 f"{summary.label}: {len(again)} episode{'s' * (len(again) != 1)} played again "
                 f"after {causes}"
+            )
+        if num_resumed := sum(row.resumed_steps > 0 for row in summary.rows):
+            lines.append(
+                f"{summary.label}: {num_resumed} episode{'s' * (num_resumed != 1)} went on from a "
+                "checkpoint"
             )
     return lines
 

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from playwright.sync_api import Error as PlaywrightError
 
 from agentkv.build import make_agent
 from agentkv.files import WriteError
+from agentkv.models.model import Model
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -31,8 +32,17 @@ from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.own_sites.serving import SiteError
 from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
-from agentkv_tasks.provenance import processor
+from agentkv_tasks.provenance import processor, versions
 from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.run.checkpoints import (
+    Checkpoint,
+    Checkpointed,
+    Diverged,
+    checkpoint_folder,
+    has_checkpoints,
+    load_checkpoint,
+    remove_checkpoint,
+)
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.played_sites import PlayedSites, sites_of
 from agentkv_tasks.run.played_task import begun, first_line, score_of
@@ -57,6 +67,7 @@ class EpisodeRunner:
     def __init__(self, plan: Plan, connection: Connection | None) -> None:
         self._plan, self._connection = plan, connection
         self._settings = plan.settings
+        self._versions = versions()
         self._stack = contextlib.ExitStack()
         self._browser_stack = contextlib.ExitStack()
         self._browser: Browser | None = None
@@ -103,33 +114,41 @@ class EpisodeRunner:
             secrets.update(self._sites.secrets)
         secrets.add_credentials(job.task.start_url)
         row = blank_row(self._plan, job, device=self.device)
+        head = self._head(job)
+        resumed = self._checkpoint(job, head)
         started = time.monotonic()
         self._stopwatch = Stopwatch() if self._settings.profile else None
         reset_peaks()
 
-        def on_step(step: Step) -> None:
-            steps.append(step)
-            trace.step(step)
-            report(step)
+        def play(resumed: Checkpoint | None) -> Row:
+            if resumed is None:
+                remove_checkpoint(self._settings.out, job.stem)
+                path.unlink(missing_ok=True)  # a killed run may have left it
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            steps[:] = () if resumed is None else resumed.steps
+            num_kept = None if resumed is None else len(resumed.steps)
 
-        head = {
-            "key": job.key,
-            "goal": job.task.intent,
-            "task": job.task.model_dump(mode="json"),
-            "policy": job.policy.row_name,
-            "policy_parameters": dict(job.policy_parameters),
-            "model": self._settings.model,
-            "seed": job.seed,
-            "suite": self._plan.suite.name,
-            "world_seed": self._plan.suite.world_seed,
-            "has_own_sites": self._plan.suite.sites is not None,
-        }
+            def on_step(step: Step) -> None:
+                if resumed is not None and step.index < len(resumed.steps):
+                    resumed.require_same(step)
+                else:
+                    steps.append(step)
+                    trace.step(step)
+                if secrets:
+                    remove_checkpoint(self._settings.out, job.stem)
+                report(step)
+
+            with TraceWriter(path, head=head, secrets=secrets, num_kept=num_kept) as trace:
+                recording = _Recording(trace, path.with_suffix(""), secrets, on_step, resumed)
+                return self._guarded_episode(job, row, recording)
+
         try:
-            path.unlink(missing_ok=True)  # a killed run may have left it
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            with TraceWriter(path, head=head, secrets=secrets) as trace:
-                pictures = path.with_suffix("")
-                row = self._guarded_episode(job, row, trace, on_step, pictures, secrets)
+            try:
+                row = play(resumed)
+            except Diverged as difference:
+                print(f"the episode starts over: {difference}", file=sys.stderr, flush=True)
+                resumed = None
+                row = play(None)
         except OSError as error:  # the trace itself failed
             row = _crash_row(row, error)
         is_ended_otherwise = row.status in ("env_error", "timeout", "out_of_memory")
@@ -156,30 +175,48 @@ class EpisodeRunner:
             row,
             **_totals(steps),
             parts=None if self._stopwatch is None else _rounded(self._stopwatch.read()),
-            seconds=round(time.monotonic() - started, 3),
+            seconds=round(time.monotonic() - started + _spent_s(resumed), 3),
+            resumed_steps=0 if resumed is None else len(resumed.steps),
             allocator_peak_bytes=peaks.allocator_bytes,
             rss_peak_bytes=peaks.rss_bytes,
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _guarded_episode(
-        self,
-        job: Job,
-        row: Row,
-        trace: TraceWriter,
-        on_step: Callable[[Step], None],
-        pictures: Path,
-        secrets: Secrets,
-    ) -> Row:
+    def _head(self, job: Job) -> dict[str, Any]:
+        """Return the head of an episode's trace."""
+        return {
+            "key": job.key,
+            "goal": job.task.intent,
+            "task": job.task.model_dump(mode="json"),
+            "policy": job.policy.row_name,
+            "policy_parameters": dict(job.policy_parameters),
+            "model": self._settings.model,
+            "seed": job.seed,
+            "suite": self._plan.suite.name,
+            "world_seed": self._plan.suite.world_seed,
+            "has_own_sites": self._plan.suite.sites is not None,
+            "settings": self._plan.row_settings,
+            "versions": self._versions,
+        }
+
+    def _checkpoint(self, job: Job, head: Mapping[str, Any]) -> Checkpoint | None:
+        """Return where an earlier run left the episode; None to begin it."""
+        acting, out = self._model_for(job), self._settings.out
+        if not has_checkpoints(self._plan) or not isinstance(acting, RemoteActing):
+            return None
+        folder = checkpoint_folder(out, job.stem)
+        return load_checkpoint(folder, trace_path(out, job.stem), head, acting)
+
+    def _guarded_episode(self, job: Job, row: Row, recording: "_Recording") -> Row:
         try:
-            return self._episode(job, row, trace, on_step, pictures, secrets)
+            return self._episode(job, row, recording)
         except (ActionFailed, BrowserGone, PlaywrightError, SiteError, SignInError) as error:
             return replace(row, status="env_error", error=_short(first_line(error)))
-        except (ModelGone, WriteError):
+        except (ModelGone, WriteError, Diverged):
             raise
         except Exception as error:  # one failed episode must not end the run
             with contextlib.suppress(OSError):  # a full disk takes no log either
-                print(secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
+                print(recording.secrets.mask(traceback.format_exc()), file=sys.stderr, flush=True)
             return _crash_row(row, error)
 
     def _publishable(self, row: Row, secrets: Secrets) -> Row:
@@ -193,15 +230,7 @@ class EpisodeRunner:
             row, answer=secrets.mask(row.answer), error=clean(row.error), reason=clean(row.reason)
         )
 
-    def _episode(
-        self,
-        job: Job,
-        row: Row,
-        trace: TraceWriter,
-        on_step: Callable[[Step], None],
-        pictures: Path,
-        secrets: Secrets,
-    ) -> Row:
+    def _episode(self, job: Job, row: Row, recording: "_Recording") -> Row:
         task = job.task
         assert self._sites is not None and self._browser is not None
         if not self._browser.is_alive:
@@ -218,19 +247,29 @@ class EpisodeRunner:
             secrets=self._sites.named_secrets,
             stopwatch=self._stopwatch,
         ) as (session, goal):
-            if goal != task.intent:
+            trace, resumed = recording.trace, recording.resumed
+            if goal != task.intent and resumed is None:
                 trace.goal(goal)
             solution = [self.addresses.fill(line) for line in task.solution]
-            agent = make_agent(self._settings, model=self._model_for(job), solution=solution)
+            model: Model | None = self._model_for(job)
+            if has_checkpoints(self._plan) and isinstance(model, RemoteActing):
+                model = Checkpointed(
+                    model,
+                    checkpoint_folder(self._settings.out, job.stem),
+                    every_s=self._settings.checkpoint_s,
+                    may_save=lambda: not recording.secrets,
+                    resumed=resumed,
+                )
+            agent = make_agent(self._settings, model=model, solution=solution)
             episode = agent.run(
                 session,
                 goal,
                 max_steps=min(task.max_steps, self._settings.max_steps or task.max_steps),
-                timeout_s=self._settings.timeout_s,
+                timeout_s=max(1.0, self._settings.timeout_s - _spent_s(resumed)),
                 seed=job.seed,
-                on_step=on_step,
-                screenshots=pictures if self._settings.screenshots else None,
-                secrets=secrets,
+                on_step=recording.on_step,
+                screenshots=recording.pictures if self._settings.screenshots else None,
+                secrets=recording.secrets,
             )
             trace.end(episode)
             row = replace(row, status=episode.status, answer=episode.answer, error=episode.error)
@@ -295,6 +334,23 @@ class EpisodeRunner:
         except (BrowserGone, PlaywrightError):
             pass  # the browser has died
         self._browser_stack = contextlib.ExitStack()
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """Where an episode is recorded, and where it goes on."""
+
+    trace: TraceWriter
+    pictures: Path
+    """Folder for screenshots."""
+    secrets: Secrets
+    on_step: Callable[[Step], None]
+    resumed: Checkpoint | None
+
+
+def _spent_s(resumed: Checkpoint | None) -> float:
+    """Return how long an episode has taken in an earlier process."""
+    return 0.0 if resumed is None else sum(step.seconds for step in resumed.steps)
 
 
 def blank_row(plan: Plan, job: Job, *, device: str = "") -> Row:

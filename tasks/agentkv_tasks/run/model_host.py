@@ -15,19 +15,32 @@ from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, rese
 from agentkv_tasks.provenance import processor
 from agentkv_tasks.run.child_process import become_child
 from agentkv_tasks.run.plan import Plan
-from agentkv_tasks.run.remote import Ask, Begin, Connected, Connection, End, Failed, Peaks, Response
+from agentkv_tasks.run.remote import (
+    Ask,
+    Begin,
+    Connected,
+    Connection,
+    End,
+    Failed,
+    Load,
+    Loaded,
+    Peaks,
+    Response,
+    Save,
+    Saved,
+)
 
 if TYPE_CHECKING:
     from agentkv.config import RunSettings
     from agentkv.models.batch import Batch
-    from agentkv.models.local import LocalConversation, LocalModel, PendingReply
+    from agentkv.models.local import ActingModel, LocalConversation, LocalModel, PendingReply
 
 BEAT_S = 1.0
 """Seconds between two `Alive` messages, unless a forward takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ModelLoaded:
     """The model is loaded."""
 
 
@@ -48,7 +61,7 @@ class NewConnection:
     """Announces the handle of a worker's connection."""
 
 
-Status = Loaded | Alive | LoadFailed
+Status = ModelLoaded | Alive | LoadFailed
 
 
 def serve_model(control: Connection, log: Path, plan: Plan) -> None:
@@ -72,7 +85,7 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
         control.send(LoadFailed(str(error)))
         return
     host = Host(model, plan.settings)
-    control.send(Loaded())
+    control.send(ModelLoaded())
     last_alive = time.monotonic()
     while True:
         sources = [control, *host.connections]
@@ -157,6 +170,10 @@ class Host:
         match request:
             case Begin():
                 self._begin(client, request)
+            case Load():
+                self._load(client, request)
+            case Save():
+                self._save(client, request.folder)
             case Ask():
                 self._ask(client, request)
             case End():
@@ -190,12 +207,35 @@ class Host:
         client.is_alone = not others
         if client.is_alone:
             reset_peaks(self._model.model.device)
-        settings = self._settings.model_copy(update={"budget": begin.budget})
         try:
-            acting = make_acting(settings, policy=begin.policy, model=self._model)
-            client.conversation = acting.begin(begin.goal, seed=begin.seed)
+            client.conversation = self._acting(begin).begin(begin.goal, seed=begin.seed)
         except Exception as error:  # one failed episode must not end the others
             client.failure = _failed(error)
+
+    def _acting(self, asked: Begin | Load) -> "ActingModel":
+        settings = self._settings.model_copy(update={"budget": asked.budget})
+        return make_acting(settings, policy=asked.policy, model=self._model)
+
+    def _load(self, client: _Client, load: Load) -> None:
+        self._end_episode(client)
+        client.is_alone = False  # its peak may lie in an earlier process
+        for other in self._clients.values():
+            other.is_alone = False
+        try:
+            client.conversation = self._acting(load).load(load.folder)
+            response: Response = Loaded(client.conversation.num_turns)
+        except Exception as error:  # one failed episode must not end the others
+            response = _failed(error)
+        self._send(client, response)
+
+    def _save(self, client: _Client, folder: Path) -> None:
+        assert client.conversation is not None, "an episode begins before it is saved"
+        try:
+            client.conversation.save(folder)
+            response: Response = Saved()
+        except Exception as error:  # one failed episode must not end the others
+            response = _failed(error)
+        self._send(client, response)
 
     def _ask(self, client: _Client, ask: Ask) -> None:
         assert client.pending is None, "one request at a time"

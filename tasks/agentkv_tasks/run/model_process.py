@@ -7,8 +7,8 @@ from multiprocessing import reduction
 from agentkv_tasks.run.child_process import ChildProcess
 from agentkv_tasks.run.model_host import (
     Alive,
-    Loaded,
     LoadFailed,
+    ModelLoaded,
     NewConnection,
     Status,
     serve_model,
@@ -62,7 +62,7 @@ class ModelProcess:
             return
         self.child.last_message = time.monotonic()
         match status:
-            case Loaded():
+            case ModelLoaded():
                 self.loaded = self.child.last_message
                 while self._waiting:
                     self._send_connection(self._waiting.pop(0))

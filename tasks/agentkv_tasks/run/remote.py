@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from agentkv.config import PolicySettings
 from agentkv.models.model import ContextLimit, OutOfMemory, Reply
@@ -21,6 +22,10 @@ Connection = multiprocessing.connection.Connection
 
 class ModelGone(RuntimeError):
     """The process that held the model has ended; no episode can continue."""
+
+
+class NotSaved(RuntimeError):
+    """An episode could not be saved, or not be loaded; the message says why."""
 
 
 class ReplyFailed(RuntimeError):
@@ -35,6 +40,23 @@ class Begin:
     budget: int | str | None
     goal: str
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Go on with a saved episode; the previous one on this connection ends. The response is
+    `Loaded`."""
+
+    policy: PolicySettings
+    budget: int | str | None
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Save the episode to a folder, between two replies. The response is `Saved`."""
+
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +83,19 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """The saved episode is loaded."""
+
+    num_turns: int
+    """Replies that it has so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The episode is saved."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The request raised an error."""
 
@@ -70,14 +105,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak memory of the model's process during an episode; None if others shared it."""
+    """Peak memory of the model's process during an episode; None if others shared it, or if the
+    episode began in an earlier process."""
 
     rss_bytes: int | None = None
     allocator_bytes: int | None = None
 
 
-Request = Begin | Ask | End
-Response = Connected | Reply | Failed | Peaks
+Request = Begin | Load | Save | Ask | End
+Response = Connected | Loaded | Saved | Reply | Failed | Peaks
 
 
 class RemoteModel:
@@ -129,6 +165,20 @@ class RemoteActing:
         self.channel.send(Begin(self.policy, self.budget, goal, seed))
         return RemoteConversation(self.channel, self.stopwatch)
 
+    def load(self, folder: Path) -> "RemoteConversation":
+        """Return the episode that `RemoteConversation.save` wrote.
+
+        Raises:
+            NotSaved: the folder holds no episode with this model, policy and settings.
+        """
+        self.channel.send(Load(self.policy, self.budget, folder))
+        match answer := self.channel.receive():
+            case Loaded():
+                return RemoteConversation(self.channel, self.stopwatch, answer.num_turns)
+            case Failed():
+                raise NotSaved(answer.message)
+        raise AssertionError(f"{answer} is not the answer to Load")
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteConversation:
@@ -136,6 +186,22 @@ class RemoteConversation:
 
     channel: "_Channel"
     stopwatch: Stopwatch | None
+    num_turns: int = 0
+    """Replies that it had when it was loaded; 0 for a new one."""
+
+    def save(self, folder: Path) -> None:
+        """Write the episode to a folder, which replaces the one saved there before.
+
+        Raises:
+            NotSaved: it could not be written, or its cache cannot be saved.
+        """
+        self.channel.send(Save(folder))
+        match answer := self.channel.receive():
+            case Saved():
+                return
+            case Failed():
+                raise NotSaved(answer.message)
+        raise AssertionError(f"{answer} is not the answer to Save")
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Return the reply to a page, as `Conversation.reply` does.

@@ -48,8 +48,12 @@ class RecordedConversation:
         self._replies = iter(steps)
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        step = next(self._replies)
-        return Reply(text=step.reply, observation=_as_shown(page, step.observation))
+        return recorded_reply(next(self._replies), page)
+
+
+def recorded_reply(step: Step, page: Page) -> Reply:
+    """Return the reply of a recorded step, with the present page in the format of that step."""
+    return Reply(text=step.reply, observation=_as_shown(page, step.observation))
 
 
 def _as_shown(page: Page, recorded: str) -> str:

@@ -21,6 +21,7 @@ from agentkv.files import WriteError
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import RETRIED, Attempt, Results, Row
 from agentkv_tasks.run.attempts import remove_attempts, set_aside
+from agentkv_tasks.run.checkpoints import remove_checkpoint
 from agentkv_tasks.run.child_process import ChildProcess
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.model_process import CannotStart, ModelProcess
@@ -297,6 +298,7 @@ class _Scheduler:
         job, slot.job = slot.job, None
         assert job is not None and job.key == row.key, "a row of another episode"
         earlier = self._attempts.pop(job.key, ())
+        remove_checkpoint(self._plan.settings.out, job.stem)
         # on a site that nothing resets, another attempt would find what this one left
         is_site_as_before = not self._plan.unreset or (row.status == "env_error" and not row.steps)
         retries = self._plan.settings.retries if is_site_as_before else 0

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from agentkv.trace import Episode, Step, TraceError, TraceWriter, read_trace
+from agentkv_env.masking import Secrets
 
 STEP = Step(
     index=0,
@@ -123,3 +124,22 @@ def test_a_step_names_the_element_that_its_action_is_on(
     action: str, observation: str, element: str
 ) -> None:
     assert replace(STEP, action=action, observation=observation).element == element
+
+
+def test_a_trace_goes_on_behind_the_steps_that_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path)
+    with TraceWriter(path, head={"other": 1}, num_kept=1) as trace:
+        trace.step(replace(STEP, index=1, reply="another"))
+    read = read_trace(path)
+    assert [step.reply for step in read.steps] == [STEP.reply, "another"]
+    assert read.end is None and read.head == {"goal": "g", "policy": "full"}
+
+
+def test_late_secrets_are_masked_in_the_steps_that_were_kept(tmp_path: Path) -> None:
+    path, secrets = tmp_path / "trace.jsonl", Secrets()
+    write(path)
+    with TraceWriter(path, head={}, secrets=secrets, num_kept=2) as trace:
+        secrets.add("line two")
+        trace.step(replace(STEP, index=2))
+    assert "line two" not in path.read_text() and len(read_trace(path).steps) == 3
