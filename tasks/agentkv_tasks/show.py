@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -369,7 +370,9 @@ def _one_line(text: str) -> str:
 
 def _fitted(text: str, width: int) -> str:
     text = _one_line(plain(text))
-    return f"{text[: width - 3]}..." if len(text) > width else text.ljust(width)
+    if cell_len(text) > width:
+        return f"{set_cell_size(text, width - 3)}..."
+    return set_cell_size(text, width)
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
@@ -382,6 +385,6 @@ def _wrapped(console: Console, text: str, margin: str, style: str = "") -> None:
     """Print a text with a margin before each line; long lines go on in the next one."""
     width = max(20, console.width - len(margin))
     for line in plain(text).replace("\t", "    ").split("\n"):
-        for start in range(0, max(1, len(line)), width):
-            shown = Text(line[start : start + width], style=style)
+        for part in chop_cells(line, width) or [""]:
+            shown = Text(part, style=style)
             console.print(Text(margin) + shown, no_wrap=True, overflow="ellipsis")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
@@ -44,7 +45,7 @@ STEPS = (
 
 def call(*arguments: str | Path) -> Result:
     result = CliRunner().invoke(cli, ["show", *map(str, arguments)], env={"COLUMNS": "80"})
-    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert all(cell_len(line) <= 80 for line in result.stdout.splitlines())
     return result
 
 
@@ -184,6 +185,22 @@ def test_no_text_of_a_page_acts_on_the_terminal(tmp_path: Path) -> None:
         output = call(tmp_path, *arguments).output
         assert not set("\x1b\x07\x9b\x7f\u202e") & set(output)
     assert "[bold]x[/bold]" in call(tmp_path, "003-a").output
+
+
+def test_wide_characters_are_cut_and_aligned_by_their_cells(tmp_path: Path) -> None:
+    wide = "青いカヤックを買い物かごに入れる" * 9
+    step = replace(
+        STEP, observation=f"{wide}\n", reply=wide, action=f"type [1] [{wide}]", token_ends=(),
+        confidences=(), piece_ends=(),
+    )  # fmt: skip
+    for stem in ("003-a", "003-b"):
+        record(tmp_path, stem, (step,), policy=stem)
+    for arguments in (["003-a"], ["003-a", "--step", "1"], ["003-a", "--against", "003-b"]):
+        lines = call(tmp_path, *arguments).output.splitlines()
+    columns = next(line for line in lines if line.count("type [1]") == 2)
+    assert cell_len(columns[: columns.rindex("type")]) == 6 + (80 - 8) // 2 + 2
+    whole = call(tmp_path, "003-a", "--step", "1").output
+    assert "".join(line.strip(" |") for line in whole.splitlines()).count(wide) == 2
 
 
 def test_a_trace_with_absurd_places_is_shown_all_the_same(tmp_path: Path) -> None:
