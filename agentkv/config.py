@@ -241,6 +241,9 @@ class RunSettings(_Settings):
     run goes on; 0: after every step."""
     screenshots: bool = True
     """Keep a screenshot of every page beside the trace."""
+    playwright_traces: bool = False
+    """Keep Playwright's own trace of every episode beside ours. It holds whatever was loaded and
+    typed, unmasked."""
     profile: bool = False
     """Measure where the time of every episode goes, part by part."""
     ocr: bool = True

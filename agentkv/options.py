@@ -97,6 +97,14 @@ Retries = Annotated[
         "browser, page or site.",
     ),
 ]
+PlaywrightTraces = Annotated[
+    bool,
+    typer.Option(
+        "--playwright-traces",
+        help="Keep Playwright's own trace of every episode, for `playwright show-trace`. It holds "
+        "whatever was loaded and typed, so a run with accounts or secrets refuses it.",
+    ),
+]
 Checkpoint = Annotated[
     float,
     typer.Option(

@@ -82,6 +82,9 @@ def episode_page(
         ("RSS", human_bytes(row.rss_peak_bytes)),
         ("replay", f"agentkv replay DIR {Path(row.trace).stem}"),
     ]
+    playwright = Path(row.trace).with_suffix(".zip")
+    if (folder / playwright).exists():
+        facts.append(("Playwright's trace", f"playwright show-trace DIR/{playwright}"))
     memory = Memory(trace.steps)
     pictures = folder / Path(row.trace).with_suffix("")
     looks = _looks_by_step(trace.steps)

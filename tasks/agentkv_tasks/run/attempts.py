@@ -6,13 +6,14 @@ from pathlib import Path
 
 from agentkv.files import WriteError, make_folder
 from agentkv_tasks.run.plan import trace_path
+from agentkv_tasks.run.playwright_trace import playwright_trace_path
 
 _FOLDER = "earlier"
 """Folder for them, beside the other traces; `agentkv replay` does not look there by itself."""
 
 
 def set_aside(out: Path, stem: str, *, number: int) -> str:
-    """Move the trace and the screenshots of a failed attempt to the folder of earlier attempts.
+    """Move the traces and the screenshots of a failed attempt to the folder of earlier attempts.
 
     Args:
         stem: file name of the episode's trace without suffix.
@@ -35,6 +36,8 @@ def set_aside(out: Path, stem: str, *, number: int) -> str:
         if pictures.is_dir():
             shutil.rmtree(kept.with_suffix(""), ignore_errors=True)
             pictures.rename(kept.with_suffix(""))
+        with contextlib.suppress(FileNotFoundError):
+            playwright_trace_path(out, stem).replace(kept.with_suffix(".zip"))
     except OSError as error:
         raise WriteError(
             f"{trace}: could not be moved to {kept.parent}: {error.strerror}; all rows are "

@@ -17,6 +17,7 @@ from agentkv.config import RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
 from agentkv.options import default_out
 from agentkv_env.hosts import is_web_address
+from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import names_in, placeholder
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Judge, Scoring, asks_admin
@@ -176,6 +177,8 @@ def prepare(
                 raise TaskError(
                     f"{suite.name}: task {task.task_id}: start_url: '{url}' is not a URL"
                 )
+    if settings.playwright_traces:
+        _refuse_secrets(own, tasks, sites)
     unreset = unreset_sites(tasks, own=own, elsewhere=sites, addresses=addresses)
     num_plays = len(settings.policies) * len(settings.seeds)
     if allow_unreset:
@@ -256,6 +259,31 @@ def _check_own(own: SiteFile, tasks: Sequence[Task], sites: Mapping[str, str]) -
     for site in own.sites.values():
         if site.admin is not None and any(map(asks_admin, tasks)):
             own.password(site.admin)
+
+
+def _refuse_secrets(
+    own: SiteFile | None, tasks: Sequence[Task], elsewhere: Mapping[str, str]
+) -> None:
+    """Check that a run has no secret that Playwright's traces would show.
+
+    Raises:
+        OptionError: it has one.
+    """
+    found = [
+        f"{name} has an account"
+        for name, site in (own.sites if own is not None else {}).items()
+        if site.accounts or site.admin is not None
+    ]
+    credentials = Secrets()
+    for url in (*elsewhere.values(), *(url for task in tasks for url in task.start_urls)):
+        credentials.add_credentials(url)
+    if credentials:
+        found.append("an address holds credentials")
+    if found:
+        raise OptionError(
+            f"--playwright-traces: {found[0]}, and Playwright's traces hold what is loaded and "
+            "typed, unmasked; leave the option out, or give tasks without a log-in"
+        )
 
 
 def _with_solutions(suite: Suite) -> tuple[Suite, list[str]]:

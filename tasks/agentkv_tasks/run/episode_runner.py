@@ -46,6 +46,7 @@ from agentkv_tasks.run.checkpoints import (
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.played_sites import PlayedSites, sites_of
 from agentkv_tasks.run.played_task import begun, first_line, score_of
+from agentkv_tasks.run.playwright_trace import PlaywrightTrace, playwright_trace_path
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 from agentkv_tasks.task import Task
 
@@ -108,6 +109,7 @@ class EpisodeRunner:
             WriteError: the trace or a screenshot could not be written.
         """
         path = trace_path(self._settings.out, job.stem)
+        playwright_path = playwright_trace_path(self._settings.out, job.stem)
         steps: list[Step] = []
         secrets = Secrets()
         if self._sites is not None:
@@ -125,6 +127,10 @@ class EpisodeRunner:
                 remove_checkpoint(self._settings.out, job.stem)
                 path.unlink(missing_ok=True)  # a killed run may have left it
                 shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                playwright_path.unlink(missing_ok=True)
+            playwright = None
+            if self._settings.playwright_traces:
+                playwright = PlaywrightTrace(playwright_path, secrets)
             steps[:] = () if resumed is None else resumed.steps
             num_kept = None if resumed is None else len(resumed.steps)
 
@@ -139,7 +145,9 @@ class EpisodeRunner:
                 report(step)
 
             with TraceWriter(path, head=head, secrets=secrets, num_kept=num_kept) as trace:
-                recording = _Recording(trace, path.with_suffix(""), secrets, on_step, resumed)
+                recording = _Recording(
+                    trace, path.with_suffix(""), secrets, on_step, resumed, playwright
+                )
                 return self._guarded_episode(job, row, recording)
 
         try:
@@ -243,6 +251,7 @@ class EpisodeRunner:
             self.addresses,
             ocr=self._ocr,
             log_in=log_in,
+            playwright_trace=recording.playwright,
             strict=self._settings.strict,
             secrets=self._sites.named_secrets,
             stopwatch=self._stopwatch,
@@ -346,6 +355,7 @@ class _Recording:
     secrets: Secrets
     on_step: Callable[[Step], None]
     resumed: Checkpoint | None
+    playwright: PlaywrightTrace | None
 
 
 def _spent_s(resumed: Checkpoint | None) -> float:

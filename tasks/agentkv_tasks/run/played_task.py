@@ -13,6 +13,7 @@ from agentkv_env.session import Session
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import NOBODY, Final, Graders, Score, evaluate
 from agentkv_tasks.goal import goal_of
+from agentkv_tasks.run.playwright_trace import PlaywrightTrace, recorded
 from agentkv_tasks.task import Task
 
 _EVALUATION_S = 60.0
@@ -30,6 +31,7 @@ def begun(
     ocr: Ocr | None,
     log_in: StorageState | None,
     secrets: Mapping[str, Secret] | None = None,
+    playwright_trace: PlaywrightTrace | None = None,
     **options: Any,
 ) -> Iterator[tuple[Session, str]]:
     """Open the start pages of a task; yield the session and the task's goal.
@@ -38,14 +40,16 @@ def begun(
         log_in: cookies and storage with which the task begins.
         secrets: those that the agent may type, by name. Only those that the goal or the solution
             names are given to the session, because a session hides its secrets in pages.
+        playwright_trace: where Playwright's own trace goes; None: nowhere.
         options: further ones of `Browser.session`.
 
     Raises:
         ActionFailed: a start page did not load.
         BrowserGone: the browser died.
+        WriteError: Playwright's trace could not be written.
     """
     named = names_in(" ".join((task.intent, *task.solution)))
-    with browser.session(
+    opened = browser.session(
         hosts=addresses.hosts(*task.start_urls),
         addresses=dict(addresses.origins),
         viewport=task.window,
@@ -53,7 +57,8 @@ def begun(
         storage_state=log_in,
         secrets={name: each for name, each in (secrets or {}).items() if name in named},
         **options,
-    ) as session:
+    )
+    with opened as session, recorded(session, browser, playwright_trace):
         session.open(*(addresses.fill(url) for url in task.start_urls))
         with browser.watchdog.limit(_EVALUATION_S):
             goal = goal_of(task, session.page)
