@@ -15,7 +15,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-slow test-peers test-inspect test-shop test-versions docs soak endurance gpu nano clean
+.PHONY: setup system run lint test test-slow test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -135,6 +135,18 @@ test-shop: .venv/tests .venv-shop/installed
 	  || { echo "pip could not install django-oscar: its reason stands above; mend it and run make test-shop again" >&2; exit 1; }
 	@touch $@
 
+# Runs on a Ray cluster of two nodes on this machine: workers, nodes and drivers are killed; ten minutes on two cores.
+test-ray: .venv-ray/installed
+	.venv-ray/bin/pytest -q tests/ray
+
+.venv-ray/installed: pyproject.toml constraints.txt constraints-ray.txt
+	@$(PYTHON_IS_NEW_ENOUGH)
+	@echo "setting up .venv-ray (about a minute)"
+	@$(PYTHON) -m venv --clear .venv-ray
+	@.venv-ray/bin/pip install -qq --disable-pip-version-check -c constraints.txt -c constraints-ray.txt -e '.[cpu,ray]' pytest \
+	  || { echo "pip could not install Ray: its reason stands above; mend it and run make test-ray again" >&2; exit 1; }
+	@touch $@
+
 # The ends of the supported versions: the oldest and the newest torch and transformers of pyproject.toml.
 test-versions: .venv-oldest/installed .venv-newest/installed
 	.venv-oldest/bin/pytest -q $(VERSION_TESTS)
@@ -167,4 +179,4 @@ nano: setup
 	PYTHONPATH=tasks $(BIN)/python -m train_nano.train --export
 
 clean:
-	rm -rf .venv .venv-peers .venv-inspect .venv-shop .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-inspect .venv-shop .venv-ray .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -109,6 +109,8 @@ def run(
     config: options.Config = None,
     device: options.Device = "auto",
     browser_path: options.Browser = None,
+    executor: options.Executor = "local",
+    ray_address: options.RayAddress = None,
 ) -> None:
     """Run tasks under several cache policies, compare them, and write a report.
 
@@ -120,6 +122,7 @@ def run(
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--scoring", scoring, ("compat", "mended"))
         options.require("--observations", observations, ("whole", "changes"))
+        options.require("--executor", executor, ("local", "ray"))
         options.require_seconds("--step-timeout", step_timeout)
         given: dict[str, Any] = {
             "tasks": tasks,
@@ -163,6 +166,8 @@ def run(
             retry_failures=retry_failures,
             allow_unreset=allow_unreset,
             judge=command.read_judge(judge, judge_model),
+            executor="ray" if executor == "ray" else "local",
+            ray_address=ray_address,
         )
         command.run(prepared, console)
 

@@ -74,7 +74,22 @@ Workers = Annotated[
     typer.Option(
         min=1,
         help="Episodes at a time, each with its own browser. One process holds the model and "
-        "decodes all of them in one batch. [default: 2; on a single core 1]",
+        "decodes all of them in one batch. With --executor ray, every node of the cluster plays "
+        "this many, or every GPU of a node. [default: 2; on a single core 1]",
+    ),
+]
+Executor = Annotated[
+    str,
+    typer.Option(
+        help="local: this machine plays all episodes; ray: the nodes of a Ray cluster share them. "
+        "Rows, traces and report stay here."
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray cluster for --executor ray, as host:port; auto: the one that runs on this "
+        "machine. [default: the variable RAY_ADDRESS, or auto]"
     ),
 ]
 Out = Annotated[

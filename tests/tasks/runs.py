@@ -32,8 +32,8 @@ def start(out: Path, *more: str) -> "subprocess.Popen[str]":
     )
 
 
-def finish(process: "subprocess.Popen[str]") -> str:
-    output, _ = process.communicate(timeout=120)
+def finish(process: "subprocess.Popen[str]", *, timeout_s: float = 120) -> str:
+    output, _ = process.communicate(timeout=timeout_s)
     return output
 
 
@@ -42,8 +42,8 @@ def complete_rows(out: Path) -> list[Row]:
     return read_rows(path) if path.exists() else []
 
 
-def wait_for_rows(out: Path, count: int) -> None:
-    end = time.monotonic() + 90
+def wait_for_rows(out: Path, count: int, *, timeout_s: float = 90) -> None:
+    end = time.monotonic() + timeout_s
     while len(complete_rows(out)) < count:
         assert time.monotonic() < end, f"{count} rows did not appear"
         time.sleep(0.05)

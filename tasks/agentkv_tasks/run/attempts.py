@@ -46,6 +46,16 @@ def set_aside(out: Path, stem: str, *, number: int) -> str:
     return str(kept.relative_to(out))
 
 
+def traces_of(out: Path, stem: str) -> list[Path]:
+    """Return the files of an episode: its trace and screenshots, and those of earlier attempts."""
+    trace = trace_path(out, stem)
+    earlier = (trace.parent / _FOLDER).glob(f"{stem}-*")
+    found: list[Path] = []
+    for path in (trace, trace.with_suffix(""), *earlier):
+        found += path.rglob("*") if path.is_dir() else [path]
+    return sorted(path for path in found if path.is_file())
+
+
 def remove_attempts(out: Path, stem: str) -> None:
     """Remove what earlier attempts at an episode left; what cannot be removed stays."""
     folder = trace_path(out, stem).parent / _FOLDER

@@ -3,10 +3,10 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -35,6 +35,8 @@ from agentkv_tasks.results import (
 )
 from agentkv_tasks.run.answering import require_answers
 from agentkv_tasks.run.checkpoints import FOLDER as CHECKPOINTS
+from agentkv_tasks.run.cluster.connect import require_ray
+from agentkv_tasks.run.cluster.driver import cluster_for, refuse_one_machine
 from agentkv_tasks.run.display import (
     RunDisplay,
     failure_lines,
@@ -44,7 +46,7 @@ from agentkv_tasks.run.display import (
     retry_lines,
     scoring_lines,
 )
-from agentkv_tasks.run.plan import Plan, default_threads, make_plan, total
+from agentkv_tasks.run.plan import Job, Plan, default_threads, make_plan, total
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.unreset import refuse_unreset, unreset_sites
@@ -54,6 +56,9 @@ from agentkv_tasks.task import Task, TaskError
 
 JUDGE_KEY = "AGENTKV_JUDGE_KEY"
 """Environment variable with the API key of the judge."""
+
+Executor = Literal["local", "ray"]
+"""Where episodes are played: on this machine, or on the nodes of a Ray cluster."""
 
 _OUTPUTS = ("report.html", "traces", "logs", CHECKPOINTS)
 
@@ -73,6 +78,10 @@ class Run:
     """After how many tokens episodes end, where nothing is degraded; printed at the start."""
     fresh: bool
     retry_failures: bool
+    executor: Executor = "local"
+    ray_address: str | None = None
+    """Address of the Ray cluster; None: the variable RAY_ADDRESS, or the cluster of this machine.
+    """
 
 
 def read_run(config: Path | None, out: Path | None, given: Mapping[str, Any]) -> RunSettings:
@@ -123,18 +132,28 @@ def prepare(
     retry_failures: bool = False,
     allow_unreset: bool = False,
     judge: Judge | None = None,
+    executor: Executor = "local",
+    ray_address: str | None = None,
 ) -> Run:
     """Check a run without starting anything.
 
     Args:
+        executor: `ray` spreads the episodes over a Ray cluster; every node, or every GPU of a node,
+            then plays as many at a time as the settings have workers.
+        ray_address: host:port of the cluster, or `auto`; None: the variable RAY_ADDRESS, or `auto`.
         judge: scores what texts and addresses cannot decide; None leaves it unjudged.
         allow_unreset: accept sites that nothing resets between the episodes of a task. Every table
             of the run then carries a warning.
 
     Raises:
-        ValueError: an option, a task or a policy is wrong; the message names usable values.
+        ValueError: an option, a task or a policy is wrong, or Ray is missing; the message names
+            usable values, or what to install.
         BrowserMissing: no browser was found.
     """
+    if executor == "ray":
+        require_ray()
+    elif ray_address is not None:
+        raise OptionError("--ray-address needs --executor ray")
     suite = load_suite(settings.tasks, world_seed=settings.world_seed)
     if settings.model == "solution":
         suite, notices = _with_solutions(suite)
@@ -200,8 +219,11 @@ def prepare(
         unreset=unreset,
         judge=judge,
     )
+    if executor == "ray":
+        refuse_one_machine(plan)
     find_browser(settings.browser_path)
-    return Run(plan, tuple(notices), tuple(_position_limits(plan)), fresh, retry_failures)
+    limits = tuple(_position_limits(plan))
+    return Run(plan, tuple(notices), limits, fresh, retry_failures, executor, ray_address)
 
 
 def _position_limits(plan: Plan) -> list[str]:
@@ -314,7 +336,9 @@ def run(prepared: Run, console: Console) -> Path:
         CannotStart: the model, a policy, the browser or a port is unavailable; the message says
             what to correct.
         SiteError, JudgeError: ValueErrors; sites that run elsewhere, or the judge, do not answer.
-        RunError: workers or the model's process die repeatedly; the message names the cause.
+        RunError: workers or the model's process die repeatedly, or no node is left; the message
+            names the cause.
+        ClusterError: a ValueError; the Ray cluster does not answer, or a node cannot play the run.
     """
     plan, out = prepared.plan, prepared.plan.settings.out
     for folder in (out, out / "traces", out / "logs"):
@@ -345,14 +369,15 @@ def run(prepared: Run, console: Console) -> Path:
             console.print(Text(note), soft_wrap=True)
         if jobs:
             require_answers(plan)
-        workers = min(plan.settings.workers, max(1, len(jobs)))
-        display = RunDisplay(
-            console, title=_title(plan), totals=total(plan.jobs), rows=done, workers=workers
-        )
         try:
             if jobs:
-                with display:
-                    run_jobs(plan, results, display, jobs=jobs)
+                with _player(prepared, console) as (play, num_places):
+                    workers = min(plan.settings.workers * num_places, len(jobs))
+                    totals, title = total(plan.jobs), _title(plan)
+                    with RunDisplay(
+                        console, title=title, totals=totals, rows=done, workers=workers
+                    ) as display:
+                        play(plan, results, display, jobs=jobs)
         except BaseException:
             try:
                 _finish(results, wanted, out, console)
@@ -362,6 +387,31 @@ def run(prepared: Run, console: Console) -> Path:
         path = _finish(results, wanted, out, console)
     assert path is not None, "a plan has at least one episode"
     return path
+
+
+class _Play(Protocol):
+    """Runs jobs of a plan and appends a row for each, as `run_jobs`."""
+
+    def __call__(
+        self, plan: Plan, results: Results, display: RunDisplay, *, jobs: Sequence[Job]
+    ) -> None: ...
+
+
+@contextlib.contextmanager
+def _player(prepared: Run, console: Console) -> Iterator[tuple[_Play, int]]:
+    """Yield what plays the jobs, and at how many places it plays at the same time."""
+    if prepared.executor == "local":
+        yield run_jobs, 1
+        return
+    with cluster_for(prepared.plan, prepared.ray_address) as cluster:
+        for notice in cluster.notices:
+            console.print(Text(notice, style="yellow"), soft_wrap=True)
+        console.print(Text(f"on the Ray cluster: {', '.join(cluster.labels)}"), soft_wrap=True)
+        try:
+            yield cluster.run_jobs, len(cluster.labels)
+        finally:
+            played = ", ".join(f"{name} {count}" for name, count in sorted(cluster.played.items()))
+            console.print(Text(f"episodes by node: {played or 'none'}"), soft_wrap=True)
 
 
 def _with_current_commit(rows: Sequence[Row]) -> list[Row]:

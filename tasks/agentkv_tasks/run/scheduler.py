@@ -10,7 +10,6 @@ episode gets one row, which names the earlier attempts.
 import multiprocessing
 import multiprocessing.connection
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,11 +18,12 @@ from typing import Protocol
 from agentkv.build import SCRIPTED
 from agentkv.files import WriteError
 from agentkv_tasks.provenance import commit, versions
-from agentkv_tasks.results import RETRIED, Attempt, Results, Row
+from agentkv_tasks.results import RETRIED, Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, set_aside
 from agentkv_tasks.run.checkpoints import remove_checkpoint
 from agentkv_tasks.run.child_process import ChildProcess
 from agentkv_tasks.run.episode_runner import blank_row
+from agentkv_tasks.run.job_queue import JobQueue
 from agentkv_tasks.run.model_process import CannotStart, ModelProcess
 from agentkv_tasks.run.plan import Job, Plan
 from agentkv_tasks.run.played_task import JUDGED_S
@@ -50,6 +50,18 @@ allowed for each time that an episode is played again."""
 
 class RunError(RuntimeError):
     """The run cannot continue; all finished rows are in the results."""
+
+
+class Rows(Protocol):
+    """Takes the rows of a run; `Results` is one."""
+
+    def append(self, row: Row) -> None:
+        """Take the row of an episode that is over.
+
+        Raises:
+            WriteError: the row was lost; earlier rows are complete.
+        """
+        ...
 
 
 class Display(Protocol):
@@ -91,8 +103,16 @@ class _Slot:
     """Why the worker could not start; empty if it said nothing."""
 
 
-def run_jobs(plan: Plan, results: Results, display: Display, *, jobs: Sequence[Job]) -> None:
+def run_jobs(plan: Plan, results: Rows, display: Display, *, jobs: Sequence[Job]) -> None:
     """Run `jobs`, a part of the plan, and append a row for each.
+
+    Raises: as `run_queue`.
+    """
+    run_queue(plan, results, display, JobQueue(jobs))
+
+
+def run_queue(plan: Plan, results: Rows, display: Display, queue: JobQueue) -> None:
+    """Run the jobs of `queue` until it is over, and append a row for each.
 
     Raises:
         CannotStart: the model, a policy, the browser or a port is unavailable.
@@ -101,22 +121,20 @@ def run_jobs(plan: Plan, results: Results, display: Display, *, jobs: Sequence[J
             complete, and the episode has none.
         KeyboardInterrupt: passed on after all workers have ended; finished rows are on disk.
     """
-    if jobs:
-        _Scheduler(plan, results, display, jobs).run()
+    if not queue.is_over:
+        _Scheduler(plan, results, display, queue).run()
 
 
 class _Scheduler:
-    def __init__(self, plan: Plan, results: Results, display: Display, jobs: Sequence[Job]) -> None:
+    def __init__(self, plan: Plan, results: Rows, display: Display, queue: JobQueue) -> None:
         self._plan = plan
         self._results = results
         self._display = display
-        self._waiting = deque(jobs)
+        self._waiting = queue
         self._context = multiprocessing.get_context("spawn")
         self._model: ModelProcess | None = None
         """None for scripts."""
         self._slots: dict[int, _Slot] = {}
-        self._attempts: dict[str, tuple[Attempt, ...]] = {}
-        """Failed attempts at the episodes that are played again, by key."""
         self._has_started = False
         """True once a worker was ready, so that the settings are right."""
         self._num_dead_starts = 0
@@ -125,13 +143,13 @@ class _Scheduler:
         self._commit = commit()
 
     def run(self) -> None:
-        num_workers = min(self._plan.settings.workers, len(self._waiting))
+        num_workers = self._waiting.num_workers(self._plan.settings.workers)
         try:
             if self._plan.settings.model not in SCRIPTED:
                 self._model = ModelProcess(self._context, self._plan)
             for number in range(num_workers):
                 self._start(number)
-            while self._waiting or any(slot.job for slot in self._slots.values()):
+            while not self._waiting.is_over or any(slot.job for slot in self._slots.values()):
                 self._handle_events()
             for slot in self._slots.values():
                 _shut_down(slot)
@@ -143,7 +161,7 @@ class _Scheduler:
 
     def _handle_events(self) -> None:
         for slot in self._slots.values():
-            if slot.is_ready and slot.job is None and self._waiting:
+            if slot.is_ready and slot.job is None and self._waiting.has_job:
                 self._assign(slot)
         sources = [slot.child.connection for slot in self._slots.values()]
         if self._model is not None:
@@ -171,9 +189,9 @@ class _Scheduler:
         self._slots[number] = _Slot(number, child)
 
     def _assign(self, slot: _Slot) -> None:
-        job = self._waiting.popleft()
+        job = self._waiting.take()
         slot.job, slot.last = job, None
-        if job.key not in self._attempts:  # a killed run may have left some
+        if not self._waiting.attempts_at(job):  # a killed run may have left some
             remove_attempts(self._plan.settings.out, job.stem)
         slot.started = slot.child.last_message = time.monotonic()
         try:
@@ -238,9 +256,9 @@ class _Scheduler:
             raise RunError(
                 f"the model's process died repeatedly: {cause} (see {self._model.child.log})"
             )
-        if self._waiting:
+        if not self._waiting.is_over:
             self._model = ModelProcess(self._context, self._plan)
-            for slot in slots[: len(self._waiting)]:
+            for slot in slots[: self._waiting.num_workers(len(slots))]:
                 self._start(slot.number)
 
     def _check_limits(self, slot: _Slot) -> None:
@@ -278,7 +296,7 @@ class _Scheduler:
                     f"workers died repeatedly at their start: {cause} (see {slot.child.log})"
                 )
         del self._slots[slot.number]
-        if self._waiting:
+        if not self._waiting.is_over:
             self._start(slot.number)
 
     def _failed_row(self, job: Job, slot: _Slot, status: str, cause: str) -> Row:
@@ -297,7 +315,7 @@ class _Scheduler:
     def _record(self, slot: _Slot, row: Row) -> None:
         job, slot.job = slot.job, None
         assert job is not None and job.key == row.key, "a row of another episode"
-        earlier = self._attempts.pop(job.key, ())
+        earlier = self._waiting.attempts_at(job)
         remove_checkpoint(self._plan.settings.out, job.stem)
         # on a site that nothing resets, another attempt would find what this one left
         is_site_as_before = not self._plan.unreset or (row.status == "env_error" and not row.steps)
@@ -311,10 +329,10 @@ class _Scheduler:
                 seconds=row.seconds,
                 trace=trace,
             )
-            self._attempts[job.key] = (*earlier, attempt)
-            self._waiting.append(job)  # apart from those that were lost with it
+            self._waiting.add(job, (*earlier, attempt))  # apart from those that were lost with it
             self._display.retried(job, row)
             return
+        self._waiting.forget(job)
         row = replace(row, attempts=earlier)
         row = replace(row, versions={**self._versions, **row.versions}, commit=self._commit)
         self._results.append(row)

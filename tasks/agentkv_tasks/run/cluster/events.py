@@ -1,0 +1,61 @@
+"""What a node's runner tells the process of `agentkv run`. All of it is sent between machines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentkv_tasks.results import Row
+from agentkv_tasks.run.worker import Stepped as Step
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A node as its runner finds it."""
+
+    versions: Mapping[str, str]
+    commit: str
+    problem: str = ""
+    """Why the node cannot play the run; empty if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An episode has begun on the node."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step of an episode is over."""
+
+    key: str
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """An attempt at an episode has failed, and the node plays it again."""
+
+    key: str
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An episode is over."""
+
+    row: Row
+    files: Mapping[str, bytes]
+    """Its trace, its screenshots and the traces of earlier attempts, by their path below the folder
+    of the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The node cannot go on: `kind` is the name of the exception that ended the run there."""
+
+    kind: str
+    message: str
+
+
+Event = Started | Stepped | Retried | Finished | Failed
