@@ -47,13 +47,25 @@ def set_aside(out: Path, stem: str, *, number: int) -> str:
 
 
 def traces_of(out: Path, stem: str) -> list[Path]:
-    """Return the files of an episode: its trace and screenshots, and those of earlier attempts."""
+    """Return the files of an episode: its traces and screenshots, and those of earlier attempts."""
     trace = trace_path(out, stem)
     earlier = (trace.parent / _FOLDER).glob(f"{stem}-*")
     found: list[Path] = []
-    for path in (trace, trace.with_suffix(""), *earlier):
+    for path in (trace, trace.with_suffix(""), playwright_trace_path(out, stem), *earlier):
         found += path.rglob("*") if path.is_dir() else [path]
     return sorted(path for path in found if path.is_file())
+
+
+def remove_traces(out: Path, stem: str) -> None:
+    """Remove the traces and the screenshots of an episode that is about to be played.
+
+    Raises:
+        OSError: a trace cannot be removed.
+    """
+    trace = trace_path(out, stem)
+    trace.unlink(missing_ok=True)
+    playwright_trace_path(out, stem).unlink(missing_ok=True)
+    shutil.rmtree(trace.with_suffix(""), ignore_errors=True)
 
 
 def remove_attempts(out: Path, stem: str) -> None:

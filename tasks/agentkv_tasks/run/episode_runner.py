@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import re
-import shutil
 import sys
 import time
 import traceback
@@ -34,6 +33,7 @@ from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor, versions
 from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.run.attempts import remove_traces
 from agentkv_tasks.run.checkpoints import (
     Checkpoint,
     Checkpointed,
@@ -125,9 +125,7 @@ class EpisodeRunner:
         def play(resumed: Checkpoint | None) -> Row:
             if resumed is None:
                 remove_checkpoint(self._settings.out, job.stem)
-                path.unlink(missing_ok=True)  # a killed run may have left it
-                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-                playwright_path.unlink(missing_ok=True)
+                remove_traces(self._settings.out, job.stem)  # a killed run may have left some
             playwright = None
             if self._settings.playwright_traces:
                 playwright = PlaywrightTrace(playwright_path, secrets)

@@ -7,7 +7,6 @@ failed, and is played again on another node within the limit of `--retries`.
 """
 
 import contextlib
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from agentkv.build import SCRIPTED
 from agentkv.files import WriteError, make_folder, write_atomic
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import DECISIVE, Attempt, Row
-from agentkv_tasks.run.attempts import remove_attempts
+from agentkv_tasks.run.attempts import remove_attempts, remove_traces
 from agentkv_tasks.run.cluster.connect import ClusterError, connection
 from agentkv_tasks.run.cluster.events import (
     Event,
@@ -33,7 +32,7 @@ from agentkv_tasks.run.cluster.events import (
 from agentkv_tasks.run.cluster.node_runner import NodeRunner
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.model_process import CannotStart
-from agentkv_tasks.run.plan import Job, Plan, trace_path
+from agentkv_tasks.run.plan import Job, Plan
 from agentkv_tasks.run.scheduler import Display, Rows, RunError
 from agentkv_tasks.run.worker import Stepped as Step
 
@@ -289,9 +288,7 @@ class Cluster:
     def _write_files(self, job: Job, files: Mapping[str, bytes]) -> None:
         """Write the traces and screenshots of an episode; the row follows them."""
         out = self._plan.settings.out
-        trace = trace_path(out, job.stem)
-        trace.unlink(missing_ok=True)  # a killed run may have left it
-        shutil.rmtree(trace.with_suffix(""), ignore_errors=True)
+        remove_traces(out, job.stem)  # a killed run may have left some
         for name in sorted(files, key=lambda name: (name.endswith(".jsonl"), name)):
             make_folder((out / name).parent)
             write_atomic(out / name, files[name])

@@ -4,6 +4,7 @@ The actor imports nothing of Ray. Its methods are called from several threads.
 """
 
 import fcntl
+import math
 import os
 import queue
 import shutil
@@ -18,7 +19,7 @@ from agentkv.build import SCRIPTED
 from agentkv.files import WriteError, make_folder
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import Attempt, Row
-from agentkv_tasks.run.attempts import remove_attempts, traces_of
+from agentkv_tasks.run.attempts import remove_attempts, remove_traces, traces_of
 from agentkv_tasks.run.cluster.events import (
     Event,
     Facts,
@@ -29,7 +30,7 @@ from agentkv_tasks.run.cluster.events import (
     Stepped,
 )
 from agentkv_tasks.run.job_queue import JobQueue
-from agentkv_tasks.run.plan import Job, Plan, default_threads, trace_path
+from agentkv_tasks.run.plan import Job, Plan, default_threads
 from agentkv_tasks.run.preflight import tesseract_version
 from agentkv_tasks.run.scheduler import run_queue
 from agentkv_tasks.run.worker import Stepped as Step
@@ -74,7 +75,8 @@ class NodeRunner:
         threads = default_threads(
             plan.settings.workers, (os.cpu_count() or 1) // self._num_runners or 1
         )
-        settings = plan.settings.model_copy(update={"out": out})
+        # nobody goes on from a checkpoint of this folder
+        settings = plan.settings.model_copy(update={"out": out, "checkpoint_s": math.inf})
         self._thread = threading.Thread(
             target=self._run, args=(replace(plan, settings=settings, threads=threads),), daemon=True
         )
@@ -152,9 +154,7 @@ class _Reporter:
             ) from error
         self._events.put(Finished(row, files))
         remove_attempts(self._out, stem)
-        trace = trace_path(self._out, stem)
-        trace.unlink(missing_ok=True)
-        shutil.rmtree(trace.with_suffix(""), ignore_errors=True)
+        remove_traces(self._out, stem)
 
     def started(self, job: Job) -> None:
         self._events.put(Started(job.key))
