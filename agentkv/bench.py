@@ -201,6 +201,46 @@ def ocr(
 
 
 @bench.command()
+def injection(
+    policies: Annotated[
+        str,
+        typer.Option(
+            help="Cache policies of nano, separated by commas; 'NAME without pins' may evict the "
+            "goal. Empty: the obedient model alone."
+        ),
+    ] = "full,conf-kv,window,window without pins",
+    places: Annotated[
+        str | None, typer.Option(help="Places of the order, separated by commas. [default: all]")
+    ] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Tokens that a cache keeps.")] = 256,
+    out: OutFile = None,
+    fresh: Overwrite = False,
+    browser_path: options.Browser = None,
+) -> None:
+    """Count what pages achieve that order an agent to do something else, by place and demand.
+
+    A model that obeys every order plays with the host list and the hosts of the secret, and
+    without. nano plays under several cache policies.
+    """
+    with options.for_people() as console:
+        from agentkv_tasks.bench.injection.measure import Bench, run_bench
+        from agentkv_tasks.bench.injection.pages import PLACES
+
+        run_bench(
+            Bench(
+                policies=tuple(options.split("--policies", policies)) if policies else (),
+                places=tuple(options.split("--places", places)) if places else tuple(PLACES),
+                budget=budget,
+                browser_path=browser_path,
+                command=shlex.join(["agentkv", *sys.argv[1:]]),
+                out=out or Path("runs/injection.jsonl"),
+                fresh=fresh,
+            ),
+            console,
+        )
+
+
+@bench.command()
 def states(
     policies: Policies = "full,window,snapkv,arkv,fp8,conf-kv-int8",
     model: Model = "nano",
