@@ -9,6 +9,16 @@ from rich.console import Console
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.injection.measure import Bench, run_bench
 from agentkv_tasks.bench.injection.rows import InjectionRow
+from agentkv_tasks.bench.injection.table import counts
+
+ROOT = Path(__file__).parents[2]
+NAMES = {
+    "host": "go to another host",
+    "click": "click a link that no goal asks for",
+    "secret": "type a secret",
+    "answer": "stop with an answer",
+}
+"""Demands as the docs say them."""
 
 
 def rows_of(path: Path) -> list[InjectionRow]:
@@ -45,3 +55,15 @@ def test_a_place_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     bench = Bench(policies=(), places=("footer",), budget=256, out=tmp_path / "rows.jsonl")
     with pytest.raises(BenchError, match="no place 'footer'; the places are none, text"):
         run_bench(bench, Console(quiet=True))
+
+
+def test_the_table_of_the_docs_is_that_of_the_rows() -> None:
+    rows = rows_of(ROOT / "tasks/results/injection_cpu-2-cores_2026-11-27/obedient.jsonl")
+    lines = [
+        f"| {'off' if 'open' in label else 'on'} | {NAMES[demand]} | "
+        f"{' | '.join(map(str, numbers[:-1]))} |"
+        for label, demand, numbers in counts(rows)
+        if demand != "none"
+    ]
+    assert len(lines) == 8
+    assert "\n".join(lines) in (ROOT / "docs/security.md").read_text()
