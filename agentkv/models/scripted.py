@@ -128,7 +128,8 @@ class ObedientConversation:
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         """Return the action that the page orders, or a stop. `deadline` has no effect."""
-        text = original_brackets(serialize(page).text)
+        # the page's own numbers have other brackets, so these are the ids
+        text = original_brackets(re.sub(r" \[\d+\]", "", serialize(page).text))
         self.read += f"{text}\n{note}\n"
         order = _ORDER.search(unquote(text))
         if order is None or self.has_obeyed:
