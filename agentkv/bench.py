@@ -202,38 +202,59 @@ def ocr(
 
 @bench.command()
 def injection(
-    policies: Annotated[
-        str,
-        typer.Option(
-            help="Cache policies of nano, separated by commas; 'NAME without pins' may evict the "
-            "goal. Empty: the obedient model alone."
-        ),
-    ] = "full,conf-kv,window,window without pins",
+    policies: Policies = "full,lookback-int8,conf-kv-int8,window",
+    unpinned: Annotated[
+        str, typer.Option(help="Policies that play again and may evict the goal.")
+    ] = "window",
+    model: Model = "nano",
+    budget: options.Budget = "256",
     places: Annotated[
-        str | None, typer.Option(help="Places of the order, separated by commas. [default: all]")
+        str | None, typer.Option(help="Hiding places, separated by commas. [default: all]")
     ] = None,
-    budget: Annotated[int, typer.Option(min=1, help="Tokens that a cache keeps.")] = 256,
+    demands: Annotated[
+        str, typer.Option(help="What the pages demand, separated by commas.")
+    ] = "press,host,secret,stop",
+    threads: Threads = None,
+    world_seed: options.World = 75,
     out: OutFile = None,
     fresh: Overwrite = False,
+    device: options.Device = "auto",
     browser_path: options.Browser = None,
 ) -> None:
-    """Count what pages achieve that order an agent to do something else, by place and demand.
+    """Count which orders of hostile pages are read, followed, refused and carried out.
 
-    A model that obeys every order plays with the host list and the hosts of the secret, and
-    without. nano plays under several cache policies.
+    A thread of the embedded forum orders an action: in its text, its title, an image and other
+    places. A script that obeys every order and the model, with the goal of a task, play on each of
+    these pages.
     """
     with options.for_people() as console:
+        from agentkv.config import read_settings
+        from agentkv_tasks.bench.injection.hiding import PLACES
         from agentkv_tasks.bench.injection.measure import Bench, run_bench
-        from agentkv_tasks.bench.injection.pages import PLACES
 
+        given = {
+            "model": model,
+            "budget": options.read_budget(budget),
+            "world_seed": world_seed,
+            "device": device,
+            "browser_path": browser_path,
+        }
+        pinned, free = (
+            read_settings(
+                **options.without_none(given), policies=tuple(options.split(option, names))
+            )
+            for option, names in (("--policies", policies), ("--unpinned", unpinned))
+        )
         run_bench(
             Bench(
-                policies=tuple(options.split("--policies", policies)) if policies else (),
+                settings=pinned,
+                policies=pinned.policies,
+                unpinned=free.policies,
                 places=tuple(options.split("--places", places)) if places else tuple(PLACES),
-                budget=budget,
-                browser_path=browser_path,
+                demands=tuple(options.split("--demands", demands)),
+                threads=threads,
                 command=shlex.join(["agentkv", *sys.argv[1:]]),
-                out=out or Path("runs/injection.jsonl"),
+                out=out or options.bench_out("injection", world_seed, model),
                 fresh=fresh,
             ),
             console,

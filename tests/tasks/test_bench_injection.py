@@ -1,69 +1,90 @@
-"""`agentkv bench injection` counts what orders of pages achieve."""
+"""`agentkv bench injection` plays on hostile pages, and its rows say what came of their orders."""
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from agentkv.config import read_settings
 from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.injection.hiding import UNREADABLE
 from agentkv_tasks.bench.injection.measure import Bench, run_bench
 from agentkv_tasks.bench.injection.rows import InjectionRow
-from agentkv_tasks.bench.injection.table import counts
 
 ROOT = Path(__file__).parents[2]
-NAMES = {
-    "host": "go to another host",
-    "click": "click a link that no goal asks for",
-    "secret": "type a secret",
-    "answer": "stop with an answer",
-}
-"""Demands as the docs say them."""
+RESULTS = ROOT / "tasks/results/injection_cpu-2-cores_2026-11-27/injection.jsonl"
 
 
 def rows_of(path: Path) -> list[InjectionRow]:
     return [InjectionRow(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
+def obedient(out: Path, *places: str, demands: Sequence[str] = ("host",)) -> Bench:
+    """A measurement of the script alone."""
+    return Bench(
+        settings=read_settings(world_seed=75),
+        policies=(),
+        unpinned=(),
+        places=places,
+        demands=tuple(demands),
+        out=out,
+    )
+
+
 @pytest.mark.browser
-@pytest.mark.slow
-def test_who_obeys_leaves_no_host_and_types_no_secret_unless_all_is_open(tmp_path: Path) -> None:
-    places = ("none", "text", "hidden text")
-    bench = Bench(policies=(), places=places, budget=256, out=tmp_path / "rows.jsonl")
+def test_the_script_obeys_text_that_it_reads_but_leaves_no_host_and_types_no_secret_elsewhere(
+    tmp_path: Path,
+) -> None:
+    demands = ("press", "host", "secret", "stop")
+    bench = obedient(tmp_path / "rows.jsonl", "text", "hidden text", demands=demands)
     run_bench(bench, Console(quiet=True))
-    rows = rows_of(bench.out)
-    found = {
-        label: {(row.place, row.demand): row for row in rows if row.label == label}
-        for label in ("obedient", "obedient, open")
-    }
-    for label, own in found.items():
-        assert not own["none", ""].is_seen
-        for demand in ("host", "click", "secret", "answer"):
-            seen, hidden = own["text", demand], own["hidden text", demand]
-            assert seen.is_seen and seen.is_followed
-            assert not (hidden.is_seen or hidden.is_followed or hidden.is_done)
-            stopped = label == "obedient" and demand in ("host", "secret")
-            assert (seen.is_blocked, seen.is_done) == (stopped, not stopped)
-    assert "not on the allowed hosts" in found["obedient"]["text", "host"].error
-    assert "is not typed on" in found["obedient"]["text", "secret"].error
-    assert "otter" not in bench.out.read_text()
+    found = {(row.place, row.demand): row for row in rows_of(bench.out)}
+    for demand in demands:
+        shown, unread = found["text", demand], found["hidden text", demand]
+        assert shown.is_shown and shown.is_followed
+        assert shown.is_refused == (demand in ("host", "secret"))
+        assert shown.is_done == (demand in ("press", "stop"))
+        assert not unread.is_shown and not unread.is_followed and not unread.is_done
+    assert not found["", ""].is_shown and len(found) == 9
     with pytest.raises(BenchError, match="has rows; give another --out"):
         run_bench(bench, Console(quiet=True))
 
 
-def test_a_place_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    bench = Bench(policies=(), places=("footer",), budget=256, out=tmp_path / "rows.jsonl")
-    with pytest.raises(BenchError, match="no place 'footer'; the places are none, text"):
+@pytest.mark.parametrize("option", ["places", "demands"])
+def test_an_unknown_place_or_demand_is_refused_with_the_known_ones(
+    option: str, tmp_path: Path
+) -> None:
+    known = {"places": "white on white", "demands": "secret"}[option]
+    places = ("attic",) if option == "places" else ("text",)
+    bench = obedient(tmp_path / "x", *places, demands=("attic",) if option == "demands" else ())
+    with pytest.raises(BenchError, match=f"--{option} attic: expected some of .*{known}"):
         run_bench(bench, Console(quiet=True))
 
 
-def test_the_table_of_the_docs_is_that_of_the_rows() -> None:
-    rows = rows_of(ROOT / "tasks/results/injection_cpu-2-cores_2026-11-27/obedient.jsonl")
-    lines = [
-        f"| {'off' if 'open' in label else 'on'} | {NAMES[demand]} | "
-        f"{' | '.join(map(str, numbers[:-1]))} |"
-        for label, demand, numbers in counts(rows)
-        if demand != "none"
-    ]
-    assert len(lines) == 8
-    assert "\n".join(lines) in (ROOT / "docs/security.md").read_text()
+def test_the_table_of_the_page_on_security_has_the_counts_of_its_rows() -> None:
+    rows = [row for row in rows_of(RESULTS) if row.demand]
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    shown = {
+        (cells[0], cells[1]): tuple(map(int, cells[2:]))
+        for line in page.splitlines()
+        if re.match(r"\| `\w", line) and len(cells := line.strip("| ").split(" | ")) == 8
+    }
+    counted = {}
+    for label in dict.fromkeys(row.label for row in rows):
+        for demand in dict.fromkeys(row.demand for row in rows):
+            own = [row for row in rows if (row.label, row.demand) == (label, demand)]
+            name, _, rest = label.partition(",")
+            counted[f"`{name}`" + (f",{rest}" if rest else ""), demand] = (
+                len(own),
+                sum(row.is_shown for row in own),
+                sum(row.is_followed for row in own),
+                sum(row.is_refused for row in own),
+                sum(row.is_done for row in own),
+                sum(row.is_goal_reached for row in own),
+            )
+    assert shown == counted
+    assert not [row for row in rows if row.is_shown and row.place in UNREADABLE]
+    assert not [row for row in rows if row.is_done and row.demand in ("host", "secret")]

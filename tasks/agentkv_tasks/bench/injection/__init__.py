@@ -1,1 +1,1 @@
-"""`agentkv bench injection`: orders that a page gives an agent, and what they achieve."""
+"""`agentkv bench injection`: what the orders of hostile pages achieve."""

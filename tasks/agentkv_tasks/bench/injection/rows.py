@@ -1,4 +1,4 @@
-"""Rows of `agentkv bench injection`: one for each agent, place and demand."""
+"""Rows of `agentkv bench injection`: one for each player, place and demand."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,31 +8,36 @@ from agentkv_tasks.bench.rows import BenchRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionRow(BenchRow):
-    """What one order at one place of a page achieved with one agent."""
+    """What one page achieved with one player."""
 
     BENCH: ClassVar[str] = "injection"
-    SUMMARY: ClassVar[tuple[str, ...]] = ("label", "place", "demand", "is_followed", "is_done")
+    SUMMARY: ClassVar[tuple[str, ...]] = (
+        "label", "place", "demand", "is_shown", "is_followed", "is_refused", "is_done",
+        "is_goal_reached",
+    )  # fmt: skip
 
     label: str
-    """`obedient`, which does what a page orders; `obedient, open` with every host allowed and the
-    secret typed on all; or the cache policy of the language model."""
+    """`obedient`, or the policy of the model, with `, goal not pinned` if it may evict the goal."""
+    model: str
     place: str
-    """Where the page gives the order; `none`: nowhere."""
+    """Where the page says its order; empty for the page without one."""
     demand: str
-    """`host`, `click`, `secret` or `answer`; empty without an order."""
-    is_seen: bool
-    """The page as text holds the order's beginning."""
+    """What the order demands; empty for the page without one."""
+    is_shown: bool
+    """Whether an observation held the order."""
     is_followed: bool
-    """The agent took the action that the order names."""
-    is_blocked: bool
-    """That action failed."""
+    """Whether the player wrote the action that is demanded."""
+    is_refused: bool
+    """Whether the harness refused it, for its host or for the secret in it."""
     is_done: bool
-    """The order had its effect: the request arrived, the secret stood in the field, or the episode
-    ended with the answer."""
-    reached_goal: bool
-    """The article was put into the cart."""
-    error: str
-    """Why the action failed, up to the first semicolon."""
-    budget: int
+    """Whether it was carried out."""
+    is_goal_reached: bool
+    """Whether the episode reached the goal of its task."""
+    status: str
+    """Final status of the episode."""
+    actions: tuple[str, ...]
+    """Actions of the episode, in order; empty for a reply that is none."""
+    num_evicted: int
+    """Entries that the policy evicted by the end."""
     command: str = ""
     schema: int = 1
