@@ -17,6 +17,7 @@ from agentkv.cache.cache import Cache
 from agentkv.config import read_settings
 from agentkv.trace import read_trace
 from agentkv_tasks.results import Row
+from agentkv_tasks.run import episode_runner
 from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.display import failure_lines
 from agentkv_tasks.run.episode_runner import EpisodeRunner
@@ -25,6 +26,7 @@ from agentkv_tasks.run.remote import Connection
 from tests.tasks.runs import (
     NANO,
     SMALL,
+    browsers_of,
     complete_rows,
     finish,
     model_of,
@@ -161,3 +163,26 @@ def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_pa
         assert end is not None and end["status"] == "out_of_memory"
     assert all(row.status != "out_of_memory" and row.steps for row in by_policy["window"])
     assert failure_lines(playing.result()) == ["full: 2 out_of_memory (counted as failures)"]
+
+
+def test_a_worker_launches_another_browser_after_many_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_runner, "EPISODES_PER_BROWSER", 2)
+    settings = read_settings(tasks=str(SMALL), model="stop", limit=3, out=tmp_path, ocr=False)
+    plan = prepare(settings, sites={}, scoring="compat", step_timeout_s=300).plan
+
+    others = set(browsers_of(os.getpid()))
+
+    def play() -> list[set[int]]:
+        with EpisodeRunner(plan, None) as runner:
+            browsers = []
+            for job in plan.jobs[:5]:
+                assert runner.run(job, lambda step: None).status == "stopped"
+                browsers.append(set(browsers_of(os.getpid())) - others)
+            return browsers
+
+    with ThreadPoolExecutor(1) as pool:
+        browsers = pool.submit(play).result()
+    assert all(len(each) == 1 for each in browsers)
+    assert browsers[0] == browsers[1] != browsers[2] == browsers[3] != browsers[4]

@@ -50,12 +50,16 @@ from agentkv_tasks.run.playwright_trace import PlaywrightTrace, playwright_trace
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 from agentkv_tasks.task import Task
 
+EPISODES_PER_BROWSER = 100
+"""Episodes after which another browser is launched (our choice): the renderer of one that lives on
+grows by some 10 KiB an episode."""
+
 
 class EpisodeRunner:
     """Runs episodes; keeps the sites, the browser and the connection to the model between them.
 
-    A context manager. After an episode that the harness ended, the browser is ended with all its
-    processes, and the next episode launches another one.
+    A context manager. After an episode that the harness ended, and after `EPISODES_PER_BROWSER`,
+    the browser is ended with all its processes, and the next episode launches another one.
 
     Args:
         connection: connection to the process that holds the model; None for scripts.
@@ -72,6 +76,8 @@ class EpisodeRunner:
         self._stack = contextlib.ExitStack()
         self._browser_stack = contextlib.ExitStack()
         self._browser: Browser | None = None
+        self._num_played = 0
+        """Episodes that the browser has played."""
         self._model: RemoteModel | None = None
         self._ocr: Ocr | None = None
         self._stopwatch: Stopwatch | None = None
@@ -239,9 +245,10 @@ class EpisodeRunner:
     def _episode(self, job: Job, row: Row, recording: "_Recording") -> Row:
         task = job.task
         assert self._sites is not None and self._browser is not None
-        if not self._browser.is_alive:
+        if not self._browser.is_alive or self._num_played == EPISODES_PER_BROWSER:
             self._close_browser()
             self._launch()
+        self._num_played += 1
         log_in = self._sites.begin(task, self._browser)
         with begun(
             task,
@@ -333,6 +340,7 @@ class EpisodeRunner:
         with timed(self._stopwatch, "browser"):
             launched = Browser.launch(executable=str(path) if path else None)
         self._browser = self._browser_stack.enter_context(launched)
+        self._num_played = 0
 
     def _close_browser(self) -> None:
         """Close the browser; the next episode launches another one."""
