@@ -68,6 +68,8 @@ def run(
     fresh: bool = False,
     retry_failures: bool = False,
     allow_unreset: bool = False,
+    executor: command.Executor = "local",
+    ray_address: str | None = None,
     show_progress: bool = False,
     **settings: Any,
 ) -> Report:
@@ -91,6 +93,8 @@ def run(
         retry_failures: run episodes again that failed for a reason outside the agent.
         allow_unreset: play each task several times although nothing resets a site in between.
             Every table then carries a warning.
+        executor: `ray` spreads the episodes over the nodes of a Ray cluster.
+        ray_address: host:port of the cluster, or `auto`; None: the variable RAY_ADDRESS, or `auto`.
         show_progress: print progress and the table, as the command does. Otherwise what is
             degraded, such as a missing Tesseract, is a warning.
         settings: further settings of `agentkv.config.RunSettings`, such as `model`, `budget`,
@@ -107,6 +111,8 @@ def run(
     """
     if scoring not in ("compat", "mended"):
         raise ValueError(f"scoring is compat or mended; found {scoring!r}")
+    if executor not in ("local", "ray"):
+        raise ValueError(f"executor is local or ray; found {executor!r}")
     if not step_timeout_s > 0:
         raise ValueError(f"step_timeout_s is a number of seconds above 0; found {step_timeout_s}")
     given = dict(settings)
@@ -123,6 +129,8 @@ def run(
         fresh=fresh,
         retry_failures=retry_failures,
         allow_unreset=allow_unreset,
+        executor=executor,
+        ray_address=ray_address,
     )
     if not show_progress:
         for notice in prepared.notices:

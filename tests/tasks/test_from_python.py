@@ -85,6 +85,8 @@ def test_a_quiet_run_leaves_the_output_of_its_caller_alone() -> None:
         ({"policies": "full, wndow"}, "wndow"),
         ({"scoring": "strict"}, "compat or mended; found 'strict'"),
         ({"step_timeout_s": 0}, "above 0; found 0"),
+        ({"executor": "slurm"}, "local or ray; found 'slurm'"),
+        ({"ray_address": "auto"}, "--ray-address needs --executor ray"),
         ({"worlds": 3}, "unknown setting 'worlds'; known: tasks"),
         ({"limit": 0}, "limit: .* found 0"),
         ({"tasks": "vwa76"}, "vwa75"),
