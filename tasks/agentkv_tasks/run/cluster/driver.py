@@ -19,6 +19,7 @@ from agentkv.files import WriteError, make_folder, write_atomic
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import DECISIVE, Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, remove_traces
+from agentkv_tasks.run.checkpoints import remove_checkpoint
 from agentkv_tasks.run.cluster.connect import ClusterError, connection
 from agentkv_tasks.run.cluster.events import (
     Event,
@@ -258,6 +259,7 @@ class Cluster:
                 job = runner.jobs[event.key]
                 if event.key not in self._attempts:  # a killed run may have left some
                     remove_attempts(self._plan.settings.out, job.stem)
+                remove_checkpoint(self._plan.settings.out, job.stem)  # of a run on this machine
                 runner.current[event.key] = _Current()
                 self._display.started(job)
             case Stepped():
