@@ -3,6 +3,7 @@
 The actor imports nothing of Ray. Its methods are called from several threads.
 """
 
+import contextlib
 import fcntl
 import math
 import os
@@ -141,7 +142,7 @@ class _Reporter:
         self._out, self._events, self._is_ending = out, events, is_ending
 
     def append(self, row: Row) -> None:
-        """Report a row with its files, which are then removed."""
+        """Report a row with its files, which are removed here."""
         stem = Path(row.trace).stem
         paths = traces_of(self._out, stem)
         files = {}
@@ -152,9 +153,10 @@ class _Reporter:
             raise WriteError(
                 f"{error.filename}: the trace cannot be read: {error.strerror}"
             ) from error
-        self._events.put(Finished(row, files))
         remove_attempts(self._out, stem)
-        remove_traces(self._out, stem)
+        with contextlib.suppress(OSError):  # the next runner removes the folder
+            remove_traces(self._out, stem)
+        self._events.put(Finished(row, files))
 
     def started(self, job: Job) -> None:
         self._events.put(Started(job.key))
