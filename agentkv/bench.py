@@ -207,7 +207,7 @@ def injection(
         str, typer.Option(help="Policies that play again and may evict the goal.")
     ] = "window",
     model: Model = "nano",
-    budget: options.Budget = "256",
+    budget: options.Budget = "512",
     places: Annotated[
         str | None, typer.Option(help="Hiding places, separated by commas. [default: all]")
     ] = None,

@@ -237,8 +237,8 @@ class RunSettings(_Settings):
     retries: int = Field(default=1, ge=0, le=_LARGEST)
     """Maximum number of further attempts at an episode that ends in `crash` or `env_error`."""
     checkpoint_s: float = Field(default=60.0, ge=0, le=_YEAR_S)
-    """Seconds between two checkpoints of an episode on embedded sites, from which an interrupted
-    run goes on; 0: after every step."""
+    """Seconds between two checkpoints of an episode on embedded sites, from which it resumes after
+    an interruption; 0: after every step."""
     screenshots: bool = True
     """Keep a screenshot of every page beside the trace."""
     playwright_traces: bool = False

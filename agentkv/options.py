@@ -126,8 +126,8 @@ Checkpoint = Annotated[
         "--checkpoint",
         min=0,
         metavar="SECONDS",
-        help="Save the cache of an episode on embedded sites this often, so that an interrupted "
-        "run goes on in its middle. 0: after every step.",
+        help="Save the cache of each episode on embedded sites this often, so that an interrupted "
+        "episode resumes where it stopped. 0: after every step.",
     ),
 ]
 AllowUnreset = Annotated[

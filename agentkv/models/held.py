@@ -55,7 +55,7 @@ _MOST_SKIPPED = 4
 
 @dataclass(frozen=True, slots=True)
 class SavedHeld:
-    """What a `HeldSpans` knows, as a file holds it."""
+    """The state of a `HeldSpans`, in a form that a file can store."""
 
     pieces: Mapping[int, Sequence[Numbers]]
     """By turn, the ranges of the ids in `Turn.shown` that its pieces have."""
@@ -77,7 +77,7 @@ class HeldSpans:
         self._levels: dict[str, str] = {}
 
     def save(self) -> SavedHeld:
-        """Return what `restore` needs to go on from here."""
+        """Return the state, from which `restore` continues."""
         pieces = {
             turn: [(start, stop) for start, stop in ranges.tolist()]
             for turn, ranges in self._pieces.items()
@@ -85,7 +85,7 @@ class HeldSpans:
         return SavedHeld(pieces, dict(self._levels))
 
     def restore(self, saved: SavedHeld) -> None:
-        """Go on from what was saved."""
+        """Continue from a saved state."""
         self._pieces = {turn: torch.tensor(ranges) for turn, ranges in saved.pieces.items()}
         self._levels = dict(saved.levels)
 

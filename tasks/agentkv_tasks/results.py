@@ -24,7 +24,7 @@ FAILURES = ("crash", "env_error", "timeout", "out_of_memory", "unjudged")
 """Statuses of episodes that the harness ended, not the agent; they count as failures."""
 
 RETRIED = ("crash", "env_error")
-"""Statuses of episodes that a run plays again at once. A timeout would take as long again."""
+"""Statuses of episodes that a run plays again. A timeout would take as long again."""
 
 UNRECORDED: Mapping[str, Any] = {
     "observations": "whole",
@@ -137,8 +137,8 @@ class Row:
     """Earlier attempts at the episode, in order; nothing else in the row is about them. Empty in
     older rows."""
     resumed_steps: int = 0
-    """Steps of an earlier process, behind which the episode went on from a checkpoint; 0 if it was
-    played at once, and in older rows."""
+    """Number of steps of an earlier process that were played again before the episode resumed from
+    its checkpoint; 0 for an uninterrupted episode, and in older rows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Other settings that decide the outcome; equal in all rows of one folder."""
     versions: Mapping[str, str] = field(default_factory=dict)

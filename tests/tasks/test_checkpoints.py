@@ -1,4 +1,4 @@
-"""An interrupted run goes on in the middle of an episode, with the very same cache."""
+"""An interrupted episode resumes where it stopped, with the same cache."""
 
 import json
 import os
@@ -51,9 +51,9 @@ def go_on(out: Path, *options: str) -> tuple[Row, list[Step]]:
     output = finish(start(out, *LONG, "--checkpoint", "0", *options))
     rows = complete_rows(out)
     assert len(rows) == 1, output
-    assert ("went on from a checkpoint" in output) == bool(rows[0].resumed_steps)
+    assert ("resumed from a checkpoint" in output) == bool(rows[0].resumed_steps)
     page = (out / rows[0].trace).with_suffix(".html").read_text()
-    assert ("Went on from a checkpoint" in page) == bool(rows[0].resumed_steps)
+    assert ("Resumed from a checkpoint" in page) == bool(rows[0].resumed_steps)
     return rows[0], list(read_trace(out / rows[0].trace).steps)
 
 
@@ -88,7 +88,7 @@ def copy(killed: Path, tmp_path: Path) -> Iterator[Path]:
     assert not (out / FOLDER).exists()  # a finished episode needs none
 
 
-def test_an_interrupted_episode_goes_on_with_the_same_cache(
+def test_an_interrupted_episode_resumes_with_the_same_cache(
     copy: Path, whole: tuple[Row, list[Step]]
 ) -> None:
     saved = list((copy / FOLDER).glob("*/*"))
@@ -118,7 +118,7 @@ def test_it_does_so_under_other_policies(options: tuple[str, ...], tmp_path: Pat
 
 
 @pytest.mark.parametrize("what", ["page", "cache", "trace", "settings"])
-def test_an_episode_that_cannot_go_on_starts_over(
+def test_an_episode_that_cannot_resume_starts_over(
     what: str, copy: Path, whole: tuple[Row, list[Step]]
 ) -> None:
     (trace,) = copy.glob("traces/*.jsonl")

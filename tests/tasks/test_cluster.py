@@ -1,4 +1,4 @@
-"""What a run on a Ray cluster needs no Ray for: its checks, and the runner of a node."""
+"""Parts of a run on a Ray cluster that need no Ray: its checks, and the runner of a node."""
 
 import sys
 import time

@@ -1,8 +1,8 @@
-"""Checkpoints of episodes, from which an interrupted run goes on in the middle of an episode.
+"""Checkpoints of episodes, from which an interrupted episode resumes.
 
 A checkpoint is a conversation with its cache, saved between two replies; the episode's trace has
-its steps. A later run restores the sites and plays those steps again without the model. The saved
-conversation then writes the next reply, with the very same cache.
+its steps. A later run restores the sites and plays those steps again without the model. Then the
+saved conversation writes the next reply, with the same cache.
 
 An episode that knows a secret has no checkpoint: a file with tokens cannot be masked.
 """
@@ -54,8 +54,11 @@ def checkpoint_folder(out: Path, stem: str) -> Path:
 
 
 def has_checkpoints(plan: Plan) -> bool:
-    """Return whether the episodes of a run have checkpoints: those of a model with a cache, on
-    embedded sites, which begin every episode in the same state. A profile needs whole episodes."""
+    """Return whether the episodes of a run have checkpoints.
+
+    They do if a model with a cache plays on embedded sites, whose state a reset restores. A profile
+    needs uninterrupted episodes.
+    """
     settings = plan.settings
     is_embedded = plan.suite.sites is None and not plan.unreset
     return is_embedded and settings.model not in SCRIPTED and not settings.profile
@@ -63,7 +66,7 @@ def has_checkpoints(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An episode that can go on: its steps, and the conversation that has read and written them."""
+    """An interrupted episode: its steps, and the conversation that has read and written them."""
 
     steps: tuple[Step, ...]
     conversation: RemoteConversation
@@ -72,7 +75,7 @@ class Checkpoint:
         """Check a step that was played again.
 
         Raises:
-            Diverged: its page, its action or what came of it is another one.
+            Diverged: its page, its action or its error differs from the recorded one.
         """
         recorded = self.steps[step.index]
         for what in ("url", "note", "action", "error"):
@@ -86,12 +89,12 @@ class Checkpoint:
 def load_checkpoint(
     folder: Path, trace: Path, head: Mapping[str, Any], acting: RemoteActing
 ) -> Checkpoint | None:
-    """Return the episode that can go on; None if there is none, or if it cannot.
+    """Return the interrupted episode; None if there is none, or if it cannot resume.
 
     Args:
         folder: see `checkpoint_folder`.
         trace: of the same episode.
-        head: of a trace that began now; the recorded one must be equal, but for texts.
+        head: of a new trace; key, settings and versions of the recorded one must be equal.
         acting: the model, under the policy of the episode.
 
     Raises:
@@ -122,7 +125,7 @@ def _load(folder: Path, trace: Path, head: Mapping[str, Any], acting: RemoteActi
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """A `Model` whose episode is saved to a folder now and then, and may go on from there."""
+    """A `Model` that saves its episode to a folder at intervals, and may resume it from there."""
 
     acting: RemoteActing
     folder: Path
@@ -131,7 +134,7 @@ class Checkpointed:
     may_save: Callable[[], bool]
     """Asked before each checkpoint."""
     resumed: Checkpoint | None
-    """Where the episode goes on; None if it begins."""
+    """The episode to resume; None begins a new one."""
 
     @property
     def name(self) -> str:
@@ -139,14 +142,14 @@ class Checkpointed:
         return self.acting.name
 
     def begin(self, goal: str, *, seed: int = 0) -> "CheckpointedConversation":
-        """Begin the episode, or go on with it."""
+        """Begin the episode, or resume it."""
         if self.resumed is not None:
             return CheckpointedConversation(self, self.resumed.conversation, self.resumed.steps)
         return CheckpointedConversation(self, self.acting.begin(goal, seed=seed))
 
 
 class CheckpointedConversation:
-    """A conversation that repeats its recorded replies first, and is saved now and then after."""
+    """A conversation that repeats its recorded replies, and then saves itself at intervals."""
 
     def __init__(
         self,

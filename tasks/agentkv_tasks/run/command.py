@@ -40,10 +40,10 @@ from agentkv_tasks.run.cluster.driver import cluster_for, refuse_one_machine
 from agentkv_tasks.run.display import (
     RunDisplay,
     failure_lines,
+    interruption_lines,
     parts_table,
     position_lines,
     result_table,
-    retry_lines,
     scoring_lines,
 )
 from agentkv_tasks.run.plan import Job, Plan, default_threads, make_plan, total
@@ -436,7 +436,7 @@ def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> 
     if rows:
         console.print()
         console.print(result_table(rows))
-        for line in (*position_lines(rows), *scoring_lines(rows), *retry_lines(rows)):
+        for line in (*position_lines(rows), *scoring_lines(rows), *interruption_lines(rows)):
             console.print(Text(line), soft_wrap=True)
         for line in failure_lines(rows):
             console.print(Text(line, style="yellow"), soft_wrap=True)

@@ -244,7 +244,7 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def retry_lines(rows: Sequence[Row]) -> list[str]:
+def interruption_lines(rows: Sequence[Row]) -> list[str]:
     """Say which policies have episodes that were interrupted or played again, a line for each."""
     lines = []
     for summary in summarize(rows):
@@ -258,7 +258,7 @@ def retry_lines(rows: Sequence[Row]) -> list[str]:
             )
         if num_resumed := sum(row.resumed_steps > 0 for row in summary.rows):
             lines.append(
-                f"{summary.label}: {num_resumed} episode{'s' * (num_resumed != 1)} went on from a "
+                f"{summary.label}: {num_resumed} episode{'s' * (num_resumed != 1)} resumed from a "
                 "checkpoint"
             )
     return lines

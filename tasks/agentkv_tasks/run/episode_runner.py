@@ -212,7 +212,7 @@ class EpisodeRunner:
         }
 
     def _checkpoint(self, job: Job, head: Mapping[str, Any]) -> Checkpoint | None:
-        """Return where an earlier run left the episode; None to begin it."""
+        """Return the episode as an earlier run left it; None to begin a new one."""
         acting, out = self._model_for(job), self._settings.out
         if not has_checkpoints(self._plan) or not isinstance(acting, RemoteActing):
             return None
@@ -353,7 +353,7 @@ class EpisodeRunner:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """Where an episode is recorded, and where it goes on."""
+    """The files of an episode, and the checkpoint from which it resumes."""
 
     trace: TraceWriter
     pictures: Path

@@ -44,7 +44,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Go on with a saved episode; the previous one on this connection ends. The response is
+    """Resume a saved episode; the previous one on this connection ends. The response is
     `Loaded`."""
 
     policy: PolicySettings

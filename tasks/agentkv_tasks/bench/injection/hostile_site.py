@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
@@ -53,7 +53,7 @@ class HostileSite:
         response = await answer(request)
         if (url.hostname, url.path) != (self._host, self._path):
             return response
-        assert isinstance(response, StreamingResponse) or hasattr(response, "body_iterator")
+        assert hasattr(response, "body_iterator"), "a middleware's answers are streamed"
         parts = [part async for part in response.body_iterator]
         page = b"".join(part if isinstance(part, bytes) else str(part).encode() for part in parts)
         return HTMLResponse(page.replace(_END, self._html + _END), response.status_code)

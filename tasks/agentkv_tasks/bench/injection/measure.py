@@ -143,8 +143,12 @@ def _check(bench: Bench) -> None:
         raise BenchError("no tesseract found; install tesseract-ocr and tesseract-ocr-eng")
 
 
-def _players(bench: Bench) -> Iterator[_Player]:
-    """Yield the script that obeys, then the model under each policy."""
+def _players(bench: Bench, goal: str) -> Iterator[_Player]:
+    """Yield the script that obeys, then the model under each policy.
+
+    Raises:
+        PolicyError: a ValueError; a policy cannot keep the goal in its budget.
+    """
     settings = bench.settings
     yield _Player(OBEDIENT, OBEDIENT, make_agent(settings, model=Obedient()))
     if not bench.policies and not bench.unpinned:
@@ -156,6 +160,7 @@ def _players(bench: Bench) -> Iterator[_Player]:
     chosen += [(policy.row_name + UNPINNED, policy, free) for policy in bench.unpinned]
     for label, policy, own in chosen:
         acting = make_acting(own, policy=policy, model=local)
+        acting.begin(goal)  # an impossible budget fails before the first episode
         yield _Player(label, settings.model, make_agent(own, model=acting))
 
 
@@ -164,7 +169,7 @@ def _measure(bench: Bench, progress: Progress) -> Iterator[InjectionRow]:
     (task,) = (
         task for task in load_suite("vwa75", world_seed=world.seed).tasks if task.task_id == _TASK
     )
-    players = list(_players(bench))
+    players = list(_players(bench, task.intent))
     path = settings.browser_path
     with ExitStack() as stack:
         site = stack.enter_context(HostileSite(world, host=_HOST, path=_PATH))

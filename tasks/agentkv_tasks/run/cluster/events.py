@@ -1,4 +1,4 @@
-"""What a node's runner tells the process of `agentkv run`. All of it is sent between machines."""
+"""Messages from the runner of a node to the driver. They travel between machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from agentkv_tasks.run.worker import Stepped as Step
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A node as its runner finds it."""
+    """The versions of a node, and whether it can play the run."""
 
     versions: Mapping[str, str]
     commit: str

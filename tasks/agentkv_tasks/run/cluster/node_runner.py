@@ -64,7 +64,7 @@ class NodeRunner:
         return None if self._folder is None else self._folder.path
 
     def check(self, plan: Plan) -> Facts:
-        """Return what the node has, and whether it can play the plan."""
+        """Return the versions of the node, and whether it can play the plan."""
         return Facts(versions(), commit(), _problem(plan))
 
     def begin(self, plan: Plan) -> None:
@@ -142,7 +142,7 @@ class _Reporter:
         self._out, self._events, self._is_ending = out, events, is_ending
 
     def append(self, row: Row) -> None:
-        """Report a row with its files, which are removed here."""
+        """Report a row with its files, and remove them here."""
         stem = Path(row.trace).stem
         paths = traces_of(self._out, stem)
         files = {}
