@@ -420,10 +420,10 @@ class Engine:
         finished = running.finished()
         self.counters.count(finished)
         running.job.send(finished if error is None else Failed(error))
-        self._leave(running)
         session.bound = 0
         self.sessions.note(session, session.end)
         self.sessions.end(session)
+        self._leave(running)  # last: a client that finds nothing running may read the session
 
     def _break(self, running: RunningReply, error: Exception) -> None:
         """End a job whose cache may be broken."""

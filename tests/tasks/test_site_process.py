@@ -23,7 +23,7 @@ def start(*command: str, folder: Path) -> SiteProcess:
     return SiteProcess([sys.executable, "-c", *command], folder=folder, environment={"COLOR": "ed"})
 
 
-def first_line(process: SiteProcess) -> str:
+def first_write(process: SiteProcess) -> str:
     while not process.output():
         assert process.exit_code is None
     return process.output()
@@ -31,7 +31,7 @@ def first_line(process: SiteProcess) -> str:
 
 def test_the_whole_process_group_is_ended(tmp_path: Path) -> None:
     with start(PARENT, folder=tmp_path) as process:
-        child = int(first_line(process))
+        child = int(first_write(process))
         assert is_running(child)
     wait_until_gone([child])
     assert process.exit_code is not None
@@ -62,9 +62,12 @@ def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
 def test_a_command_ends_with_the_guard_that_runs_it(tmp_path: Path) -> None:
-    code = "import os, time; print(os.getppid(), os.getpid(), flush=True); time.sleep(600)"
+    code = (
+        "import os, time; print(f'{os.getppid()} {os.getpid()}', flush=True);"  # in one write
+        "time.sleep(600)"
+    )
     with start(code, folder=tmp_path) as process:
-        guard, child = map(int, first_line(process).split())
+        guard, child = map(int, first_write(process).split())
         os.kill(guard, signal.SIGKILL)
         wait_until_gone([child])
         assert process.wait(30) == -signal.SIGKILL
@@ -90,5 +93,5 @@ def test_a_command_that_ignores_the_request_to_end_is_killed(tmp_path: Path) -> 
         "print(os.getpid(), flush=True); time.sleep(600)"
     )
     with start(code, folder=tmp_path) as process:
-        pid = int(first_line(process))
+        pid = int(first_write(process))
     wait_until_gone([pid])
