@@ -16,6 +16,11 @@ from agentkv_kernels.entries import Part
 
 MAX_LOGITS_AT_ONCE = 1 << 22
 """16 MiB of float32 (our choice): 512 new tokens over 2,048 entries in 4 heads."""
+MAX_LOGITS_ON_DEVICE = 1 << 24
+"""The same where a launch costs more than the memory: 64 MiB (our choice)."""
+MAX_FUSED_ON_DEVICE = 1 << 26
+"""Logits that one fused call on a device computes: 128 MiB of a mask in 16 bits for one key-value
+head (our choice)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,9 @@ def attend(
 ) -> Attended:
     """Softmax attention of new tokens over stored entries.
 
-    Every query must see at least one entry. On a CPU, several queries without a mass go through
-    torch's fused attention. Otherwise logits that fit into a few megabytes are computed at once,
-    with the fewest calls, and others block by block.
+    Every query must see at least one entry. Several queries without a mass go through torch's fused
+    attention. Otherwise logits that fit into a few megabytes are computed at once, with the fewest
+    calls, and others block by block.
 
     Args:
         q: (B, H * G, Q, D), rotated; query head h * G + g reads key-value head h.
@@ -57,10 +62,11 @@ def attend(
         sinks: (H * G,), a logit per query head that joins the softmax and has no value.
         num_mass_queries: how many of the last queries the mass averages over; 0: no mass.
     """
-    if q_positions is not None and q.is_cpu and sinks is None and not num_mass_queries:
+    if q_positions is not None and sinks is None and not num_mass_queries:
         return attend_fused(q, parts, scale=scale, q_positions=q_positions, window=window)
     num_logits = q.shape[:3].numel() * sum(part.num_entries for part in parts)
-    serve = attend_at_once if num_logits <= MAX_LOGITS_AT_ONCE else attend_in_blocks
+    most = MAX_LOGITS_AT_ONCE if q.is_cpu else MAX_LOGITS_ON_DEVICE
+    serve = attend_at_once if num_logits <= most else attend_in_blocks
     return serve(
         q,
         parts,
@@ -82,25 +88,35 @@ def attend_fused(
 ) -> Attended:
     """Compute `attend` by torch's fused attention, which gives no mass.
 
-    It takes as many queries at once as `MAX_LOGITS_AT_ONCE` allows, because it holds their mask,
-    and versions of torch that fuse no grouped heads hold their logits too.
+    The query heads of a group are further queries of their key-value head, because no kernel that
+    takes a mask knows grouped heads everywhere. A call takes as many queries as
+    `MAX_LOGITS_AT_ONCE` or, on a device, `MAX_FUSED_ON_DEVICE` allows: it holds their mask, and
+    where torch has no fused kernel their logits too.
     """
     decoded = [part.decode(q.dtype) for part in parts]
     keys, values = decoded[0]
     if len(decoded) > 1:
         keys, values = (torch.cat(each, dim=2) for each in zip(*decoded, strict=True))
     positions = torch.cat([part.positions for part in parts], dim=-1)
-    step = max(1, MAX_LOGITS_AT_ONCE // (q.shape[1] * positions.numel()))
+    batch, num_q_heads, num_q, head_dim = q.shape
+    num_heads = keys.shape[1]
+    most = MAX_LOGITS_AT_ONCE if q.is_cpu else MAX_FUSED_ON_DEVICE
+    step = max(1, most // (num_q_heads * positions.numel()))
     outputs = []
-    for start in range(0, q.shape[2], step):
+    for start in range(0, num_q, step):
         own = slice(start, start + step)
         hidden = hidden_entries(q_positions[:, own], positions, window)
-        mask = None if hidden is None else ~hidden[:, None]
-        outputs.append(
-            F.scaled_dot_product_attention(
-                q[:, :, own], keys, values, attn_mask=mask, scale=scale, enable_gqa=True
-            )
+        mask = (
+            None if hidden is None else ~hidden[:, None].repeat(1, 1, num_q_heads // num_heads, 1)
         )
+        output = F.scaled_dot_product_attention(
+            q[:, :, own].reshape(batch, num_heads, -1, head_dim),
+            keys,
+            values,
+            attn_mask=mask,
+            scale=scale,
+        )
+        outputs.append(output.reshape(batch, num_q_heads, -1, head_dim))
     return Attended(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), None)
 
 

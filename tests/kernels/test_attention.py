@@ -200,6 +200,26 @@ def test_fused_attention_is_that_of_loops_however_many_queries_it_takes_at_once(
         torch.testing.assert_close(done.output.double(), out, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]
+)
+@pytest.mark.parametrize("most", [300, 1 << 26])
+def test_a_device_reads_a_page_as_loops_do(monkeypatch, dtype, tolerance, most):
+    monkeypatch.setattr(attention, "MAX_FUSED_ON_DEVICE", most)
+    keys, values = torch.randn(2, 2, 2, 90, 64, device="cuda").to(dtype)
+    q = torch.randn(2, 6, 11, 64, device="cuda").to(dtype)
+    positions = torch.arange(90, device="cuda").expand(2, -1)
+    seen = {"scale": 0.125, "q_positions": positions[:, -11:]}
+    for window in (None, 60):
+        found = attention.attend(q, [Dense(keys, values, positions)], window=window, **seen)
+        exact = [Dense(keys.double(), values.double(), positions)]
+        loops = attention.attend_in_blocks(q.double(), exact, window=window, block=7, **seen)
+        torch.testing.assert_close(
+            found.output.double(), loops.output, atol=tolerance, rtol=tolerance
+        )
+
+
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_mass():
     keys, values = torch.randn(2, 1, 1, 4, 8)
     part = Dense(keys, values, torch.tensor([[3, 4, 5, 6]]))
