@@ -6,21 +6,21 @@ entries, D head size.
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from agentkv_kernels.entries import Part
 
 MAX_LOGITS_AT_ONCE = 1 << 22
 """16 MiB of float32 (our choice): 512 new tokens over 2,048 entries in 4 heads."""
-MAX_LOGITS_ON_DEVICE = 1 << 24
-"""The same where a launch costs more than the memory: 64 MiB (our choice)."""
-MAX_FUSED_ON_DEVICE = 1 << 26
-"""Logits that one fused call on a device computes: 128 MiB of a mask in 16 bits for one key-value
-head (our choice)."""
+MAX_LOGITS_ON_DEVICE = 1 << 26
+"""The same for a device, on which many calls take longer than the memory is worth: 256 MiB (our
+choice)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,7 @@ def attend(
     if q_positions is not None and sinks is None and not num_mass_queries:
         return attend_fused(q, parts, scale=scale, q_positions=q_positions, window=window)
     num_logits = q.shape[:3].numel() * sum(part.num_entries for part in parts)
-    most = MAX_LOGITS_AT_ONCE if q.is_cpu else MAX_LOGITS_ON_DEVICE
-    serve = attend_at_once if num_logits <= most else attend_in_blocks
+    serve = attend_at_once if num_logits <= _most_logits(q) else attend_in_blocks
     return serve(
         q,
         parts,
@@ -88,10 +87,10 @@ def attend_fused(
 ) -> Attended:
     """Compute `attend` by torch's fused attention, which gives no mass.
 
-    The query heads of a group are further queries of their key-value head, because no kernel that
-    takes a mask knows grouped heads everywhere. A call takes as many queries as
-    `MAX_LOGITS_AT_ONCE` or, on a device, `MAX_FUSED_ON_DEVICE` allows: it holds their mask, and
-    where torch has no fused kernel their logits too.
+    The query heads of a group are passed as further queries of their key-value head, because not
+    every kernel that takes a mask takes grouped heads. A call takes as many queries as
+    `MAX_LOGITS_AT_ONCE` or, on a device, `MAX_LOGITS_ON_DEVICE` allows: it holds their mask, and
+    their logits too where torch has no fused kernel.
     """
     decoded = [part.decode(q.dtype) for part in parts]
     keys, values = decoded[0]
@@ -100,8 +99,7 @@ def attend_fused(
     positions = torch.cat([part.positions for part in parts], dim=-1)
     batch, num_q_heads, num_q, head_dim = q.shape
     num_heads = keys.shape[1]
-    most = MAX_LOGITS_AT_ONCE if q.is_cpu else MAX_FUSED_ON_DEVICE
-    step = max(1, most // (num_q_heads * positions.numel()))
+    step = max(1, _most_logits(q) // (num_q_heads * positions.numel()))
     outputs = []
     for start in range(0, num_q, step):
         own = slice(start, start + step)
@@ -109,15 +107,28 @@ def attend_fused(
         mask = (
             None if hidden is None else ~hidden[:, None].repeat(1, 1, num_q_heads // num_heads, 1)
         )
-        output = F.scaled_dot_product_attention(
-            q[:, :, own].reshape(batch, num_heads, -1, head_dim),
-            keys,
-            values,
-            attn_mask=mask,
-            scale=scale,
-        )
+        with _kernels(q):
+            output = F.scaled_dot_product_attention(
+                q[:, :, own].reshape(batch, num_heads, -1, head_dim),
+                keys,
+                values,
+                attn_mask=mask,
+                scale=scale,
+            )
         outputs.append(output.reshape(batch, num_q_heads, -1, head_dim))
     return Attended(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2), None)
+
+
+def _most_logits(q: Tensor) -> int:
+    return MAX_LOGITS_AT_ONCE if q.is_cpu else MAX_LOGITS_ON_DEVICE
+
+
+def _kernels(q: Tensor) -> AbstractContextManager[None]:
+    """Leave out cuDNN, which torch prefers on some devices: it plans anew for each number of
+    entries, which takes longer than the attention."""
+    if q.is_cpu:
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def attend_in_blocks(

@@ -206,7 +206,7 @@ def test_fused_attention_is_that_of_loops_however_many_queries_it_takes_at_once(
 )
 @pytest.mark.parametrize("most", [300, 1 << 26])
 def test_a_device_reads_a_page_as_loops_do(monkeypatch, dtype, tolerance, most):
-    monkeypatch.setattr(attention, "MAX_FUSED_ON_DEVICE", most)
+    monkeypatch.setattr(attention, "MAX_LOGITS_ON_DEVICE", most)
     keys, values = torch.randn(2, 2, 2, 90, 64, device="cuda").to(dtype)
     q = torch.randn(2, 6, 11, 64, device="cuda").to(dtype)
     positions = torch.arange(90, device="cuda").expand(2, -1)
