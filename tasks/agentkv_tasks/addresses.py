@@ -5,7 +5,7 @@ at `http://shop.localhost:41233/cart`. Sites that run elsewhere have equal publi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -45,8 +45,13 @@ class Addresses:
             text = text.replace(real, public)
         return text
 
-    def hosts(self, *urls: str) -> tuple[str, ...]:
-        """Return the hosts of all sites and of `urls`, with their ports."""
-        known = [*self.placeholders.values(), *(self.fill(url) for url in urls)]
+    def hosts(self, *urls: str, without: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the hosts of all sites and of `urls`, with their ports.
+
+        Args:
+            without: addresses of sites that are left out.
+        """
+        sites = [address for address in self.placeholders.values() if address not in without]
+        known = [*sites, *(self.fill(url) for url in urls)]
         names = (urlsplit(url).netloc.rpartition("@")[2] for url in known)
         return tuple(dict.fromkeys(name for name in names if name))

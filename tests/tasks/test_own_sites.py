@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.played_task import begun
 from agentkv_tasks.run.unreset import UnresetError, unreset_sites
 from agentkv_tasks.task import Task
+from tests.local_site import Handler, served
 from tests.tasks.runs import REPOSITORY, complete_rows, finish, start
 from tests.tasks.test_secrets import spellings
 
@@ -438,9 +440,54 @@ def test_a_site_at_a_fixed_address_is_played_by_one_worker(tmp_path: Path) -> No
     path = write(tmp_path, task(0), task(1), text=FILE.replace("{port}", str(port)))
     out = tmp_path / "out"
     output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "2"))
-    assert "one episode at a time: a site of mine.toml is at a fixed address" in output
+    assert "one episode at a time: a site of mine.toml is started at a fixed address" in output
     assert [row.success for row in complete_rows(out)] == [True, True], output
     assert not answers(f"http://127.0.0.1:{port}")
+
+
+def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_path: Path) -> None:
+    visits: dict[str, list[str]] = {"cats": [], "dogs": []}
+    both = threading.Barrier(2)
+
+    def site(name: str) -> type[Handler]:
+        class Site(Handler):
+            def do_GET(self) -> None:
+                visits[name].append(self.path)
+                if self.path == "/first":  # both sites are played at the same time
+                    both.wait(90)
+                self.send(b"<title>Pets</title><h1>Pets</h1>")
+
+        return Site
+
+    def on(name: str, other: str, number: int, page: str) -> dict[str, Any]:
+        return task(
+            number,
+            sites=[name],
+            require_login=False,
+            start_url=f"__{name.upper()}__/{page}",
+            solution=[f"goto [__{other.upper()}__/strayed]", "stop [anna]"],
+        )
+
+    with served(site("cats")) as cats, served(site("dogs")) as dogs:
+        text = "".join(
+            f'[sites.{name}]\naddress = "{address}"\nreset = {{ get = "/reset" }}\n'
+            for name, address in (("cats", cats), ("dogs", dogs))
+        )
+        tasks = [
+            on(name, other, number + 10 * (name == "dogs"), page)
+            for name, other in (("cats", "dogs"), ("dogs", "cats"))
+            for number, page in enumerate(("first", "second"))
+        ]
+        path = write(tmp_path, *tasks, text=f'tasks = "tasks.json"\n{text}')
+        out = tmp_path / "out"
+        more = ("--model", "solution", "--workers", "3", "--retries", "0")
+        output = finish(start(out, "--tasks", str(path), *more))
+    assert "one episode at a time on cats, dogs" in output
+    rows = complete_rows(out)
+    assert len(rows) == 4 and all("not on the allowed hosts" in row.error for row in rows), output
+    for name in visits:
+        pages = [path for path in visits[name] if path not in ("/", "/favicon.ico")]
+        assert pages == ["/reset", "/first", "/reset", "/second"]
 
 
 def test_a_site_is_not_mistaken_for_a_program_that_is_there_already(tmp_path: Path) -> None:

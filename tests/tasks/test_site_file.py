@@ -33,6 +33,9 @@ placeholder = "__SHOPPING__"
 """
 
 
+EXACT = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "a"}}
+
+
 def read(folder: Path, text: str = FILE) -> SiteFile:
     path = folder / "mine.toml"
     path.write_text(text)
@@ -64,8 +67,24 @@ def test_a_placeholder_comes_from_the_name_unless_it_is_given(tmp_path: Path) ->
 
 
 def test_sites_with_a_port_of_their_own_can_be_played_side_by_side(tmp_path: Path) -> None:
-    assert not read(tmp_path).is_shared
-    assert read(tmp_path, FILE + 'reset = { get = "/reset" }\n').is_shared
+    assert read(tmp_path).exclusive == {"shop-two"}
+    assert not read(tmp_path, FILE + "read_only = true\n").exclusive
+
+
+def test_an_episode_holds_the_sites_at_a_fixed_address_that_its_task_names(tmp_path: Path) -> None:
+    more = '[sites.forum]\naddress = "http://127.0.0.1:8124"\n'
+    file = read(tmp_path, FILE + more)
+    check = {"eval_types": ["url_match"], "reference_url": "__FORUM__/a"}
+    for given, held in (
+        (task(), set()),  # the wiki is copied
+        (task(sites=("shopping", "wiki")), {"shop-two"}),
+        (task(sites=("forum",), start_url="__SHOPPING__/"), {"forum", "shop-two"}),
+        (task(eval=check), {"forum"}),
+        (task(sites=("elsewhere",), start_url="http://example.org", eval=EXACT), file.exclusive),
+    ):
+        assert file.held_by(given) == held
+        elsewhere = {file.sites[name].address for name in file.exclusive - held}
+        assert set(file.out_of_bounds(given)) == elsewhere
 
 
 @pytest.mark.parametrize(

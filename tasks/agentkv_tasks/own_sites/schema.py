@@ -267,10 +267,14 @@ class Site(_Schema):
         return PORT in self.address
 
     @property
-    def is_changed(self) -> bool:
-        """True if agentkv starts or resets the site, so that two episodes at a time disturb each
-        other unless the site is copied."""
-        return self.start is not None or self.reset is not None
+    def is_exclusive(self) -> bool:
+        """True if two episodes at a time would disturb each other."""
+        return not self.is_copied and not self.read_only
+
+    @property
+    def runs_once(self) -> bool:
+        """True if agentkv starts the site at an address where it can run once only."""
+        return not self.is_copied and self.start is not None
 
 
 class Written(_Schema):

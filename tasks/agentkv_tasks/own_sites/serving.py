@@ -192,7 +192,10 @@ class OwnServer:
         return None
 
     def begin(self, task: Task, browser: Browser) -> StorageState | None:
-        """Reset all sites, and return the log-in with which `task` begins, if it has one.
+        """Reset the sites, and return the log-in with which `task` begins, if it has one.
+
+        Another episode may be played on exclusive sites that the task does not hold, and they stay
+        as they are.
 
         Raises:
             SiteError: a site cannot be reset.
@@ -200,8 +203,10 @@ class OwnServer:
             TaskError: the task needs an account that is not in the file.
             BrowserGone: the browser died.
         """
-        for served in self.sites.values():
-            served.reset()
+        of_others = self.file.exclusive - self.file.held_by(task)
+        for name, served in self.sites.items():
+            if name not in of_others:
+                served.reset()
         states = [self.sign_in(browser, name, key) for name, key in self.file.accounts_of(task)]
         return joined(states) if states else None
 

@@ -63,9 +63,22 @@ class SiteFile:
         return f"http://{name}.localhost{urlsplit(site.address.replace(PORT, '1')).path}"
 
     @property
-    def is_shared(self) -> bool:
-        """True if only one episode can be played at a time."""
-        return any(site.is_changed and not site.is_copied for site in self.sites.values())
+    def exclusive(self) -> frozenset[str]:
+        """Sites on which one episode at a time is played."""
+        return frozenset(name for name, site in self.sites.items() if site.is_exclusive)
+
+    def held_by(self, task: Task) -> frozenset[str]:
+        """Return the exclusive sites that an episode of `task` holds, so that no other is played
+        there: those that its `sites`, start pages and checks name, or all if they name no site."""
+        text = task.model_dump_json(include={"start_url", "eval"})
+        named = self.sites_of(task).keys() | {
+            name for name, site in self.sites.items() if placeholder_of(name, site) in text
+        }
+        return self.exclusive & named if named else self.exclusive
+
+    def out_of_bounds(self, task: Task) -> list[str]:
+        """Return the addresses of the exclusive sites that an episode of `task` does not hold."""
+        return [self.public_address(name) for name in sorted(self.exclusive - self.held_by(task))]
 
     def password(self, account: Account) -> str:
         """Return the password of an account.

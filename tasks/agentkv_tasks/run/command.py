@@ -171,12 +171,10 @@ def prepare(
             asking = sum(map(asks_admin, suite.tasks[: settings.limit]))
             if asking:
                 notices.append(f"{asking} tasks are unjudged: no site has an `admin` in {own.path}")
-        if own.is_shared and settings.workers > 1:
-            notices.append(
-                f"one episode at a time: a site of {own.path.name} is at a fixed address; with "
-                "{port} in it, every worker starts a site of its own"
-            )
-            settings = settings.model_copy(update={"workers": 1})
+        if settings.workers > 1:
+            workers, notice = _side_by_side(own, suite.tasks[: settings.limit], settings.workers)
+            notices += [notice] if notice else []
+            settings = settings.model_copy(update={"workers": workers})
     addresses = Addresses({**known, **sites}, {})
     tasks = suite.tasks[: settings.limit]
     for task in tasks:
@@ -255,6 +253,24 @@ def _position_limits(plan: Plan) -> list[str]:
         f"tokens, because {reason}"
         for reason, names in reasons.items()
     ]
+
+
+def _side_by_side(own: SiteFile, tasks: Sequence[Task], workers: int) -> tuple[int, str]:
+    """Return how many of `workers` can play on the sites of a file, and what to say of it."""
+    if any(site.runs_once for site in own.sites.values()):
+        return 1, (
+            f"one episode at a time: a site of {own.path.name} is started at a fixed address; with "
+            "{port} in it, every worker starts a site of its own"
+        )
+    held = [own.held_by(task) for task in tasks]
+    shared = frozenset[str]().union(*held)
+    if not shared:
+        return workers, ""
+    most = min(workers, len(shared)) if all(held) else workers
+    return most, (
+        f"one episode at a time on {', '.join(sorted(shared))}: with read_only = true, a site that "
+        "no task changes is played by all workers"
+    )
 
 
 def _check_own(own: SiteFile, tasks: Sequence[Task], sites: Mapping[str, str]) -> None:

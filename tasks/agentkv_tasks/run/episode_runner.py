@@ -250,12 +250,15 @@ class EpisodeRunner:
             self._launch()
         self._num_played += 1
         log_in = self._sites.begin(task, self._browser)
+        own = self._plan.suite.sites
+        others_play = self._settings.workers > 1
         with begun(
             task,
             self._browser,
             self.addresses,
             ocr=self._ocr,
             log_in=log_in,
+            out_of_bounds=own.out_of_bounds(task) if own is not None and others_play else (),
             playwright_trace=recording.playwright,
             strict=self._settings.strict,
             secrets=self._sites.named_secrets,

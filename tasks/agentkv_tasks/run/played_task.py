@@ -1,6 +1,6 @@
 """A task in a browser session: its pages and goal at the beginning, its score at the end."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ def begun(
     *,
     ocr: Ocr | None,
     log_in: StorageState | None,
+    out_of_bounds: Collection[str] = (),
     secrets: Mapping[str, Secret] | None = None,
     playwright_trace: PlaywrightTrace | None = None,
     **options: Any,
@@ -38,6 +39,7 @@ def begun(
 
     Args:
         log_in: cookies and storage with which the task begins.
+        out_of_bounds: addresses of sites that the session may not visit.
         secrets: those that the agent may type, by name. Only those that the goal or the solution
             names are given to the session, because a session hides its secrets in pages.
         playwright_trace: where Playwright's own trace goes; None: nowhere.
@@ -50,7 +52,7 @@ def begun(
     """
     named = names_in(" ".join((task.intent, *task.solution)))
     opened = browser.session(
-        hosts=addresses.hosts(*task.start_urls),
+        hosts=addresses.hosts(*task.start_urls, without=out_of_bounds),
         addresses=dict(addresses.origins),
         viewport=task.window,
         ocr=ocr,

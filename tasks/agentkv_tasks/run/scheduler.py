@@ -108,7 +108,9 @@ def run_jobs(plan: Plan, results: Rows, display: Display, *, jobs: Sequence[Job]
 
     Raises: as `run_queue`.
     """
-    run_queue(plan, results, display, JobQueue(jobs))
+    own = plan.suite.sites
+    needs = {} if own is None else {job.key: own.held_by(job.task) for job in jobs}
+    run_queue(plan, results, display, JobQueue(jobs, needs=needs))
 
 
 def run_queue(plan: Plan, results: Rows, display: Display, queue: JobQueue) -> None:
@@ -161,8 +163,8 @@ class _Scheduler:
 
     def _handle_events(self) -> None:
         for slot in self._slots.values():
-            if slot.is_ready and slot.job is None and self._waiting.has_job:
-                self._assign(slot)
+            if slot.is_ready and slot.job is None and (job := self._waiting.take()) is not None:
+                self._assign(slot, job)
         sources = [slot.child.connection for slot in self._slots.values()]
         if self._model is not None:
             sources.append(self._model.child.connection)
@@ -188,8 +190,7 @@ class _Scheduler:
             connection.close()  # only the worker holds it now, so its death closes it
         self._slots[number] = _Slot(number, child)
 
-    def _assign(self, slot: _Slot) -> None:
-        job = self._waiting.take()
+    def _assign(self, slot: _Slot, job: Job) -> None:
         slot.job, slot.last = job, None
         if not self._waiting.attempts_at(job):  # a killed run may have left some
             remove_attempts(self._plan.settings.out, job.stem)
@@ -332,7 +333,7 @@ class _Scheduler:
             self._waiting.add(job, (*earlier, attempt))  # apart from those that were lost with it
             self._display.retried(job, row)
             return
-        self._waiting.forget(job)
+        self._waiting.end(job)
         row = replace(row, attempts=earlier)
         row = replace(row, versions={**self._versions, **row.versions}, commit=self._commit)
         self._results.append(row)

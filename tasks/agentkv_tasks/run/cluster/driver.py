@@ -370,11 +370,17 @@ def refuse_one_machine(plan: Plan) -> None:
         ClusterError: a site is at a fixed address, or nothing resets one.
     """
     own = plan.suite.sites
-    if own is not None and own.is_shared:
+    fixed = [
+        name
+        for name, site in ({} if own is None else own.sites).items()
+        if site.is_exclusive or site.runs_once
+    ]
+    if own is not None and fixed:
         raise ClusterError(
-            f"--executor ray: a site of {own.path.name} is at a fixed address, where only one "
-            "episode can be played at a time; write {port} into its address, so that every worker "
-            "starts a site of its own, or run without --executor ray"
+            f"--executor ray: {', '.join(fixed)} of {own.path.name}: only one episode at a time "
+            "can be played at a fixed address; write {port} into it, so that every worker starts a "
+            "site of its own, or read_only = true if no task changes the site, or run without "
+            "--executor ray"
         )
     if plan.unreset:
         raise ClusterError(
