@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ MOST_GROWTH = 0.10
 LEAST_SAMPLES = 6
 """Samples after the first episodes that a verdict needs."""
 _ANSWER_S = 10.0
-_POLL_S = 0.2
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Sample:
     seconds: float
     """Seconds since the start."""
     rss_mib: dict[str, float]
-    """Resident memory by kind of process, summed; pages that processes share count several times.
-    """
+    """Resident memory by kind of process, summed: the median since the sample before, because it
+    depends on what a page shows. Pages that processes share count several times."""
     counts: dict[str, int]
     """Processes and open files by kind of process, listening ports, browser contexts, and files in
     the folder for temporary ones."""
@@ -111,24 +111,42 @@ def _is_worker(pid: int) -> bool:
         return False
 
 
-def measure(runner: int, folder: Path, temporary: Path) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the memory by kind of process, and the counts of a `Sample`.
+def memory(runner: int) -> dict[str, float]:
+    """Return the MiB of resident memory of a run by kind of process."""
+    rss: Counter[str] = Counter()
+    for pid in (runner, *workers_of(runner)):
+        try:
+            kind, pages = kind_of(pid, runner), Path(f"/proc/{pid}/statm").read_text().split()[1]
+        except OSError:
+            continue  # it has ended meanwhile
+        rss[kind] += int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return {kind: size / 2**20 for kind, size in rss.items()}
+
+
+def medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of every key, over the mappings that have it."""
+    keys = sorted({key for each in found for key in each})
+    return {
+        key: round(statistics.median(each[key] for each in found if key in each), 1) for key in keys
+    }
+
+
+def count(runner: int, folder: Path, temporary: Path) -> dict[str, int]:
+    """Return the counts of a `Sample`.
 
     Args:
         runner: process id of the run.
         folder: where `sitecustomize` writes the contexts of a process.
         temporary: the run's folder for temporary files.
     """
-    rss: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     inodes: set[str] = set()
     for pid in (runner, *workers_of(runner)):
         try:
-            kind, pages = kind_of(pid, runner), Path(f"/proc/{pid}/statm").read_text().split()[1]
+            kind = kind_of(pid, runner)
             targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             continue  # it has ended meanwhile
-        rss[kind] += int(pages) * os.sysconf("SC_PAGE_SIZE")
         counts[f"processes of {kind}"] += 1
         counts[f"open files of {kind}"] += len(targets)
         inodes |= {target[8:-1] for target in targets if target.startswith("socket:[")}
@@ -136,7 +154,7 @@ def measure(runner: int, folder: Path, temporary: Path) -> tuple[dict[str, float
             counts["browser contexts"] += _contexts(pid, folder)
     counts["listening ports"] = len(inodes & _listening())
     counts["temporary files"] = sum(1 for _ in temporary.rglob("*"))
-    return {kind: round(size / 2**20, 1) for kind, size in rss.items()}, dict(counts)
+    return dict(counts)
 
 
 def _listening() -> set[str]:
@@ -228,16 +246,19 @@ def _sample_until_the_end(
 ) -> None:
     results = place / "run" / "results.jsonl"
     following = every
+    held: list[dict[str, float]] = []
     while run.poll() is None:
         time.sleep(_POLL_S)
+        held.append(memory(run.pid))
         done = results.read_bytes().count(b"\n") if results.exists() else 0
         if done < following:
             continue
         following = (done // every + 1) * every
-        rss, counts = measure(run.pid, place, place / "tmp")
+        counts = count(run.pid, place, place / "tmp")
         if run.poll() is not None or not counts.get("processes of browser"):
             continue  # it is ending, or another browser is being started
-        samples.append(Sample(done, round(_since(started), 1), rss, counts))
+        samples.append(Sample(done, round(_since(started), 1), medians(held), counts))
+        held = []
         _write(out, samples, verdict(samples, settled=settled)[1])
 
 

@@ -1,11 +1,12 @@
 """The verdict of `tests.soak.endurance` on samples of a run."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from tests.soak.endurance import LEAST_SAMPLES, Sample, verdict
+from tests.soak.endurance import LEAST_SAMPLES, Sample, medians, memory, verdict
 
 
 def samples(
@@ -46,6 +47,12 @@ def test_a_kind_of_process_that_appears_later_counts() -> None:
     found[-6:] = [replace(each, rss_mib={**each.rss_mib, "other": 50.0}) for each in found[-6:]]
     is_flat, line = verdict(found)
     assert not is_flat and "memory of other from 0 to 50 MiB" in line
+
+
+def test_a_sample_has_the_median_of_what_each_kind_of_process_held() -> None:
+    held = [{"runner": 10.0, "browser": 90.0}, {"runner": 30.0}, {"runner": 11.0, "browser": 95.0}]
+    assert medians(held) == {"browser": 92.5, "runner": 11.0}
+    assert 1 < memory(os.getpid())["runner"] < 100_000  # MiB
 
 
 def test_few_samples_give_no_verdict() -> None:
