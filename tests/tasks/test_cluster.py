@@ -9,6 +9,7 @@ import pytest
 
 from agentkv.config import RunSettings
 from agentkv.trace import read_trace
+from agentkv_tasks.own_sites.site_file import read_site_file
 from agentkv_tasks.run import command
 from agentkv_tasks.run.cluster.connect import ClusterError
 from agentkv_tasks.run.cluster.driver import refuse_one_machine
@@ -56,6 +57,20 @@ def test_sites_that_nothing_resets_and_numbered_devices_are_refused_on_several_n
     with pytest.raises(ClusterError, match="write cuda"):
         settings = plan.settings.model_copy(update={"device": "cuda:1"})
         refuse_one_machine(replace(plan, settings=settings))
+
+
+def test_sites_of_which_there_is_one_are_refused_on_several_nodes(tmp_path: Path) -> None:
+    plan, path = plan_in(tmp_path), tmp_path / "mine.toml"
+
+    def refuse(site: str) -> None:
+        path.write_text(f'tasks = "tasks.json"\n[sites.wiki]\n{site}\n')
+        refuse_one_machine(replace(plan, suite=replace(plan.suite, sites=read_site_file(path))))
+
+    refuse('address = "http://127.0.0.1:{port}"\nstart = ["serve", "{port}"]')
+    refuse('address = "http://example.org"\nread_only = true')
+    for one in ("", 'read_only = true\nstart = ["serve"]', 'reset = { get = "/reset" }'):
+        with pytest.raises(ClusterError, match=r"wiki of mine\.toml: only one episode at a time"):
+            refuse(f'address = "http://127.0.0.1:8123"\n{one}')
 
 
 @pytest.mark.browser

@@ -453,8 +453,8 @@ def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_pat
         class Site(Handler):
             def do_GET(self) -> None:
                 visits[name].append(self.path)
-                if self.path == "/first":  # both sites are played at the same time
-                    both.wait(90)
+                if self.path == "/reset" and visits[name].count("/reset") == 1:
+                    both.wait(90)  # both sites are played at the same time
                 self.send(b"<title>Pets</title><h1>Pets</h1>")
 
         return Site
@@ -470,7 +470,7 @@ def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_pat
 
     with served(site("cats")) as cats, served(site("dogs")) as dogs:
         text = "".join(
-            f'[sites.{name}]\naddress = "{address}"\nreset = {{ get = "/reset" }}\n'
+            f'[sites.{name}]\naddress = "{address}"\nreset = {{ get = "/reset" }}\nready_s = 100\n'
             for name, address in (("cats", cats), ("dogs", dogs))
         )
         tasks = [
