@@ -110,9 +110,8 @@ def test_official_tasks_begin_reset_and_logged_in_and_leave_no_secret(
     assert {row.score for row in rows.values()} == {0.0}
     assert rows[0].category == "navigation" and rows[484].category == "information"
     assert sorted(rows[0].settings["unreset"]) == ["reddit", "shopping"]
-    assert (
-        posts["CLASSIFIEDS"].count(f"/index.php?page=reset token={RESET}") == 1
-    )  # before its own task
+    # before its own task
+    assert posts["CLASSIFIEDS"].count(f"/index.php?page=reset token={RESET}") == 1
     for name, word in PASSWORDS.items():
         assert any(word in post for post in posts[name]), name
     assert all("logged in /" in each for each in posts.values())
