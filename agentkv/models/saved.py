@@ -67,7 +67,7 @@ class SavedConversation(SavedState):
     earlier: CacheUse
     """Use of the caches before the present one."""
     held: SavedHeld = SavedHeld({}, {})
-    """How much of each span the cache held at the last reply; empty in older files."""
+    """State of the `HeldSpans` after the last reply; empty in older files."""
     random: Base64Bytes
     """State of the random numbers."""
     settings: dict[str, str | int | float | bool | None]

@@ -69,7 +69,9 @@ def test_sites_of_which_there_is_one_are_refused_on_several_nodes(tmp_path: Path
     refuse('address = "http://127.0.0.1:{port}"\nstart = ["serve", "{port}"]')
     refuse('address = "http://example.org"\nread_only = true')
     for one in ("", 'read_only = true\nstart = ["serve"]', 'reset = { get = "/reset" }'):
-        with pytest.raises(ClusterError, match=r"wiki of mine\.toml: only one episode at a time"):
+        with pytest.raises(
+            ClusterError, match=r"wiki of mine\.toml: a fixed address serves only one"
+        ):
             refuse(f'address = "http://127.0.0.1:8123"\n{one}')
 
 

@@ -440,7 +440,7 @@ def test_a_site_at_a_fixed_address_is_played_by_one_worker(tmp_path: Path) -> No
     path = write(tmp_path, task(0), task(1), text=FILE.replace("{port}", str(port)))
     out = tmp_path / "out"
     output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "2"))
-    assert "one episode at a time: a site of mine.toml is started at a fixed address" in output
+    assert "one episode at a time: the run starts a site of mine.toml at a fixed address" in output
     assert [row.success for row in complete_rows(out)] == [True, True], output
     assert not answers(f"http://127.0.0.1:{port}")
 

@@ -71,7 +71,9 @@ def test_sites_with_a_port_of_their_own_can_be_played_side_by_side(tmp_path: Pat
     assert not read(tmp_path, FILE + "read_only = true\n").exclusive
 
 
-def test_an_episode_holds_the_sites_at_a_fixed_address_that_its_task_names(tmp_path: Path) -> None:
+def test_an_episode_reserves_the_sites_at_a_fixed_address_that_its_task_names(
+    tmp_path: Path,
+) -> None:
     more = '[sites.forum]\naddress = "http://127.0.0.1:8124"\n'
     file = read(tmp_path, FILE + more)
     check = {"eval_types": ["url_match"], "reference_url": "__FORUM__/a"}
@@ -82,9 +84,8 @@ def test_an_episode_holds_the_sites_at_a_fixed_address_that_its_task_names(tmp_p
         (task(eval=check), {"forum"}),
         (task(sites=("elsewhere",), start_url="http://example.org", eval=EXACT), file.exclusive),
     ):
-        assert file.held_by(given) == held
-        elsewhere = {file.sites[name].address for name in file.exclusive - held}
-        assert set(file.out_of_bounds(given)) == elsewhere
+        assert file.reserved_by(given) == held
+        assert file.left_to_others(given) == {"shop-two", "forum"} - held
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,8 @@ class OwnServer:
     def begin(self, task: Task, browser: Browser) -> StorageState | None:
         """Reset the sites, and return the log-in with which `task` begins, if it has one.
 
-        Another episode may be played on exclusive sites that the task does not hold, and they stay
-        as they are.
+        Exclusive sites that the task does not reserve stay as they are: another episode may be
+        playing there.
 
         Raises:
             SiteError: a site cannot be reset.
@@ -203,9 +203,9 @@ class OwnServer:
             TaskError: the task needs an account that is not in the file.
             BrowserGone: the browser died.
         """
-        of_others = self.file.exclusive - self.file.held_by(task)
+        others = self.file.left_to_others(task)
         for name, served in self.sites.items():
-            if name not in of_others:
+            if name not in others:
                 served.reset()
         states = [self.sign_in(browser, name, key) for name, key in self.file.accounts_of(task)]
         return joined(states) if states else None

@@ -64,21 +64,21 @@ class SiteFile:
 
     @property
     def exclusive(self) -> frozenset[str]:
-        """Sites on which one episode at a time is played."""
+        """Sites that serve one episode at a time."""
         return frozenset(name for name, site in self.sites.items() if site.is_exclusive)
 
-    def held_by(self, task: Task) -> frozenset[str]:
-        """Return the exclusive sites that an episode of `task` holds, so that no other is played
-        there: those that its `sites`, start pages and checks name, or all if they name no site."""
+    def reserved_by(self, task: Task) -> frozenset[str]:
+        """Return the exclusive sites that an episode of `task` reserves: those that its `sites`,
+        start pages and checks name, or all if they name no site."""
         text = task.model_dump_json(include={"start_url", "eval"})
         named = self.sites_of(task).keys() | {
             name for name, site in self.sites.items() if placeholder_of(name, site) in text
         }
         return self.exclusive & named if named else self.exclusive
 
-    def out_of_bounds(self, task: Task) -> list[str]:
-        """Return the addresses of the exclusive sites that an episode of `task` does not hold."""
-        return [self.public_address(name) for name in sorted(self.exclusive - self.held_by(task))]
+    def left_to_others(self, task: Task) -> frozenset[str]:
+        """Return the exclusive sites that an episode of `task` does not reserve."""
+        return self.exclusive - self.reserved_by(task)
 
     def password(self, account: Account) -> str:
         """Return the password of an account.

@@ -256,20 +256,20 @@ def _position_limits(plan: Plan) -> list[str]:
 
 
 def _side_by_side(own: SiteFile, tasks: Sequence[Task], workers: int) -> tuple[int, str]:
-    """Return how many of `workers` can play on the sites of a file, and what to say of it."""
+    """Return how many of `workers` can play on the sites of a file, and a notice for the user."""
     if any(site.runs_once for site in own.sites.values()):
         return 1, (
-            f"one episode at a time: a site of {own.path.name} is started at a fixed address; with "
-            "{port} in it, every worker starts a site of its own"
+            f"one episode at a time: the run starts a site of {own.path.name} at a fixed address; "
+            "put {port} into the address to start a site for each worker"
         )
-    held = [own.held_by(task) for task in tasks]
-    shared = frozenset[str]().union(*held)
+    reserved = [own.reserved_by(task) for task in tasks]
+    shared = frozenset[str]().union(*reserved)
     if not shared:
         return workers, ""
-    most = min(workers, len(shared)) if all(held) else workers
+    most = min(workers, len(shared)) if all(reserved) else workers
     return most, (
-        f"one episode at a time on {', '.join(sorted(shared))}: with read_only = true, a site that "
-        "no task changes is played by all workers"
+        f"one episode at a time on {', '.join(sorted(shared))}: set read_only = true for a site "
+        "that no task changes, and all workers can use it"
     )
 
 

@@ -250,15 +250,16 @@ class EpisodeRunner:
             self._launch()
         self._num_played += 1
         log_in = self._sites.begin(task, self._browser)
-        own = self._plan.suite.sites
-        others_play = self._settings.workers > 1
+        own, out_of_bounds = self._plan.suite.sites, []
+        if own is not None and self._settings.workers > 1:
+            out_of_bounds = [own.public_address(name) for name in own.left_to_others(task)]
         with begun(
             task,
             self._browser,
             self.addresses,
             ocr=self._ocr,
             log_in=log_in,
-            out_of_bounds=own.out_of_bounds(task) if own is not None and others_play else (),
+            out_of_bounds=out_of_bounds,
             playwright_trace=recording.playwright,
             strict=self._settings.strict,
             secrets=self._sites.named_secrets,

@@ -14,8 +14,8 @@ class JobQueue:
     Args:
         jobs: the first jobs.
         is_open: more jobs may follow until `close`.
-        needs: what an episode holds while it is played, such as sites that it changes, by the key
-            of its job; no two episodes hold the same at a time.
+        needs: names of what an episode reserves while it is played, such as sites, by the key of
+            its job. Two episodes never reserve the same at a time.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class JobQueue:
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
         self._is_open = is_open
         self._needs = needs or {}
-        self._held: dict[str, frozenset[str]] = {}
-        """What the episodes that are played hold, by key."""
+        self._reserved: dict[str, frozenset[str]] = {}
+        """Names that the current episodes reserve, by the key of their job."""
 
     @property
     def is_over(self) -> bool:
@@ -42,12 +42,12 @@ class JobQueue:
         return most if self._is_open else min(most, len(self._jobs))
 
     def add(self, job: Job, attempts: tuple[Attempt, ...] = ()) -> None:
-        """Put a job at the end; what its last attempt held is free.
+        """Put a job at the end, and release what its last attempt reserved.
 
         Args:
             attempts: earlier attempts at its episode, in order.
         """
-        self._held.pop(job.key, None)
+        self._reserved.pop(job.key, None)
         if attempts:
             self._attempts[job.key] = attempts
         self._jobs.append(job)
@@ -55,13 +55,13 @@ class JobQueue:
     def take(self) -> Job | None:
         """Remove and return the first job whose episode can be played now; None if there is none.
 
-        It holds what it needs until it is added again or over.
+        The job reserves what it needs until `add` or `end`.
         """
-        taken = frozenset[str]().union(*self._held.values())
+        taken = frozenset[str]().union(*self._reserved.values())
         for i, job in enumerate(self._jobs):
             needed = self._needs.get(job.key, frozenset())
             if taken.isdisjoint(needed):
-                self._held[job.key] = needed
+                self._reserved[job.key] = needed
                 return self._jobs.pop(i)
         return None
 
@@ -70,8 +70,8 @@ class JobQueue:
         return self._attempts.get(job.key, ())
 
     def end(self, job: Job) -> None:
-        """Forget an episode that has its row, and free what it held."""
-        self._held.pop(job.key, None)
+        """Forget an episode that has its row, and release what it reserved."""
+        self._reserved.pop(job.key, None)
         self._attempts.pop(job.key, None)
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ def run_jobs(plan: Plan, results: Rows, display: Display, *, jobs: Sequence[Job]
     Raises: as `run_queue`.
     """
     own = plan.suite.sites
-    needs = {} if own is None else {job.key: own.held_by(job.task) for job in jobs}
+    needs = {} if own is None else {job.key: own.reserved_by(job.task) for job in jobs}
     run_queue(plan, results, display, JobQueue(jobs, needs=needs))
 
 

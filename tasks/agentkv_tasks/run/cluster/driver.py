@@ -377,10 +377,9 @@ def refuse_one_machine(plan: Plan) -> None:
     ]
     if own is not None and fixed:
         raise ClusterError(
-            f"--executor ray: {', '.join(fixed)} of {own.path.name}: only one episode at a time "
-            "can be played at a fixed address; write {port} into it, so that every worker starts a "
-            "site of its own, or read_only = true if no task changes the site, or run without "
-            "--executor ray"
+            f"--executor ray: {', '.join(fixed)} of {own.path.name}: a fixed address serves only "
+            "one episode at a time; put {port} into the address to start a site for each worker, "
+            "set read_only = true if no task changes the site, or run without --executor ray"
         )
     if plan.unreset:
         raise ClusterError(
