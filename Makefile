@@ -15,7 +15,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-slow test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
+.PHONY: setup system run lint test test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -71,11 +71,15 @@ lint: setup .venv/tests
 
 # The tests to wait for, about eight minutes on two cores; `make test-slow` has the others.
 test: lint
-	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not exhaustive"
 
-# Long repetitions of what a faster test shows: every task in a browser, compiled kernels, long runs.
+# Long repetitions of what a faster test shows: tasks in a browser, compiled kernels, long runs.
 test-slow: setup .venv/tests
-	$(BIN)/pytest -q -n auto --dist worksteal -m slow
+	$(BIN)/pytest -q -n auto --dist worksteal -m "slow and not exhaustive"
+
+# The rest of the grids of which the two above have a sample, before a release; more than an hour.
+test-exhaustive: setup .venv/tests
+	$(BIN)/pytest -q -n auto --dist worksteal -m exhaustive
 
 # All hostile input, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
 soak: setup .venv/tests

@@ -20,8 +20,8 @@ SECTIONS = {
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the packages."""
-    ignored = shutil.ignore_patterns("__pycache__", "results", "recordings")
+    """A copy of the packages, with the kernels that are compiled already."""
+    ignored = shutil.ignore_patterns("results", "recordings")
     for name in ("agentkv", "env", "kernels", "tasks/agentkv_tasks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     return tmp_path

@@ -16,6 +16,7 @@ from agentkv_kernels.triton.tiling import splits, tiling  # noqa: E402
 from tests.kernels import segment_checks  # noqa: E402
 from tests.kernels.builds import TYPES, built, only_built  # noqa: E402
 from tests.kernels.drop_checks import DropRuns  # noqa: E402
+from tests.sampling import sampled  # noqa: E402
 
 MOST_SHARED = 100 * 1024
 """Shared memory that allows two programs per multiprocessor of the oldest devices."""
@@ -51,8 +52,8 @@ SHAPED = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPED)
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("name", sampled(SHAPED, every=3))
+@pytest.mark.parametrize("capability", sampled([90, 80], every=2))
 def test_the_kernels_build_for_all_that_the_checks_give_them(name, capability, monkeypatch):
     # nothing runs, so there is nothing to compare
     monkeypatch.setattr(segment_checks, "close", lambda found, expected, **tolerance: None)
@@ -72,8 +73,8 @@ ATTENTION = [
 ]
 
 
-@pytest.mark.parametrize("group, head_dim, dtype", ATTENTION)
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("group, head_dim, dtype", sampled(ATTENTION, every=2))
+@pytest.mark.parametrize("capability", sampled([90, 80], every=2))
 def test_attention_spills_nothing_and_loads_wide(tmp_path, group, head_dim, dtype, capability):
     assert unsupported_by_triton(dtype, group, head_dim) is None
     shape, name = tiling(group, head_dim, dtype), "*" + TYPES[str(dtype).removeprefix("torch.")]

@@ -25,7 +25,10 @@ from tests.tasks.text_walk import walk
 OTHER_SEED = 4711
 
 
-@pytest.fixture(scope="module", params=("vwa75", "vwa-long", "vwa-unseen"))
+SUITES = ("vwa75", "vwa-long", "vwa-unseen")
+
+
+@pytest.fixture(scope="module", params=SUITES)
 def suite(request: pytest.FixtureRequest) -> Suite:
     return load_suite(request.param, world_seed=DEFAULT_SEED)
 
@@ -99,16 +102,26 @@ def test_a_solution_of_vwa_long_that_forgets_what_left_the_screen_scores_nothing
     assert solved == []
 
 
+IN_A_BROWSER = pytest.mark.parametrize(
+    "suite",
+    ["vwa75", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SUITES[1:])],
+    indirect=True,
+)
+"""The text browser plays all suites: `test_solutions.py` stops at once there as well."""
+
+
 @pytest.mark.slow
 @pytest.mark.browser
+@IN_A_BROWSER
 def test_stopping_immediately_solves_no_task(suite: Suite, tmp_path: Path) -> None:
-    rows = play(suite, "stop", tmp_path)
+    rows = play(suite, "stop", tmp_path, only=range(0, 75, 3))
     assert {row.task_id for row in rows if row.score != 0.0} == set()
     assert {row.status for row in rows} == {"stopped"}
 
 
 @pytest.mark.slow
 @pytest.mark.browser
+@IN_A_BROWSER
 def test_random_clicks_solve_no_task(suite: Suite, server: Server) -> None:
     solved = []
     addresses = Addresses(server.placeholders, server.addresses)

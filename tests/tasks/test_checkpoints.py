@@ -15,6 +15,7 @@ import pytest
 from agentkv.trace import Step, read_trace
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.checkpoints import FOLDER
+from tests.sampling import sampled
 from tests.tasks.runs import complete_rows, finish, start, wait_until_gone, workers_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -104,8 +105,10 @@ def test_an_interrupted_episode_resumes_with_the_same_cache(
     "options",
     [
         ("--policies", "lookback-int8"),
-        ("--policies", "window", "--observations", "changes"),
-        ("--policies", "full", "--no-pins"),
+        pytest.param(
+            ("--policies", "window", "--observations", "changes"), marks=pytest.mark.exhaustive
+        ),
+        pytest.param(("--policies", "full", "--no-pins"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_it_does_so_under_other_policies(options: tuple[str, ...], tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_it_does_so_under_other_policies(options: tuple[str, ...], tmp_path: Pat
     assert untimed(steps) == untimed(expected_steps)
 
 
-@pytest.mark.parametrize("what", ["page", "cache", "trace", "settings"])
+@pytest.mark.parametrize("what", sampled(["page", "cache", "trace", "settings"], every=2))
 def test_an_episode_that_cannot_resume_starts_over(
     what: str, copy: Path, whole: tuple[Row, list[Step]]
 ) -> None:

@@ -135,9 +135,13 @@ def test_two_tasks_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_a_task_of_every_template_is_solved_by_its_solution(suite: Suite, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_task_of_each_template_is_solved_by_its_solution(
+    suite: Suite, every: int, tmp_path: Path
+) -> None:
     first = {task.intent_template_id: task.task_id for task in reversed(suite.tasks)}
-    rows = play(suite, "solution", tmp_path, only=first.values())
-    assert len(rows) == len(first) >= 30
+    ids = sorted(first.values())[::every]
+    rows = play(suite, "solution", tmp_path, only=ids)
+    assert len(first) >= 30 and len(rows) == len(ids)
     assert {row.task_id: row.reason or row.error for row in rows if row.score != 1.0} == {}
     assert {row.status for row in rows} == {"stopped"}

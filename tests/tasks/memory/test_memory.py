@@ -81,7 +81,7 @@ def _episode(label: str, **changes: Any) -> Episode:
     return Episode(**{**values, **changes})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_keeps_all_takes_more_the_longer_it_reads(measure: Measure) -> None:
     rows, said = measure("window")
     found = {(row["label"], row["seen"]): row for row in rows}

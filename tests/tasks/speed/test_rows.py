@@ -76,7 +76,7 @@ def test_a_static_cache_is_timed_with_room_for_what_is_read(measure: Measure) ->
     assert "static" in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_model_with_sinks_windows_and_experts_is_timed_against_eager_attention
     assert "transformers fp8: left out" in said  # it knows no windows
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ratios_are_those_of_the_same_rounds(measure: Measure) -> None:
     rows, _ = measure("window", num_rounds=3)
     base, ours = (row["round_p50_ms"] for row in rows)
@@ -102,7 +102,7 @@ def test_ratios_are_those_of_the_same_rounds(measure: Measure) -> None:
     assert (rows[1]["ratio_least"], rows[1]["ratio_most"]) == pytest.approx((ratios[0], ratios[2]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
     measure: Measure,
 ) -> None:
@@ -115,7 +115,7 @@ def test_rows_of_quantised_caches_say_how_far_they_were_from_the_original(
         assert name in found or f"{name}: left out" in said
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_step_has_the_parts_of_the_way_that_was_timed(
     measure: Measure,
 ) -> None:

@@ -63,7 +63,7 @@ def test_no_fact_of_a_training_world_has_a_word_of_an_evaluation_world(
         assert not (ours - PLAIN) & words(repr(world)), world.seed
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_page_of_an_evaluation_world_has_a_word_of_a_training_world(crawled, training) -> None:
     theirs = set.union(*(invented(world.names) for world in training)) - PLAIN
     whole = frozenset.union(*(world.names for world in training))
