@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv.config import ComposedPolicy, PolicySettings, RunSettings, Slot, read_policy
+from agentkv.config import (
+    SCRIPTED,
+    ComposedPolicy,
+    PolicySettings,
+    RunSettings,
+    Slot,
+    read_policy,
+)
 from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
@@ -14,9 +21,6 @@ if TYPE_CHECKING:
     from agentkv.agent import Agent
     from agentkv.models.local import ActingModel, LocalModel
     from agentkv.policies.policy import Policy
-
-SCRIPTED = ("solution", "stop", "random")
-"""Names of the scripted models."""
 
 PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
 """Parts of a policy."""
@@ -61,12 +65,8 @@ def load_run_model(settings: RunSettings) -> "LocalModel | None":
     """
     if settings.model in SCRIPTED:
         return None
-    from transformers.utils import logging  # seconds of imports, which no script needs
+    from agentkv.models.load import load_model  # seconds of imports, which no script needs
 
-    from agentkv.models.load import load_model
-
-    # A progress bar has no place in a log, and its lock would outlive a killed process.
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return load_model(settings.model, device=settings.device, dtype=settings.dtype)
 
 

@@ -116,7 +116,7 @@ def run(
 
     The same command continues a run that was stopped.
     """
-    with options.for_people() as console:
+    with options.for_people("interrupted; run the same command again to continue") as console:
         from agentkv_tasks.run import command
 
         options.require("--decoding", decoding, ("constrained", "free"))
@@ -181,6 +181,7 @@ def report(
 ) -> None:
     """Print the table of a run, or of several pooled runs, and rewrite report.html."""
     with options.for_people() as console:
+        from agentkv.advice import advice_lines
         from agentkv_tasks.report.pool import read_runs
         from agentkv_tasks.report.summary import summarize
         from agentkv_tasks.report.tables import markdown as as_markdown
@@ -196,7 +197,8 @@ def report(
             return
         path = write_report(*folders, out=out, against=others)
         console.print(result_table(rows))
-        for line in [*failure_lines(rows), *mixed_versions(rows)]:
+        advice = advice_lines([row.status for row in rows])
+        for line in [*failure_lines(rows), *advice, *mixed_versions(rows)]:
             console.print(Text(line, style="yellow"), soft_wrap=True)
         console.print(Text(f"report: {path}"), soft_wrap=True)
 
@@ -293,7 +295,7 @@ def sites(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8075,
 ) -> None:
     """Serve the embedded sites for your own browser, until Ctrl-C."""
-    with options.for_people() as console:
+    with options.for_people("stopped; changes are lost") as console:
         from agentkv_env.sites.server import Server
         from agentkv_env.sites.world import World
 
@@ -309,13 +311,15 @@ def sites(
 def act(
     url: Annotated[str, typer.Option(help="Start page; the agent stays on its host.")],
     goal: Annotated[str, typer.Option(help="Task in plain words.")],
-    policy: Annotated[str, typer.Option(help="Cache policy, see `agentkv policies`.")] = "full",
+    policy: Annotated[str, typer.Option(help="Cache policy, see `agentkv policies`.")] = POLICY,
     model: options.Model = "nano",
     budget: options.RunBudget = None,
     decoding: options.Decoding = "constrained",
     observations: options.Observations = "whole",
     pins: options.Pins = True,
     thinking: options.Thinking = 0,
+    temperature: options.Temperature = 0.0,
+    observation_tokens: options.PageTokens = 3840,
     max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each step and for the end.")
@@ -344,6 +348,8 @@ def act(
             "observations": observations,
             "pins": pins,
             "thinking": thinking,
+            "temperature": temperature,
+            "observation_tokens": observation_tokens,
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))
@@ -359,12 +365,15 @@ def act(
         answer = episode.secrets.mask(episode.answer)
         if as_json:
             end = {"status": episode.status, "answer": answer, "error": episode.error}
+            end |= {"advice": episode.advice}
             typer.echo(plain(json.dumps({**end, "num_steps": len(episode.steps)})))
         else:
             said = f", answer: {answer}" if answer else ""
             console.print(Text(f"{episode.status} after {len(episode.steps)} steps{said}"))
             if episode.error:
                 console.print(Text(episode.error, style="red"), soft_wrap=True)
+            if episode.advice:
+                console.print(Text(episode.advice, style="yellow"), soft_wrap=True)
         if not episode.success:
             raise typer.Exit(1)
 
@@ -431,7 +440,8 @@ def serve(
     Every conversation keeps its cache from one request to the next, so that the model reads only
     what is new.
     """
-    with options.for_people() as console:
+    kept = f"sessions stay in {store}" if store else "sessions are lost without --store"
+    with options.for_people(f"stopped; {kept}") as console:
         from agentkv.config import read_settings
         from agentkv.serve.command import ServeSettings, check, load, prepare, read_keys
         from agentkv.serve.command import serve as run_server
@@ -467,9 +477,10 @@ def serve(
                 for each in prepared.policies
             )
             address = f"http://{host}:{port}/v1"
-            console.print(f"{prepared.model} at {address}, with {chosen}", soft_wrap=True)
-            kept = "sessions stay in --store" if store else "sessions are lost without --store"
-            console.print(f"Press Ctrl-C to stop; {kept}.", style="dim")
+            named = prepared.model if prepared.model == model else f"{prepared.model} ({model})"
+            told = f"serving model {named} at {address}, with {chosen}"
+            console.print(Text(told), soft_wrap=True)
+            console.print(Text(f"Press Ctrl-C to stop; {kept}.", style="dim"), soft_wrap=True)
             run_server(prepared, settings)
 
 
@@ -496,7 +507,7 @@ def mcp(
     secret: options.NamedSecret = None,
 ) -> None:
     """Serve web pages as tools over the Model Context Protocol, on standard input and output."""
-    with options.for_people():
+    with options.for_people("stopped"):
         from agentkv.adapters.mcp_server import mcp_server
 
         executable = None if browser_path is None else str(browser_path)

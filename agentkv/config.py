@@ -3,6 +3,7 @@
 `build.py` alone turns settings into objects.
 """
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,9 @@ from pydantic import (
 )
 
 from agentkv.defaults import CHUNK, POLICY
+
+SCRIPTED = ("solution", "stop", "random")
+"""Names of the scripted models."""
 
 Decoding = Literal["constrained", "free"]
 Observations = Literal["whole", "changes"]
@@ -149,15 +153,26 @@ Policy = Annotated[PolicySettings, BeforeValidator(_named)]
 _NANO_PROFILE = Path(__file__).parent / "models" / "nano" / "profile.toml"
 
 
-def _profile(model: object) -> dict[str, Any]:
-    """Return the settings that were tuned for `model`: those beside nano's weights, else none."""
+def tuned_for(model: object) -> dict[str, Any]:
+    """Return the settings that were tuned for `model`: `budget` and `chunk` of nano's profile, and
+    nothing for any other model. They take the place of the defaults."""
     return read_toml(_NANO_PROFILE) if model == "nano" else {}
+
+
+def _defaults_for(model: object) -> dict[str, Any]:
+    """Return the defaults that `model` changes. A script has no cache, so one policy is enough."""
+    return {"policies": ("full",)} if model in SCRIPTED else tuned_for(model)
+
+
+def _default_workers() -> int:
+    return min(2, os.cpu_count() or 1)
 
 
 class RunSettings(_Settings):
     """One run: its tasks, model, policies and limits.
 
     Where the model is nano, its profile takes the place of the defaults of `budget` and `chunk`.
+    Where it is a script, the default policy is `full` alone.
     """
 
     tasks: str = "vwa75"
@@ -178,9 +193,9 @@ class RunSettings(_Settings):
     """Number of tasks to run, from the first; None: all."""
     out: Path = Path("results")
     """Folder of result rows, traces and the report."""
-    workers: int = Field(default=1, ge=1, le=_LARGEST)
+    workers: int = Field(default_factory=_default_workers, ge=1, le=_LARGEST)
     """Episodes at a time, each in a process with its own browser and sites. One more process
-    holds the model for all of them."""
+    holds the model for all of them. The default is 2, or 1 on a single core."""
 
     budget: int | str | None = None
     """Budget of every policy that does not bring its own: tokens per layer and KV head, a share of
@@ -253,10 +268,10 @@ class RunSettings(_Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _use_profile(cls, values: Any) -> Any:
+    def _use_defaults_of_model(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {**_profile(values.get("model", cls.model_fields["model"].default)), **values}
+        return {**_defaults_for(values.get("model", cls.model_fields["model"].default)), **values}
 
     @field_validator("temperature")
     @classmethod

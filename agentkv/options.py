@@ -253,8 +253,10 @@ class OptionError(ValueError):
 
 
 @contextlib.contextmanager
-def for_people() -> Iterator[Console]:
+def for_people(interrupted: str = "interrupted") -> Iterator[Console]:
     """Turn agentkv's own errors into one line on stderr and an exit code, without a traceback.
+
+    `interrupted` is printed after Ctrl-C, unless the interrupted work says something itself.
 
     Exit codes: 2 for a mistake that the user can correct (an option, a file, a missing browser or
     package), 1 for a run that broke off, 130 for an interrupt. Any other exception is a bug and
@@ -275,7 +277,7 @@ def for_people() -> Iterator[Console]:
         is_to_mend = not isinstance(error, RuntimeError) or type(error).__name__ == "BrowserMissing"
         _fail(str(error), 2 if is_to_mend else 1)
     except KeyboardInterrupt as error:
-        _fail(str(error) or "interrupted; run the same command again to continue", 130)
+        _fail(str(error) or interrupted, 130)
 
 
 _LONGEST = 1500

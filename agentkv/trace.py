@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentkv.advice import ADVICE
 from agentkv.files import AppendedFile, json_line, write_atomic
 from agentkv_env.masking import Secrets, ends_in_masked
 
@@ -173,6 +174,12 @@ class Episode:
         """True if the episode ended with a stop. Only a task's evaluator can tell if the answer is
         right."""
         return self.status == "stopped"
+
+    @property
+    def advice(self) -> str:
+        """What to try after an episode that ended before the agent stopped; empty if there is no
+        advice for its status."""
+        return ADVICE.get(self.status, "")
 
     @property
     def num_tokens_in(self) -> int:

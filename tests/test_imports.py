@@ -44,7 +44,7 @@ FLOORS = {
         "browser",
     ),
     "agentkv": (
-        "browsing defaults dialog files hub policies terminal",
+        "advice browsing defaults dialog files hub policies terminal",
         "cache config trace",
         "options",
         "models",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Self
 
 from agentkv.adapters.packages import PackageMissing
 from agentkv.adapters.page_tools import PageTools, ToolFailed
@@ -13,8 +14,9 @@ from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.named_secrets import Secret
 
 try:
-    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver import Context, MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
 except ModuleNotFoundError as error:
     raise PackageMissing("mcp", "pip install 'agentkv-web[mcp]'") from error
 
@@ -53,16 +55,43 @@ def mcp_server(
             # The loop may be cancelled already and could not wait.
             worker.submit(pages.close).result()
 
-    server = MCPServer(
-        "agentkv", instructions=pages.instructions, log_level="WARNING", lifespan=closing
+    return MCPServer(
+        "agentkv",
+        instructions=pages.instructions,
+        tools=[_StrictTool.of(tool, worker, pages.nonce) for tool in pages.tools],
+        log_level="WARNING",
+        lifespan=closing,
     )
-    for tool in pages.tools:
-        server.add_tool(
+
+
+class _StrictTool(Tool):
+    """A tool that refuses arguments it does not have. The package drops them, and the tool would do
+    something else than it was asked."""
+
+    @classmethod
+    def of(cls, tool: Callable[..., str], worker: ThreadPoolExecutor, nonce: str) -> Self:
+        """Make a tool of a method of `PageTools`, which runs in `worker`."""
+        made = cls.from_function(
             _in_worker(tool, worker),
-            description=f"{tool.__doc__} {_warning(pages.nonce)}",
+            description=f"{tool.__doc__} {_warning(nonce)}",
             structured_output=False,
         )
-    return server
+        assert isinstance(made, cls)
+        made.parameters["additionalProperties"] = False
+        return made
+
+    async def run(
+        self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
+    ) -> Any:
+        """Run the tool. Raises ToolError if it has no argument of a given name, or fails."""
+        known = list(self.parameters["properties"])
+        unknown = [name for name in arguments if name not in known]
+        if unknown:
+            raise ToolError(
+                f"{self.name} has no argument {', '.join(map(repr, unknown))}; "
+                f"it has: {', '.join(known) or 'none'}. Nothing was done."
+            )
+        return await super().run(arguments, context, convert_result=convert_result)
 
 
 def _in_worker(tool: Callable[..., str], worker: ThreadPoolExecutor) -> Callable[..., object]:

@@ -1,14 +1,17 @@
 """Load a language model from this machine; nothing is downloaded."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from agentkv.cache.hf.attach import attach
+from agentkv.config import tuned_for
+from agentkv.defaults import CHUNK
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
@@ -19,6 +22,24 @@ _MAX_PARAMETERS_PER_VALUE = 8
 """Parameters that one stored value may hold: eight of 4 bits packed into 32."""
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from writing while the block runs: our errors report in a line what it
+    logs, and its progress bar has no place in a log or in the output of a script. The lock of a bar
+    would also outlive a killed process."""
+    logging: Any = transformers_logging
+    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bar:
+            logging.enable_progress_bar()
+
+
+@_quiet()
 def load_model(
     name: str | Path,
     *,
@@ -60,8 +81,6 @@ def load_model(
     else:
         torch_dtype = getattr(torch, dtype)
     folder, num_values = check_files(source)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # our errors report it in a line
     try:
         # Never run code from the folder, and never prompt for permission to do so.
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -87,6 +106,7 @@ def load_model(
             tokenizer,
             name=str(name),
             cache_dtype=default_cache_dtype(name),
+            **tuned_for(name),
         )
     except ModelError:
         raise
@@ -98,8 +118,6 @@ def load_model(
         raise ModelError(
             f"{folder} cannot be read as a model: {type(error).__name__}: {message}"
         ) from error
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def _check_size(config: Any, num_values: int, folder: Path) -> None:
@@ -142,7 +160,13 @@ def _check_loading(info: Mapping[str, Any], folder: Path) -> None:
 
 
 def local_model(
-    model: Any, tokenizer: Any, *, name: str, cache_dtype: str | None = None
+    model: Any,
+    tokenizer: Any,
+    *,
+    name: str,
+    cache_dtype: str | None = None,
+    budget: str | None = None,
+    chunk: int = CHUNK,
 ) -> LocalModel:
     """Wrap a transformers model and its fast tokenizer, both in memory, as a `LocalModel`.
 
@@ -151,6 +175,7 @@ def local_model(
     Args:
         cache_dtype: in which caches store dense entries unless an agent chooses another; None: the
             model's dtype if it has 16 bits, else bfloat16.
+        budget, chunk: of caches unless an agent chooses others; see `LocalModel`.
 
     Raises:
         ModelError: the tokenizer is not a fast one, has no end token, or belongs to another model.
@@ -183,6 +208,8 @@ def local_model(
         grammar=Grammar(backend, end_id=min(template.end_ids)),
         max_positions=getattr(model.config, "max_position_embeddings", None),
         cache_dtype=cache_dtype,
+        budget=budget,
+        chunk=chunk,
     )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from agentkv.cache.budget import needs_budget
 from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.config import Decoding, Observations
-from agentkv.defaults import POLICY
+from agentkv.defaults import CHUNK, POLICY
 from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import DoesNotThink, Template, nonce_of
@@ -33,6 +34,7 @@ from agentkv.models.saved import (
     save,
 )
 from agentkv.models.turn import Turn, common_start
+from agentkv.policies.registry import policy as named_policy
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
@@ -62,6 +64,11 @@ class LocalModel:
     """Positions of the model; None if it names no number."""
     cache_dtype: str
     """Dtype in which caches store dense entries unless `with_cache` is given another."""
+    budget: str | None = None
+    """Budget of policies that need one, unless `with_cache` is given another; None: as in
+    `agentkv.Cache.for_model`."""
+    chunk: int = CHUNK
+    """Tokens of an input that are read at once, unless `with_cache` is given another number."""
 
     def warm_up(self, cache: Cache) -> None:
         """Feed two tokens to an empty `cache`, which is of no further use.
@@ -77,6 +84,7 @@ class LocalModel:
         policy: Any = POLICY,
         *,
         budget: int | str | None = None,
+        chunk: int | None = None,
         decoding: Decoding = "constrained",
         temperature: float = 0.0,
         max_new_tokens: int = 512,
@@ -93,7 +101,9 @@ class LocalModel:
         """Return this model with a cache under `policy`, ready for episodes.
 
         Args:
-            policy, budget: as in `agentkv.Cache.for_model`.
+            policy: as in `agentkv.Cache.for_model`.
+            budget, chunk: as there; None: the model's `budget`, if the policy needs one, and
+                `chunk`. Those of nano were tuned for it.
             decoding: `constrained` masks every token that the page's grammar does not allow;
                 `free` masks nothing.
             temperature: 0 is greedy; a higher value samples, seeded per episode.
@@ -116,8 +126,7 @@ class LocalModel:
                 model whose chat template knows thoughts. Thoughts are read like replies, stay in
                 the cache as far as the policy lets them, and are no part of an action. 0: the model
                 does not think.
-            cache_options: further options of `agentkv.Cache.for_model`, such as `prefill` and
-                `chunk`.
+            cache_options: further options of `agentkv.Cache.for_model`, such as `prefill`.
 
         Raises:
             ValueError: unknown policy or option, a budget that the policy cannot keep, or
@@ -146,12 +155,17 @@ class LocalModel:
             template = self.template.with_thoughts() if thinking else self.template
         except DoesNotThink as error:
             raise DoesNotThink(f"{self.name} cannot think: {error}") from None
-        dtype = cache_dtype or self.cache_dtype
+        value = named_policy(policy) if isinstance(policy, str) else policy
+        if budget is None and needs_budget(value):
+            budget = self.budget
+        cache_options |= {
+            "budget": budget,
+            "chunk": self.chunk if chunk is None else chunk,
+            "dtype": cache_dtype or self.cache_dtype,
+        }
 
         def new_cache() -> Cache:
-            return Cache.for_model(
-                self.model, policy=policy, budget=budget, dtype=dtype, **cache_options
-            )
+            return Cache.for_model(self.model, policy=value, **cache_options)
 
         new_cache()  # report a bad policy or budget now, not in the first episode
         return ActingModel(

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.advice import ADVICE
 from agentkv.terminal import human_bytes, plain
 from agentkv.trace import Step, Trace, TraceError, read_trace
 from agentkv_tasks.report.forgotten import Forgotten, Memory, reply_tokens, span_name
@@ -270,6 +271,8 @@ def _print_end(console: Console, episode: Recorded, trace: Trace) -> None:
     answer = str((trace.end or {}).get("answer") or "")
     if answer:
         _wrapped(console, f"answer: {answer}", "")
+    if advice := ADVICE.get(str((trace.end or {}).get("status"))):
+        _wrapped(console, advice, "")
     if not Memory(trace.steps).is_known:
         _line(console, "This trace does not say what was forgotten: a script, or an older version.")
 

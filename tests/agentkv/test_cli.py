@@ -352,7 +352,13 @@ def test_act_keeps_a_trace_with_screenshots_and_says_how_it_ended(tmp_path: Path
     step, end = map(json.loads, result.output.splitlines())
     assert result.exit_code == 0
     assert (step["action"], step["url"]) == ("stop []", "http://shop.localhost/")
-    assert end == {"status": "stopped", "answer": "", "error": "", "num_steps": 1}
+    assert end == {
+        "status": "stopped",
+        "answer": "",
+        "error": "",
+        "advice": "",
+        "num_steps": 1,
+    }
     assert len(read_trace(out / "trace.jsonl").steps) == 1
     assert [path.name for path in (out / "screenshots").iterdir()] == ["000.jpg"]
     again = call(*given, "--model", "stop")

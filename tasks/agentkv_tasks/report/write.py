@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from agentkv.build import SCRIPTED
+from agentkv.config import SCRIPTED
 from agentkv.files import make_folder, write_atomic
 from agentkv.terminal import human_bytes
 from agentkv.trace import Trace

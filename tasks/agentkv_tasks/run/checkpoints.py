@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentkv.build import SCRIPTED
+from agentkv.config import SCRIPTED
 from agentkv.models.model import Reply
 from agentkv.trace import Step, TraceError, read_trace
 from agentkv_env.masking import MASK

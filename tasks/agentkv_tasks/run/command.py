@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.text import Text
 
-from agentkv.build import SCRIPTED, check_model, make_policy
-from agentkv.config import RunSettings, read_settings
+from agentkv.advice import advice_lines
+from agentkv.build import check_model, make_policy
+from agentkv.config import SCRIPTED, RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
 from agentkv.options import default_out
 from agentkv_env.hosts import is_web_address
@@ -87,16 +88,11 @@ class Run:
 def read_run(config: Path | None, out: Path | None, given: Mapping[str, Any]) -> RunSettings:
     """Read the settings of a run from a TOML file and `given`, which overrides it.
 
-    Where nothing else says so, two workers run, a script runs under `full` alone, and the folder
-    follows from tasks, world and model.
+    Where nothing else says so, the folder follows from tasks, world and model.
 
     Raises:
         SettingsError: a ValueError; see `read_settings`.
     """
-    if config is None:
-        given = {"workers": min(2, os.cpu_count() or 1), **given}
-        if given.get("model") in SCRIPTED:
-            given = {"policies": ("full",), **given}
     settings = read_settings(config, **given)
     if out is None and "out" not in settings.model_fields_set:
         out = default_out(settings.tasks, settings.world_seed, settings.model)
@@ -454,7 +450,7 @@ def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> 
         console.print(result_table(rows))
         for line in (*position_lines(rows), *scoring_lines(rows), *interruption_lines(rows)):
             console.print(Text(line), soft_wrap=True)
-        for line in failure_lines(rows):
+        for line in (*failure_lines(rows), *advice_lines([row.status for row in rows])):
             console.print(Text(line, style="yellow"), soft_wrap=True)
         if (parts := parts_table(rows)) is not None:
             console.print()

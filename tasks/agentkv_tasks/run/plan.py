@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv.build import SCRIPTED, resolved_parameters
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.build import resolved_parameters
+from agentkv.config import SCRIPTED, PolicySettings, RunSettings
 from agentkv.models.find import default_cache_dtype, weights_digest
 from agentkv_env.masking import Secrets
 from agentkv_tasks.evaluate import Judge, Scoring

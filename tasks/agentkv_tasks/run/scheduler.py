@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agentkv.build import SCRIPTED
+from agentkv.config import SCRIPTED
 from agentkv.files import WriteError
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import RETRIED, Attempt, Row

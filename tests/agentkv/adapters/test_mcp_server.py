@@ -282,3 +282,31 @@ def test_without_the_package_the_command_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert "pip install 'agentkv-web[mcp]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_misspelt_argument_is_refused_by_name_before_anything_is_done(pages: Pages) -> None:
+    pages.set({"/": "<input aria-label=Name><script>n = 0; onkeydown = () => n++</script>"})
+    said: list[str] = []
+
+    async def talk(call: Call) -> None:
+        page = await call("open_page", url=f"http://{host(pages)}/")
+        field = number_of("Name", page)
+        said.append(await call("type_text", element=field, text="Ada", press_enter=True))
+        said.append(await call("read_page", full=True))
+        said.append(await call("read_page", whole=True))
+
+    converse(mcp_server([host(pages)], ocr=False), talk)
+    typed, read, whole = said
+    assert "type_text has no argument 'press_enter'; it has: element, text, enter" in typed
+    assert "read_page has no argument 'full'; it has: whole" in read
+    assert "Ada" not in whole
+
+
+def test_the_schemas_of_the_tools_admit_no_other_arguments() -> None:
+    async def listed() -> list[object]:
+        async with Client(mcp_server(["shop.example"], ocr=False)) as client:
+            return [tool.input_schema.get("additionalProperties") for tool in
+                    (await client.list_tools()).tools]  # fmt: skip
+
+    found = in_own_thread(asyncio.run, listed())
+    assert len(found) > 10 and set(found) == {False}

@@ -81,3 +81,12 @@ def test_an_agent_needs_only_a_model_and_acts_on_a_page_of_agentkv_browser(nano)
         episode = agentkv.Agent(nano).run(page, "What do bees make?", max_steps=1)
         assert not page.is_closed()
     assert len(episode.steps) == 1
+
+
+def test_loading_a_model_writes_nothing_and_leaves_the_bars_of_transformers_as_they_were(capfd):
+    from transformers.utils import logging
+
+    assert logging.is_progress_bar_enabled()
+    agentkv.load_model("nano")
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled()

@@ -7,9 +7,9 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from agentkv.build import SCRIPTED, budget_for, make_policy, resolved_parameters
+from agentkv.build import budget_for, make_policy, resolved_parameters
 from agentkv.cache.hf.attach import attach
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.config import SCRIPTED, PolicySettings, RunSettings
 from agentkv.models.find import find_model, half_dtype
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.models import SHAPES, Loaded, build, load, most_positions, twin

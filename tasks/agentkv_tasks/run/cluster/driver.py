@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from agentkv.build import SCRIPTED
+from agentkv.config import SCRIPTED
 from agentkv.files import WriteError, make_folder, write_atomic
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import DECISIVE, Attempt, Row

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentkv.build import SCRIPTED
+from agentkv.config import SCRIPTED
 from agentkv.files import WriteError, make_folder
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import Attempt, Row

@@ -1,0 +1,58 @@
+"""What is said to people whose episode ended before the agent stopped."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from agentkv.advice import ADVICE, advice_lines
+from agentkv.cli import cli
+from agentkv.config import RunSettings
+from agentkv.trace import Episode, Status
+from agentkv_tasks.results import Results, Row
+from tests.tasks.conftest import row as row
+
+
+def test_advice_is_about_statuses_and_names_settings_and_policies_that_exist() -> None:
+    assert set(ADVICE) < set(get_args(Status))
+    assert {"context_limit", "repetition"} < set(ADVICE)
+    words = {word.strip("(),;") for text in ADVICE.values() for word in text.split()}
+    named = {word for word in words if "_" in word}
+    known = {*RunSettings.model_fields, "last_pages"}
+    assert named and named <= known
+
+
+def test_an_episode_says_what_to_try() -> None:
+    ended = Episode("context_limit", "", (), 1.0, error="the model has 8192 positions")
+    assert "observation_tokens" in ended.advice
+    assert dataclasses.replace(ended, status="stopped").advice == ""
+
+
+def test_lines_count_the_episodes_of_each_status() -> None:
+    lines = advice_lines(["stopped", "repetition", "stopped", "context_limit", "repetition"])
+    assert [line.partition(":")[0] for line in lines] == [
+        "2 of 5 episodes ended with repetition",
+        "1 of 5 episodes ended with context_limit",
+    ]
+    assert advice_lines(["stopped", "env_error"]) == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("as_json", [False, True])
+def test_act_says_what_to_try(as_json: bool) -> None:
+    given = ("act", "--url", "http://shop.localhost/", "--goal", "buy", "--model", "random")
+    result = CliRunner().invoke(cli, [*given, "--max-steps", "1", *["--json"] * as_json])
+    last = result.output.splitlines()[-1]
+    assert result.exit_code == 1 and "step_limit" in result.output
+    assert (json.loads(last)["advice"] if as_json else last) == ADVICE["step_limit"]
+
+
+def test_a_report_says_what_to_try(row: Callable[..., Row], tmp_path: Path) -> None:
+    with Results(tmp_path / "results.jsonl") as results:
+        results.append(row(status="repetition", success=False, score=0.0))
+    result = CliRunner().invoke(cli, ["report", str(tmp_path)])
+    assert "1 of 1 episode ended with repetition: the model repeats itself" in result.output
