@@ -386,7 +386,7 @@ def _locate(
     With `under`, it does not matter what covers the point.
     """
     at = point and {"x": point.x, "y": point.y, "percent": point.unit == "%"}
-    place: dict[str, Any] = tab.script.call_on(id, "locate", at, under)
+    place = tab.script.locate(id, at, under=under)
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if strict:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -45,8 +46,23 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "walk", "actions")
+SCRIPTS = ("dom", "geometry", "frames", "semantics", "images", "layers", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
+
+
+_WHOLE = {"x": 0, "y": 0, "m": None}  # the place of the page itself; see scripts/frames.js
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a frame of another origin is."""
+
+    parent: str
+    """The frame whose document has it ..."""
+    element: int
+    """... as this element."""
+    at: dict[str, Any]
+    """The place of its document in the viewport when it was last read; see scripts/frames.js."""
 
 
 class PageScript:
@@ -75,7 +91,8 @@ class PageScript:
         self._timeout_s = timeout_s
         self._raise_if_gone = raise_if_gone
         self._worlds: dict[str, int] = {}  # frame -> execution context
-        self._foreign_elements: dict[int, tuple[str, float, float]] = {}  # id -> frame and offset
+        self._foreign_elements: dict[int, str] = {}  # id -> frame of another origin
+        self._foreign_frames: dict[str, _Place] = {}
         self._document = ""  # token of the document that was read last
         self._next_id = 1
         self._heard = ("", 0)  # document and number of its elements when last asked for listeners
@@ -113,15 +130,35 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame, x, y = self._foreign_elements.get(id, (self._main_frame, 0.0, 0.0))
+        frame = self._foreign_elements.get(id, self._main_frame)
         answer = self.call(function, id, *arguments, frame=frame)
-        if isinstance(answer, dict):
-            if answer.get("error") == "gone":
-                raise ActionFailed(f"there is no element [{id}] on this page")
-            if "x" in answer:
-                answer["x"] += x
-                answer["y"] += y
+        if isinstance(answer, dict) and answer.get("error") == "gone":
+            raise ActionFailed(f"there is no element [{id}] on this page")
         return answer
+
+    def locate(self, id: int, at: dict[str, Any] | None, *, under: bool) -> dict[str, Any]:
+        """Return the point to press for the element `id`, in pixels of the viewport; see `locate`
+        in actions.js.
+
+        Frames of other origins around the element are scrolled into view as well.
+
+        Raises:
+            ActionFailed: the page has no element with this id.
+        """
+        frame = self._foreign_elements.get(id, self._main_frame)
+        around = self._foreign_frames.get(frame)
+        found: dict[str, Any] = self.call_on(
+            id, "locate", at, under, around.at if around else _WHOLE
+        )
+        while around and "error" not in found:
+            point = (found["x"], found["y"])
+            outer = self.call("through", around.element, point, frame=around.parent)
+            if "error" in outer:
+                raise ActionFailed(f"there is no element [{id}] on this page")
+            found["x"], found["y"] = outer["x"], outer["y"]
+            found["covered"] = found["covered"] or ("" if under else outer["covered"])
+            around = self._foreign_frames.get(around.parent)
+        return found
 
     def set_files(self, id: int, files: Sequence[Path]) -> None:
         """Give `files` of this machine to the file field `id`.
@@ -129,7 +166,7 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame = self._foreign_elements.get(id, (self._main_frame, 0.0, 0.0))[0]
+        frame = self._foreign_elements.get(id, self._main_frame)
         handle = self.evaluate(f"agentkv.element({id})", self._worlds[frame], by_value=False)
         if "objectId" not in handle:
             raise ActionFailed(f"there is no element [{id}] on this page")
@@ -141,16 +178,17 @@ class PageScript:
         self._read_until = time.monotonic() + READING_S
         self._is_partial = False
         self._in_frames = dict.fromkeys(SUMMED, 0)
-        found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+        found = self._walk(self._main_frame, self._document, _WHOLE, None)
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
         has_time = not found["part"]
         if has_time and self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
             self._read_until = time.monotonic() + READING_S
-            found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+            found = self._walk(self._main_frame, self._document, _WHOLE, None)
         if is_new:
             self._document = found["token"]
             self._foreign_elements = {}
+            self._foreign_frames = {}
         found["nodes"] = list(self._splice_frames(found["nodes"], self._main_frame, MAX_DEPTH))
         found["part"] = self._is_partial
         for key in SUMMED:
@@ -231,7 +269,7 @@ class PageScript:
             return False  # the document was replaced
 
     def _walk(
-        self, frame: str, document: str | None, at: dict[str, float], view: dict[str, float] | None
+        self, frame: str, document: str | None, at: dict[str, Any], view: dict[str, float] | None
     ) -> dict[str, Any]:
         left_ms = max(1, round(1000 * (self._read_until - time.monotonic())))
         found: dict[str, Any] = json.loads(
@@ -264,9 +302,8 @@ class PageScript:
         frame = described["node"].get("frameId")
         if frame is None:
             return  # the page has removed the frame since the walk
-        x, y, _, _ = node["b"]
         view = dict(zip(("x", "y", "width", "height"), node["c"], strict=True))
-        found = self._walk(frame, None, {"x": x, "y": y}, view)
+        found = self._walk(frame, None, node["at"], view)
         if self._allow.refused.match(found["url"]):
             return
         for key in SUMMED:
@@ -275,9 +312,10 @@ class PageScript:
             box = [round(number) for number in node["b"]]
             area = {"k": "element", "r": "area", "n": node["n"], "b": box, "i": node["i"]}
             yield {**area, "s": states, "u": ["area"], "frame": parent}
+        self._foreign_frames[frame] = _Place(parent, node["i"], node["at"])
         for inner in found["nodes"]:
             if "i" in inner:
-                self._foreign_elements[inner["i"]] = (frame, x, y)
+                self._foreign_elements[inner["i"]] = frame
         yield from self._splice_frames(found["nodes"], frame, depth - 1)
 
 

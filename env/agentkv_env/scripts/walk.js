@@ -37,10 +37,10 @@ function walk(firstId, expected, at, view, mostMs) {
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
   // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted;
-  // heading: the control that is the text of a heading.
+  // heading: the control that is the text of a heading; around: the frames of ours with the document.
   const state = (at, clip) =>
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, breaks: false,
-      spaces: false, struck: false, heading: null, depth: 0 });
+      spaces: false, struck: false, heading: null, depth: 0, around: null });
 
   const flush = () => {
     const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
@@ -69,16 +69,24 @@ function walk(firstId, expected, at, view, mostMs) {
     isMidLine = true;
     const node = { k: "element", r: role, n: nameOf(el, role), b: rounded(rect), i: idOf(el) };
     const value = valueOf(el, role), options = optionsOf(el), states = statesOf(el);
-    const part = intersect(rect, view);
-    const x = part.x + part.width / 2 - s.at.x, y = part.y + part.height / 2 - s.at.y;
+    const part = intersect(rect, intersect(s.window, view));
+    const middle = [part.x + part.width / 2, part.y + part.height / 2];
     if (s.heading === el || isNamedByHeading(el, node.n)) states.push("heading");
-    if (!reaches(el, x, y)) states.push("covered");
+    if (!reaches(el, ...into(s.at, middle)) || isCoveredAround(s.around, middle)) states.push("covered");
     if (value) node.v = value;
     if (options.length) node.o = options;
     if (states.length) node.s = states;
     const uses = usesOf(el);
     if (uses.length) node.u = uses;
     put(node, el);
+  }
+
+  // Returns whether something covers one of the frames around a document at a point of the viewport.
+  function isCoveredAround(around, point) {
+    for (; around; around = around.next) {
+      if (!reaches(around.frame, ...into(around.at, point))) return true;
+    }
+    return false;
   }
 
   function text(node, s) {
@@ -151,17 +159,19 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function frame(el, s) {
     flush();
-    const inner = shift(insideOf(el), s.at);
+    const at = compose(s.at, placeOf(el));
+    const inner = shift(insideOf(el), at);
     const clip = intersect(inner, s.clip);
     if (s.hidden || clip.width < MIN_OVERLAP || clip.height < MIN_OVERLAP) return;
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
     if (root) {
       area(el, shift(boxOf(el), s.at), scrollingElementOf(el.contentDocument), s);
-      element(root, { ...state({ x: inner.x, y: inner.y }, clip), depth: s.depth });
+      const around = { frame: el, at: s.at, next: s.around };
+      element(root, { ...state(at, clip), depth: s.depth, around });
     } else {
       put({ k: "frame", f: frames.length, b: [inner.x, inner.y, inner.width, inner.height],
-        c: [clip.x, clip.y, clip.width, clip.height], n: areaName(el), i: idOf(el) }, el);
+        c: [clip.x, clip.y, clip.width, clip.height], at, n: areaName(el), i: idOf(el) }, el);
       frames.push(el);
     }
   }
@@ -189,12 +199,13 @@ function walk(firstId, expected, at, view, mostMs) {
   // The areas of an image map follow their image.
   function mapAreas(image, s) {
     const usemap = attributeOf(image, "usemap"), name = usemap.startsWith("#") && usemap.slice(1);
+    const place = name ? placeOf(image) : null;
     for (const area of name ? queryAllInDocument(documentOf(image), "map > area") : []) {
       if (isOverdue() || out.length > MAX_NODES) { isPart = true; return; }
       if (attributeOf(parentElementOf(area), "name") !== name) continue;
       const listens = hasAttribute(area, "onclick") || pressListeners.has(area);
       if (!listens && !hasAttribute(area, "href")) continue;
-      const rect = areaRects(area, image).map((each) => shift(each, s.at))
+      const rect = areaRects(area, image, place).map((each) => shift(each, s.at))
         .find((each) => isSeen(each, s.clip));
       if (rect) emit(area, "link", rect, s);
     }
