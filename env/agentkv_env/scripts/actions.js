@@ -14,6 +14,7 @@ const find = (id) => {
 function locate(id, at, under, place) {
   const el = find(id);
   deadline = performance.now() + 1000;
+  withModal = new WeakMap();
   if (!el) return { error: "gone" };
   const target = hiddenBehindLabel(el)
     ? [...labelsOf(el)].find((label) => rectsOf(label).length) || el : el;
@@ -47,7 +48,7 @@ function locate(id, at, under, place) {
   const cover = point ? (under ? "" : covered) : coverName(aim.hit);
   return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
     type: tagOf(el) === "input" ? el.type : "",
-    disabled: matches(el, ":disabled"), readonly: el.readOnly === true,
+    disabled: isDisabled(el), readonly: el.readOnly === true,
     several: el.multiple === true, editable: el.isContentEditable === true,
     editor: matches(el, EDITORS),
     outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),

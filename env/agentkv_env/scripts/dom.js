@@ -19,6 +19,7 @@ const slotOf = getter(Element, "assignedSlot"), childElementsOf = getter(Element
 const attributeOf = method(Element, "getAttribute"), hasAttribute = method(Element, "hasAttribute");
 const queryIn = method(Element, "querySelector"), queryAllIn = method(Element, "querySelectorAll");
 const matches = method(Element, "matches"), isVisible = method(Element, "checkVisibility");
+const closest = method(Element, "closest");
 const clientRectsOf = method(Element, "getClientRects");
 const boxOf = method(Element, "getBoundingClientRect");
 const clientHeightOf = getter(Element, "clientHeight");

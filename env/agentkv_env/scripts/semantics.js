@@ -323,14 +323,38 @@ function optionsOf(el) {
     .map((option) => collapse(option.label || option.value)) : [];
 }
 
+// Returns whether an element takes no presses: it or what is around it says so, or is inert.
+const isDisabled = (el) => matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) ||
+  [el, ...framesAround(el)].some((each) => styleOf(each).interactivity === "inert" || isUnderModal(each));
+
+// A modal dialog makes the rest of its document inert, also what it does not cover. Says whether
+// documents have one; begins anew with each look.
+let withModal = new WeakMap();
+
+function isUnderModal(el) {
+  const doc = documentOf(el);
+  if (!withModal.has(doc)) {
+    const modals = [...queryAllInDocument(doc, ":modal:not(:fullscreen)")];
+    withModal.set(doc, modals.some((modal) => isVisible(modal)));
+  }
+  if (!withModal.get(doc)) return false;
+  for (let node = el; node; node = parentOf(node)) {
+    if (nodeTypeOf(node) === 1 && matches(node, ":modal")) return false;
+  }
+  return true;
+}
+
 function statesOf(el) {
   const states = [];
   const tag = tagOf(el), aria = (name) => attributeOf(el, `aria-${name}`);
-  if (tag === "input" ? el.checked : aria("checked") === "true") states.push("checked");
+  const isMixed = tag === "input" ? el.type === "checkbox" && el.indeterminate
+    : aria("checked") === "mixed" || aria("pressed") === "mixed";
+  if (isMixed) states.push("mixed"); // drawn instead of the mark, whatever the box holds
+  else if (tag === "input" ? el.checked : aria("checked") === "true") states.push("checked");
   if (aria("pressed") === "true") states.push("pressed");
   if (aria("selected") === "true") states.push("selected");
   if (aria("current") && aria("current") !== "false") states.push("current");
-  if (matches(el, ":disabled") || aria("disabled") === "true") states.push("disabled");
+  if (isDisabled(el)) states.push("disabled");
   if (el.readOnly === true || aria("readonly") === "true") states.push("readonly");
   if (el.required === true || aria("required") === "true") states.push("required");
   if (matches(el, DRAGGABLE)) states.push("draggable");

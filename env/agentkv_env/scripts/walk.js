@@ -32,6 +32,7 @@ function walk(firstId, expected, at, view, mostMs) {
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
+  withModal = new WeakMap();
   const pageScroller = findScroller(); // the note of the page's own position tells of this one
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
