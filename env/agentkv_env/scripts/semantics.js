@@ -13,7 +13,7 @@ const ROLES = { button: "button", link: "link", checkbox: "checkbox", radio: "ra
 const INPUTS = { button: "button", submit: "button", reset: "button", image: "button",
   checkbox: "checkbox", radio: "radio", range: "slider", file: "file" };
 const ACTIVE =
-  "a[href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
+  "a[*|href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
   "[tabindex]:not([tabindex^='-'])," + Object.keys(ROLES).map((role) => `[role=${role}]`).join();
 
 // Native controls keep their native role, whatever their role attribute says.
@@ -28,7 +28,7 @@ function roleOf(el, style) {
   const claimed = ROLES[(attributeOf(el, "role") || "").trim().split(/\s+/)[0].toLowerCase()];
   if (claimed) return claimed;
   if (tag === "button") return "button";
-  if ((tag === "a" || tag === "area") && hasAttribute(el, "href")) return "link";
+  if ((tag === "a" || tag === "area") && matches(el, "[*|href]")) return "link"; // xlink:href in SVG
   if (tag === "summary" && parentElementOf(el) && tagOf(parentElementOf(el)) === "details") return "button";
   const editable = attributeOf(el, "contenteditable");
   if (editable !== null && editable !== "false") return "textbox";
@@ -135,7 +135,8 @@ function textOf(el, depth = 0) {
     if (nodeTypeOf(child) !== 1) continue;
     const tag = tagOf(child);
     if (tag === "img") { text += ` ${child.alt || child.title || ""} `; continue; }
-    if (tag === "svg") { text += ` ${svgName(child)} `; continue; }
+    if (tag === "svg") { text += ` ${svgName(child) || textOf(child, depth + 1)} `; continue; }
+    if (tag === "use") { text += ` ${usedText(child)} `; continue; }
     if (tag === "br") { text += " "; continue; }
     if (SKIPPED.has(tag) || CONTROLS.has(tag)) continue;
     const style = styleOf(child);
@@ -178,8 +179,22 @@ function codeRowOf(row) {
   return [...others, code.slice(0, MAX_TEXT).replace(/^\s*\n|\s+$/g, "")].join(" | ");
 }
 
-const svgName = (svg) => collapse(
-  attributeOf(svg, "aria-label") || queryIn(svg, ":scope > title")?.textContent || "");
+const isSvg = (el) => namespaceOf(el) === "http://www.w3.org/2000/svg";
+
+const svgName = (svg) => collapse(byIds(svg, "aria-labelledby") || attributeOf(svg, "aria-label") ||
+  queryIn(svg, ":scope > title")?.textContent || "");
+
+// Returns the text that an element of SVG draws from elsewhere in its document.
+function usedText(use) {
+  const target = attributeOf(use, "href") || attributeOf(use, "xlink:href") || "";
+  const used = target.startsWith("#") ? byIdIn(rootOf(use), target.slice(1)) : null;
+  if (!used) return "";
+  const texts = tagOf(used) === "text" ? [used] : [...queryAllIn(used, "text")];
+  return collapse(texts.slice(0, MAX_OPTIONS).map((each) => textContentOf(each)).join(" "));
+}
+
+// Roles of the parts of a picture that have a name of their own, such as the bars of a chart.
+const GRAPHICS = "[role=img],[role^=graphics-]";
 
 function byIds(el, attribute) {
   const root = rootOf(el);
@@ -214,7 +229,7 @@ function nameOf(el, role) {
   if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
   if (tag === "tr" && el.cells) return rowOf(el);
   const titled = queryIn(el, "[title]");
-  return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
+  return textOf(el) || (isSvg(el) ? svgName(el) : "") || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
     byIds(el, "aria-describedby") || iconOf(el);
 }
 

@@ -8,6 +8,7 @@ let frames = []; // cross-origin frames found by the last walk
 const forget = () => { ids = new WeakMap(); elements.clear(); };
 
 const MAX_NODES = 5000; // in one viewport
+const WORD = /[\p{L}\p{N}]+/gu;
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
@@ -212,6 +213,12 @@ function walk(firstId, expected, at, view, mostMs) {
     }
   }
 
+  // Whether a name says all words of a text.
+  const isIn = (text, name) => {
+    const words = new Set(name.toLowerCase().match(WORD));
+    return (text.toLowerCase().match(WORD) || []).every((word) => words.has(word));
+  };
+
   // A heading or a table row without controls is one line of text.
   function line(el, role, text, s) {
     const rect = shift(boxOf(el), s.at);
@@ -260,16 +267,23 @@ function walk(firstId, expected, at, view, mostMs) {
         return;
       }
     }
-    if (tag === "svg" && !s.inside && svgName(el)) { image(el, svgName(el), s, false); return; }
-
     const role = s.hidden ? "" : roleOf(el, style);
     if (role) {
       const rect = shownRect(el, s);
       const shown = rect && !(style.opacity === "0" && hiddenBehindLabel(el));
       if (shown) emit(el, role, rect, s);
       if (isControl && tag !== "button") return;
-      const reads = (role === "item" && queryIn(el, ACTIVE)) || (role === "textbox" && hasLines(el));
+      const reads = (role === "item" && queryIn(el, ACTIVE)) || (role === "textbox" && hasLines(el)) ||
+        (tag === "svg" && textOf(el) !== nameOf(el, role));
       if (shown && !reads) s = { ...s, inside: true };
+    }
+
+    if (!role && !s.inside && tag === "use") line(el, "text", usedText(el), s);
+    if (!role && !s.inside && (tag === "svg" || matches(el, GRAPHICS))) {
+      const name = svgName(el), content = name && textOf(el);
+      if (name && tag === "svg" && !content) image(el, name, s, false);
+      else if (name) line(el, "image", name, s); // its text is read below, not in its pixels
+      if (name && isIn(content, name) && !queryIn(el, ACTIVE) && !aroundListeners.has(el)) return;
     }
 
     if (tag === "label" && el.control && !s.hidden && labels(el, s)) s = { ...s, inside: true };
