@@ -45,7 +45,7 @@ class Node:
     role: str
     """link, button, textbox, checkbox, radio, combobox, heading, image, text, code ...
 
-    `code` is a line of preformatted text."""
+    `code` is a line of preformatted text. `progressbar` and `meter` are texts with a value."""
     name: str
     """Accessible name, or the text itself; one line with collapsed white space, except in code."""
     box: Box

@@ -21,7 +21,7 @@ function locate(id, at, under, place) {
   const view = viewOf(documentOf(el)) || window;
   const scales = scalesOf(compose(place, placeOfDocument(el)));
   const middles = () => rectsOf(target).map((r) =>
-    at ? placeIn(boxOf(target), at, scales) : [r.x + r.width / 2, r.y + r.height / 2]);
+    at ? placeIn(boxOf(target), at, scales) : pressedPoint(target, r));
   const inView = (point) => isInWindow(view, point);
   let points = middles();
   if (!points.length) return { error: "invisible" };
@@ -306,7 +306,7 @@ function usesOf(el) {
   if (isEditable) uses.push("format");
   if (tag === "select" && el.multiple) uses.push("several");
   if (type === "file") uses.push("file");
-  if (["canvas", "svg"].includes(tag)) uses.push("point");
+  if (["canvas", "svg", "audio", "video"].includes(tag)) uses.push("point");
   if (matches(el, DRAGGABLE) || /grab|move/.test(styleOf(el).cursor)) uses.push("drag");
   return uses;
 }

@@ -14,6 +14,7 @@ const INPUTS = { button: "button", submit: "button", reset: "button", image: "bu
   checkbox: "checkbox", radio: "radio", range: "slider", file: "file" };
 const ACTIVE =
   "a[*|href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
+  "audio[controls],video[controls]," +
   "[tabindex]:not([tabindex^='-'])," + Object.keys(ROLES).map((role) => `[role=${role}]`).join();
 
 // Native controls keep their native role, whatever their role attribute says.
@@ -138,7 +139,7 @@ function textOf(el, depth = 0) {
     if (tag === "svg") { text += ` ${svgName(child) || textOf(child, depth + 1)} `; continue; }
     if (tag === "use") { text += ` ${usedText(child)} `; continue; }
     if (tag === "br") { text += " "; continue; }
-    if (SKIPPED.has(tag) || CONTROLS.has(tag)) continue;
+    if (SKIPPED.has(tag) || CONTROLS.has(tag) || tag === "progress" || tag === "meter") continue;
     const style = styleOf(child);
     if (style.display !== "contents" && !isVisible(child)) continue;
     if (style.visibility !== "visible") continue;
@@ -225,6 +226,7 @@ function nameOf(el, role) {
       attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? textAfter(el) : "") ||
       byIds(el, "aria-describedby") || textBeside(el);
   }
+  if (PLAYERS.has(tag)) return collapse(tooltipOf(el) || "");
   if (tag === "area" || tag === "img") return collapse(el.alt || tooltipOf(el) || "");
   if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
   if (tag === "tr" && el.cells) return rowOf(el);
@@ -313,6 +315,7 @@ function valueOf(el, role) {
     secretFields.delete(el); // what it holds later is something else
     return "";
   }
+  if (PLAYERS.has(tag)) return playerValue(el);
   if (tag === "select") {
     return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");
   }

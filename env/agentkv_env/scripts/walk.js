@@ -219,17 +219,26 @@ function walk(firstId, expected, at, view, mostMs) {
     return (text.toLowerCase().match(WORD) || []).every((word) => words.has(word));
   };
 
-  // A heading or a table row without controls is one line of text.
-  function line(el, role, text, s) {
+  // A heading, a table row without controls or a gauge is one line of text.
+  function line(el, role, text, s, value = "") {
     const rect = shift(boxOf(el), s.at);
-    if (!text || !isSeen(rect, s.clip)) return;
+    if (!(text || value) || !isSeen(rect, s.clip)) return;
     flush();
-    put({ k: "text", r: role, n: text, b: rounded(rect) }, el);
+    put({ k: "text", r: role, n: text, b: rounded(rect), ...(value && { v: value }) }, el);
+  }
+
+  // A player has a number if it shows its own controls or listens to presses.
+  function player(el, tag, s) {
+    const listens = hasAttribute(el, "onclick") || pressListeners.has(el);
+    const rect = s.hidden || (isBackdrop(el) && !listens) ? null : shownRect(el, s);
+    if (!rect) return;
+    if (el.controls || listens) emit(el, tag, rect, s);
+    else line(el, tag, nameOf(el, tag), s, playerValue(el));
   }
 
   function element(el, s) {
     const tag = tagOf(el);
-    if (SKIPPED.has(tag)) return;
+    if (SKIPPED.has(tag) && !PLAYERS.has(tag)) return;
     if (isOverdue() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
     if (tag === "br") { endLine(); return; }
     const style = styleOf(el);
@@ -247,6 +256,14 @@ function walk(firstId, expected, at, view, mostMs) {
     if (tag === "iframe" || tag === "frame") { frame(el, s); return; }
     const inline = style.display === "inline" || style.display === "contents";
     if (!inline) endLine();
+
+    if (PLAYERS.has(tag)) { player(el, tag, s); return; }
+    const gauge = gaugeOf(el, tag);
+    if (gauge && !s.hidden) {
+      const name = gaugeName(el), value = gaugeValue(el, tag, gauge);
+      line(el, gauge, name, s, value);
+      if (gauge === tag || tag === "progress" || isIn(textOf(el), `${name} ${value}`)) return;
+    }
 
     if (tag === "img" || tag === "canvas") {
       const name = collapse(attributeOf(el, "aria-label") || el.alt || el.title || "");
