@@ -17,9 +17,16 @@ from agentkv_env.loading import Loading
 from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
-MAX_DEPTH = 5  # nested frames of other origins
+MAX_DEPTH = 5  # nested frames of other origins, and closed shadow roots in others
 READING_S = 4.0  # time limit of reading a page; the rest of the page is left out
 LEAVING_S = 1.0  # a page that is being left must answer within this time
+
+# Tells of each element of a list whether it has a shadow root, and of which mode.
+_NODES = {
+    "serialization": "deep",
+    "maxDepth": 1,
+    "additionalParameters": {"maxNodeDepth": 0, "includeShadowTree": "all"},
+}
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
 SUMMED = ("covered", "busy", "moving")
@@ -46,7 +53,7 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "geometry", "frames", "semantics", "gauges", "images", "layers", "walk", "actions")
+SCRIPTS = ("dom", "shadows", "geometry", "frames", "semantics", "gauges", "images", "layers", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
 
 
@@ -181,10 +188,12 @@ class PageScript:
         found = self._walk(self._main_frame, self._document, _WHOLE, None)
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
-        has_time = not found["part"]
-        if has_time and self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
-            self._read_until = time.monotonic() + READING_S
-            found = self._walk(self._main_frame, self._document, _WHOLE, None)
+        if not found["part"]:
+            is_news = self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new)
+            is_news |= self._open_roots(self._main_frame, found, is_new=is_new)
+            if is_news:
+                self._read_until = time.monotonic() + READING_S
+                found = self._walk_inner(self._main_frame, self._document, _WHOLE, None, is_new=is_new)
         if is_new:
             self._document = found["token"]
             self._foreign_elements = {}
@@ -268,6 +277,41 @@ class PageScript:
             self._raise_if_gone(error)
             return False  # the document was replaced
 
+    def _open_roots(self, frame: str, found: dict[str, Any], *, is_new: bool) -> bool:
+        """Hand our script the closed shadow roots that it suspects; return whether there are any.
+
+        The elements of a new document then lose their ids, so that the next walk counts from 1.
+        """
+        if not found["hosts"]:
+            return False
+        world = self._worlds[frame]
+        asked = {"expression": "agentkv.hosts()", "contextId": world, "serializationOptions": _NODES}
+        try:
+            told = self._send("Runtime.evaluate", asked)["result"]["deepSerializedValue"]["value"]
+            roots = [node["value"].get("shadowRoot") for node in told]
+            closed = [root["value"] for root in roots if root and root["value"]["mode"] == "closed"]
+            for root in closed:
+                node = {"backendNodeId": root["backendNodeId"], "executionContextId": world}
+                handle = self._send("DOM.resolveNode", node)["object"]["objectId"]
+                adopted = {
+                    "objectId": handle,
+                    "functionDeclaration": "function (anew) { agentkv.adopt(this, anew) }",
+                    "arguments": [{"value": is_new}],
+                }
+                self._send("Runtime.callFunctionOn", adopted)
+        except Error as error:
+            self._raise_if_gone(error)
+            return False  # the document was replaced
+        return bool(closed)
+
+    def _walk_inner(self, *arguments: Any, is_new: bool) -> dict[str, Any]:
+        """Walk, and again as long as there are closed shadow roots in those that were opened."""
+        for _ in range(MAX_DEPTH):
+            found = self._walk(*arguments)
+            if found["part"] or not self._open_roots(arguments[0], found, is_new=is_new):
+                break
+        return found
+
     def _walk(
         self, frame: str, document: str | None, at: dict[str, Any], view: dict[str, float] | None
     ) -> dict[str, Any]:
@@ -304,6 +348,8 @@ class PageScript:
             return  # the page has removed the frame since the walk
         view = dict(zip(("x", "y", "width", "height"), node["c"], strict=True))
         found = self._walk(frame, None, node["at"], view)
+        if not found["part"] and self._open_roots(frame, found, is_new=False):
+            found = self._walk_inner(frame, None, node["at"], view, is_new=False)
         if self._allow.refused.match(found["url"]):
             return
         for key in SUMMED:

@@ -86,7 +86,7 @@ function hitTest(doc, x, y) {
   }
   return hit;
 }
-const parentOf = (node) => (nodeTypeOf(node) === 1 ? slotOf(node) : node.assignedSlot) ||
+const parentOf = (node) => (nodeTypeOf(node) === 1 || nodeTypeOf(node) === 3 ? slotOf(node) : null) ||
   parentNodeOf(node) || (nodeTypeOf(node) === 11 ? node.host : null) || null;
 const isInside = (node, ancestor) => {
   for (; node; node = parentOf(node)) if (node === ancestor) return true;

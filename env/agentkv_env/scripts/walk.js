@@ -21,10 +21,12 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
-// true if a visible part says that it is loading.
+// true if a visible part says that it is loading. `hosts` is the number of elements that may have a
+// closed shadow root (shadows.js).
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
-  const put = (node, source) => { out.push(node); sources.push(source); };
+  let numRead = 0; // nodes and pieces of text
+  const put = (node, source) => { out.push(node); sources.push(source); numRead++; };
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
@@ -33,6 +35,7 @@ function walk(firstId, expected, at, view, mostMs) {
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
+  [suspects, others] = [[], []];
   withModal = new WeakMap();
   const pageScroller = findScroller(); // the note of the page's own position tells of this one
 
@@ -131,6 +134,7 @@ function walk(firstId, expected, at, view, mostMs) {
     }
     pending += isCode && !spaces ? piece.replace(/\s+/g, " ") : piece;
     if (!rect) return;
+    numRead++;
     if (!pendingBox) { pendingBox = rect; return; }
     const x = Math.min(pendingBox.x, rect.x), y = Math.min(pendingBox.y, rect.y);
     pendingBox = { x, y,
@@ -334,8 +338,14 @@ function walk(firstId, expected, at, view, mostMs) {
     if (style.backgroundImage.includes("url(") && !collapse(textContentOf(el))) {
       image(el, "", s, false);
     }
+    const before = numRead;
     children(el, s);
     if (!inline) endLine();
+    const isEmpty = numRead === before;
+    if (tag.includes("-") || (HOSTS.has(tag) && !s.inside && maySuspect(el, isEmpty) &&
+        isSeen(shift(boxOf(el), s.at), s.clip))) {
+      suspect(el, tag, isEmpty);
+    }
   }
 
   try {
@@ -352,6 +362,7 @@ function walk(firstId, expected, at, view, mostMs) {
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
+    hosts: suspects.length + others.length,
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
 }
