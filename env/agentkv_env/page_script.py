@@ -53,7 +53,7 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "shadows", "geometry", "frames", "semantics", "gauges", "images", "layers", "walk", "actions")
+SCRIPTS = ("dom", "shadows", "geometry", "frames", "generated", "semantics", "gauges", "images", "layers", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
 
 

@@ -129,10 +129,10 @@ const CONTROLS = new Set(["input", "select", "textarea", "button"]);
 
 // Returns the text of an element, with the alternative text of images and the labels of parts.
 function textOf(el, depth = 0) {
-  let text = "";
+  let text = partOf(el, "::before");
   for (const child of childrenOf(el)) {
     if (text.length > MAX_TEXT || depth > MAX_NESTING || isOverdue()) break;
-    if (nodeTypeOf(child) === 3) { text += child.data; continue; }
+    if (nodeTypeOf(child) === 3) { text += withoutIcons(child.data); continue; }
     if (nodeTypeOf(child) !== 1) continue;
     const tag = tagOf(child);
     if (tag === "img") { text += ` ${child.alt || child.title || ""} `; continue; }
@@ -147,7 +147,13 @@ function textOf(el, depth = 0) {
     const shown = STRUCK.has(tag) ? struck(inner) : inner;
     text += style.display === "inline" || style.display === "contents" ? shown : ` ${shown} `;
   }
+  text += partOf(el, "::after");
   return depth ? text : collapse(text);
+}
+
+function partOf(el, pseudo) {
+  const found = generatedWords(el, pseudo);
+  return !found ? "" : found.isBlock ? ` ${found.text} ` : found.text;
 }
 
 // Returns the cells of a row between bars. Empty cells keep the others in their columns.
@@ -232,7 +238,7 @@ function nameOf(el, role) {
   if (tag === "tr" && el.cells) return rowOf(el);
   const titled = queryIn(el, "[title]");
   return textOf(el) || (isSvg(el) ? svgName(el) : "") || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
-    byIds(el, "aria-describedby") || iconOf(el);
+    byIds(el, "aria-describedby") || signOf(el) || iconOf(el);
 }
 
 // The names below are our choice: they follow what the standard (accname) knows.

@@ -32,11 +32,12 @@ function walk(firstId, expected, at, view, mostMs) {
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
   let pending = "", pendingBox = null, pendingSource = null; // text of the current line
+  let generatedBox = null; // the box of the element with generated text in it
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
   [suspects, others] = [[], []];
-  withModal = new WeakMap();
+  [withModal, counters] = [new WeakMap(), new WeakMap()];
   const pageScroller = findScroller(); // the note of the page's own position tells of this one
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
@@ -49,6 +50,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
   const flush = () => {
     const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
+    pendingBox ||= generatedBox;
     if (text && pendingBox) {
       const r = isCode ? "code" : "text", b = rounded(pendingBox);
       const isInCode = isCode && out.at(-1)?.r === "code";
@@ -57,7 +59,7 @@ function walk(firstId, expected, at, view, mostMs) {
       isAfterBlank = false;
     }
     pending = "";
-    pendingBox = null;
+    pendingBox = generatedBox = null;
     isCode = false;
   };
   const endLine = () => { flush(); isMidLine = false; };
@@ -96,8 +98,8 @@ function walk(firstId, expected, at, view, mostMs) {
 
   function text(node, s) {
     if (s.inside || s.hidden) return;
-    const data = node.data.slice(0, MAX_TEXT), lines = s.breaks ? data.split("\n") : [data];
-    if (!s.spaces && !/\S/.test(node.data)) {
+    const data = withoutIcons(node.data.slice(0, MAX_TEXT)), lines = s.breaks ? data.split("\n") : [data];
+    if (!s.spaces && !/\S/.test(data)) {
       pending += " ";
       if (lines.length > 1) endLine();
       return;
@@ -156,11 +158,28 @@ function walk(firstId, expected, at, view, mostMs) {
     if (node.n || node.p) put(node, el);
   }
 
-  function children(el, s) {
+  function children(el, s, style) {
+    // The lines of code have their numbers, prompts and language there.
+    const box = s.inside || s.hidden || style.whiteSpace === "pre" ? null : shift(boxOf(el), s.at);
+    const isDrawn = box && isSeen(box, s.clip);
+    if (isDrawn && style.display === "list-item") drawn(markerOf(el, style), el, box);
+    if (isDrawn) drawn(generatedWords(el, "::before"), el, box);
     for (const node of childrenOf(el)) {
       if (nodeTypeOf(node) === 3) text(node, s);
       else if (nodeTypeOf(node) === 1) element(node, s);
     }
+    if (isDrawn) drawn(generatedWords(el, "::after"), el, box);
+  }
+
+  // Text that a style sheet draws has no box of its own.
+  function drawn(found, el, box) {
+    if (!found) return;
+    if (found.isBlock) endLine();
+    append(found.text, null, false);
+    numRead++;
+    generatedBox ||= box;
+    pendingSource ||= el;
+    if (found.isBlock) endLine();
   }
 
   function frame(el, s) {
@@ -319,7 +338,8 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (!s.inside && !s.hidden) {
       if (isHeading(el)) {
-        const control = queryIn(el, ACTIVE), title = textOf(el);
+        const control = queryIn(el, ACTIVE);
+        const title = control || isSeen(shift(boxOf(el), s.at), s.clip) ? textOf(el) : "";
         if (control && (!title || title === textOf(control))) s = { ...s, heading: control };
         else {
           line(el, "heading", title, s);
@@ -327,6 +347,7 @@ function walk(firstId, expected, at, view, mostMs) {
         }
       } else if (tag === "tr" && el.cells && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`) &&
           !hasPressableCells(el)) {
+        if (!isSeen(shift(boxOf(el), s.at), s.clip)) return;
         const code = codeRowOf(el);
         if (code !== "lines") {
           line(el, code ? "code" : "text", code || rowOf(el), s);
@@ -339,7 +360,7 @@ function walk(firstId, expected, at, view, mostMs) {
       image(el, "", s, false);
     }
     const before = numRead;
-    children(el, s);
+    children(el, s, style);
     if (!inline) endLine();
     const isEmpty = numRead === before;
     if (tag.includes("-") || (HOSTS.has(tag) && !s.inside && maySuspect(el, isEmpty) &&
