@@ -385,7 +385,7 @@ def _locate(
 
     With `under`, it does not matter what covers the point.
     """
-    at = point and {"x": point.x, "y": point.y, "percent": point.unit == "%"}
+    at = {"x": point.x, "y": point.y, "percent": point.unit == "%"} if point else None
     place = tab.script.locate(id, at, under=under)
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")

@@ -18,6 +18,7 @@ from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
 MAX_DEPTH = 5  # nested frames of other origins, and closed shadow roots in others
+MAX_ROOTS = 60  # closed shadow roots that one reading opens
 READING_S = 4.0  # time limit of reading a page; the rest of the page is left out
 LEAVING_S = 1.0  # a page that is being left must answer within this time
 
@@ -53,7 +54,19 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "shadows", "geometry", "frames", "generated", "semantics", "gauges", "images", "layers", "walk", "actions")
+SCRIPTS = (
+    "dom",
+    "shadows",
+    "geometry",
+    "frames",
+    "generated",
+    "semantics",
+    "gauges",
+    "images",
+    "layers",
+    "walk",
+    "actions",
+)
 """Files of the folder scripts/, joined in this order into one scope."""
 
 
@@ -105,6 +118,7 @@ class PageScript:
         self._heard = ("", 0)  # document and number of its elements when last asked for listeners
         self._num_heard = 0  # times that this document was asked
         self._read_until = 0.0
+        self._roots_left = MAX_ROOTS
         self._in_frames = dict.fromkeys(SUMMED, 0)  # what frames of other origins add
         self._is_partial = False  # True if the current reading left out a part of the page
 
@@ -185,6 +199,7 @@ class PageScript:
         self._read_until = time.monotonic() + READING_S
         self._is_partial = False
         self._in_frames = dict.fromkeys(SUMMED, 0)
+        self._roots_left = MAX_ROOTS
         found = self._walk(self._main_frame, self._document, _WHOLE, None)
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
@@ -193,7 +208,9 @@ class PageScript:
             is_news |= self._open_roots(self._main_frame, found, is_new=is_new)
             if is_news:
                 self._read_until = time.monotonic() + READING_S
-                found = self._walk_inner(self._main_frame, self._document, _WHOLE, None, is_new=is_new)
+                found = self._walk_inner(
+                    self._main_frame, self._document, _WHOLE, None, is_new=is_new
+                )
         if is_new:
             self._document = found["token"]
             self._foreign_elements = {}
@@ -282,14 +299,21 @@ class PageScript:
 
         The elements of a new document then lose their ids, so that the next walk counts from 1.
         """
-        if not found["hosts"]:
+        if not found["hosts"] or not self._roots_left:
             return False
         world = self._worlds[frame]
-        asked = {"expression": "agentkv.hosts()", "contextId": world, "serializationOptions": _NODES}
+        asked = {
+            "expression": "agentkv.hosts()",
+            "contextId": world,
+            "serializationOptions": _NODES,
+        }
         try:
             told = self._send("Runtime.evaluate", asked)["result"]["deepSerializedValue"]["value"]
             roots = [node["value"].get("shadowRoot") for node in told]
             closed = [root["value"] for root in roots if root and root["value"]["mode"] == "closed"]
+            self._is_partial |= len(closed) >= self._roots_left  # there may be more
+            closed = closed[: self._roots_left]
+            self._roots_left -= len(closed)
             for root in closed:
                 node = {"backendNodeId": root["backendNodeId"], "executionContextId": world}
                 handle = self._send("DOM.resolveNode", node)["object"]["objectId"]

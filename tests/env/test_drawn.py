@@ -38,7 +38,11 @@ def test_what_takes_no_presses_is_disabled_and_refused(visit: "Visit") -> None:
         </div><p style="interactivity:inert"><button>Style</button></p>""")
     assert lines(page) == [
         *("link Link (disabled) [1]", "button Inner (disabled) [2]", "button Legend [3]"),
-        *("button Field (disabled) [4]", "button Tool (disabled) [5]", "button Style (disabled) [6]"),
+        *(
+            "button Field (disabled) [4]",
+            "button Tool (disabled) [5]",
+            "button Style (disabled) [6]",
+        ),
     ]
     for number in (1, 4, 5, 6):
         with pytest.raises(ActionFailed, match="is disabled"):
@@ -119,14 +123,17 @@ def test_text_that_style_sheets_draw_is_read_and_names_controls(visit: "Visit") 
         [data-s]::after {content: attr(data-s); margin-left: 4px} .x::before {content: "\\D7"}
         .home::before {content: "\\E900"} .menu::after {content: "\\25BE"}
         ul {list-style-type: "Tip: "} li + li::marker {content: "Step "}
-        .star::before {content: "\\2605" / "favorite"}</style>
+        .star::before {content: "\\2605" / "favorite"}
+        .say::before {content: open-quote} .say::after {content: close-quote}</style>
         <p class=eur>12</p><label class=must>Email <input></label><p data-s=paid>Order</p>
         <button class=x></button><a class=home href=/h>&#xE901;</a><button class=menu>Menu</button>
-        <ul><li>one<li>two</ul><p class=star>Tent</p><p><q>Yes</q></p>
+        <ul><li>one<li>two</ul><p class=star>Tent</p><p>
+        <q>Yes</q> <q style="quotes:'&lt;&lt;' '>>'">No</q> <b class=say>Why</b></p>
         <table><tr><td data-s=new>A<td class=eur>3</table>""")
     assert lines(page) == [
         *("EUR 12", "textbox Email * [1]", "Order paid", "button × [2]", "link [3]"),
-        *("button Menu [4]", "Tip: one", "Step two", "favorite Tent", "“Yes”", "A new | EUR 3"),
+        *("button Menu [4]", "Tip: one", "Step two", "favorite Tent"),
+        *("Yes <<No>> “Why”", "A new | EUR 3"),
     ]
 
 

@@ -20,7 +20,9 @@ INNER = """<body style="margin:0"><style>button {position:absolute;width:60px;he
       onmouseover="tell(event)">Pay</button>
     <button id=low style="left:20px;top:110px" onmousedown="tell(event)" onmouseup="tell(event)">Low
     </button>"""
-OUTER = """<body style="margin:0"><script>onmessage = event => document.title = event.data</script>"""
+OUTER = (
+    """<body style="margin:0"><script>onmessage = event => document.title = event.data</script>"""
+)
 
 
 def framed(source: str, style: str, around: str = "") -> str:
@@ -73,7 +75,7 @@ def test_frames_in_frames_are_pressed_through_all_their_transforms(
 def test_what_covers_a_frame_covers_its_elements(source: str, visit: "Visit") -> None:
     cover = "<b style='position:fixed;left:220px;top:150px;width:90px;height:60px'>Wait</b>"
     visit.show(framed(source, "transform:scale(1.01)") + cover, inner=INNER)
-    with pytest.raises(ActionFailed, match="covered by \"b Wait\""):
+    with pytest.raises(ActionFailed, match='covered by "b Wait"'):
         visit.act("click [{pay}]", pay="Pay")
     assert visit.act("click [{map}]", map="Map").title == "click map 20,20"
 

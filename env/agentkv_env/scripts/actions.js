@@ -356,6 +356,7 @@ const drawn = () => Promise.race([
   new Promise((done) => setTimeout(done, 250)), // a background tab draws no frames
 ]);
 
-globalThis.agentkv = { walk, hear, hosts, adopt, nextFrame, locate, through, focus, selectOptions, setValue, scroll, pixels,
-  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, element: find,
-  frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };
+globalThis.agentkv = { walk, hear, hosts, adopt, nextFrame, locate, through, focus, selectOptions,
+  setValue, scroll, pixels, drawn, isAimedAt, origins, insertSecret, placeCursor, selectText,
+  scrollArea, settled, element: find, frame: (index) => frames[index],
+  title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -10,7 +10,7 @@ const SHAPES = /[\u2190-\u21ff\u2500-\u25ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2b
 const SAYS = /[\p{L}\p{N}\p{Sc}\p{So}*%"\u201c-\u201f]/u;
 
 const PIECE =
-  /"((?:[^"\\]|\\[^])*)"|(counters?)\(([^)]*)\)|(open|close)-quote|(\/)|url\([^)]*\)|[^\s"/]+/g;
+  /"((?:[^"\\]|\\[^])*)(?:"|$)|(counters?)\(([^)]*)\)|(open|close)-quote|(\/)|url\([^)]*\)|[^\s"/]+/g;
 const unescape = (text) => text.replace(/\\(?:([0-9a-f]{1,6}) ?|([^]))/gi,
   (_, code, sign) => (code ? String.fromCodePoint(Math.min(parseInt(code, 16), 0x10ffff)) : sign));
 
@@ -19,8 +19,9 @@ function isHiddenBox(style) {
   if (style.display === "none" || style.visibility !== "visible" || style.opacity === "0") return true;
   const px = (name) => parseFloat(style[name]);
   if (style.overflow !== "visible" && (px("width") <= 1 || px("height") <= 1)) return true;
-  if (px("fontSize") === 0 || px("textIndent") < -500 || /^matrix\(0, 0, 0, 0/.test(style.transform)) return true;
-  if (/^rgba\(.*, 0\)$/.test(style.color) || /rect\(0|inset\((50|100)%/.test(style.clip + style.clipPath)) return true;
+  if (px("fontSize") === 0 || px("textIndent") < -500 || /^rgba\(.*, 0\)$/.test(style.color)) return true;
+  if (/^matrix\(0, 0, 0, 0/.test(style.transform)) return true;
+  if (/rect\(0|inset\((50|100)%/.test(style.clip + style.clipPath)) return true;
   return /absolute|fixed/.test(style.position) && (px("left") < -500 || px("top") < -500);
 }
 
@@ -42,17 +43,21 @@ function quoteOf(style, side) {
   return side === "open" ? opening ?? "\u201c" : closing ?? "\u201d";
 }
 
+const OWN_QUOTE = /^(?:open|close)-quote$/; // of every <q>; only the quotes that a page chose count
+
 // Returns what a pseudo-element of an element shows, and whether it stands on lines of its own, or null.
 function generated(el, pseudo) {
   const style = (viewOf(documentOf(el)) || window).getComputedStyle(el, pseudo);
   const content = style.content;
   if (content === "none" || content === "normal" || content === '""' || isHiddenBox(style)) return null;
+  if (tagOf(el) === "q" && style.quotes === "auto" && OWN_QUOTE.test(content)) return null;
   const values = /counter/.test(content) ? countersOf(documentOf(el)).get(el)?.[pseudo] : null;
   const text = contentText(content.slice(0, MAX_CONTENT), style, values).slice(0, MAX_GENERATED);
   // An effect draws the text of the element once more.
   if (!/\S/.test(text) || collapse(text) === collapse(textContentOf(el))) return null;
   const isInline = /^inline/.test(style.display);
-  const isApart = style.display === "inline-block" || parseFloat(style.marginLeft) + parseFloat(style.marginRight) > 0;
+  const gap = parseFloat(style.marginLeft) + parseFloat(style.marginRight);
+  const isApart = style.display === "inline-block" || gap > 0;
   const isQuote = content.includes("-quote");
   return { text: isApart ? ` ${text} ` : text, isBlock: !isInline, isQuote };
 }
@@ -84,7 +89,8 @@ function signOf(el) {
   return "";
 }
 
-const MAX_COUNTED = 20000; // elements
+const MAX_COUNTED = 20000; // elements, ...
+const COUNTING_MS = 300; // ... and time for them; later ones have no number
 
 let counters = new WeakMap(); // document -> its counters; begins anew with each look
 
@@ -97,6 +103,7 @@ function countersOf(doc) {
   const found = new Map(), alive = new Map(); // name -> [{parent, value}], the innermost last
   counters.set(doc, found);
   const view = viewOf(doc) || window;
+  const until = performance.now() + COUNTING_MS;
   let left = MAX_COUNTED;
   const pairs = (text) => text === "none" ? []
     : [...text.matchAll(/(\S+) (-?\d+)/g)].map(([, name, number]) => [name, Number(number)]);
@@ -126,7 +133,7 @@ function countersOf(doc) {
     found.set(el, { ...found.get(el), [pseudo]: values });
   };
   const visit = (el, parent, depth) => {
-    if (left-- <= 0 || depth > MAX_NESTING || isOverdue()) return;
+    if (left-- <= 0 || depth > MAX_NESTING || performance.now() > until) return;
     const style = view.getComputedStyle(el);
     if (style.display === "none") return;
     count(style, parent);
@@ -142,10 +149,12 @@ function countersOf(doc) {
 
 // Returns the text of counter(name, style) or counters(name, "between", style).
 function counted(given, values) {
-  const [name] = given.split(","), between = /"((?:[^"\\]|\\.)*)"/.exec(given);
-  const style = given.replace(/"[^]*"/, "").split(",").slice(1).map((part) => part.trim()).at(-1) || "decimal";
-  const known = values?.get(name.trim()), all = known?.length ? known : [0];
-  return (between ? all : all.slice(-1)).map((value) => numeral(value, style)).join(between ? unescape(between[1]) : "");
+  const [name, ...more] = given.replace(/"[^]*"/, "").split(",").map((part) => part.trim());
+  const between = /"((?:[^"\\]|\\.)*)"/.exec(given), style = more.at(-1) || "decimal";
+  if (!values) return "";
+  const known = values.get(name), all = known?.length ? known : [0];
+  const shown = between ? all : all.slice(-1);
+  return shown.map((value) => numeral(value, style)).join(between ? unescape(between[1]) : "");
 }
 
 const ROMAN = [[1000, "m"], [900, "cm"], [500, "d"], [400, "cd"], [100, "c"], [90, "xc"], [50, "l"],

@@ -237,7 +237,8 @@ function nameOf(el, role) {
   if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
   if (tag === "tr" && el.cells) return rowOf(el);
   const titled = queryIn(el, "[title]");
-  return textOf(el) || (isSvg(el) ? svgName(el) : "") || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
+  return textOf(el) || (isSvg(el) ? svgName(el) : "") ||
+    collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
     byIds(el, "aria-describedby") || signOf(el) || iconOf(el);
 }
 

@@ -15,15 +15,16 @@ function slotOf(node) {
   const slot = nodeTypeOf(node) === 1 ? slotOfElement(node) : slotOfText(node);
   if (slot) return slot;
   const parent = parentNodeOf(node), root = parent ? closedRoots.get(parent) : null;
-  return root ? [...root.querySelectorAll("slot")].find((slot) => slot.assignedNodes().includes(node)) || null
-    : null;
+  if (!root) return null;
+  return [...root.querySelectorAll("slot")].find((each) => each.assignedNodes().includes(node)) || null;
 }
 
 // Elements of HTML that may have a shadow root, besides those with a hyphen in their name.
 const HOSTS = new Set(
   ("article aside blockquote body div footer h1 h2 h3 h4 h5 h6 header main nav p section " +
     "span").split(" "));
-const MAX_HOSTS = 60; // elements of one question
+const MAX_HOSTS = 60; // elements of one question, ...
+const MAX_OTHERS = 20; // ... and so many of them that do not seem to have a root
 const MAX_ASKED = 2; // questions about an element that seems to have a root; it may get one later
 
 let suspects = []; // elements of the last walk that seem to have a closed root ...
@@ -31,16 +32,13 @@ let others = []; // ... and some that may have one although they show their own 
 let numQuestions = 0;
 const asked = new WeakMap(); // element -> number of questions
 
-const maySuspect = (el, isEmpty) => isEmpty ? (asked.get(el) || 0) < MAX_ASKED
-  : numQuestions < MAX_ASKED && others.length < MAX_HOSTS;
-
 // Notes an element that may have a closed root. An element that shows nothing seems to have one, and so
 // does one with behavior of its own.
 function suspect(el, tag, isEmpty) {
   const times = asked.get(el) || 0, isCustom = tag.includes("-");
   if (times >= MAX_ASKED || shadowOf(el)) return;
   if (isCustom ? isEmpty || matches(el, ":defined") : isEmpty && HOSTS.has(tag)) suspects.push(el);
-  else if (!times && numQuestions < MAX_ASKED && others.length < MAX_HOSTS && HOSTS.has(tag)) {
+  else if (!times && numQuestions < MAX_ASKED && others.length < MAX_OTHERS && HOSTS.has(tag)) {
     others.push(el);
   }
 }

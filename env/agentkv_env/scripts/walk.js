@@ -158,10 +158,10 @@ function walk(firstId, expected, at, view, mostMs) {
     if (node.n || node.p) put(node, el);
   }
 
-  function children(el, s, style) {
-    // The lines of code have their numbers, prompts and language there.
-    const box = s.inside || s.hidden || style.whiteSpace === "pre" ? null : shift(boxOf(el), s.at);
-    const isDrawn = box && isSeen(box, s.clip);
+  // `box` is null where nothing is seen of the element itself.
+  function children(el, s, style, box) {
+    // Lines of code have their numbers, prompts and language there.
+    const isDrawn = box && style.whiteSpace !== "pre";
     if (isDrawn && style.display === "list-item") drawn(markerOf(el, style), el, box);
     if (isDrawn) drawn(generatedWords(el, "::before"), el, box);
     for (const node of childrenOf(el)) {
@@ -359,13 +359,13 @@ function walk(firstId, expected, at, view, mostMs) {
     if (style.backgroundImage.includes("url(") && !collapse(textContentOf(el))) {
       image(el, "", s, false);
     }
-    const before = numRead;
-    children(el, s, style);
+    const box = s.inside || s.hidden ? null : shift(boxOf(el), s.at), before = numRead;
+    const isBoxSeen = box && isSeen(box, s.clip);
+    children(el, s, style, isBoxSeen ? box : null);
     if (!inline) endLine();
-    const isEmpty = numRead === before;
-    if (tag.includes("-") || (HOSTS.has(tag) && !s.inside && maySuspect(el, isEmpty) &&
-        isSeen(shift(boxOf(el), s.at), s.clip))) {
-      suspect(el, tag, isEmpty);
+    // The box of an inline element may be empty although its content is not.
+    if (isBoxSeen || (tag.includes("-") && !(box?.width && box.height))) {
+      suspect(el, tag, numRead === before);
     }
   }
 

@@ -85,9 +85,7 @@ constructor() { super(); this.attachShadow({mode: "closed"}).innerHTML = `<p>Pri
 h2::before {counter-increment: a; content: counter(a) ". "}
 h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman) " "}</style>
 <h2>Terms</h2><h3>Scope</h3><h3>Price</h3><h2>Law</h2>""",
-        reads=(
-            *("heading 1. Terms", "heading 1.I Scope", "heading 1.II Price", "heading 2. Law"),
-        ),
+        reads=(*("heading 1. Terms", "heading 1.I Scope", "heading 1.II Price", "heading 2. Law"),),
     ),
     Kind(
         name="button with a sign from a style sheet",
