@@ -393,6 +393,11 @@ def _locate(
         return place
     if place["outside"]:
         raise ActionFailed(f"the point is outside {_describe(place, id)}")
+    if place["bent"]:
+        raise ActionFailed(
+            f"{_describe(place, id)} is in a frame drawn in perspective, where no point can be "
+            "pressed; open the page of the frame instead"
+        )
     if place["covered"]:
         raise ActionFailed(f"{_describe(place, id)} is covered by {quote(place['covered'])}")
     return place

@@ -177,6 +177,7 @@ class PageScript:
             if "error" in outer:
                 raise ActionFailed(f"there is no element [{id}] on this page")
             found["x"], found["y"] = outer["x"], outer["y"]
+            found["bent"] |= outer["bent"]
             found["covered"] = found["covered"] or ("" if under else outer["covered"])
             around = self._foreign_frames.get(around.parent)
         return found

@@ -80,6 +80,24 @@ def test_what_covers_a_frame_covers_its_elements(source: str, visit: "Visit") ->
     assert visit.act("click [{map}]", map="Map").title == "click map 20,20"
 
 
+@pytest.mark.parametrize(
+    ("style", "around"),
+    [
+        ("transform:perspective(400px) rotateY(40deg)", ""),
+        ("rotate:y 40deg", "perspective:400px"),
+        ("translate:0 0 100px", "perspective:400px"),
+    ],
+)
+def test_a_frame_in_perspective_is_refused_and_not_missed(
+    style: str, around: str, visit: "Visit"
+) -> None:
+    visit.show(framed("/inner", style, around), inner=INNER)
+    with pytest.raises(ActionFailed, match="drawn in perspective"):
+        visit.act("click [{pay}]", pay="Pay")
+    visit.show(framed("/inner", "rotate:y 40deg", "perspective:none"), inner=INNER)
+    assert visit.act("click [{pay}]", pay="Pay").title.startswith("click pay ")
+
+
 def test_an_element_in_a_covered_frame_says_so(visit: "Visit") -> None:
     cover = "<b style='position:fixed;left:220px;top:150px;width:90px;height:60px'>Wait</b>"
     page = visit.show(framed("/inner", "") + cover, inner=INNER)

@@ -44,7 +44,7 @@ function locate(id, at, under, place) {
   const [px, py] = point || points[0];
   aim = { id, point: [px, py], hit: hitTest(documentOf(el), px, py) };
   const role = roleOf(el, styleOf(el));
-  const { x, y, covered } = outwardAll(framesAround(el), [px, py]);
+  const { x, y, covered, bent } = outwardAll(framesAround(el), [px, py]);
   const cover = point ? (under ? "" : covered) : coverName(aim.hit);
   return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
     type: tagOf(el) === "input" ? el.type : "",
@@ -52,19 +52,21 @@ function locate(id, at, under, place) {
     several: el.multiple === true, editable: el.isContentEditable === true,
     editor: matches(el, EDITORS),
     outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),
-    covered: cover };
+    covered: cover, bent };
 }
 const coverName = (over) => over ? `${tagOf(over)} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
 
-// Returns where a point in the innermost of some frames is drawn in this document, and what covers it.
+// Returns where a point in the innermost of some frames is drawn in this document, what covers it, and
+// whether a perspective bends one of the frames, so that the point is elsewhere.
 function outwardAll(around, point) {
-  let covered = "";
+  let covered = "", bent = false;
   for (const frame of around) {
+    bent ||= turnOf(frame).isBent;
     const outer = outward(frame, point);
     point = outer.point;
     if (outer.isOut) covered ||= coverName(outer.over);
   }
-  return { x: point[0], y: point[1], covered };
+  return { x: point[0], y: point[1], covered, bent };
 }
 
 // Returns the same for a point of the document in frame `id`.

@@ -41,39 +41,46 @@ const flat = (matrix) => new DOMMatrix([matrix.a, matrix.b, matrix.c, matrix.d, 
 
 // Returns how the styles of a box itself scale and turn it, or null.
 function ownTurn(style) {
-  const { rotate, scale, transform } = style;
-  if (transform === "none" && rotate === "none" && scale === "none") return null;
+  const { rotate, scale, transform } = style, depth = style.translate.split(" ")[2];
+  if (transform === "none" && rotate === "none" && scale === "none" && !depth) return null;
   const axes = { x: "1,0,0", y: "0,1,0", z: "0,0,1" }, turn = rotate.split(" ");
   const turned = rotate === "none" ? "" : turn.length === 1 ? `rotate(${rotate})`
     : `rotate3d(${axes[turn[0]] || turn.slice(0, 3).join()},${turn.at(-1)})`;
   const sizes = scale.split(" ");
   const scaled = scale === "none" ? "" : `scale${sizes.length > 2 ? "3d" : ""}(${sizes.join()})`;
   try {
-    return new DOMMatrix(`${turned} ${scaled} ${transform === "none" ? "" : transform}`.trim());
+    return new DOMMatrix(`${depth ? `translateZ(${depth})` : ""} ${turned} ${scaled} ${
+      transform === "none" ? "" : transform}`.trim());
   } catch { return null; } // a form of the future
 }
 
-// Returns m of the place of a frame's or an image's content: the turns of all boxes around it, and
-// its zoom. A perspective is none, so it is left out.
+// Whether a matrix leaves a plane without depth and in parallel lines.
+const isFlat = ({ m13, m14, m23, m24, m34, m43 }) =>
+  [m13, m14, m23, m24, m34, m43].every((number) => Math.abs(number) < 1e-6);
+
+// Returns how the content of a frame or an image is turned: m of its place, from all boxes around it and
+// its zoom, and whether a perspective bends it, which m does not tell.
 function turnOf(el) {
-  let turn = null;
+  let turn = null, isBent = false;
   for (let node = el; node; node = parentOf(node)) {
     if (nodeTypeOf(node) !== 1) continue;
     const style = styleOf(node);
     const own = node !== el && UNTURNED.test(style.display) ? null : ownTurn(style);
+    if (turn && style.perspective !== "none" && !isFlat(turn)) isBent = true;
     if (turn && style.transformStyle !== "preserve-3d") turn = flat(turn);
     if (own) turn = turn ? own.multiply(turn) : own;
+    if (own && (turn.m14 || turn.m24 || turn.m44 !== 1)) isBent = true;
   }
   const zoom = el.currentCSSZoom || 1;
-  if (!turn && zoom === 1) return null;
+  if (!turn && zoom === 1) return { m: null, isBent };
   const { a, b, c, d } = turn || new DOMMatrix();
-  return [a, b, c, d].map((number) => number * zoom);
+  return { m: [a, b, c, d].map((number) => number * zoom), isBent };
 }
 
 // Returns the place of a frame's document, or of an image's pixels, in the document with the element:
 // inside its border and padding.
 function placeOf(el) {
-  const style = styleOf(el), outer = boxOf(el), m = turnOf(el);
+  const style = styleOf(el), outer = boxOf(el), { m } = turnOf(el);
   const left = el.clientLeft + parseFloat(style.paddingLeft);
   const top = el.clientTop + parseFloat(style.paddingTop);
   if (!m) return { x: outer.x + left, y: outer.y + top, m };
@@ -86,7 +93,8 @@ function placeOf(el) {
 // Returns the rectangle of an element inside its border and padding, in pixels of its content.
 function insideOf(el) {
   const style = styleOf(el);
-  const { width, height } = turnOf(el) ? { width: el.offsetWidth, height: el.offsetHeight } : boxOf(el);
+  const { width, height } =
+    turnOf(el).m ? { width: el.offsetWidth, height: el.offsetHeight } : boxOf(el);
   const left = el.clientLeft + parseFloat(style.paddingLeft);
   const top = el.clientTop + parseFloat(style.paddingTop);
   return { x: 0, y: 0, width: width - 2 * left, height: height - 2 * top };
