@@ -385,14 +385,19 @@ def _locate(
 
     With `under`, it does not matter what covers the point.
     """
-    at = point and {"x": point.x, "y": point.y, "percent": point.unit == "%"}
-    place: dict[str, Any] = tab.script.call_on(id, "locate", at, under)
+    at = {"x": point.x, "y": point.y, "percent": point.unit == "%"} if point else None
+    place = tab.script.locate(id, at, under=under)
     if "error" in place:
         raise ActionFailed(f"[{id}] is not visible")
     if strict:
         return place
     if place["outside"]:
         raise ActionFailed(f"the point is outside {_describe(place, id)}")
+    if place["bent"]:
+        raise ActionFailed(
+            f"{_describe(place, id)} is in a frame drawn in perspective, where no point can be "
+            "pressed; open the page of the frame instead"
+        )
     if place["covered"]:
         raise ActionFailed(f"{_describe(place, id)} is covered by {quote(place['covered'])}")
     return place

@@ -6,13 +6,14 @@ from typing import Literal
 Kind = Literal["element", "text", "ocr"]
 
 STATES = (
-    *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
+    *("checked", "mixed", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
     *("heading", "draggable", "more above", "more below"),
 )
 """All states that a node may have.
 
-`faint` marks an OCR line of low contrast, `heading` an element that is the text of a heading."""
+`mixed` marks a box that is half checked, `faint` an OCR line of low contrast, `heading` an element
+that is the text of a heading."""
 
 Use = Literal["lines", "format", "several", "area", "drag", "file", "point"]
 """What an element supports beyond its role: a text of several lines, a text with formats, a
@@ -44,7 +45,7 @@ class Node:
     role: str
     """link, button, textbox, checkbox, radio, combobox, heading, image, text, code ...
 
-    `code` is a line of preformatted text."""
+    `code` is a line of preformatted text. `progressbar` and `meter` are texts with a value."""
     name: str
     """Accessible name, or the text itself; one line with collapsed white space, except in code."""
     box: Box

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,9 +17,17 @@ from agentkv_env.loading import Loading
 from agentkv_env.watchdog import Watchdog
 
 WORLD = "agentkv"
-MAX_DEPTH = 5  # nested frames of other origins
+MAX_DEPTH = 5  # nested frames of other origins, and closed shadow roots in others
+MAX_ROOTS = 60  # closed shadow roots that one reading opens
 READING_S = 4.0  # time limit of reading a page; the rest of the page is left out
 LEAVING_S = 1.0  # a page that is being left must answer within this time
+
+# Tells of each element of a list whether it has a shadow root, and of which mode.
+_NODES = {
+    "serialization": "deep",
+    "maxDepth": 1,
+    "additionalParameters": {"maxNodeDepth": 0, "includeShadowTree": "all"},
+}
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
 SUMMED = ("covered", "busy", "moving")
@@ -45,8 +54,35 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "walk", "actions")
+SCRIPTS = (
+    "dom",
+    "shadows",
+    "geometry",
+    "frames",
+    "generated",
+    "semantics",
+    "gauges",
+    "images",
+    "layers",
+    "walk",
+    "actions",
+)
 """Files of the folder scripts/, joined in this order into one scope."""
+
+
+_WHOLE = {"x": 0, "y": 0, "m": None}  # the place of the page itself; see scripts/frames.js
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a frame of another origin is."""
+
+    parent: str
+    """The frame whose document has it ..."""
+    element: int
+    """... as this element."""
+    at: dict[str, Any]
+    """The place of its document in the viewport when it was last read; see scripts/frames.js."""
 
 
 class PageScript:
@@ -75,12 +111,14 @@ class PageScript:
         self._timeout_s = timeout_s
         self._raise_if_gone = raise_if_gone
         self._worlds: dict[str, int] = {}  # frame -> execution context
-        self._foreign_elements: dict[int, tuple[str, float, float]] = {}  # id -> frame and offset
+        self._foreign_elements: dict[int, str] = {}  # id -> frame of another origin
+        self._foreign_frames: dict[str, _Place] = {}
         self._document = ""  # token of the document that was read last
         self._next_id = 1
         self._heard = ("", 0)  # document and number of its elements when last asked for listeners
         self._num_heard = 0  # times that this document was asked
         self._read_until = 0.0
+        self._roots_left = MAX_ROOTS
         self._in_frames = dict.fromkeys(SUMMED, 0)  # what frames of other origins add
         self._is_partial = False  # True if the current reading left out a part of the page
 
@@ -113,15 +151,36 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame, x, y = self._foreign_elements.get(id, (self._main_frame, 0.0, 0.0))
+        frame = self._foreign_elements.get(id, self._main_frame)
         answer = self.call(function, id, *arguments, frame=frame)
-        if isinstance(answer, dict):
-            if answer.get("error") == "gone":
-                raise ActionFailed(f"there is no element [{id}] on this page")
-            if "x" in answer:
-                answer["x"] += x
-                answer["y"] += y
+        if isinstance(answer, dict) and answer.get("error") == "gone":
+            raise ActionFailed(f"there is no element [{id}] on this page")
         return answer
+
+    def locate(self, id: int, at: dict[str, Any] | None, *, under: bool) -> dict[str, Any]:
+        """Return the point to press for the element `id`, in pixels of the viewport; see `locate`
+        in actions.js.
+
+        Frames of other origins around the element are scrolled into view as well.
+
+        Raises:
+            ActionFailed: the page has no element with this id.
+        """
+        frame = self._foreign_elements.get(id, self._main_frame)
+        around = self._foreign_frames.get(frame)
+        found: dict[str, Any] = self.call_on(
+            id, "locate", at, under, around.at if around else _WHOLE
+        )
+        while around and "error" not in found:
+            point = (found["x"], found["y"])
+            outer = self.call("through", around.element, point, frame=around.parent)
+            if "error" in outer:
+                raise ActionFailed(f"there is no element [{id}] on this page")
+            found["x"], found["y"] = outer["x"], outer["y"]
+            found["bent"] |= outer["bent"]
+            found["covered"] = found["covered"] or ("" if under else outer["covered"])
+            around = self._foreign_frames.get(around.parent)
+        return found
 
     def set_files(self, id: int, files: Sequence[Path]) -> None:
         """Give `files` of this machine to the file field `id`.
@@ -129,7 +188,7 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame = self._foreign_elements.get(id, (self._main_frame, 0.0, 0.0))[0]
+        frame = self._foreign_elements.get(id, self._main_frame)
         handle = self.evaluate(f"agentkv.element({id})", self._worlds[frame], by_value=False)
         if "objectId" not in handle:
             raise ActionFailed(f"there is no element [{id}] on this page")
@@ -141,16 +200,22 @@ class PageScript:
         self._read_until = time.monotonic() + READING_S
         self._is_partial = False
         self._in_frames = dict.fromkeys(SUMMED, 0)
-        found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+        self._roots_left = MAX_ROOTS
+        found = self._walk(self._main_frame, self._document, _WHOLE, None)
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
-        has_time = not found["part"]
-        if has_time and self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
-            self._read_until = time.monotonic() + READING_S
-            found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+        if not found["part"]:
+            is_news = self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new)
+            is_news |= self._open_roots(self._main_frame, found, is_new=is_new)
+            if is_news:
+                self._read_until = time.monotonic() + READING_S
+                found = self._walk_inner(
+                    self._main_frame, self._document, _WHOLE, None, is_new=is_new
+                )
         if is_new:
             self._document = found["token"]
             self._foreign_elements = {}
+            self._foreign_frames = {}
         found["nodes"] = list(self._splice_frames(found["nodes"], self._main_frame, MAX_DEPTH))
         found["part"] = self._is_partial
         for key in SUMMED:
@@ -230,8 +295,50 @@ class PageScript:
             self._raise_if_gone(error)
             return False  # the document was replaced
 
+    def _open_roots(self, frame: str, found: dict[str, Any], *, is_new: bool) -> bool:
+        """Hand our script the closed shadow roots that it suspects; return whether there are any.
+
+        The elements of a new document then lose their ids, so that the next walk counts from 1.
+        """
+        if not found["hosts"] or not self._roots_left:
+            return False
+        world = self._worlds[frame]
+        asked = {
+            "expression": "agentkv.hosts()",
+            "contextId": world,
+            "serializationOptions": _NODES,
+        }
+        try:
+            told = self._send("Runtime.evaluate", asked)["result"]["deepSerializedValue"]["value"]
+            roots = [node["value"].get("shadowRoot") for node in told]
+            closed = [root["value"] for root in roots if root and root["value"]["mode"] == "closed"]
+            self._is_partial |= len(closed) >= self._roots_left  # there may be more
+            closed = closed[: self._roots_left]
+            self._roots_left -= len(closed)
+            for root in closed:
+                node = {"backendNodeId": root["backendNodeId"], "executionContextId": world}
+                handle = self._send("DOM.resolveNode", node)["object"]["objectId"]
+                adopted = {
+                    "objectId": handle,
+                    "functionDeclaration": "function (anew) { agentkv.adopt(this, anew) }",
+                    "arguments": [{"value": is_new}],
+                }
+                self._send("Runtime.callFunctionOn", adopted)
+        except Error as error:
+            self._raise_if_gone(error)
+            return False  # the document was replaced
+        return bool(closed)
+
+    def _walk_inner(self, *arguments: Any, is_new: bool) -> dict[str, Any]:
+        """Walk, and again as long as there are closed shadow roots in those that were opened."""
+        for _ in range(MAX_DEPTH):
+            found = self._walk(*arguments)
+            if found["part"] or not self._open_roots(arguments[0], found, is_new=is_new):
+                break
+        return found
+
     def _walk(
-        self, frame: str, document: str | None, at: dict[str, float], view: dict[str, float] | None
+        self, frame: str, document: str | None, at: dict[str, Any], view: dict[str, float] | None
     ) -> dict[str, Any]:
         left_ms = max(1, round(1000 * (self._read_until - time.monotonic())))
         found: dict[str, Any] = json.loads(
@@ -264,9 +371,10 @@ class PageScript:
         frame = described["node"].get("frameId")
         if frame is None:
             return  # the page has removed the frame since the walk
-        x, y, _, _ = node["b"]
         view = dict(zip(("x", "y", "width", "height"), node["c"], strict=True))
-        found = self._walk(frame, None, {"x": x, "y": y}, view)
+        found = self._walk(frame, None, node["at"], view)
+        if not found["part"] and self._open_roots(frame, found, is_new=False):
+            found = self._walk_inner(frame, None, node["at"], view, is_new=False)
         if self._allow.refused.match(found["url"]):
             return
         for key in SUMMED:
@@ -275,9 +383,10 @@ class PageScript:
             box = [round(number) for number in node["b"]]
             area = {"k": "element", "r": "area", "n": node["n"], "b": box, "i": node["i"]}
             yield {**area, "s": states, "u": ["area"], "frame": parent}
+        self._foreign_frames[frame] = _Place(parent, node["i"], node["at"])
         for inner in found["nodes"]:
             if "i" in inner:
-                self._foreign_elements[inner["i"]] = (frame, x, y)
+                self._foreign_elements[inner["i"]] = frame
         yield from self._splice_frames(found["nodes"], frame, depth - 1)
 
 

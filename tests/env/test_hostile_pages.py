@@ -197,6 +197,22 @@ def test_a_page_larger_than_any_is_read_in_part(visit: "Visit") -> None:
     assert 5000 <= len(page.nodes) < 5100 and len(serialize(page).text) < 200_000
 
 
+def test_generated_text_and_closed_roots_without_measure_are_read_in_part(visit: "Visit") -> None:
+    page = visit.show("""<style>p {height: 40px; overflow: hidden} p::before {content: attr(title)}
+        b {counter-reset: n 1000000} b::before {content: counters(n, "")}</style><p id=p></p>
+        <script>p.title = 'word '.repeat(200000);
+        let e = document.body; for (let i = 0; i < 400; i++) e = e.appendChild(
+          document.createElement('b'));
+        customElements.define('x-a', class extends HTMLElement { constructor() { super();
+          this.attachShadow({mode: 'closed'}).innerHTML = '<i>in</i>' } });
+        for (let i = 0; i < 200; i++) document.body.append(document.createElement('x-a'), ' ')
+        </script>""")
+    assert "the page is too large: part of it was not read" in page.notices
+    assert len(page.nodes) < 500 and all(len(node.name) < 25_000 for node in page.nodes)
+    assert page.nodes[0].name.startswith("word word") and len(page.nodes[0].name) < 600
+    assert str(page.nodes).count("in in in") > 10
+
+
 def test_a_storm_of_dialogs_is_told_by_its_beginning_and_its_size(visit: "Visit") -> None:
     visit.show("<button onclick='for (let i = 0; i < 50; i++) alert(i)'>Go</button>")
     page = visit.act("click [1]")

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 STATES = (
-    "checked|pressed|selected|current|disabled|readonly|required|password|invalid|expanded"
+    "checked|mixed|pressed|selected|current|disabled|readonly|required|password|invalid|expanded"
     "|collapsed|covered|faint|heading|draggable|more above|more below"
 )
 _MARKED = re.compile(r"(?i)[\W_]*(tabs|notice|error|ocr|cut|same|gone)[\W_]*?:")

@@ -8,17 +8,21 @@ const find = (id) => {
 // Returns the point to press for element `id`, in pixels of the viewport of this frame's page.
 //
 // `at` (null: the middle of a visible rectangle) is a point from the element's corner: x and y, in
-// pixels, or hundredths of its size if `percent`. With `under`, other elements may cover the point.
-function locate(id, at, under) {
+// pixels as the viewport shows them, or hundredths of the element's size if `percent`. `place`
+// is this page's in the viewport. With `under`, other elements may cover the
+// point.
+function locate(id, at, under, place) {
   const el = find(id);
   deadline = performance.now() + 1000;
+  withModal = new WeakMap();
   if (!el) return { error: "gone" };
   const target = hiddenBehindLabel(el)
     ? [...labelsOf(el)].find((label) => rectsOf(label).length) || el : el;
   const view = viewOf(documentOf(el)) || window;
+  const scales = scalesOf(compose(place, placeOfDocument(el)));
   const middles = () => rectsOf(target).map((r) =>
-    at ? placeIn(boxOf(target), at) : [r.x + r.width / 2, r.y + r.height / 2]);
-  const inView = ([x, y]) => x >= 0 && y >= 0 && x < view.innerWidth && y < view.innerHeight;
+    at ? placeIn(boxOf(target), at, scales) : pressedPoint(target, r));
+  const inView = (point) => isInWindow(view, point);
   let points = middles();
   if (!points.length) return { error: "invisible" };
   // a transparent control may lie over the label that stands for it
@@ -39,22 +43,36 @@ function locate(id, at, under) {
   const point = [...points, ...finer].find((p) => inView(p) && isReached(p));
   const [px, py] = point || points[0];
   aim = { id, point: [px, py], hit: hitTest(documentOf(el), px, py) };
-  let x = px, y = py;
-  for (let w = view; w.frameElement; w = w.parent) {
-    const corner = insideOf(w.frameElement);
-    x += corner.x;
-    y += corner.y;
-  }
-  const over = point ? null : hitTest(documentOf(el), px, py);
   const role = roleOf(el, styleOf(el));
-  const cover = over ? `${tagOf(over)} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
+  const { x, y, covered, bent } = outwardAll(framesAround(el), [px, py]);
+  const cover = point ? (under ? "" : covered) : coverName(aim.hit);
   return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
     type: tagOf(el) === "input" ? el.type : "",
-    disabled: matches(el, ":disabled"), readonly: el.readOnly === true,
+    disabled: isDisabled(el), readonly: el.readOnly === true,
     several: el.multiple === true, editable: el.isContentEditable === true,
     editor: matches(el, EDITORS),
     outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),
-    covered: point ? "" : cover };
+    covered: cover, bent };
+}
+const coverName = (over) => over ? `${tagOf(over)} ${textOf(over).slice(0, 40)}`.trim() : "nothing";
+
+// Returns where a point in the innermost of some frames is drawn in this document, what covers it, and
+// whether a perspective bends one of the frames, so that the point is elsewhere.
+function outwardAll(around, point) {
+  let covered = "", bent = false;
+  for (const frame of around) {
+    bent ||= turnOf(frame).isBent;
+    const outer = outward(frame, point);
+    point = outer.point;
+    if (outer.isOut) covered ||= coverName(outer.over);
+  }
+  return { x: point[0], y: point[1], covered, bent };
+}
+
+// Returns the same for a point of the document in frame `id`.
+function through(id, point) {
+  const frame = find(id);
+  return frame ? outwardAll([frame, ...framesAround(frame)], point) : { error: "gone" };
 }
 
 // Returns whether the point that `locate` found for element `id` hits what it hit then.
@@ -66,8 +84,9 @@ function isAimedAt(id) {
 }
 let aim = {};
 
-const placeIn = (box, at) => at.percent
-  ? [box.x + box.width * at.x / 100, box.y + box.height * at.y / 100] : [box.x + at.x, box.y + at.y];
+const placeIn = (box, at, [across, down]) => at.percent
+  ? [box.x + box.width * at.x / 100, box.y + box.height * at.y / 100]
+  : [box.x + at.x / across, box.y + at.y / down];
 const isWithin = (box, x, y) => // the right and lower edges belong to the element in percent
   x >= box.x && y >= box.y && x <= box.x + box.width && y <= box.y + box.height;
 
@@ -289,7 +308,7 @@ function usesOf(el) {
   if (isEditable) uses.push("format");
   if (tag === "select" && el.multiple) uses.push("several");
   if (type === "file") uses.push("file");
-  if (["canvas", "svg"].includes(tag)) uses.push("point");
+  if (["canvas", "svg", "audio", "video"].includes(tag)) uses.push("point");
   if (matches(el, DRAGGABLE) || /grab|move/.test(styleOf(el).cursor)) uses.push("drag");
   return uses;
 }
@@ -339,6 +358,7 @@ const drawn = () => Promise.race([
   new Promise((done) => setTimeout(done, 250)), // a background tab draws no frames
 ]);
 
-globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
-  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, element: find,
-  frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };
+globalThis.agentkv = { walk, hear, hosts, adopt, nextFrame, locate, through, focus, selectOptions,
+  setValue, scroll, pixels, drawn, isAimedAt, origins, insertSecret, placeCursor, selectText,
+  scrollArea, settled, element: find, frame: (index) => frames[index],
+  title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -14,11 +14,12 @@ const isConnected = getter(Node, "isConnected"), nextSiblingOf = getter(Node, "n
 const previousOf = getter(Node, "previousSibling");
 const rootOf = method(Node, "getRootNode");
 
-const tagOf = getter(Element, "localName"), shadowOf = getter(Element, "shadowRoot");
-const slotOf = getter(Element, "assignedSlot"), childElementsOf = getter(Element, "children");
+const tagOf = getter(Element, "localName"), openRootOf = getter(Element, "shadowRoot");
+const childElementsOf = getter(Element, "children");
 const attributeOf = method(Element, "getAttribute"), hasAttribute = method(Element, "hasAttribute");
 const queryIn = method(Element, "querySelector"), queryAllIn = method(Element, "querySelectorAll");
 const matches = method(Element, "matches"), isVisible = method(Element, "checkVisibility");
+const closest = method(Element, "closest");
 const clientRectsOf = method(Element, "getClientRects");
 const boxOf = method(Element, "getBoundingClientRect");
 const clientHeightOf = getter(Element, "clientHeight");

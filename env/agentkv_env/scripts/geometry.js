@@ -25,8 +25,6 @@ function intersect(rect, clip) {
   const bottom = Math.min(rect.y + rect.height, clip.y + clip.height);
   return { x, y, width: Math.max(0, right - x), height: Math.max(0, bottom - y) };
 }
-const shift = (rect, at) =>
-  ({ x: rect.x + at.x, y: rect.y + at.y, width: rect.width, height: rect.height });
 const isSeen = (rect, clip) => {
   const part = intersect(rect, clip);
   return part.width >= Math.min(MIN_OVERLAP, rect.width) && part.width > 0 &&
@@ -46,12 +44,12 @@ function imageOf(area) {
 }
 
 // Returns the rectangle around an area of the image's map.
-function areaRects(area, image) {
-  const inner = insideOf(image), shape = (attributeOf(area, "shape") || "rect").toLowerCase();
-  if (shape === "default") return [inner];
+function areaRects(area, image, place = placeOf(image)) {
+  const shape = (attributeOf(area, "shape") || "rect").toLowerCase();
+  if (shape === "default") return [shift(insideOf(image), place)];
   const numbers = (attributeOf(area, "coords") || "").slice(0, MAX_TEXT).split(/[\s,]+/).map(Number);
   if (numbers.length < 3 || !numbers.every(Number.isFinite)) return [];
-  const at = (x, y, width, height) => [{ x: inner.x + x, y: inner.y + y, width, height }];
+  const at = (x, y, width, height) => [shift({ x, y, width, height }, place)];
   const [a, b, radius] = numbers;
   if (shape.startsWith("circ")) return at(a - radius, b - radius, 2 * radius, 2 * radius);
   const xs = numbers.filter((_, index) => index % 2 === 0);
@@ -79,15 +77,6 @@ function rectsOf(el, depth = 0) {
 const childrenOf = (el) => shadowOf(el) ? childNodesOf(shadowOf(el))
   : tagOf(el) === "slot" && el.assignedNodes?.().length ? el.assignedNodes() : childNodesOf(el);
 
-// Returns the rectangle inside a frame's border and padding, in pixels of the parent document.
-function insideOf(frame) {
-  const style = styleOf(frame), outer = boxOf(frame);
-  const left = frame.clientLeft + parseFloat(style.paddingLeft);
-  const top = frame.clientTop + parseFloat(style.paddingTop);
-  return { x: outer.x + left, y: outer.y + top,
-    width: outer.width - 2 * left, height: outer.height - 2 * top };
-}
-
 function hitTest(doc, x, y) {
   let hit = hitIn(doc, x, y);
   while (hit && shadowOf(hit)) {
@@ -97,7 +86,7 @@ function hitTest(doc, x, y) {
   }
   return hit;
 }
-const parentOf = (node) => (nodeTypeOf(node) === 1 ? slotOf(node) : node.assignedSlot) ||
+const parentOf = (node) => (nodeTypeOf(node) === 1 || nodeTypeOf(node) === 3 ? slotOf(node) : null) ||
   parentNodeOf(node) || (nodeTypeOf(node) === 11 ? node.host : null) || null;
 const isInside = (node, ancestor) => {
   for (; node; node = parentOf(node)) if (node === ancestor) return true;

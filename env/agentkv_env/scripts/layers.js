@@ -12,11 +12,11 @@ function inDocument(el) {
   return shown;
 }
 
-// Returns what a press at the middle of a node's box hits; `at` is the position of the document.
+// Returns what a press at the middle of a node's box hits; `at` is the place of the document.
 function hitOf(node, at, view) {
   const [x, y, width, height] = node.b;
   const part = intersect({ x, y, width, height }, view);
-  return hitTest(document, part.x + part.width / 2 - at.x, part.y + part.height / 2 - at.y);
+  return hitTest(document, ...into(at, [part.x + part.width / 2, part.y + part.height / 2]));
 }
 
 const isOver = (hit, el) => hit && !isInside(hit, el) && !isInside(el, hit) &&

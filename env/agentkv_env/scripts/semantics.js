@@ -13,7 +13,8 @@ const ROLES = { button: "button", link: "link", checkbox: "checkbox", radio: "ra
 const INPUTS = { button: "button", submit: "button", reset: "button", image: "button",
   checkbox: "checkbox", radio: "radio", range: "slider", file: "file" };
 const ACTIVE =
-  "a[href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
+  "a[*|href],button,input:not([type=hidden]),select,textarea,summary,[onclick],[contenteditable]," +
+  "audio[controls],video[controls]," +
   "[tabindex]:not([tabindex^='-'])," + Object.keys(ROLES).map((role) => `[role=${role}]`).join();
 
 // Native controls keep their native role, whatever their role attribute says.
@@ -28,7 +29,7 @@ function roleOf(el, style) {
   const claimed = ROLES[(attributeOf(el, "role") || "").trim().split(/\s+/)[0].toLowerCase()];
   if (claimed) return claimed;
   if (tag === "button") return "button";
-  if ((tag === "a" || tag === "area") && hasAttribute(el, "href")) return "link";
+  if ((tag === "a" || tag === "area") && matches(el, "[*|href]")) return "link"; // xlink:href in SVG
   if (tag === "summary" && parentElementOf(el) && tagOf(parentElementOf(el)) === "details") return "button";
   const editable = attributeOf(el, "contenteditable");
   if (editable !== null && editable !== "false") return "textbox";
@@ -128,16 +129,17 @@ const CONTROLS = new Set(["input", "select", "textarea", "button"]);
 
 // Returns the text of an element, with the alternative text of images and the labels of parts.
 function textOf(el, depth = 0) {
-  let text = "";
+  let text = partOf(el, "::before");
   for (const child of childrenOf(el)) {
     if (text.length > MAX_TEXT || depth > MAX_NESTING || isOverdue()) break;
-    if (nodeTypeOf(child) === 3) { text += child.data; continue; }
+    if (nodeTypeOf(child) === 3) { text += withoutIcons(child.data); continue; }
     if (nodeTypeOf(child) !== 1) continue;
     const tag = tagOf(child);
     if (tag === "img") { text += ` ${child.alt || child.title || ""} `; continue; }
-    if (tag === "svg") { text += ` ${svgName(child)} `; continue; }
+    if (tag === "svg") { text += ` ${svgName(child) || textOf(child, depth + 1)} `; continue; }
+    if (tag === "use") { text += ` ${usedText(child)} `; continue; }
     if (tag === "br") { text += " "; continue; }
-    if (SKIPPED.has(tag) || CONTROLS.has(tag)) continue;
+    if (SKIPPED.has(tag) || CONTROLS.has(tag) || tag === "progress" || tag === "meter") continue;
     const style = styleOf(child);
     if (style.display !== "contents" && !isVisible(child)) continue;
     if (style.visibility !== "visible") continue;
@@ -145,7 +147,13 @@ function textOf(el, depth = 0) {
     const shown = STRUCK.has(tag) ? struck(inner) : inner;
     text += style.display === "inline" || style.display === "contents" ? shown : ` ${shown} `;
   }
+  text += partOf(el, "::after");
   return depth ? text : collapse(text);
+}
+
+function partOf(el, pseudo) {
+  const found = generatedWords(el, pseudo);
+  return !found ? "" : found.isBlock ? ` ${found.text} ` : found.text;
 }
 
 // Returns the cells of a row between bars. Empty cells keep the others in their columns.
@@ -178,8 +186,22 @@ function codeRowOf(row) {
   return [...others, code.slice(0, MAX_TEXT).replace(/^\s*\n|\s+$/g, "")].join(" | ");
 }
 
-const svgName = (svg) => collapse(
-  attributeOf(svg, "aria-label") || queryIn(svg, ":scope > title")?.textContent || "");
+const isSvg = (el) => namespaceOf(el) === "http://www.w3.org/2000/svg";
+
+const svgName = (svg) => collapse(byIds(svg, "aria-labelledby") || attributeOf(svg, "aria-label") ||
+  queryIn(svg, ":scope > title")?.textContent || "");
+
+// Returns the text that an element of SVG draws from elsewhere in its document.
+function usedText(use) {
+  const target = attributeOf(use, "href") || attributeOf(use, "xlink:href") || "";
+  const used = target.startsWith("#") ? byIdIn(rootOf(use), target.slice(1)) : null;
+  if (!used) return "";
+  const texts = tagOf(used) === "text" ? [used] : [...queryAllIn(used, "text")];
+  return collapse(texts.slice(0, MAX_OPTIONS).map((each) => textContentOf(each)).join(" "));
+}
+
+// Roles of the parts of a picture that have a name of their own, such as the bars of a chart.
+const GRAPHICS = "[role=img],[role^=graphics-]";
 
 function byIds(el, attribute) {
   const root = rootOf(el);
@@ -210,12 +232,14 @@ function nameOf(el, role) {
       attributeOf(el, "aria-placeholder") || "") || (tag === "input" ? textAfter(el) : "") ||
       byIds(el, "aria-describedby") || textBeside(el);
   }
+  if (PLAYERS.has(tag)) return collapse(tooltipOf(el) || "");
   if (tag === "area" || tag === "img") return collapse(el.alt || tooltipOf(el) || "");
   if (tag === "canvas") return collapse(tooltipOf(el) || textContentOf(el));
   if (tag === "tr" && el.cells) return rowOf(el);
   const titled = queryIn(el, "[title]");
-  return textOf(el) || collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
-    byIds(el, "aria-describedby") || iconOf(el);
+  return textOf(el) || (isSvg(el) ? svgName(el) : "") ||
+    collapse(tooltipOf(el) || (titled ? tooltipOf(titled) : "") || "") ||
+    byIds(el, "aria-describedby") || signOf(el) || iconOf(el);
 }
 
 // The names below are our choice: they follow what the standard (accname) knows.
@@ -298,6 +322,7 @@ function valueOf(el, role) {
     secretFields.delete(el); // what it holds later is something else
     return "";
   }
+  if (PLAYERS.has(tag)) return playerValue(el);
   if (tag === "select") {
     return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");
   }
@@ -323,14 +348,38 @@ function optionsOf(el) {
     .map((option) => collapse(option.label || option.value)) : [];
 }
 
+// Returns whether an element takes no presses: it or what is around it says so, or is inert.
+const isDisabled = (el) => matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) ||
+  [el, ...framesAround(el)].some((each) => styleOf(each).interactivity === "inert" || isUnderModal(each));
+
+// A modal dialog makes the rest of its document inert, also what it does not cover. Says whether
+// documents have one; begins anew with each look.
+let withModal = new WeakMap();
+
+function isUnderModal(el) {
+  const doc = documentOf(el);
+  if (!withModal.has(doc)) {
+    const modals = [...queryAllInDocument(doc, ":modal:not(:fullscreen)")];
+    withModal.set(doc, modals.some((modal) => isVisible(modal)));
+  }
+  if (!withModal.get(doc)) return false;
+  for (let node = el; node; node = parentOf(node)) {
+    if (nodeTypeOf(node) === 1 && matches(node, ":modal")) return false;
+  }
+  return true;
+}
+
 function statesOf(el) {
   const states = [];
   const tag = tagOf(el), aria = (name) => attributeOf(el, `aria-${name}`);
-  if (tag === "input" ? el.checked : aria("checked") === "true") states.push("checked");
+  const isMixed = tag === "input" ? el.type === "checkbox" && el.indeterminate
+    : aria("checked") === "mixed" || aria("pressed") === "mixed";
+  if (isMixed) states.push("mixed"); // drawn instead of the mark, whatever the box holds
+  else if (tag === "input" ? el.checked : aria("checked") === "true") states.push("checked");
   if (aria("pressed") === "true") states.push("pressed");
   if (aria("selected") === "true") states.push("selected");
   if (aria("current") && aria("current") !== "false") states.push("current");
-  if (matches(el, ":disabled") || aria("disabled") === "true") states.push("disabled");
+  if (isDisabled(el)) states.push("disabled");
   if (el.readOnly === true || aria("readonly") === "true") states.push("readonly");
   if (el.required === true || aria("required") === "true") states.push("required");
   if (matches(el, DRAGGABLE)) states.push("draggable");

@@ -8,6 +8,7 @@ let frames = []; // cross-origin frames found by the last walk
 const forget = () => { ids = new WeakMap(); elements.clear(); };
 
 const MAX_NODES = 5000; // in one viewport
+const WORD = /[\p{L}\p{N}]+/gu;
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
@@ -20,30 +21,36 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
-// true if a visible part says that it is loading.
+// true if a visible part says that it is loading. `hosts` is the number of elements that may have a
+// closed shadow root (shadows.js).
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
-  const put = (node, source) => { out.push(node); sources.push(source); };
+  let numRead = 0; // nodes and pieces of text
+  const put = (node, source) => { out.push(node); sources.push(source); numRead++; };
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
   let nextId = expected === null || expected === token ? firstId : 1;
   let pending = "", pendingBox = null, pendingSource = null; // text of the current line
+  let generatedBox = null; // the box of the element with generated text in it
   let isCode = false; // whether that text is preformatted, so that its spaces count
   let isMidLine = false, isAfterBlank = false; // after an element; after a blank line of code
   frames = [];
+  [suspects, others] = [[], []];
+  [withModal, counters] = [new WeakMap(), new WeakMap()];
   const pageScroller = findScroller(); // the note of the page's own position tells of this one
 
   // The state of a subtree. at: position of its document; clip, absolute, window: visible area of
   // its static, absolute and fixed boxes; inside: an ancestor's name covers its text; hidden:
   // invisible; breaks: line breaks count; spaces: spaces count; struck: the text is deleted;
-  // heading: the control that is the text of a heading.
+  // heading: the control that is the text of a heading; around: the frames of ours with the document.
   const state = (at, clip) =>
     ({ at, clip, absolute: clip, window: clip, inside: false, hidden: false, breaks: false,
-      spaces: false, struck: false, heading: null, depth: 0 });
+      spaces: false, struck: false, heading: null, depth: 0, around: null });
 
   const flush = () => {
     const text = isCode ? pending.slice(0, MAX_TEXT).trimEnd() : collapse(pending);
+    pendingBox ||= generatedBox;
     if (text && pendingBox) {
       const r = isCode ? "code" : "text", b = rounded(pendingBox);
       const isInCode = isCode && out.at(-1)?.r === "code";
@@ -52,7 +59,7 @@ function walk(firstId, expected, at, view, mostMs) {
       isAfterBlank = false;
     }
     pending = "";
-    pendingBox = null;
+    pendingBox = generatedBox = null;
     isCode = false;
   };
   const endLine = () => { flush(); isMidLine = false; };
@@ -69,10 +76,10 @@ function walk(firstId, expected, at, view, mostMs) {
     isMidLine = true;
     const node = { k: "element", r: role, n: nameOf(el, role), b: rounded(rect), i: idOf(el) };
     const value = valueOf(el, role), options = optionsOf(el), states = statesOf(el);
-    const part = intersect(rect, view);
-    const x = part.x + part.width / 2 - s.at.x, y = part.y + part.height / 2 - s.at.y;
+    const part = intersect(rect, intersect(s.window, view));
+    const middle = [part.x + part.width / 2, part.y + part.height / 2];
     if (s.heading === el || isNamedByHeading(el, node.n)) states.push("heading");
-    if (!reaches(el, x, y)) states.push("covered");
+    if (!reaches(el, ...into(s.at, middle)) || isCoveredAround(s.around, middle)) states.push("covered");
     if (value) node.v = value;
     if (options.length) node.o = options;
     if (states.length) node.s = states;
@@ -81,10 +88,18 @@ function walk(firstId, expected, at, view, mostMs) {
     put(node, el);
   }
 
+  // Returns whether something covers one of the frames around a document at a point of the viewport.
+  function isCoveredAround(around, point) {
+    for (; around; around = around.next) {
+      if (!reaches(around.frame, ...into(around.at, point))) return true;
+    }
+    return false;
+  }
+
   function text(node, s) {
     if (s.inside || s.hidden) return;
-    const data = node.data.slice(0, MAX_TEXT), lines = s.breaks ? data.split("\n") : [data];
-    if (!s.spaces && !/\S/.test(node.data)) {
+    const data = withoutIcons(node.data.slice(0, MAX_TEXT)), lines = s.breaks ? data.split("\n") : [data];
+    if (!s.spaces && !/\S/.test(data)) {
       pending += " ";
       if (lines.length > 1) endLine();
       return;
@@ -121,6 +136,7 @@ function walk(firstId, expected, at, view, mostMs) {
     }
     pending += isCode && !spaces ? piece.replace(/\s+/g, " ") : piece;
     if (!rect) return;
+    numRead++;
     if (!pendingBox) { pendingBox = rect; return; }
     const x = Math.min(pendingBox.x, rect.x), y = Math.min(pendingBox.y, rect.y);
     pendingBox = { x, y,
@@ -142,26 +158,45 @@ function walk(firstId, expected, at, view, mostMs) {
     if (node.n || node.p) put(node, el);
   }
 
-  function children(el, s) {
+  // `box` is null where nothing is seen of the element itself.
+  function children(el, s, style, box) {
+    // Lines of code have their numbers, prompts and language there.
+    const isDrawn = box && style.whiteSpace !== "pre";
+    if (isDrawn && style.display === "list-item") drawn(markerOf(el, style), el, box);
+    if (isDrawn) drawn(generatedWords(el, "::before"), el, box);
     for (const node of childrenOf(el)) {
       if (nodeTypeOf(node) === 3) text(node, s);
       else if (nodeTypeOf(node) === 1) element(node, s);
     }
+    if (isDrawn) drawn(generatedWords(el, "::after"), el, box);
+  }
+
+  // Text that a style sheet draws has no box of its own.
+  function drawn(found, el, box) {
+    if (!found) return;
+    if (found.isBlock) endLine();
+    append(found.text, null, false);
+    numRead++;
+    generatedBox ||= box;
+    pendingSource ||= el;
+    if (found.isBlock) endLine();
   }
 
   function frame(el, s) {
     flush();
-    const inner = shift(insideOf(el), s.at);
+    const at = compose(s.at, placeOf(el));
+    const inner = shift(insideOf(el), at);
     const clip = intersect(inner, s.clip);
     if (s.hidden || clip.width < MIN_OVERLAP || clip.height < MIN_OVERLAP) return;
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
     if (root) {
       area(el, shift(boxOf(el), s.at), scrollingElementOf(el.contentDocument), s);
-      element(root, { ...state({ x: inner.x, y: inner.y }, clip), depth: s.depth });
+      const around = { frame: el, at: s.at, next: s.around };
+      element(root, { ...state(at, clip), depth: s.depth, around });
     } else {
       put({ k: "frame", f: frames.length, b: [inner.x, inner.y, inner.width, inner.height],
-        c: [clip.x, clip.y, clip.width, clip.height], n: areaName(el), i: idOf(el) }, el);
+        c: [clip.x, clip.y, clip.width, clip.height], at, n: areaName(el), i: idOf(el) }, el);
       frames.push(el);
     }
   }
@@ -189,28 +224,44 @@ function walk(firstId, expected, at, view, mostMs) {
   // The areas of an image map follow their image.
   function mapAreas(image, s) {
     const usemap = attributeOf(image, "usemap"), name = usemap.startsWith("#") && usemap.slice(1);
+    const place = name ? placeOf(image) : null;
     for (const area of name ? queryAllInDocument(documentOf(image), "map > area") : []) {
       if (isOverdue() || out.length > MAX_NODES) { isPart = true; return; }
       if (attributeOf(parentElementOf(area), "name") !== name) continue;
       const listens = hasAttribute(area, "onclick") || pressListeners.has(area);
       if (!listens && !hasAttribute(area, "href")) continue;
-      const rect = areaRects(area, image).map((each) => shift(each, s.at))
+      const rect = areaRects(area, image, place).map((each) => shift(each, s.at))
         .find((each) => isSeen(each, s.clip));
       if (rect) emit(area, "link", rect, s);
     }
   }
 
-  // A heading or a table row without controls is one line of text.
-  function line(el, role, text, s) {
+  // Whether a name says all words of a text.
+  const isIn = (text, name) => {
+    const words = new Set(name.toLowerCase().match(WORD));
+    return (text.toLowerCase().match(WORD) || []).every((word) => words.has(word));
+  };
+
+  // A heading, a table row without controls or a gauge is one line of text.
+  function line(el, role, text, s, value = "") {
     const rect = shift(boxOf(el), s.at);
-    if (!text || !isSeen(rect, s.clip)) return;
+    if (!(text || value) || !isSeen(rect, s.clip)) return;
     flush();
-    put({ k: "text", r: role, n: text, b: rounded(rect) }, el);
+    put({ k: "text", r: role, n: text, b: rounded(rect), ...(value && { v: value }) }, el);
+  }
+
+  // A player has a number if it shows its own controls or listens to presses.
+  function player(el, tag, s) {
+    const listens = hasAttribute(el, "onclick") || pressListeners.has(el);
+    const rect = s.hidden || (isBackdrop(el) && !listens) ? null : shownRect(el, s);
+    if (!rect) return;
+    if (el.controls || listens) emit(el, tag, rect, s);
+    else line(el, tag, nameOf(el, tag), s, playerValue(el));
   }
 
   function element(el, s) {
     const tag = tagOf(el);
-    if (SKIPPED.has(tag)) return;
+    if (SKIPPED.has(tag) && !PLAYERS.has(tag)) return;
     if (isOverdue() || s.depth > MAX_NESTING || out.length > MAX_NODES) { isPart = true; return; }
     if (tag === "br") { endLine(); return; }
     const style = styleOf(el);
@@ -228,6 +279,14 @@ function walk(firstId, expected, at, view, mostMs) {
     if (tag === "iframe" || tag === "frame") { frame(el, s); return; }
     const inline = style.display === "inline" || style.display === "contents";
     if (!inline) endLine();
+
+    if (PLAYERS.has(tag)) { player(el, tag, s); return; }
+    const gauge = gaugeOf(el, tag);
+    if (gauge && !s.hidden) {
+      const name = gaugeName(el), value = gaugeValue(el, tag, gauge);
+      line(el, gauge, name, s, value);
+      if (gauge === tag || tag === "progress" || isIn(textOf(el), `${name} ${value}`)) return;
+    }
 
     if (tag === "img" || tag === "canvas") {
       const name = collapse(attributeOf(el, "aria-label") || el.alt || el.title || "");
@@ -248,16 +307,23 @@ function walk(firstId, expected, at, view, mostMs) {
         return;
       }
     }
-    if (tag === "svg" && !s.inside && svgName(el)) { image(el, svgName(el), s, false); return; }
-
     const role = s.hidden ? "" : roleOf(el, style);
     if (role) {
       const rect = shownRect(el, s);
       const shown = rect && !(style.opacity === "0" && hiddenBehindLabel(el));
       if (shown) emit(el, role, rect, s);
       if (isControl && tag !== "button") return;
-      const reads = (role === "item" && queryIn(el, ACTIVE)) || (role === "textbox" && hasLines(el));
+      const reads = (role === "item" && queryIn(el, ACTIVE)) || (role === "textbox" && hasLines(el)) ||
+        (tag === "svg" && textOf(el) !== nameOf(el, role));
       if (shown && !reads) s = { ...s, inside: true };
+    }
+
+    if (!role && !s.inside && tag === "use") line(el, "text", usedText(el), s);
+    if (!role && !s.inside && (tag === "svg" || matches(el, GRAPHICS))) {
+      const name = svgName(el), content = name && textOf(el);
+      if (name && tag === "svg" && !content) image(el, name, s, false);
+      else if (name) line(el, "image", name, s); // its text is read below, not in its pixels
+      if (name && isIn(content, name) && !queryIn(el, ACTIVE) && !aroundListeners.has(el)) return;
     }
 
     if (tag === "label" && el.control && !s.hidden && labels(el, s)) s = { ...s, inside: true };
@@ -272,7 +338,8 @@ function walk(firstId, expected, at, view, mostMs) {
 
     if (!s.inside && !s.hidden) {
       if (isHeading(el)) {
-        const control = queryIn(el, ACTIVE), title = textOf(el);
+        const control = queryIn(el, ACTIVE);
+        const title = control || isSeen(shift(boxOf(el), s.at), s.clip) ? textOf(el) : "";
         if (control && (!title || title === textOf(control))) s = { ...s, heading: control };
         else {
           line(el, "heading", title, s);
@@ -280,6 +347,7 @@ function walk(firstId, expected, at, view, mostMs) {
         }
       } else if (tag === "tr" && el.cells && !queryIn(el, `${ACTIVE},img,canvas,table,iframe`) &&
           !hasPressableCells(el)) {
+        if (!isSeen(shift(boxOf(el), s.at), s.clip)) return;
         const code = codeRowOf(el);
         if (code !== "lines") {
           line(el, code ? "code" : "text", code || rowOf(el), s);
@@ -291,8 +359,14 @@ function walk(firstId, expected, at, view, mostMs) {
     if (style.backgroundImage.includes("url(") && !collapse(textContentOf(el))) {
       image(el, "", s, false);
     }
-    children(el, s);
+    const box = s.inside || s.hidden ? null : shift(boxOf(el), s.at), before = numRead;
+    const isBoxSeen = box && isSeen(box, s.clip);
+    children(el, s, style, isBoxSeen ? box : null);
     if (!inline) endLine();
+    // The box of an inline element may be empty although its content is not.
+    if (isBoxSeen || (tag.includes("-") && !(box?.width && box.height))) {
+      suspect(el, tag, numRead === before);
+    }
   }
 
   try {
@@ -309,6 +383,7 @@ function walk(firstId, expected, at, view, mostMs) {
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
+    hosts: suspects.length + others.length,
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
     below: Math.max(0, Math.round(room - top)) });
 }
