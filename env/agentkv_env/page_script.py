@@ -45,7 +45,9 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "walk", "actions")
+SCRIPTS = (
+    *("dom", "geometry", "semantics", "options", "images", "layers", "walk", "fields", "actions"),
+)
 """Files of the folder scripts/, joined in this order into one scope."""
 
 
@@ -122,6 +124,17 @@ class PageScript:
                 answer["x"] += x
                 answer["y"] += y
         return answer
+
+    def ask_on(self, id: int, function: str, *arguments: object) -> Any:
+        """Return what `call_on` does, or None if the page has left or removed the element."""
+        try:
+            answer = self.call_on(id, function, *arguments)
+        except StillLoading:
+            return None
+        except Error as error:
+            self._raise_if_gone(error)
+            return None  # the document was replaced
+        return None if isinstance(answer, dict) and answer.get("left") else answer
 
     def set_files(self, id: int, files: Sequence[Path]) -> None:
         """Give `files` of this machine to the file field `id`.

@@ -18,6 +18,7 @@ from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
+from agentkv_env.place import Check
 from agentkv_env.proxy import Proxy
 from agentkv_env.request_filter import RequestFilter
 from agentkv_env.sanitize import clean
@@ -368,7 +369,9 @@ class Session:
         Elements are pressed in the middle of their first visible rectangle, or at the action's
         point. `<secret:name>` in a text to type stands for a secret, which is typed on its hosts
         only. Unless the session is strict, typing replaces the old text of a field, and actions
-        without effect (on a covered or disabled element, or with an unknown key) are refused.
+        without effect (on a covered, inert or disabled element, or with an unknown key) are
+        refused. An action fails if a field or list does not keep what it set; where the field
+        writes it in a form of its own, the next observation has a notice.
 
         Raises:
             ActionFailed: the action failed; the message is for the model.
@@ -391,9 +394,11 @@ class Session:
                 try:
                     if tab.is_leaving:
                         tab.wait_idle(first_frame=False)
-                    self._execute(action)
+                    check = self._execute(action)
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
+                    if check is not None and (notice := check(False)):
+                        self._filter.notices.append(notice)
                 except Error as error:
                     tab.raise_if_gone(error)
                     message = error.message.splitlines()[0]
@@ -404,7 +409,7 @@ class Session:
         with self._tabs.current.guard():
             self._leave_disallowed_pages()
 
-    def _execute(self, action: Action) -> None:
+    def _execute(self, action: Action) -> Check | None:
         tab = self._tabs.current
         match action.kind:
             case "new_tab":
@@ -425,9 +430,10 @@ class Session:
             case "stop":
                 pass
             case _:
-                executor.execute(
+                return executor.execute(
                     tab, action, strict=self._strict, uploads=self._uploads, secrets=self.secrets
                 )
+        return None
 
     def _goto(self, url: str) -> None:
         if names_in(url):

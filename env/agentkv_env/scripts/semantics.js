@@ -299,7 +299,9 @@ function valueOf(el, role) {
     return "";
   }
   if (tag === "select") {
-    return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");
+    const names = new Map(el.selectedOptions.length ? namedOptions(el.options) : []);
+    return [...el.selectedOptions].map((option) =>
+      collapse(option.label) && (names.get(option) ?? collapse(option.label))).join(", ");
   }
   if (tag === "input") {
     if (role === "button" || role === "checkbox" || role === "radio") return "";
@@ -317,9 +319,10 @@ const hasLines = (el) => matches(el, EDITORS) || (!CONTROLS.has(tagOf(el)) &&
 
 function optionsOf(el) {
   const tag = tagOf(el);
-  const list = tag === "select" ? el.options : tag === "input" && el.list?.options;
+  if (tag === "select") return namedOptions(el.options).map(([, name]) => name);
+  const list = tag === "input" && el.list?.options;
   return list ? Array.from({ length: Math.min(list.length, MAX_OPTIONS) }, (_, index) => list[index])
-    .filter((option) => !option.disabled || option.selected)
+    .filter((option) => !option.disabled)
     .map((option) => collapse(option.label || option.value)) : [];
 }
 
