@@ -120,8 +120,9 @@ def _replace(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:
     _require_number(place, id, value, shown)
     pieces = None
     if place["room"] is not None and _length(value) > place["room"]:
-        if (pieces := keyed.share(tab, id, value)) is None:
-            raise _too_long(place, id, _length(value), shown)
+        pieces = keyed.share(tab, id, value)
+        if pieces is None:
+            raise _too_long(tab, place, id, _length(value), shown)
     tab.page.mouse.click(place["x"], place["y"])
     if pieces is not None:
         return _done(keyed.type_into_boxes(tab, id, pieces, place, secret=shown))
@@ -161,7 +162,7 @@ def add_text(tab: Tab, id: int, action: Action, secrets: NamedSecrets) -> Check:
     before = tab.script.ask_on(id, "held", _words(value), False) or {"text": "", "near": []}
     whole = before.get("head", "") + value + before.get("tail", "")
     if place["room"] is not None and _length(whole) > place["room"]:
-        raise _too_long(place, id, _length(whole), shown)
+        raise _too_long(tab, place, id, _length(whole), shown)
     _require_number(place, id, whole, shown)
 
     def write_by_keys() -> None:
@@ -239,9 +240,12 @@ def _require_number(place: Place, id: int, value: str, shown: str) -> None:
         )
 
 
-def _too_long(place: Place, id: int, length: int, shown: str) -> ActionFailed:
+def _too_long(tab: Tab, place: Place, id: int, length: int, shown: str) -> ActionFailed:
     found = f"with {shown} it would be longer" if shown else f"the text has {length}; shorten it"
-    return ActionFailed(f"{describe(place, id)} takes at most {place['room']} characters, {found}")
+    rooms = keyed.rooms(tab, id)
+    row = f", and with the boxes after it {sum(rooms)}" if len(rooms) > 1 else ""
+    unit = "character" if place["room"] == 1 else "characters"
+    return ActionFailed(f"{describe(place, id)} takes at most {place['room']} {unit}{row}; {found}")
 
 
 def _length(text: str) -> int:
@@ -360,7 +364,7 @@ def _check(tab: Tab, id: int, place: Place, writing: _Writing, reacts: bool) -> 
     if state and state["selected"] and state["text"] == writing.text + state["selected"]:
         tab.page.keyboard.press("Delete")  # a completion of the page's, which typing goes over
         state = tab.script.ask_on(id, "held", _words(writing.text), True)
-    notice = _judge(state, place, id, writing)
+    notice = _judge(state, place, writing)
     if notice is None and state is not None and _may_repeat(state, place, writing):
         pieces = keyed.share(tab, id, writing.text) if state["moved"] else None
         if pieces is not None:
@@ -368,7 +372,7 @@ def _check(tab: Tab, id: int, place: Place, writing: _Writing, reacts: bool) -> 
         if writing.by_keys is not None:
             writing.by_keys()
             state = tab.script.ask_on(id, "held", _words(writing.text), True)
-            notice = _judge(state, place, id, writing)
+            notice = _judge(state, place, writing)
     if notice is None:
         raise ActionFailed(
             f"{describe(place, id)} holds {_shown(state, place, writing)} now, not the text: the "
@@ -384,7 +388,7 @@ def _may_repeat(state: dict[str, Any], place: Place, writing: _Writing) -> bool:
     return writing.whole == writing.text or state["text"] == writing.before["text"]
 
 
-def _judge(state: dict[str, Any] | None, place: Place, id: int, writing: _Writing) -> str | None:
+def _judge(state: dict[str, Any] | None, place: Place, writing: _Writing) -> str | None:
     """Return a notice, empty for none, if a field holds what was written; None if it does not."""
     if state is None:
         return ""  # the page has gone on
@@ -404,7 +408,7 @@ def _judge(state: dict[str, Any] | None, place: Place, id: int, writing: _Writin
         return ""
     now = f"holds {_shown(state, place, writing)} now"
     said = f"has taken {quote(writing.text[:MAX_SHOWN])} and {now}" if took else now
-    return f"{describe(place, id)} {said}"
+    return f"{place['role']} {quote(place['name'][:60])} {said}"
 
 
 def _is_in_row(row: Sequence[str], text: str) -> bool:

@@ -28,20 +28,25 @@ _SEPARATORS = re.compile(r"[\s\-/.]+")
 # ---- boxes
 
 
+def rooms(tab: Tab, id: int) -> list[int]:
+    """Return how many characters the box `id` and those after it in its row take."""
+    state = tab.script.ask_on(id, "sequence", False)
+    return [part["room"] for part in state["parts"]] if state else []
+
+
 def share(tab: Tab, id: int, text: str) -> list[str] | None:
     """Return what each box of a row gets of a code, or None if element `id` begins no such row.
 
     Boxes of one character may get a code that is shorter than the row. Others must be filled.
     """
-    state = tab.script.ask_on(id, "sequence", False)
-    rooms = [part["room"] for part in state["parts"]] if state else []
-    code = _SEPARATORS.sub("", text)
-    if len(rooms) < 2 or not code:
+    capacities, code = rooms(tab, id), _SEPARATORS.sub("", text)
+    if len(capacities) < 2 or not code:
         return None
-    if not (len(code) <= len(rooms) if {*rooms} == {1} else len(code) == sum(rooms)):
+    total = sum(capacities)
+    if not (len(code) <= total if total == len(capacities) else len(code) == total):
         return None
     pieces = []
-    for room in rooms:
+    for room in capacities:
         pieces.append(code[:room])
         code = code[room:]
     return [piece for piece in pieces if piece]

@@ -110,7 +110,7 @@ def test_a_field_that_the_page_empties_may_show_something_else_afterwards(visit:
 def test_a_field_without_room_for_a_secret_gets_no_part_of_it(visit: Visit) -> None:
     visit.show(FORM)
     for kind in KINDS:
-        with pytest.raises(ActionFailed, match="takes at most 7 characters, with <secret:shop>"):
+        with pytest.raises(ActionFailed, match="takes at most 7 characters; with <secret:shop>"):
             visit.act(kind, id="Short")
     assert held(visit, "[maxlength]") == ""
 

@@ -76,16 +76,18 @@ function successorOf(id) {
 
 const MAX_AROUND = 5000; // characters of the text around a field
 
-// Returns for each of some words how many elements around a field have it as their text, as a tag has.
+// Returns for each of some words how many elements around a field have it as their own text, as a tag.
 function timesNear(field, words) {
   let around = null;
   for (let node = parentOf(field), level = 0; node && level < 4; node = parentOf(node), level++) {
     if (nodeTypeOf(node) !== 1 || textContentOf(node).length > MAX_AROUND) break;
     around = node;
   }
-  const texts = around && words.length ? [...queryAllIn(around, "*")].map(textContentOf) : [];
   const counts = new Map();
-  for (const text of texts.map(wordsOf)) counts.set(text, (counts.get(text) || 0) + 1);
+  for (const el of around && words.length ? queryAllIn(around, "*") : []) {
+    const own = [...childNodesOf(el)].map((node) => (nodeTypeOf(node) === 3 ? node.data : "")).join(" ");
+    counts.set(wordsOf(own), (counts.get(wordsOf(own)) || 0) + 1);
+  }
   return words.map((word) => counts.get(wordsOf(word)) || 0);
 }
 

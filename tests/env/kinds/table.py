@@ -62,6 +62,7 @@ def _lines(lines: tuple[str, ...]) -> str:
 
 def _code(text: str) -> str:
     """Return `text` as code in a cell, which no bar divides in any dialect of Markdown."""
+    text = text.replace("\n", "\\n")
     if "|" not in text:
         return f"`{text}`"
     return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
