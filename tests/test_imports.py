@@ -41,6 +41,7 @@ FLOORS = {
         "tab",
         "place tabs",
         "choices keyed",
+        "writing",
         "fields",
         "executor",
         "session",

@@ -6,20 +6,19 @@ Fields that ask for single keys from the start are in `keyed.py`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from agentkv_env import choices, keyed
 from agentkv_env.actions import Action
 from agentkv_env.errors import ActionFailed
-from agentkv_env.held import has_same_letters, is_formatted, is_same, to_number
+from agentkv_env.held import to_number
 from agentkv_env.named_secrets import NamedSecrets, names_in
 from agentkv_env.place import Check, Place, describe, locate
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 from agentkv_env.uploads import Uploads
+from agentkv_env.writing import MAX_SHOWN, Writing, arrived, words_of
 
 # Input types whose value is set whole, in a fixed format, with an example of each format.
 FORMATS = {
@@ -31,31 +30,7 @@ FORMATS = {
     "color": "#ff8800",
     "range": "50",
 }
-MAX_KEYS = 300
-"""Characters that are typed key by key, at some 3 ms each, when inserting them was in vain."""
-MAX_SHOWN = 80
-"""Characters of a field's text in a message."""
-
-MAX_WORDS = 20
-"""Parts of a text that are looked for near a field that takes them out."""
-
 _NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """A text on its way into a field."""
-
-    text: str
-    """The text, with the values of secrets."""
-    shown: str
-    """What stands for a text with secrets, else empty."""
-    whole: str
-    """What the field is to hold: the text, or with it what the field held before."""
-    before: dict[str, Any]
-    """State of the field before; see `held` of scripts/fields.js."""
-    by_keys: Callable[[], object] | None
-    """Writes the text once more, with a key press for each character; None for not at all."""
 
 
 def type_text(
@@ -128,7 +103,7 @@ def _replace(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:
         return _done(keyed.type_into_boxes(tab, id, pieces, place, secret=shown))
     if place["segment"]:
         return _done(keyed.type_into_segments(tab, id, value, place))
-    before = tab.script.ask_on(id, "held", _words(value), False)
+    before = tab.script.ask_on(id, "held", words_of(value), False)
     if shown:
         _insert_secret(tab, id, value, shown, all=True)
     else:
@@ -138,8 +113,8 @@ def _replace(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:
         else:
             tab.page.keyboard.press("Backspace")
     by_keys = None if shown else partial(_type_keys, tab, id, value, place)
-    writing = _Writing(value, shown, value, before or {}, by_keys)
-    return partial(_check, tab, id, place, writing)
+    writing = Writing(value, shown, value, before or {}, by_keys)
+    return partial(arrived, tab, id, place, writing)
 
 
 def add_text(tab: Tab, id: int, action: Action, secrets: NamedSecrets) -> Check:
@@ -159,7 +134,7 @@ def add_text(tab: Tab, id: int, action: Action, secrets: NamedSecrets) -> Check:
     value = _filled(tab, id, action.text, secrets) if has_secret else action.text
     shown = action.text if has_secret else ""
     _place_cursor(tab, id, action, place)
-    before = tab.script.ask_on(id, "held", _words(value), False) or {"text": "", "near": []}
+    before = tab.script.ask_on(id, "held", words_of(value), False) or {"text": "", "near": []}
     whole = before.get("head", "") + value + before.get("tail", "")
     if place["room"] is not None and _length(whole) > place["room"]:
         raise _too_long(tab, place, id, _length(whole), shown)
@@ -175,7 +150,7 @@ def add_text(tab: Tab, id: int, action: Action, secrets: NamedSecrets) -> Check:
         _write(tab, value, place)
     # at the cursor, only the first try knows where that was
     again = None if shown or (action.kind == "insert" and not action.before) else write_by_keys
-    return partial(_check, tab, id, place, _Writing(value, shown, whole, before, again))
+    return partial(arrived, tab, id, place, Writing(value, shown, whole, before, again))
 
 
 def clear(tab: Tab, id: int, *, strict: bool) -> Check | None:
@@ -243,7 +218,8 @@ def _require_number(place: Place, id: int, value: str, shown: str) -> None:
 def _too_long(tab: Tab, place: Place, id: int, length: int, shown: str) -> ActionFailed:
     found = f"with {shown} it would be longer" if shown else f"the text has {length}; shorten it"
     rooms = keyed.rooms(tab, id)
-    row = f", and with the boxes after it {sum(rooms)}" if len(rooms) > 1 else ""
+    is_row = len(rooms) > 1 and len({*rooms}) == 1
+    row = f", and with the boxes after it {sum(rooms)}" if is_row else ""
     unit = "character" if place["room"] == 1 else "characters"
     return ActionFailed(f"{describe(place, id)} takes at most {place['room']} {unit}{row}; {found}")
 
@@ -348,115 +324,11 @@ def _type_keys(tab: Tab, id: int, text: str, place: Place) -> None:
     _press_keys(tab, text, place)
 
 
-# ---- what a field holds afterwards
+# ---- fields whose value is set whole
 
 
 def _done(notice: str) -> Check:
     return lambda _: notice
-
-
-def _check(tab: Tab, id: int, place: Place, writing: _Writing, reacts: bool) -> str:
-    """Compare what a field holds with what was written; see `Check`.
-
-    If the text is not there, it is typed key by key, once.
-    """
-    state = tab.script.ask_on(id, "held", _words(writing.text), reacts)
-    if state and state["selected"] and state["text"] == writing.text + state["selected"]:
-        tab.page.keyboard.press("Delete")  # a completion of the page's, which typing goes over
-        state = tab.script.ask_on(id, "held", _words(writing.text), True)
-    notice = _judge(state, place, writing)
-    if notice is None and state is not None and _may_repeat(state, place, writing):
-        pieces = keyed.share(tab, id, writing.text) if state["moved"] else None
-        if pieces is not None:
-            return keyed.type_into_boxes(tab, id, pieces, place, secret=writing.shown)
-        if writing.by_keys is not None:
-            writing.by_keys()
-            state = tab.script.ask_on(id, "held", _words(writing.text), True)
-            notice = _judge(state, place, writing)
-    if notice is None:
-        raise ActionFailed(
-            f"{describe(place, id)} holds {_shown(state, place, writing)} now, not the text: the "
-            "page rejects or changes what is typed there; type what it takes"
-        )
-    return notice
-
-
-def _may_repeat(state: dict[str, Any], place: Place, writing: _Writing) -> bool:
-    """Return whether the text may be written once more: the field is there, and can be restored."""
-    if state["replaced"] or place["editor"] or len(writing.text) > MAX_KEYS:
-        return False
-    return writing.whole == writing.text or state["text"] == writing.before["text"]
-
-
-def _judge(state: dict[str, Any] | None, place: Place, writing: _Writing) -> str | None:
-    """Return a notice, empty for none, if a field holds what was written; None if it does not."""
-    if state is None:
-        return ""  # the page has gone on
-    held, is_part = state["text"], writing.whole != writing.text
-    if is_same(writing.whole, held) or _is_in_row(state["row"], writing.text):
-        return ""
-    if place["editor"] or (place["editable"] and is_part):
-        return "" if _gained(writing, held) else None
-    before = "" if is_part else writing.before.get("text", "")
-    is_there = is_formatted(writing.whole, held, before=before)
-    if not is_there and (is_part or not writing.text):
-        is_there = has_same_letters(writing.whole, held)
-    took = not is_there and _is_taken(state, writing)
-    if not is_there and not took:
-        return None
-    if writing.shown or place["type"] == "password":
-        return ""
-    now = f"holds {_shown(state, place, writing)} now"
-    said = f"has taken {quote(writing.text[:MAX_SHOWN])} and {now}" if took else now
-    return f"{place['role']} {quote(place['name'][:60])} {said}"
-
-
-def _is_in_row(row: Sequence[str], text: str) -> bool:
-    """Return whether a page has spread a text over fields in a row."""
-    return any(
-        has_same_letters("".join(row[:end]), text) and all(row[:end])
-        for end in range(2, len(row) + 1)
-    )
-
-
-def _gained(writing: _Writing, held: str) -> bool:
-    """Return whether the last line of a text is in an editor, where it was not before.
-
-    Editors draw a part of their text, around the cursor, and put numbers beside its lines.
-    """
-    *_, last = [line for line in ("", *writing.text.split("\n")) if line.strip()] or [""]
-    wanted, now, before = (
-        "".join(each.split()) for each in (last, held, writing.before.get("text", ""))
-    )
-    return now.count(wanted) > (before.count(wanted) if writing.whole != writing.text else 0)
-
-
-def _is_taken(state: dict[str, Any], writing: _Writing) -> bool:
-    """Return whether a page has taken the parts of a text out of a field and shows them there."""
-    words = _words(writing.text)
-    counts = zip(words, state["near"], writing.before.get("near", ()), strict=False)
-    is_rest = not state["text"].strip() or writing.text.strip().endswith(state["text"].strip())
-    return (
-        bool(words)
-        and is_rest
-        and all(now > before or word in state["text"] for word, now, before in counts)
-    )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    """Return the parts of a text that a field of tags takes out one by one."""
-    parts = (part.strip() for part in re.split(r"[,;\n]", text))
-    return tuple(part[:MAX_SHOWN] for part in parts if part)[:MAX_WORDS]
-
-
-def _shown(state: dict[str, Any] | None, place: Place, writing: _Writing) -> str:
-    if writing.shown or place["type"] == "password":
-        return "something else"
-    text = " ".join((state or {"text": ""})["text"].split())
-    return quote(text[:MAX_SHOWN]) if text else "nothing"
-
-
-# ---- fields whose value is set whole
 
 
 def _set_whole(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:

@@ -11,8 +11,12 @@ from agentkv_env.place import Place, describe
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 
-MAX_PRESSES = 400
-"""Key presses of one movement of a slider, at some 3 ms each."""
+MAX_PRESSES = 600
+"""Key presses of one movement of a slider, at some 3 ms each, ..."""
+MAX_BATCH = 100
+"""... and between two looks at it."""
+SLOW_FRAMES = 5
+"""Frames that a slider has to react to a press."""
 MANY_STEPS = 20
 """Steps of a slider that are worth a try of the keys for larger ones."""
 MAX_PARTS = 12
@@ -75,11 +79,13 @@ def type_into_boxes(
     held = [part["text"] for part in state["parts"]][: len(pieces)]
     if "".join(held).casefold() == "".join(pieces).casefold():
         return ""
-    hides = secret or place["type"] == "password"
-    shown = "something else" if hides else " ".join(map(_shown, held))
+    if secret or place["type"] == "password":
+        shown = "something else"
+    else:
+        shown = " ".join(map(_shown, held)) if any(held) else "nothing"
     raise ActionFailed(
-        f"{describe(place, id)} and the boxes after it hold {shown} now; read which characters "
-        "they take, and type the code into the first of them again"
+        f"{describe(place, id)} and the boxes after it hold {shown} now: the page has refused the "
+        "code, or takes no such characters; if it may be typed again, type it into the first box"
     )
 
 
@@ -254,11 +260,12 @@ def _approach(
         distance = wanted - state["now"]
         is_far = bool(size[fine]) and abs(distance) > MANY_STEPS * size[fine]
         pair = coarse if is_far and size[coarse] <= abs(distance) else fine
-        count = min(left, max(1, int(abs(distance) / size[pair]))) if size[pair] else 1
+        count = max(1, int(abs(distance) / size[pair])) if size[pair] else 1
+        count = min(count, left, MAX_BATCH)
         for _ in range(count):
             tab.page.keyboard.press(pair[(distance < 0) is not is_reversed])
         left -= count
-        found = tab.script.ask_on(id, "slider", True)
+        found = _reaction(tab, id, state)
         if found is None or found["now"] is None:
             return found
         moved, state = found["now"] - state["now"], found
@@ -275,9 +282,19 @@ def _approach(
         elif count == 1 and (wanted - state["now"]) * distance < 0:  # it went past
             if abs(wanted - state["now"]) > abs(distance):
                 tab.page.keyboard.press(pair[(distance > 0) is not is_reversed])
-                return tab.script.ask_on(id, "slider", True)
+                return _reaction(tab, id, state)
             return state
     return state
+
+
+def _reaction(tab: Tab, id: int, state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the state of a slider once a press has changed it, or after `SLOW_FRAMES`."""
+    found: dict[str, Any] | None = None
+    for _ in range(SLOW_FRAMES):
+        found = tab.script.ask_on(id, "slider", True)
+        if found is None or found["now"] != state["now"]:
+            break
+    return found
 
 
 def _shown(text: str) -> str:

@@ -22,7 +22,8 @@ LEAVING_S = 1.0  # a page that is being left must answer within this time
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
 SUMMED = ("covered", "busy", "moving")
-"""Numbers of a walk to which frames of other origins add theirs; see walk.js."""
+"""Numbers of a walk to which frames of other origins add theirs, as they do to `unsent`; see
+walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
 # Returns the number of the document's elements and the indices of those that listen to presses.
@@ -46,7 +47,18 @@ MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
 SCRIPTS = (
-    *("dom", "geometry", "semantics", "options", "images", "layers", "walk", "fields", "actions"),
+    *(
+        "dom",
+        "geometry",
+        "semantics",
+        "options",
+        "images",
+        "layers",
+        "walk",
+        "validation",
+        "fields",
+        "actions",
+    ),
 )
 """Files of the folder scripts/, joined in this order into one scope."""
 
@@ -84,6 +96,7 @@ class PageScript:
         self._num_heard = 0  # times that this document was asked
         self._read_until = 0.0
         self._in_frames = dict.fromkeys(SUMMED, 0)  # what frames of other origins add
+        self._unsent: list[dict[str, Any]] = []  # fields of all frames that kept a form unsent
         self._is_partial = False  # True if the current reading left out a part of the page
 
     def call(self, function: str, *arguments: object, frame: str | None = None) -> Any:
@@ -155,12 +168,14 @@ class PageScript:
         self._is_partial = False
         self._in_frames = dict.fromkeys(SUMMED, 0)
         found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+        self._unsent = found["unsent"]
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
         has_time = not found["part"]
         if has_time and self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
             self._read_until = time.monotonic() + READING_S
             found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
+            self._unsent += found["unsent"]
         if is_new:
             self._document = found["token"]
             self._foreign_elements = {}
@@ -168,6 +183,7 @@ class PageScript:
         found["part"] = self._is_partial
         for key in SUMMED:
             found[key] += self._in_frames[key]
+        found["unsent"] = self._unsent
         return found
 
     def evaluate(self, expression: str, world: int, *, by_value: bool = True) -> dict[str, Any]:
@@ -284,6 +300,7 @@ class PageScript:
             return
         for key in SUMMED:
             self._in_frames[key] += found[key]
+        self._unsent += found["unsent"]
         if states := [f"more {side}" for side in ("above", "below") if found[side] > MIN_REST]:
             box = [round(number) for number in node["b"]]
             area = {"k": "element", "r": "area", "n": node["n"], "b": box, "i": node["i"]}

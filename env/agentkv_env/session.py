@@ -21,7 +21,7 @@ from agentkv_env.page import Page
 from agentkv_env.place import Check
 from agentkv_env.proxy import Proxy
 from agentkv_env.request_filter import RequestFilter
-from agentkv_env.sanitize import clean
+from agentkv_env.sanitize import clean, quote
 from agentkv_env.tab import Tab
 from agentkv_env.tabs import POPUP_BLOCKER, Tabs
 from agentkv_env.timing import Stopwatch, timed
@@ -30,6 +30,7 @@ from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
 _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
+MAX_MESSAGE = 120  # characters of a field's message
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
@@ -261,6 +262,8 @@ class Session:
                     self._filter.notices.append(
                         f"the page is still loading: {requests} no answer yet"
                     )
+                if found["unsent"]:
+                    self._filter.notices.append(_unsent_notice(found["unsent"]))
                 if found["covered"]:
                     self._filter.notices.append(
                         "a dialog is open; the elements and texts of the page that it covers are "
@@ -509,6 +512,16 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _unsent_notice(fields: Sequence[Mapping[str, Any]]) -> str:
+    """Say why the browser has not sent a form: it shows that in a bubble, which is no element."""
+    said = (
+        f"{field['r']} {quote(field['n'][:60])}{', which is hidden' if field['h'] else ''}: "
+        f"{quote(field['m'][:MAX_MESSAGE])}"
+        for field in fields
+    )
+    return f"the browser did not send the form; {'; '.join(said)}"
 
 
 def require_chromium_page(page: object) -> None:

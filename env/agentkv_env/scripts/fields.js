@@ -1,12 +1,13 @@
 // Fields: what they hold, and how text gets into them.
 
 const isField = (el) => tagOf(el) === "textarea" || tagOf(el) === "input";
-const takesKeys = (el) => isField(el) || el.isContentEditable === true;
+const NO_TEXT = new Set("button checkbox color file hidden image radio range reset submit".split(" "));
+const takesKeys = (el) => (isField(el) && !NO_TEXT.has(el.type)) || el.isContentEditable === true;
 const isSpinButton = (el) => !isField(el) && attributeOf(el, "role") === "spinbutton";
 
 // Returns the element that takes the keys typed into an element: itself, or a field inside it.
 function fieldOf(el) {
-  if (takesKeys(el)) return el;
+  if (isField(el) || takesKeys(el)) return el;
   const active = deepActive(el);
   if (active && active !== el && isInside(active, el) && takesKeys(active)) return active;
   return fieldInside(el, 0);
@@ -28,10 +29,11 @@ const isWritable = (el) => Boolean(fieldOf(el)) || matches(el, EDITORS) || tagOf
 function focus(id, all) {
   const el = find(id);
   if (!el) return false;
-  ensureFocus(el);
+  const field = fieldOf(el) || el;
+  ensureFocus(field);
   if (!all) return true;
   secretFields.delete(el);
-  selectAll(el);
+  selectAll(field);
   return true;
 }
 function selectAll(el) {
@@ -93,7 +95,7 @@ function timesNear(field, words) {
 
 // Puts the cursor at the end of a field, or with `words` before them.
 function placeCursor(id, words) {
-  const el = find(id);
+  const element = find(id), el = element && (fieldOf(element) || element);
   if (!el) return { error: "gone" };
   ensureFocus(el);
   if (isField(el)) {

@@ -20,7 +20,7 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
-// true if a visible part says that it is loading.
+// true if a visible part says that it is loading. `unsent`: see `takeUnsent`.
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
   const put = (node, source) => { out.push(node); sources.push(source); };
@@ -143,6 +143,7 @@ function walk(firstId, expected, at, view, mostMs) {
   }
 
   function children(el, s) {
+    if (shadowOf(el)) watchValidation(shadowOf(el));
     for (const node of childrenOf(el)) {
       if (nodeTypeOf(node) === 3) text(node, s);
       else if (nodeTypeOf(node) === 1) element(node, s);
@@ -157,6 +158,7 @@ function walk(firstId, expected, at, view, mostMs) {
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
     if (root) {
+      watchValidation(el.contentDocument);
       area(el, shift(boxOf(el), s.at), scrollingElementOf(el.contentDocument), s);
       element(root, { ...state({ x: inner.x, y: inner.y }, clip), depth: s.depth });
     } else {
@@ -307,6 +309,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
+    unsent: takeUnsent(),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),

@@ -395,13 +395,4 @@ e.onchange = () => requestAnimationFrame(() => { e.value = "S" });</script>""",
         target=("combobox", "Size"),
         outcome=Refused('does not keep the choice: the page has selected "S" now'),
     ),
-    Kind(
-        name="field of an inert part",
-        library="HTML",
-        html="<div inert><label>City <input value=Rome></label></div>",
-        reads=(),
-        action="type [{id}] [Oslo] [0]",
-        target=("textbox", "City"),
-        outcome=Refused("is in a part of the page that is inert now"),
-    ),
 )
