@@ -188,7 +188,8 @@ def reject_select(place: Place, id: int) -> None:
 
 
 def _require_secret_field(place: Place, id: int) -> None:
-    if place["editor"] or place["tag"] == "select" or place["type"] == "file":
+    is_text_field = place["role"] != "slider" and not place["segment"] and not place["editor"]
+    if not is_text_field or place["tag"] == "select" or place["type"] == "file":
         raise ActionFailed(f"{describe(place, id)} takes no secret; type it into a text field")
 
 
@@ -336,7 +337,7 @@ def _set_whole(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check
     refusal = _unset(place, id)
     if place["type"] == "range":
         state, number = tab.script.ask_on(id, "slider", False), to_number(value)
-        refusal = keyed.refused_value(shown or value, state or {}, place, id)
+        refusal = keyed.refused_value(value, state or {}, place, id)
         if number is None:
             raise refusal
         value = f"{number:.12g}"

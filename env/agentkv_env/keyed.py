@@ -238,7 +238,7 @@ def _is_at(state: dict[str, Any], wanted: float) -> bool:
 
 
 def _range(state: dict[str, Any]) -> str:
-    if state["least"] is None or state["most"] is None:
+    if state.get("least") is None or state.get("most") is None:
         return ""
     steps = f" in steps of {state['step']:g}" if state["step"] else ""
     return f" from {state['least']:g} to {state['most']:g}{steps}"

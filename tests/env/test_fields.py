@@ -6,6 +6,7 @@ import pytest
 
 from agentkv_env.actions import parse
 from agentkv_env.errors import ActionFailed
+from agentkv_env.sanitize import neutralize
 
 if TYPE_CHECKING:
     from conftest import Visit
@@ -185,6 +186,20 @@ def test_equal_labels_are_told_apart_by_group_and_number(
     )
     visit.act(f"type [{{f}}] [{text}] [0]", f="Team")
     assert visit.session.page.locator("select").input_value() == value
+
+
+def test_every_option_is_chosen_by_the_name_that_is_read(visit: "Visit") -> None:
+    page = visit.show("""<select aria-label=Team><option>Other<option>other<option>Other
+        <option>Other (2)<option>[1]<option>(1)<option>a `b`<option> <option>West | East
+        <optgroup label="North [3]"><option>Other<option>Other</optgroup>
+        <optgroup label="North [3]"><option>Other</optgroup></select>""")
+    options = [name for name in page.nodes[0].options if name]
+    chosen = []
+    for name in options:
+        visit.act(f"choose [{{f}}] [{neutralize(name)}]", f="Team")
+        chosen.append(visit.session.observe().nodes[0].value)
+    assert chosen == options
+    assert len(set(options)) == 11
 
 
 # ---- forms and inert parts

@@ -107,6 +107,14 @@ def test_a_field_that_the_page_empties_may_show_something_else_afterwards(visit:
         assert element(visit.session.observe(), "User").value == value
 
 
+def test_a_slider_or_segment_takes_no_secret_because_keys_may_go_elsewhere(visit: Visit) -> None:
+    visit.show("""<input type=range aria-label=A> <span role=slider tabindex=0 aria-label=B
+        aria-valuenow=1>b</span> <span role=spinbutton contenteditable aria-label=C>c</span>""")
+    for name in "ABC":
+        with pytest.raises(ActionFailed, match="takes no secret"):
+            visit.act("type [{id}] [<secret:card>] [0]", id=name)
+
+
 def test_a_field_without_room_for_a_secret_gets_no_part_of_it(visit: Visit) -> None:
     visit.show(FORM)
     for kind in KINDS:

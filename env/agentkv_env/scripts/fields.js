@@ -22,8 +22,8 @@ function fieldInside(el, depth) {
 }
 
 // Returns whether an element may take text; what a custom element holds may be out of sight.
-const isWritable = (el) => Boolean(fieldOf(el)) || matches(el, EDITORS) || tagOf(el).includes("-") ||
-  attributeOf(el, "role") !== "combobox";
+const isWritable = (el) => isField(el) || attributeOf(el, "role") !== "combobox" ||
+  tagOf(el).includes("-") || Boolean(fieldOf(el));
 
 // Focuses a field; with `all`, selects its text, so that typing replaces it.
 function focus(id, all) {
