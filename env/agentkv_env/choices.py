@@ -3,7 +3,7 @@
 from functools import partial
 
 from agentkv_env.errors import ActionFailed
-from agentkv_env.place import Check, Place, describe, locate
+from agentkv_env.place import UNTIL, Check, Place, describe, locate
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 
@@ -28,7 +28,7 @@ def choose(tab: Tab, id: int, labels: tuple[str, ...]) -> Check:
 def select(tab: Tab, id: int, place: Place, labels: tuple[str, ...], *, strict: bool) -> Check:
     """Select options of the list at `place`; see `choose`."""
     if place["disabled"] and not strict:
-        raise ActionFailed(f"{describe(place, id)} is disabled")
+        raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
     answer = tab.script.call_on(id, "selectOptions", labels)
     if "unclear" not in answer:
         return partial(_check, tab, id, place, answer["chosen"])

@@ -7,7 +7,7 @@ from agentkv_env.actions import Action, Point
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
 from agentkv_env.named_secrets import NamedSecrets
-from agentkv_env.place import Check, Place, describe, locate
+from agentkv_env.place import UNTIL, Check, Place, describe, locate
 from agentkv_env.tab import Tab
 from agentkv_env.uploads import Uploads
 
@@ -80,7 +80,7 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
     if not strict:
         fields.reject_select(place, id)
         if place["disabled"]:
-            raise ActionFailed(f"{describe(place, id)} is disabled")
+            raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
         place = _hover(tab, id, place, action.point)
     tab.page.mouse.click(
         place["x"],
@@ -156,7 +156,7 @@ def _upload(tab: Tab, id: int, action: Action, uploads: Uploads) -> None:
     files = uploads.find(action.items)
     place = locate(tab, id, strict=False)
     if place["disabled"]:
-        raise ActionFailed(f"{describe(place, id)} is disabled")
+        raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
     if place["type"] == "file":
         if len(files) > 1 and not place["several"]:
             raise ActionFailed(f"[{id}] takes one file: upload [{id}] [file]")

@@ -14,7 +14,7 @@ from agentkv_env.actions import Action
 from agentkv_env.errors import ActionFailed
 from agentkv_env.held import to_number
 from agentkv_env.named_secrets import NamedSecrets, names_in
-from agentkv_env.place import Check, Place, describe, locate
+from agentkv_env.place import UNTIL, Check, Place, describe, locate
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 from agentkv_env.uploads import Uploads
@@ -162,7 +162,7 @@ def clear(tab: Tab, id: int, *, strict: bool) -> Check | None:
     place = locate(tab, id, strict=strict)
     if not strict:
         if place["role"] not in ("textbox", "combobox"):
-            raise ActionFailed(f"{describe(place, id)} holds no text to clear")
+            raise ActionFailed(f"{describe(place, id)} holds no text to clear; a field does")
         _require_text_field(place, id)
     reject_select(place, id)
     if place["type"] in FORMATS:
@@ -195,13 +195,13 @@ def _require_secret_field(place: Place, id: int) -> None:
 
 def _require_text_field(place: Place, id: int) -> None:
     if place["disabled"] or place["unavailable"]:
-        raise ActionFailed(f"{describe(place, id)} is disabled")
+        raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
     if place["readonly"]:
         raise ActionFailed(
             f"{describe(place, id)} is read-only; click it, or what is beside it, to choose a value"
         )
     if place["role"] not in ("textbox", "combobox", "slider"):
-        raise ActionFailed(f"{describe(place, id)} takes no text")
+        raise ActionFailed(f"{describe(place, id)} takes no text: click [{id}]")
     if place["role"] == "combobox" and place["tag"] != "select" and not place["writable"]:
         raise ActionFailed(
             f"{describe(place, id)} takes no text: click [{id}], and then the option that opens"
@@ -270,7 +270,8 @@ def _place_cursor(tab: Tab, id: int, action: Action, place: Place) -> None:
         return
     answer = tab.script.call_on(id, "placeCursor", action.before)
     if answer.get("error") == "unfound":
-        raise ActionFailed(f"[{id}] does not have the words {action.before!r}")
+        shown = f"; it holds {quote(text[:MAX_SHOWN])}" if (text := answer["text"]) else ""
+        raise ActionFailed(f"[{id}] does not have the words {action.before!r}{shown}")
     if answer.get("error") == "unplaced":
         raise ActionFailed(f"text can only be put at the end of [{id}]: append [{id}] [text]")
     if answer.get("error") == "end":

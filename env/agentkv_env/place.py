@@ -9,6 +9,8 @@ from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 
 Place = dict[str, Any]  # as `locate` of scripts/actions.js returns it
+UNTIL = "; what it waits for must be filled in or chosen first"
+"""What a message says after that an element is disabled."""
 Check = Callable[[bool], str]
 """What an action leaves to be checked once the page has reacted to it.
 
@@ -29,7 +31,7 @@ def locate(
     at = point and {"x": point.x, "y": point.y, "percent": point.unit == "%"}
     place: Place = tab.script.call_on(id, "locate", at, under)
     if "error" in place:
-        raise ActionFailed(f"[{id}] is not visible")
+        raise ActionFailed(f"[{id}] is not visible; open what hides it, or use another element")
     if strict:
         return place
     if place["outside"]:
@@ -40,7 +42,8 @@ def locate(
             "presses or keys; use another part first, such as an open dialog"
         )
     if place["covered"]:
-        raise ActionFailed(f"{describe(place, id)} is covered by {quote(place['covered'])}")
+        cover = quote(place["covered"])
+        raise ActionFailed(f"{describe(place, id)} is covered by {cover}; close or use that first")
     return place
 
 

@@ -64,7 +64,7 @@ def arrived(tab: Tab, id: int, place: Place, writing: Writing, reacts: bool) -> 
             state = tab.script.ask_on(id, "held", words_of(writing.text), True)
             notice = _judge(state, place, writing)
     if notice is None:
-        now = f"{describe(place, id)} holds {_shown(state, place, writing)} now"
+        now = f"{describe(place, id)} holds {_shown(state, writing)} now"
         raise ActionFailed(
             f"{now}, not the text: the page rejects or changes what is typed there; type what it "
             "takes"
@@ -104,9 +104,9 @@ def _judge(state: dict[str, Any] | None, place: Place, writing: Writing) -> str 
     took = not is_there and _is_taken(state, writing)
     if not is_there and not took:
         return None
-    if writing.shown or place["type"] == "password":
+    if writing.shown or state["hides"]:
         return ""
-    now = f"holds {_shown(state, place, writing)} now"
+    now = f"holds {_shown(state, writing)} now"
     said = f"has taken {quote(writing.text[:MAX_SHOWN])} and {now}" if took else now
     return f"{place['role']} {quote(place['name'][:60])} {said}"
 
@@ -149,8 +149,8 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(part[:MAX_SHOWN] for part in parts if part)[:MAX_WORDS]
 
 
-def _shown(state: dict[str, Any] | None, place: Place, writing: Writing) -> str:
-    if writing.shown or place["type"] == "password":
+def _shown(state: dict[str, Any] | None, writing: Writing) -> str:
+    if state is None or writing.shown or state["hides"]:
         return "something else"
-    text = " ".join((state or {"text": ""})["text"].split())
+    text = " ".join(state["text"].split())
     return quote(text[:MAX_SHOWN]) if text else "nothing"

@@ -107,6 +107,15 @@ def test_a_field_that_the_page_empties_may_show_something_else_afterwards(visit:
         assert element(visit.session.observe(), "User").value == value
 
 
+def test_what_a_field_of_a_secret_holds_is_not_quoted_when_more_is_typed(visit: Visit) -> None:
+    visit.show(FORM)
+    visit.act("type [{id}] [<secret:card>] [0]", id="Number")
+    page = visit.act("append [{id}] [ 77]", id="Number")
+    assert page.notices == () and held(visit, "#number").endswith("-77")
+    with pytest.raises(ActionFailed, match="does not have the words 'otter'$"):
+        visit.act("insert [{id}] [otter] [x]", id="Number")
+
+
 def test_a_slider_or_segment_takes_no_secret_because_keys_may_go_elsewhere(visit: Visit) -> None:
     visit.show("""<input type=range aria-label=A> <span role=slider tabindex=0 aria-label=B
         aria-valuenow=1>b</span> <span role=spinbutton contenteditable aria-label=C>c</span>""")

@@ -53,7 +53,7 @@ function deepActive(el) {
 
 // Returns what a field holds now, when the page has had a frame to react if it `reacts`: its text, the
 // parts of it before and after the selection, what of its end is selected, and how often each of
-// `words` stands near it. `row` has the texts of a row of boxes that the field begins, and `moved` is
+// `words` stands near it. `hides` is true for a secret, `row` has the texts of a row of boxes that the field begins, and `moved` is
 // true if the focus is in a later one. A field that the page has put in the place of element `id`
 // stands for it; `left` is true if there is none.
 async function held(id, words, reacts) {
@@ -65,10 +65,11 @@ async function held(id, words, reacts) {
     : field.isContentEditable ? innerTextOf(field) : textOf(field);
   const [start, end] = isField(field) ? [field.selectionStart, field.selectionEnd] : [null, null];
   const row = isInput ? sequenceOf(field) : [];
-  return { text, replaced: !find(id), head: text.slice(0, start ?? text.length), tail: text.slice(end ?? text.length),
+  return { text, hides: hidesValue(el), replaced: !find(id), head: text.slice(0, start ?? text.length), tail: text.slice(end ?? text.length),
     selected: end === text.length ? text.slice(start) : "", near: timesNear(field, words),
     row: row.map((box) => box.value), moved: row.indexOf(deepActive(field)) > 0 };
 }
+const hidesValue = (el) => el.type === "password" || secretFields.has(el);
 // A page that draws a field anew after every change replaces the element.
 function successorOf(id) {
   if (aim.id !== id || !aim.document || !viewOf(aim.document)) return null;
@@ -100,7 +101,7 @@ function placeCursor(id, words) {
   ensureFocus(el);
   if (isField(el)) {
     const place = words ? findWords(el.value, words) : [el.value.length];
-    if (!place) return { error: "unfound" };
+    if (!place) return { error: "unfound", text: hidesValue(el) ? "" : el.value };
     return selectInField(el, place[0], place[0]) ? {} : { error: words ? "unplaced" : "end" };
   }
   const selection = selectionOf(el);
@@ -110,7 +111,7 @@ function placeCursor(id, words) {
     return {};
   }
   const all = partsOf(el), place = findWords(all[0], words);
-  if (!place) return { error: "unfound" };
+  if (!place) return { error: "unfound", text: hidesValue(element) ? "" : all[0] };
   selection.collapse(...placeAt(all, place[0]));
   return {};
 }
