@@ -54,7 +54,7 @@ def arrived(tab: Tab, id: int, place: Place, writing: Writing, reacts: bool) -> 
         tab.page.keyboard.press("Delete")  # a completion of the page's, which typing goes over
         state = tab.script.ask_on(id, "held", words_of(writing.text), True)
     notice = _judge(state, place, writing)
-    if notice is None and state is not None and not state["replaced"]:
+    if notice is None and state is not None and not state["replaced"] and not state["locked"]:
         pieces = keyed.share(tab, id, writing.text) if state["moved"] else None
         if pieces is not None:
             return keyed.type_into_boxes(tab, id, pieces, place, secret=writing.shown)
@@ -65,6 +65,10 @@ def arrived(tab: Tab, id: int, place: Place, writing: Writing, reacts: bool) -> 
             notice = _judge(state, place, writing)
     if notice is None:
         now = f"{describe(place, id)} holds {_shown(state, writing)} now"
+        if state is not None and state["locked"]:
+            raise ActionFailed(
+                f"{now}: the page has disabled it; use what the page shows now first"
+            )
         raise ActionFailed(
             f"{now}, not the text: the page rejects or changes what is typed there; type what it "
             "takes"

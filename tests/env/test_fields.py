@@ -114,6 +114,15 @@ def test_a_page_that_goes_on_with_the_last_character_is_no_failure(visit: "Visit
     assert [(node.name, node.value) for node in page.nodes] == [("Next", "")]
 
 
+def test_a_field_that_a_question_locks_is_said_to_be_disabled(visit: "Visit") -> None:
+    visit.show(
+        scripted("", "e.onfocus = () => { e.disabled = true; o.hidden = false };")
+        + "<p id=o hidden>Sure?"
+    )
+    with pytest.raises(ActionFailed, match="holds nothing now: the page has disabled it"):
+        visit.act("type [{f}] [otter] [0]", f="F")
+
+
 def test_text_that_is_added_is_compared_as_well(visit: "Visit") -> None:
     visit.show(
         scripted(

@@ -53,9 +53,10 @@ function deepActive(el) {
 
 // Returns what a field holds now, when the page has had a frame to react if it `reacts`: its text, the
 // parts of it before and after the selection, what of its end is selected, and how often each of
-// `words` stands near it. `hides` is true for a secret, `row` has the texts of a row of boxes that the field begins, and `moved` is
-// true if the focus is in a later one. A field that the page has put in the place of element `id`
-// stands for it; `left` is true if there is none.
+// `words` stands near it. `hides` is true for a password or secret, `locked` for a field that is
+// disabled now. `row` has the texts of a row of boxes that the field begins, and `moved` is true if
+// the focus is in a later one. A field that the page has put in the place of element `id` stands for
+// it (`replaced`); `left` is true if there is none.
 async function held(id, words, reacts) {
   if (reacts) await nextFrame();
   const el = find(id) || successorOf(id);
@@ -65,11 +66,14 @@ async function held(id, words, reacts) {
     : field.isContentEditable ? innerTextOf(field) : textOf(field);
   const [start, end] = isField(field) ? [field.selectionStart, field.selectionEnd] : [null, null];
   const row = isInput ? sequenceOf(field) : [];
-  return { text, hides: hidesValue(el), replaced: !find(id), head: text.slice(0, start ?? text.length), tail: text.slice(end ?? text.length),
+  return { text, hides: hidesValue(el) || hidesValue(field), replaced: !find(id),
+    locked: matches(field, ":disabled"),
+    head: text.slice(0, start ?? text.length), tail: text.slice(end ?? text.length),
     selected: end === text.length ? text.slice(start) : "", near: timesNear(field, words),
     row: row.map((box) => box.value), moved: row.indexOf(deepActive(field)) > 0 };
 }
 const hidesValue = (el) => el.type === "password" || secretFields.has(el);
+
 // A page that draws a field anew after every change replaces the element.
 function successorOf(id) {
   if (aim.id !== id || !aim.document || !viewOf(aim.document)) return null;
