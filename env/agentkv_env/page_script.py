@@ -31,7 +31,8 @@ _NODES = {
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
 SUMMED = ("covered", "busy", "moving")
-"""Numbers of a walk to which frames of other origins add theirs; see walk.js."""
+"""Numbers of a walk to which frames of other origins add theirs, as they do to `unsent`; see
+walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
 # Returns the number of the document's elements and the indices of those that listen to presses.
@@ -55,17 +56,8 @@ MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
 SCRIPTS = (
-    "dom",
-    "shadows",
-    "geometry",
-    "frames",
-    "generated",
-    "semantics",
-    "gauges",
-    "images",
-    "layers",
-    "walk",
-    "actions",
+    *("dom", "shadows", "geometry", "frames", "generated", "semantics", "options", "gauges"),
+    *("images", "layers", "walk", "validation", "fields", "actions"),
 )
 """Files of the folder scripts/, joined in this order into one scope."""
 
@@ -120,6 +112,7 @@ class PageScript:
         self._read_until = 0.0
         self._roots_left = MAX_ROOTS
         self._in_frames = dict.fromkeys(SUMMED, 0)  # what frames of other origins add
+        self._unsent: list[dict[str, Any]] = []  # fields of all frames that kept a form unsent
         self._is_partial = False  # True if the current reading left out a part of the page
 
     def call(self, function: str, *arguments: object, frame: str | None = None) -> Any:
@@ -182,6 +175,17 @@ class PageScript:
             around = self._foreign_frames.get(around.parent)
         return found
 
+    def ask_on(self, id: int, function: str, *arguments: object) -> Any:
+        """Return what `call_on` does, or None if the page has left or removed the element."""
+        try:
+            answer = self.call_on(id, function, *arguments)
+        except StillLoading:
+            return None
+        except Error as error:
+            self._raise_if_gone(error)
+            return None  # the document was replaced
+        return None if isinstance(answer, dict) and answer.get("left") else answer
+
     def set_files(self, id: int, files: Sequence[Path]) -> None:
         """Give `files` of this machine to the file field `id`.
 
@@ -201,6 +205,7 @@ class PageScript:
         self._is_partial = False
         self._in_frames = dict.fromkeys(SUMMED, 0)
         self._roots_left = MAX_ROOTS
+        self._unsent = []
         found = self._walk(self._main_frame, self._document, _WHOLE, None)
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
@@ -220,6 +225,7 @@ class PageScript:
         found["part"] = self._is_partial
         for key in SUMMED:
             found[key] += self._in_frames[key]
+        found["unsent"] = self._unsent
         return found
 
     def evaluate(self, expression: str, world: int, *, by_value: bool = True) -> dict[str, Any]:
@@ -346,6 +352,7 @@ class PageScript:
         )
         self._next_id = found["nextId"]
         self._is_partial |= found["part"]
+        self._unsent += found["unsent"]
         return found
 
     def _splice_frames(

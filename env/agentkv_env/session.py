@@ -18,9 +18,10 @@ from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
+from agentkv_env.place import Check
 from agentkv_env.proxy import Proxy
 from agentkv_env.request_filter import RequestFilter
-from agentkv_env.sanitize import clean
+from agentkv_env.sanitize import clean, quote
 from agentkv_env.tab import Tab
 from agentkv_env.tabs import POPUP_BLOCKER, Tabs
 from agentkv_env.timing import Stopwatch, timed
@@ -29,6 +30,7 @@ from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
 _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
+MAX_MESSAGE = 120  # characters of a field's message
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
@@ -260,6 +262,8 @@ class Session:
                     self._filter.notices.append(
                         f"the page is still loading: {requests} no answer yet"
                     )
+                if found["unsent"]:
+                    self._filter.notices.append(_unsent_notice(found["unsent"]))
                 if found["covered"]:
                     self._filter.notices.append(
                         "a dialog is open; the elements and texts of the page that it covers are "
@@ -368,7 +372,9 @@ class Session:
         Elements are pressed in the middle of their first visible rectangle, or at the action's
         point. `<secret:name>` in a text to type stands for a secret, which is typed on its hosts
         only. Unless the session is strict, typing replaces the old text of a field, and actions
-        without effect (on a covered or disabled element, or with an unknown key) are refused.
+        without effect (on a covered, inert or disabled element, or with an unknown key) are
+        refused. An action fails if a field or list does not keep what it set; where the field
+        writes it in a form of its own, the next observation has a notice.
 
         Raises:
             ActionFailed: the action failed; the message is for the model.
@@ -391,9 +397,11 @@ class Session:
                 try:
                     if tab.is_leaving:
                         tab.wait_idle(first_frame=False)
-                    self._execute(action)
+                    check = self._execute(action)
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
+                    if check is not None and (notice := check(False)):
+                        self._filter.notices.append(notice)
                 except Error as error:
                     tab.raise_if_gone(error)
                     message = error.message.splitlines()[0]
@@ -404,7 +412,7 @@ class Session:
         with self._tabs.current.guard():
             self._leave_disallowed_pages()
 
-    def _execute(self, action: Action) -> None:
+    def _execute(self, action: Action) -> Check | None:
         tab = self._tabs.current
         match action.kind:
             case "new_tab":
@@ -425,9 +433,10 @@ class Session:
             case "stop":
                 pass
             case _:
-                executor.execute(
+                return executor.execute(
                     tab, action, strict=self._strict, uploads=self._uploads, secrets=self.secrets
                 )
+        return None
 
     def _goto(self, url: str) -> None:
         if names_in(url):
@@ -503,6 +512,16 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _unsent_notice(fields: Sequence[Mapping[str, Any]]) -> str:
+    """Say why the browser has not sent a form: it shows that in a bubble, which is no element."""
+    said = (
+        f"{field['r']} {quote(field['n'][:60])}{', which is hidden' if field['h'] else ''}: "
+        f"{quote(field['m'][:MAX_MESSAGE])}"
+        for field in fields
+    )
+    return f"the browser did not send the form; {'; '.join(said)}"
 
 
 def require_chromium_page(page: object) -> None:

@@ -100,24 +100,67 @@ def test_a_secret_that_is_added_leaves_the_text_before_it_in_sight(visit: Visit)
 
 def test_a_field_that_the_page_empties_may_show_something_else_afterwards(visit: Visit) -> None:
     visit.show(FORM)
-    visit.act("type [{id}] [<secret:shop>] [0]", id="Short")
-    change = "value => { document.querySelector('[maxlength]').value = value }"
+    visit.act("type [{id}] [<secret:shop>] [0]", id="User")
+    change = "value => { document.querySelector('[name=user]').value = value }"
     for value in ("", "Bath"):
         visit.session.page.evaluate(change, value)
-        assert element(visit.session.observe(), "Short").value == value
+        assert element(visit.session.observe(), "User").value == value
 
 
-def test_a_field_that_cuts_or_formats_a_secret_shows_its_name(visit: Visit) -> None:
+def test_what_a_field_of_a_secret_holds_is_not_quoted_when_more_is_typed(visit: Visit) -> None:
     visit.show(FORM)
-    page = visit.act("type [{id}] [<secret:shop>] [0]", id="Short")
-    assert held(visit, "[maxlength]") == VALUE[:7]
-    assert element(page, "Short").value == "<secret:shop>"
+    visit.act("type [{id}] [<secret:card>] [0]", id="Number")
+    page = visit.act("append [{id}] [ 77]", id="Number")
+    assert page.notices == () and held(visit, "#number").endswith("-77")
+    with pytest.raises(ActionFailed, match="does not have the words 'otter'$"):
+        visit.act("insert [{id}] [otter] [x]", id="Number")
+
+
+def test_a_slider_or_segment_takes_no_secret_because_keys_may_go_elsewhere(visit: Visit) -> None:
+    visit.show("""<input type=range aria-label=A> <span role=slider tabindex=0 aria-label=B
+        aria-valuenow=1>b</span> <span role=spinbutton contenteditable aria-label=C>c</span>""")
+    for name in "ABC":
+        with pytest.raises(ActionFailed, match="takes no secret"):
+            visit.act("type [{id}] [<secret:card>] [0]", id=name)
+
+
+def test_a_field_without_room_for_a_secret_gets_no_part_of_it(visit: Visit) -> None:
+    visit.show(FORM)
+    for kind in KINDS:
+        with pytest.raises(ActionFailed, match="takes at most 7 characters; with <secret:shop>"):
+            visit.act(kind, id="Short")
+    assert held(visit, "[maxlength]") == ""
+
+
+def test_a_field_that_changes_a_secret_fails_the_action_without_a_word_of_it(visit: Visit) -> None:
+    visit.show(FORM)
+    visit.session.page.evaluate("""() => {
+      document.querySelector("[name=user]").oninput = (e) => { e.target.value = "otter" };
+    }""")
+    for kind in KINDS:
+        with pytest.raises(ActionFailed, match="holds something else now") as caught:
+            visit.act(kind, id="User")
+        assert "otter" not in str(caught.value)
+    assert element(visit.session.observe(), "User").value.endswith("<secret:shop>")
+
+
+def test_a_secret_in_boxes_of_one_character_is_spread_over_them(visit: Visit) -> None:
+    boxes = "".join(f"<input maxlength=1 size=1 aria-label='Digit {n}'>" for n in range(20))
+    visit.show(f"<div>{boxes}</div>")
+    page = visit.act("type [{id}] [<secret:card>] [0]", id="Digit 0")
+    joined = "[...document.querySelectorAll('input')].map((each) => each.value).join('')"
+    assert visit.session.page.evaluate(joined) == OTHER.replace(" ", "")
+    assert {node.value for node in page.nodes} == {"", "<secret:card>"}
+
+
+def test_a_field_that_formats_a_secret_shows_its_name(visit: Visit) -> None:
+    visit.show(FORM)
     page = visit.act("type [{id}] [<secret:card>] [0]", id="Number")
     assert held(visit, "#number") == OTHER.replace(" ", "-")
     assert element(page, "Number").value == "<secret:card>"
     page = visit.act("type [{id}] [other text] [0]", id="Number")
     assert element(page, "Number").value == "other-text"
-    assert element(visit.act("clear [{id}]", id="Short"), "Short").value == ""
+    assert element(visit.act("clear [{id}]", id="Number"), "Number").value == ""
 
 
 def test_a_page_that_shows_a_value_anywhere_shows_the_name_to_the_agent(visit: Visit) -> None:

@@ -42,15 +42,18 @@ function locate(id, at, under, place) {
     .map(([u, v]) => [r.x + u * r.width, r.y + v * r.height]));
   const point = [...points, ...finer].find((p) => inView(p) && isReached(p));
   const [px, py] = point || points[0];
-  aim = { id, point: [px, py], hit: hitTest(documentOf(el), px, py) };
-  const role = roleOf(el, styleOf(el));
+  const role = roleOf(el, styleOf(el)), name = nameOf(el, role);
+  aim = { id, name, point: [px, py], hit: hitTest(documentOf(el), px, py), document: documentOf(el) };
   const { x, y, covered, bent } = outwardAll(framesAround(el), [px, py]);
   const cover = point ? (under ? "" : covered) : coverName(aim.hit);
-  return { x, y, role, name: nameOf(el, role), tag: tagOf(el),
-    type: tagOf(el) === "input" ? el.type : "",
-    disabled: isDisabled(el), readonly: el.readOnly === true,
+  const type = tagOf(el) === "input" ? el.type : "";
+  return { x, y, role, name, tag: tagOf(el), type,
+    disabled: matches(el, ":disabled"), readonly: el.readOnly === true, inert: isInert(el),
+    unavailable: attributeOf(el, "aria-disabled") === "true",
     several: el.multiple === true, editable: el.isContentEditable === true,
-    editor: matches(el, EDITORS),
+    editor: matches(el, EDITORS), segment: isSpinButton(el),
+    writable: ["textbox", "combobox"].includes(role) && isWritable(el),
+    room: isField(el) && type !== "number" && el.maxLength >= 0 ? el.maxLength : null,
     outside: Boolean(at) && !isWithin(boxOf(target), ...points[0]),
     covered: cover, bent };
 }
@@ -89,83 +92,6 @@ const placeIn = (box, at, [across, down]) => at.percent
   : [box.x + at.x / across, box.y + at.y / down];
 const isWithin = (box, x, y) => // the right and lower edges belong to the element in percent
   x >= box.x && y >= box.y && x <= box.x + box.width && y <= box.y + box.height;
-
-// Focuses a field; with `all`, selects its text, so that typing replaces it.
-function focus(id, all) {
-  const el = find(id);
-  if (!el) return false;
-  ensureFocus(el);
-  if (!all) return true;
-  secretFields.delete(el);
-  if (!isForm(el) && typeof el.select === "function") el.select();
-  else (viewOf(documentOf(el)) || window).getSelection().selectAllChildren(el);
-  return true;
-}
-function ensureFocus(el) {
-  // the body of a frame is active in its document also while another document has the focus
-  if (!hasFocus(documentOf(el))) (viewOf(documentOf(el)) || window).focus();
-  if (!isInside(deepActive(el), el)) focusOn(el);
-}
-
-// Returns the origins of an element's document and of all pages around it.
-function origins(id) {
-  const el = find(id);
-  if (!el) return { error: "gone" };
-  const view = viewOf(documentOf(el)) || window;
-  return { origins: [view.origin, ...view.location.ancestorOrigins] };
-}
-
-// Puts a secret into a field at the cursor, or with `all` in place of its text. Only this document
-// gets it, whatever has the focus by then. `shown` is what a reader sees as the field's value.
-function insertSecret(id, text, shown, all) {
-  if (!focus(id, all)) return { error: "gone" };
-  const el = find(id);
-  if (!isInside(deepActive(el), el)) return { error: "unfocused" };
-  const before = secretFields.get(el) ?? el.value ?? textContentOf(el);
-  secretFields.set(el, all ? shown : before + shown);
-  return insertText(documentOf(el), "insertText", false, text) ? {} : { error: "refused" };
-}
-function deepActive(el) {
-  let active = activeIn(documentOf(el));
-  while (active && shadowOf(active) && activeIn(shadowOf(active))) active = activeIn(shadowOf(active));
-  return active;
-}
-
-function dispatchChange(el) {
-  el.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
-  el.dispatchEvent(new Event("change", { bubbles: true }));
-}
-
-// Finds an option by its label: exact, then ignoring case, then by prefix or part.
-function optionOf(el, label) {
-  const wanted = collapse(label), low = wanted.toLowerCase();
-  const options = [...el.options].filter((option) => !option.disabled);
-  const test = (way) => options.find((option) => way(collapse(option.label), option.value));
-  return wanted && (test((text) => text === wanted) || test((text) => text.toLowerCase() === low) ||
-    test((_, value) => value === label) || test((text) => plainBrackets(text) === plainBrackets(wanted)) ||
-    test((text) => text.toLowerCase().startsWith(low)) ||
-    test((text) => text.toLowerCase().includes(low)));
-}
-const OPENING = "[(\u27e6", CLOSING = "])\u27e7"; // brackets that a reader may see for each other
-const plainBrackets = (text) => [...text].map((c) =>
-  OPENING.includes(c) ? "(" : CLOSING.includes(c) ? ")" : c === "`" ? "'" : c).join("");
-
-// Selects the options with these labels and no others. A list of one option has one label.
-function selectOptions(id, labels) {
-  const el = find(id), chosen = labels.map((label) => optionOf(el, label));
-  const missing = chosen.findIndex((option) => !option);
-  if (missing >= 0) {
-    const known = [...el.options].filter((option) => !option.disabled);
-    return { missing: labels[missing], known: known.map((option) => collapse(option.label)) };
-  }
-  el.focus();
-  if (el.multiple) for (const option of el.options) option.selected = chosen.includes(option);
-  else chosen[0].selected = true;
-  dispatchChange(el);
-  return {};
-}
-
-const isField = (el) => tagOf(el) === "textarea" || tagOf(el) === "input";
 
 // Returns the text of an editable or other element as [text, parts]; a part is a text node and
 // where it begins in the text. Blocks and line breaks begin a new line.
@@ -212,28 +138,6 @@ const placeAt = ([, parts], index, after = 0) => {
 };
 const selectionOf = (el) => (viewOf(documentOf(el)) || window).getSelection();
 
-// Puts the cursor at the end of a field, or with `words` before them.
-function placeCursor(id, words) {
-  const el = find(id);
-  if (!el) return { error: "gone" };
-  ensureFocus(el);
-  if (isField(el)) {
-    const place = words ? findWords(el.value, words) : [el.value.length];
-    if (!place) return { error: "unfound" };
-    return selectInField(el, place[0], place[0]) ? {} : { error: words ? "unplaced" : "end" };
-  }
-  const selection = selectionOf(el);
-  if (!words) {
-    selection.selectAllChildren(el);
-    selection.collapseToEnd();
-    return {};
-  }
-  const all = partsOf(el), place = findWords(all[0], words);
-  if (!place) return { error: "unfound" };
-  selection.collapse(...placeAt(all, place[0]));
-  return {};
-}
-
 // Selects text: all of an element, or what begins with `first` and ends with `last` (empty: with
 // `first`). Without an `id`, the text may stand anywhere on the page.
 function selectText(id, first, last) {
@@ -254,18 +158,6 @@ function selectText(id, first, last) {
   const [from, to] = [placeAt(all, start[0]), placeAt(all, end[1] - 1, 1)];
   selectionOf(el).setBaseAndExtent(...from, ...to);
   return {};
-}
-
-// Sets the value of date, time, color and range inputs; key presses would depend on the locale.
-function setValue(id, value, shown) {
-  const el = find(id), before = el.value;
-  el.focus();
-  el.value = value;
-  if (value && el.value === "") { el.value = before; return false; }
-  if (shown) secretFields.set(el, shown);
-  else secretFields.delete(el);
-  dispatchChange(el);
-  return true;
 }
 
 // Scrolls the page by a window; x and y are -1, 0 or 1.
@@ -358,7 +250,7 @@ const drawn = () => Promise.race([
   new Promise((done) => setTimeout(done, 250)), // a background tab draws no frames
 ]);
 
-globalThis.agentkv = { walk, hear, hosts, adopt, nextFrame, locate, through, focus, selectOptions,
-  setValue, scroll, pixels, drawn, isAimedAt, origins, insertSecret, placeCursor, selectText,
-  scrollArea, settled, element: find, frame: (index) => frames[index],
-  title: () => titleOf(document).slice(0, MAX_TEXT) };
+globalThis.agentkv = { walk, hear, hosts, adopt, nextFrame, locate, through, focus, held, selectOptions,
+  selectedOptions, setValue, sequence, enterPart, slider, scroll, pixels, drawn, isAimedAt, origins,
+  insertSecret, insertSecretPart, placeCursor, selectText, scrollArea, settled, element: find,
+  frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

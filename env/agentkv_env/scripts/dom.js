@@ -18,6 +18,7 @@ const tagOf = getter(Element, "localName"), openRootOf = getter(Element, "shadow
 const childElementsOf = getter(Element, "children");
 const attributeOf = method(Element, "getAttribute"), hasAttribute = method(Element, "hasAttribute");
 const queryIn = method(Element, "querySelector"), queryAllIn = method(Element, "querySelectorAll");
+const closestOf = method(Element, "closest");
 const matches = method(Element, "matches"), isVisible = method(Element, "checkVisibility");
 const closest = method(Element, "closest");
 const clientRectsOf = method(Element, "getClientRects");

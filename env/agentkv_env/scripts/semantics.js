@@ -324,7 +324,9 @@ function valueOf(el, role) {
   }
   if (PLAYERS.has(tag)) return playerValue(el);
   if (tag === "select") {
-    return [...el.selectedOptions].map((option) => collapse(option.label)).join(", ");
+    const names = new Map(el.selectedOptions.length ? namedOptions(el.options) : []);
+    return [...el.selectedOptions].map((option) =>
+      collapse(option.label) && (names.get(option) ?? collapse(option.label))).join(", ");
   }
   if (tag === "input") {
     if (role === "button" || role === "checkbox" || role === "radio") return "";
@@ -342,15 +344,20 @@ const hasLines = (el) => matches(el, EDITORS) || (!CONTROLS.has(tagOf(el)) &&
 
 function optionsOf(el) {
   const tag = tagOf(el);
-  const list = tag === "select" ? el.options : tag === "input" && el.list?.options;
+  if (tag === "select") return namedOptions(el.options).map(([, name]) => name);
+  const list = tag === "input" && el.list?.options;
   return list ? Array.from({ length: Math.min(list.length, MAX_OPTIONS) }, (_, index) => list[index])
-    .filter((option) => !option.disabled || option.selected)
+    .filter((option) => !option.disabled)
     .map((option) => collapse(option.label || option.value)) : [];
 }
 
+// The browser lets presses and keys pass by an element that is inert, or inside such a one.
+const isInert = (el) => [el, ...framesAround(el)].some((each) =>
+  styleOf(each).interactivity === "inert" || isUnderModal(each));
+
 // Returns whether an element takes no presses: it or what is around it says so, or is inert.
-const isDisabled = (el) => matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) ||
-  [el, ...framesAround(el)].some((each) => styleOf(each).interactivity === "inert" || isUnderModal(each));
+const isDisabled = (el) =>
+  matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) || isInert(el);
 
 // A modal dialog makes the rest of its document inert, also what it does not cover. Says whether
 // documents have one; begins anew with each look.

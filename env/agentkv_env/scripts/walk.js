@@ -21,8 +21,8 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
-// true if a visible part says that it is loading. `hosts` is the number of elements that may have a
-// closed shadow root (shadows.js).
+// true if a visible part says that it is loading. `unsent`: see `takeUnsent`. `hosts` is the number of
+// elements that may have a closed shadow root (shadows.js).
 function walk(firstId, expected, at, view, mostMs) {
   const out = [], sources = []; // nodes, and the element that each is of
   let numRead = 0; // nodes and pieces of text
@@ -160,6 +160,7 @@ function walk(firstId, expected, at, view, mostMs) {
 
   // `box` is null where nothing is seen of the element itself.
   function children(el, s, style, box) {
+    if (shadowOf(el)) watchValidation(shadowOf(el));
     // Lines of code have their numbers, prompts and language there.
     const isDrawn = box && style.whiteSpace !== "pre";
     if (isDrawn && style.display === "list-item") drawn(markerOf(el, style), el, box);
@@ -191,6 +192,7 @@ function walk(firstId, expected, at, view, mostMs) {
     let root = null;
     try { root = el.contentDocument && rootElementOf(el.contentDocument); } catch { root = null; }
     if (root) {
+      watchValidation(el.contentDocument);
       area(el, shift(boxOf(el), s.at), scrollingElementOf(el.contentDocument), s);
       const around = { frame: el, at: s.at, next: s.around };
       element(root, { ...state(at, clip), depth: s.depth, around });
@@ -381,6 +383,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
+    unsent: takeUnsent(),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     hosts: suspects.length + others.length,

@@ -40,14 +40,13 @@ def fill_password(goal: str, page: Page) -> Steps:
 def sign_in(goal: str, page: Page) -> Steps:
     """`Enter the username "donovan" and the password "KuHh" into the text fields and press login.`
 
-    A question may appear when a field is entered. It takes the text away, so the field is filled
-    again after the answer.
+    A question may appear when a field is entered. It locks the field until it is answered.
     """
     for nth, text in enumerate(quoted(goal), start=1):
-        page = yield enter(element(page, "textbox", nth=nth), text)
+        page = yield click(element(page, "textbox", nth=nth))
         if has(page, "button", "Cancel"):
             page = yield click(element(page, "button", "Cancel"))
-            page = yield enter(element(page, "textbox", nth=nth), text)
+        page = yield enter(element(page, "textbox", nth=nth), text)
     yield click(elements(page, "button")[-1])
 
 
