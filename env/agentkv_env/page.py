@@ -76,6 +76,8 @@ class Page:
     """Distance that the page can be scrolled down."""
     notices: tuple[str, ...] = ()
     """Events that no node shows, such as an answered dialog or a refused navigation."""
+    may_change: bool = False
+    """True if something may still come that the page has not shown yet, so that a wait is of use."""
     uploads: tuple[str, ...] = ()
     """Names of files that may be uploaded; empty where the page takes none."""
 

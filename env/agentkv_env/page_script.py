@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from playwright.sync_api import CDPSession, Error, TimeoutError
@@ -21,7 +22,7 @@ READING_S = 4.0  # time limit of reading a page; the rest of the page is left ou
 LEAVING_S = 1.0  # a page that is being left must answer within this time
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
-SUMMED = ("covered", "busy", "moving")
+SUMMED = ("covered", "busy", "moving", "mayChange")
 """Numbers of a walk to which frames of other origins add theirs; see walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
@@ -45,7 +46,7 @@ HEARING_MS = 500
 MAX_HEARD = 50_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "walk", "actions")
+SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "late", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
 
 
@@ -74,6 +75,7 @@ class PageScript:
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._raise_if_gone = raise_if_gone
+        self._channel = token_hex(8)  # name of events that the page does not know
         self._worlds: dict[str, int] = {}  # frame -> execution context
         self._foreign_elements: dict[int, tuple[str, float, float]] = {}  # id -> frame and offset
         self._document = ""  # token of the document that was read last
@@ -105,7 +107,20 @@ class PageScript:
         params = {"frameId": frame, "worldName": WORLD}
         world = int(self._send("Page.createIsolatedWorld", params)["executionContextId"])
         self._worlds[frame] = world
-        return self.evaluate(f"{_source()}\n{expression}", world).get("value")
+        return self.evaluate(f"{_source(self._channel)}\n{expression}", world).get("value")
+
+    @property
+    def timers(self) -> str:
+        """Source of the script that tells ours about timers, for the page's own world."""
+        return f'{_file("timers")}("{self._channel}")'
+
+    def call_around(self, id: int | None, function: str, *arguments: object) -> list[Any]:
+        """Return the values of a function in the main frame and in another one with element `id`."""
+        frames = dict.fromkeys((self._main_frame, self._frame_of(id)))
+        return [self.call(function, *arguments, frame=frame) for frame in frames]
+
+    def _frame_of(self, id: int | None) -> str:
+        return self._foreign_elements.get(id or 0, (self._main_frame, 0.0, 0.0))[0]
 
     def call_on(self, id: int, function: str, *arguments: object) -> Any:
         """Return the value of a function of our script that takes the element `id`.
@@ -129,7 +144,7 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame = self._foreign_elements.get(id, (self._main_frame, 0.0, 0.0))[0]
+        frame = self._frame_of(id)
         handle = self.evaluate(f"agentkv.element({id})", self._worlds[frame], by_value=False)
         if "objectId" not in handle:
             raise ActionFailed(f"there is no element [{id}] on this page")
@@ -282,8 +297,12 @@ class PageScript:
 
 
 @cache
-def _source() -> str:
-    folder = resources.files("agentkv_env").joinpath("scripts")
-    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+def _file(name: str) -> str:
+    file = resources.files("agentkv_env").joinpath("scripts", f"{name}.js")
+    return file.read_text(encoding="utf-8").rstrip()
+
+
+def _source(channel: str) -> str:
     # If the script runs twice in one world, the second run must keep the ids of the first.
-    return "\n".join(['(() => {\n"use strict";\nif (globalThis.agentkv) return;', *parts, "})();"])
+    head = f'(() => {{\n"use strict";\nif (globalThis.agentkv) return;\nconst CHANNEL = "{channel}";'
+    return "\n".join([head, *map(_file, SCRIPTS), "})();"])

@@ -219,6 +219,7 @@ class Session:
             pixels_above=found["above"],
             pixels_below=found["below"],
             notices=self._take_notices(),
+            may_change=not nodes or bool(found["mayChange"] or found["moving"] or tab.num_unanswered),
             uploads=self._uploads.names() if any("file" in node.uses for node in nodes) else (),
         )
         return self.secrets.hide(page)
@@ -255,6 +256,7 @@ class Session:
                     self._filter.notices.append(
                         f"{found['moving']} elements and texts of the page are still moving"
                     )
+                self._filter.notices += [f"shown for a moment: {text}" for text in found["flashes"]]
                 if num := tab.num_unanswered:
                     requests = "1 request has" if num == 1 else f"{num} requests have"
                     self._filter.notices.append(
@@ -272,7 +274,7 @@ class Session:
         tab = self._tabs.current
         shown = self._may_show(tab.page.url)
         return {
-            **{"nodes": [], "token": "", "above": 0, "below": 0},
+            **{"nodes": [], "token": "", "above": 0, "below": 0, "mayChange": 0, "moving": 0},
             "url": tab.page.url if shown else "",
             "title": tab.title if shown else "",
         }
@@ -358,6 +360,8 @@ class Session:
                 with tab.guard():
                     self._goto(url)
                     tab.wait_idle()
+                    if not self._strict:
+                        tab.wait_late()
                     tab.read_title()
             if len(urls) > 1:
                 self._tabs.focus(len(self._tabs.all) - len(urls))
@@ -391,9 +395,14 @@ class Session:
                 try:
                     if tab.is_leaving:
                         tab.wait_idle(first_frame=False)
+                    watches = action.kind != "wait" and not self._strict
+                    if watches:
+                        tab.begin_action(action.element_id)
                     self._execute(action)
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
+                    if watches:
+                        self._tabs.current.wait_late()
                 except Error as error:
                     tab.raise_if_gone(error)
                     message = error.message.splitlines()[0]

@@ -311,27 +311,24 @@ const QUIET_MS = 500; // without a change, a page is quiet
 const settled = (mostMs) => new Promise((done) => {
   let timer = 0;
   const finish = () => { observer.disconnect(); done(true); };
-  const observer = new MutationObserver(() => {
+  const observer = new MutationObserver((records) => {
+    if (records.every(({ target }) => restless.has(target))) return;
     clearTimeout(timer);
     timer = setTimeout(finish, QUIET_MS);
   });
-  const observed = (doc) => {
-    observer.observe(doc, { subtree: true, childList: true, characterData: true, attributes: true });
-    for (const frame of rootElementOf(doc) ? queryAllIn(rootElementOf(doc), "iframe,frame") : []) {
-      let inner = null;
-      try { inner = frame.contentDocument; } catch { inner = null; } // of another origin
-      if (inner) observed(inner);
-    }
-  };
-  observed(document);
+  const all = { ...WATCHED, attributes: true };
+  for (const doc of documentsOf(document)) observer.observe(doc, all);
   setTimeout(finish, mostMs);
 });
 
-// Resolves after one animation frame and one task, in which the page can react.
-const nextFrame = () => Promise.race([
-  new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
-  new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
-]);
+// Resolves after `ms` milliseconds, one animation frame and one task, in which the page can react.
+const nextFrame = async (ms = 0) => {
+  if (ms) await new Promise((done) => setTimeout(done, ms));
+  return Promise.race([
+    new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
+    new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
+  ]);
+};
 
 // Resolves when a whole frame has been drawn.
 const drawn = () => Promise.race([
@@ -340,5 +337,6 @@ const drawn = () => Promise.race([
 ]);
 
 globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
-  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, element: find,
+  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, beginAction, due,
+  element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -20,8 +20,10 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
-// true if a visible part says that it is loading.
+// true if a visible part says that it is loading. `flashes` are texts that were shown for a moment;
+// `mayChange` is true if something may still come.
 function walk(firstId, expected, at, view, mostMs) {
+  watch();
   const out = [], sources = []; // nodes, and the element that each is of
   const put = (node, source) => { out.push(node); sources.push(source); };
   deadline = performance.now() + mostMs;
@@ -306,7 +308,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const room = pageScroller ? scrollHeightOf(pageScroller) - clientHeightOf(pageScroller) : 0;
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
-    nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
+    nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources), flashes: takeFlashes(), mayChange: mayChange(),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
