@@ -61,6 +61,8 @@ def _descriptions(page: Page) -> Iterator[str]:
             "width and height; so do double_click, right_click and hover. drag [number] [x%,y%] "
             "[number] [x%,y%] moves from point to point."
         )
+    if hovered := [node for node in page.nodes if "hover" in node.states]:
+        yield f"hover [number] shows what only the mouse over {_named(hovered)} makes visible."
     if page.may_change or not page.nodes:
         yield "wait lets the page go on until it has changed."
 

@@ -8,11 +8,12 @@ Kind = Literal["element", "text", "ocr"]
 STATES = (
     *("checked", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
-    *("heading", "draggable", "more above", "more below"),
+    *("heading", "draggable", "hover", "more above", "more below"),
 )
 """All states that a node may have.
 
-`faint` marks an OCR line of low contrast, `heading` an element that is the text of a heading."""
+`faint` marks an OCR line of low contrast, `heading` an element that is the text of a heading, and
+`hover` one that shows more under the mouse."""
 
 Use = Literal["lines", "format", "several", "area", "drag", "file", "point"]
 """What an element supports beyond its role: a text of several lines, a text with formats, a
@@ -57,6 +58,8 @@ class Node:
     """Some of `STATES`."""
     uses: tuple[Use, ...] = ()
     """Actions beyond VisualWebArena's that it supports; not part of the page's text."""
+    reveals: tuple[str, ...] = ()
+    """Names of what a `hover` shows, on the first of elements that show the same."""
 
 
 @dataclass(frozen=True, slots=True)

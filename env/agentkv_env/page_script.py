@@ -26,27 +26,35 @@ SUMMED = ("covered", "busy", "moving", "mayChange")
 """Numbers of a walk to which frames of other origins add theirs; see walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
-# Returns the number of the document's elements and the indices of those that listen to presses.
-# Only the page's own world knows its listeners, and the page may have replaced every function
+# Returns the number of the document's elements and the indices of those that listen to presses, and of
+# those that listen to the mouse coming; React keeps the latter in properties of the elements. Only the
+# page's own world knows its listeners, and the page may have replaced every function
 # there, the console's too: V8 keeps a global of that name. So the answer is a short string. Its
 # indices may be false, but a page can forge no more than with listeners of its own.
 _HEARD = """(() => {
   const all = Document.prototype.querySelectorAll.call(document, "*");
-  let heard = "";
+  let heard = "", hovered = "";
   for (let index = 0; index < all.length && index < 5000; index++) {
-    const on = getEventListeners(all[index]);
+    const el = all[index], on = getEventListeners(el);
     if (on.click || on.mousedown || on.mouseup || on.pointerdown || on.pointerup || on.dblclick) {
       heard += index + ",";
     }
+    const key = Object.keys(el).find((key) => key.startsWith("__reactProps$"));
+    const props = key ? el[key] : {};
+    if (on.mouseenter || on.mouseover || on.pointerenter || on.pointerover || props.onMouseEnter ||
+        props.onMouseOver || props.onPointerEnter) hovered += index + ",";
   }
-  return (+all.length) + ":" + heard;
+  return (+all.length) + ":" + heard + ":" + hovered;
 })()"""
 HEARING_MS = 500
 """Time limit of that question."""
-MAX_HEARD = 50_000
+MAX_HEARD = 60_000
 """Maximum number of characters of its answer; an honest one is shorter."""
 
-SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "late", "walk", "actions")
+MAX_SHEET = 2_000_000
+"""Maximum number of characters of a style sheet of another origin."""
+
+SCRIPTS = ("dom", "geometry", "semantics", "images", "layers", "late", "hover", "walk", "actions")
 """Files of the folder scripts/, joined in this order into one scope."""
 
 
@@ -160,7 +168,10 @@ class PageScript:
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
         has_time = not found["part"]
-        if has_time and self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new):
+        is_news = has_time and self._read_sheets(found["sheets"])
+        if has_time and self._must_listen(found, is_new=is_new):
+            is_news |= self._hear(is_new=is_new)
+        if is_news:
             self._read_until = time.monotonic() + READING_S
             found = self._walk(self._main_frame, self._document, {"x": 0, "y": 0}, None)
         if is_new:
@@ -224,6 +235,19 @@ class PageScript:
         self._heard = heard
         self._num_heard += 1
         return True
+
+    def _read_sheets(self, addresses: list[str]) -> bool:
+        """Give our script the style sheets that only the browser may read; return whether any is."""
+        for address in addresses:
+            asked = {"frameId": self._main_frame, "url": address}
+            try:
+                sheet = self._send("Page.getResourceContent", asked)
+                text = "" if sheet["base64Encoded"] else sheet["content"]
+            except Error as error:
+                self._raise_if_gone(error)
+                text = ""  # it is gone from the browser's memory
+            self.call("readSheet", address, text if len(text) <= MAX_SHEET else "")
+        return bool(addresses)
 
     def _hear(self, *, is_new: bool) -> bool:
         """Tell our script which elements listen to presses; return whether that was news.

@@ -337,6 +337,6 @@ const drawn = () => Promise.race([
 ]);
 
 globalThis.agentkv = { walk, hear, nextFrame, locate, focus, selectOptions, setValue, scroll, pixels,
-  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, beginAction, due,
-  element: find,
+  drawn, isAimedAt, origins, insertSecret, placeCursor, selectText, scrollArea, settled, beginAction, due, noteTooltip,
+  readSheet,   element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -12,6 +12,7 @@ const GOING_ON_MS = 150; // a page that changed three times in this time goes on
 const MIN_FLASH_MS = 400; // what is replaced sooner was never meant to be read
 const MAX_FLASHES = 3;
 const MAX_FLASH = 100; // characters of one
+const MAX_TOOLTIP = 300;
 const MAX_ADDED = 50; // elements looked at in one action
 
 const changedAt = new WeakMap(); // node -> when it changed between actions
@@ -158,4 +159,13 @@ function takeFlashes() {
   const taken = [...new Set(flashes)].slice(0, MAX_FLASHES);
   flashes = [];
   return taken;
+}
+
+// Returns nothing; notes the tooltip that the browser itself draws for element `id` under the mouse.
+function noteTooltip(id) {
+  let node = find(id);
+  const name = node ? nameOf(node, roleOf(node, styleOf(node))) : "";
+  while (node && !(nodeTypeOf(node) === 1 && tooltipOf(node))) node = parentOf(node);
+  const text = node ? collapse(tooltipOf(node), MAX_TOOLTIP) : "";
+  if (text && !name.includes(text)) flashes.push(text);
 }

@@ -11,7 +11,7 @@ const MAX_NODES = 5000; // in one viewport
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
-// width, height), i id, v value, o options, s states, u uses, p and h number and hash of a picture, q 1 for
+// width, height), i id, v value, o options, s states, u uses, x what hovering reveals, p and h number and hash of a picture, q 1 for
 // a picture that is no node itself. A frame of another origin has f, its index, and c, its visible
 // part.
 //
@@ -21,9 +21,11 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
 // true if a visible part says that it is loading. `flashes` are texts that were shown for a moment;
-// `mayChange` is true if something may still come.
+// `mayChange` is true if something may still come; `sheets` are style sheets that `readSheet` should get.
 function walk(firstId, expected, at, view, mostMs) {
   watch();
+  findRevealed();
+  const said = new Set(); // what elements reveal, in words
   const out = [], sources = []; // nodes, and the element that each is of
   const put = (node, source) => { out.push(node); sources.push(source); };
   deadline = performance.now() + mostMs;
@@ -147,8 +149,31 @@ function walk(firstId, expected, at, view, mostMs) {
   function children(el, s) {
     for (const node of childrenOf(el)) {
       if (nodeTypeOf(node) === 3) text(node, s);
-      else if (nodeTypeOf(node) === 1) element(node, s);
+      else if (nodeTypeOf(node) === 1) part(node, s);
     }
+  }
+
+  // What reveals something under the mouse has a number: that of the first element in it, or its own.
+  function part(el, s) {
+    const names = revealed.get(el);
+    if (!names) { element(el, s); return; }
+    flush();
+    const start = out.length;
+    element(el, s);
+    flush();
+    const inside = out.slice(start).filter((node) => node.k !== "frame" && node.r !== "area");
+    const node = inside.find((each) => each.i && !each.s?.includes("covered")) || inside[0];
+    if (!node) return;
+    if (!node.i) {
+      const source = sources[out.indexOf(node)]; // the mouse goes to what can be seen
+      const aim = cellsOf(source).find((cell) => !isHidden(cell)) || source;
+      Object.assign(node, { k: "element", i: idOf(aim) });
+      if (node.r === "text" || node.r === "code") node.r = "item";
+    }
+    const words = names.join("|");
+    node.s = [...(node.s || []), "hover"];
+    if (names.length && !said.has(words)) node.x = names; // once for all alike
+    said.add(words);
   }
 
   function frame(el, s) {
@@ -220,7 +245,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (style.display !== "contents" && !isVisible(el)) return;
     const isControl = CONTROLS.has(tag);
     const custom = isControl && ["checkbox", "radio", "file"].includes(el.type);
-    if (style.opacity === "0" && !custom) return;
+    if (style.opacity === "0" && !custom && !selfRevealed.has(el)) return;
     const position = style.position;
     const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
     s = { ...s, depth: s.depth + 1, clip, hidden: style.visibility !== "visible",
@@ -309,6 +334,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources), flashes: takeFlashes(), mayChange: mayChange(),
+    sheets: foreignAddresses(),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     early: !out.length && readyStateOf(document) === "loading", above: Math.round(top),
