@@ -111,8 +111,10 @@ function conditionOf(selector, ended) {
   return [[selector.replace(CONDITION, ":is(*)"), hovered, ended]];
 }
 
+const isUndrawn = (el) => !isVisible(el, { opacityProperty: true, visibilityProperty: true });
+
 // Returns whether an element is there but cannot be seen.
-const isHidden = (el) => !isVisible(el, { opacityProperty: true, visibilityProperty: true }) ||
+const isHidden = (el) => isUndrawn(el) ||
   !rectsOf(el).some((rect) => isSeen(rect, clipAround(el)));
 
 // Returns the part of the page in which an element may be drawn, as boxes around it hide the rest.
@@ -178,8 +180,11 @@ const isPlain = (el) => matches(el, ":is(:hover),html,body") || isHidden(el);
 
 function reveal(holder, part) {
   if (isPlain(holder)) return;
-  const controls = [...(matches(part, ACTIVE) ? [part] : []), ...queryAllIn(part, ACTIVE)];
-  const names = (controls.length ? controls : [part]).slice(0, 2 * MAX_NAMES).map(hiddenName);
+  const controls = [part, ...queryAllIn(part, ACTIVE)].filter((el) => matches(el, ACTIVE) && !queryIn(el, ACTIVE));
+  const listOf = (el) => (matches(el, LISTS) ? el : queryIn(el, LISTS));
+  const shown = (controls.length ? controls : [part]).slice(0, 2 * MAX_NAMES)
+    .flatMap((el) => (listOf(el) ? [...childElementsOf(listOf(el))] : [el]));
+  const names = shown.slice(0, 2 * MAX_NAMES).map(hiddenName);
   const known = revealed.get(holder) || [];
   const added = [...known, ...names.filter((name) => /[\p{L}\p{N}]/u.test(name))];
   if (added.length) revealed.set(holder, [...new Set(added)].slice(0, MAX_NAMES));
@@ -192,27 +197,38 @@ function hiddenName(el) {
   return said.length > MAX_REVEALED ? `${said.slice(0, MAX_REVEALED - 3)}...` : said;
 }
 
-const described = (el) => attributeOf(el, "aria-describedby")?.split(/\s+/)
-  .map((id) => byIdIn(rootOf(el), id)).filter((tip) => tip && isHidden(tip)) || [];
-
-const POPS_UP = "[aria-haspopup]:not([aria-haspopup=false]),[aria-expanded=false]";
+const POPS_UP = "[aria-haspopup]:not([aria-haspopup=false])";
 const ROWS = "tr,li,article,[role=row],[role=listitem]";
 
-// What listens to the mouse coming may show anything. Its own hidden parts are named, and those of a
-// thing beside it; a box without any is marked, but no link or button, whose listeners prepare a press.
+// What listens to the mouse coming may show anything. Its own hidden parts are named, and those beside
+// it; a box without any is marked. Links and buttons listen for other reasons too, such as to change
+// their colour or to load the page that a press would open, so they must say that they pop something up.
 function revealByListener(el) {
   if (isPlain(el)) return;
-  const next = el.nextElementSibling, box = boxOf(el);
-  const tips = described(el);
-  for (const tip of tips) reveal(el, tip);
+  const isControl = matches(el, ACTIVE) || pressListeners.has(el), popsUp = matches(el, POPS_UP);
+  for (const tip of describedBy(el)) reveal(el, tip);
+  const next = !isControl || popsUp ? el.nextElementSibling : null;
   const parts = [...queryAllIn(el, "*"), ...(next ? [next] : [])].slice(0, MAX_HIDDEN).filter((part) =>
-    !isOverdue() && !SKIPPED.has(tagOf(part)) && isHidden(part) && !isHidden(parentElementOf(part)) &&
-    (queryIn(part, ACTIVE) || matches(part, `${ACTIVE},[role=tooltip]`)));
+    !isOverdue() && !SKIPPED.has(tagOf(part)) && isUndrawn(part) && !isUndrawn(parentElementOf(part)) &&
+    !matches(part, "input,select,textarea") && // which widgets hide that draw their own
+    (queryIn(part, ACTIVE) || matches(part, `${ACTIVE},[role=tooltip]`)) && !isToggled(part, el));
   for (const part of parts) {
     const row = part === next ? el : part.closest?.(ROWS);
     reveal(row && row !== part && isInside(row, el) ? row : el, part);
   }
   if (parts.length || revealed.has(el)) return;
-  const isSmall = 2 * box.width * box.height < innerWidth * innerHeight;
-  if (matches(el, POPS_UP) || (isSmall && !matches(el, ACTIVE) && !pressListeners.has(el))) revealed.set(el, []);
+  if (popsUp || (!isControl && isBox(el))) revealed.set(el, []);
 }
+
+// Returns whether an element is a part of the page without buttons: no popup, and not most of the page.
+const isBox = (el) => !aroundListeners.has(el) && !/fixed|absolute/.test(styleOf(el).position) &&
+  2 * boxOf(el).width * boxOf(el).height < innerWidth * innerHeight;
+
+// Returns whether a hidden list has a button beside it that opens it.
+const isToggled = (part, around) => (matches(part, LISTS) || queryIn(part, LISTS)) &&
+  [...queryAllIn(around, "*")].some((el) => pressListeners.has(el) && tagOf(el) !== "a" &&
+    !isInside(el, part) && !matches(el, POPS_UP) && !isHidden(el));
+
+// Returns the hidden descriptions of an element.
+const describedBy = (el) => (attributeOf(el, "aria-describedby") || "").split(/\s+/)
+  .map((id) => id && byIdIn(rootOf(el), id)).filter((tip) => tip && isHidden(tip));

@@ -151,7 +151,7 @@ const shows = (effect) => (effect.getKeyframes?.() || []).some((frame) =>
 function mayChange() {
   note(observer.takeRecords());
   const goesOn = changes.length > 2 && performance.now() - changes[0] < GOING_ON_MS;
-  return goesOn || isLoading() || tellTimers(LONGEST_MS) > 0;
+  return goesOn || isLoading() || (!isNewDocument && tellTimers(LONGEST_MS) > 0);
 }
 
 // Returns the texts that were shown for a moment, once.
