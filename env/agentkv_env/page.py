@@ -80,7 +80,7 @@ class Page:
     notices: tuple[str, ...] = ()
     """Events that no node shows, such as an answered dialog or a refused navigation."""
     may_change: bool = False
-    """True if something may still come that the page has not shown yet, so that a wait is of use."""
+    """True if the page may still show something by itself, so that a wait is of use."""
     uploads: tuple[str, ...] = ()
     """Names of files that may be uploaded; empty where the page takes none."""
 
@@ -90,4 +90,5 @@ class Page:
 
     def without_uses(self) -> "Page":
         """Return the page as it is for an agent that has only VisualWebArena's actions."""
-        return replace(self, nodes=tuple(replace(node, uses=()) for node in self.nodes), uploads=())
+        nodes = tuple(replace(node, uses=()) for node in self.nodes)
+        return replace(self, nodes=nodes, uploads=(), may_change=False)

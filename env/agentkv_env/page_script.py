@@ -26,11 +26,11 @@ SUMMED = ("covered", "busy", "moving", "mayChange")
 """Numbers of a walk to which frames of other origins add theirs; see walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
-# Returns the number of the document's elements and the indices of those that listen to presses, and of
-# those that listen to the mouse coming; React keeps the latter in properties of the elements. Only the
-# page's own world knows its listeners, and the page may have replaced every function
-# there, the console's too: V8 keeps a global of that name. So the answer is a short string. Its
-# indices may be false, but a page can forge no more than with listeners of its own.
+# Returns the number of the document's elements and the indices of those that listen to presses, and
+# of those that listen to the mouse coming, which React keeps in properties of elements. Only the
+# page's own world knows its listeners, and the page may have replaced every function there, the
+# console's too: V8 keeps a global of that name. So the answer is a short string. Its indices may be
+# false, but a page can forge no more than with listeners of its own.
 _HEARD = """(() => {
   const all = Document.prototype.querySelectorAll.call(document, "*");
   let heard = "", hovered = "";
@@ -122,10 +122,9 @@ class PageScript:
         """Source of the script that tells ours about timers, for the page's own world."""
         return f'{_file("timers")}("{self._channel}")'
 
-    def call_around(self, id: int | None, function: str, *arguments: object) -> list[Any]:
-        """Return the values of a function in the main frame and in another one with element `id`."""
-        frames = dict.fromkeys((self._main_frame, self._frame_of(id)))
-        return [self.call(function, *arguments, frame=frame) for frame in frames]
+    def frames_around(self, id: int | None) -> tuple[str, ...]:
+        """Return the main frame, and that of element `id` if it is of another origin."""
+        return tuple(dict.fromkeys((self._main_frame, self._frame_of(id))))
 
     def _frame_of(self, id: int | None) -> str:
         return self._foreign_elements.get(id or 0, (self._main_frame, 0.0, 0.0))[0]
@@ -237,7 +236,7 @@ class PageScript:
         return True
 
     def _read_sheets(self, addresses: list[str]) -> bool:
-        """Give our script the style sheets that only the browser may read; return whether any is."""
+        """Give our script style sheets that only the browser may read; return whether any is."""
         for address in addresses:
             asked = {"frameId": self._main_frame, "url": address}
             try:
@@ -328,5 +327,7 @@ def _file(name: str) -> str:
 
 def _source(channel: str) -> str:
     # If the script runs twice in one world, the second run must keep the ids of the first.
-    head = f'(() => {{\n"use strict";\nif (globalThis.agentkv) return;\nconst CHANNEL = "{channel}";'
+    head = (
+        f'(() => {{\n"use strict";\nif (globalThis.agentkv) return;\nconst CHANNEL = "{channel}";'
+    )
     return "\n".join([head, *map(_file, SCRIPTS), "})();"])

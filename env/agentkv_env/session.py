@@ -29,6 +29,7 @@ from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
 _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
+_ONLY_LOOKING = {"scroll", "hover", "select_text", "new_tab", "tab_focus", "close_tab"}
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
@@ -110,6 +111,9 @@ class Session:
         * New windows show an empty document until all their hops are checked.
         * Shared workers are paused until the end of the session.
         * RTCPeerConnection, navigator.serviceWorker and prefetch rules are removed from documents.
+
+        Timers of documents pass through functions of ours, which see when an action is over. A
+        document keeps them until it is left.
 
         Not covered: running workers and open connections, references to the removed APIs that a
         document kept, and prefetch rules that a script puts into a shadow tree. Use
@@ -219,7 +223,8 @@ class Session:
             pixels_above=found["above"],
             pixels_below=found["below"],
             notices=self._take_notices(),
-            may_change=not nodes or bool(found["mayChange"] or found["moving"] or tab.num_unanswered),
+            may_change=not nodes
+            or bool(found["mayChange"] or found["moving"] or tab.num_unanswered),
             uploads=self._uploads.names() if any("file" in node.uses for node in nodes) else (),
         )
         return self.secrets.hide(page)
@@ -369,6 +374,9 @@ class Session:
     def act(self, action: Action) -> None:
         """Execute `action` and wait for its effect; `stop` has no effect here.
 
+        Unless the session is strict, timers that the action armed and movements of text that it
+        began count as its effect, for at most `tab.LATE_S` seconds.
+
         Elements are pressed in the middle of their first visible rectangle, or at the action's
         point. `<secret:name>` in a text to type stands for a secret, which is typed on its hosts
         only. Unless the session is strict, typing replaces the old text of a field, and actions
@@ -397,7 +405,8 @@ class Session:
                         tab.wait_idle(first_frame=False)
                     watches = action.kind != "wait" and not self._strict
                     if watches:
-                        tab.begin_action(action.element_id)
+                        changes = action.kind not in _ONLY_LOOKING
+                        tab.begin_action(action.element_id, changes=changes)
                     self._execute(action)
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)

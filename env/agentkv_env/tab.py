@@ -285,13 +285,18 @@ class Tab:
             self.raise_if_gone(error)
             self._loading.expect_navigation(asked_at)
 
-    def begin_action(self, id: int | None = None, *, again: bool = False) -> None:
-        """Watch from now on what an action, on element `id`, causes; with `again`, go on with it."""
+    def begin_action(
+        self, id: int | None = None, *, changes: bool = True, again: bool = False
+    ) -> None:
+        """Watch from now on what an action, on element `id`, causes; with `again`, go on with it.
+
+        With `changes`, it is an action that scripts answer with a change as a rule.
+        """
         self._watched_element = id
-        self._call_around("beginAction", again)
+        self._call_around("beginAction", changes, again)
 
     def wait_late(self, limit_s: float = LATE_S) -> bool:
-        """Wait until nothing is known that the last action may still show; return whether it waited.
+        """Wait for what the last action may still show, as far as known; return whether it waited.
 
         Timers that the action armed, requests that they make and movements of text count, up to
         `limit_s` seconds; requests then get what `wait_idle` gives them. What was already running
@@ -308,15 +313,20 @@ class Tab:
             self._wait_idle(started_at, first_frame=True, after_ms=due_ms)
 
     def _call_around(self, function: str, *arguments: object) -> list[Any]:
-        if self._loading.is_leaving:
-            return []  # the page would not answer, and its successor begins anew
-        try:
-            return self.script.call_around(self._watched_element, function, *arguments)
-        except StillLoading:
-            return []
-        except Error as error:
-            self.raise_if_gone(error)
-            return []  # the document was replaced
+        """Return what a function says in the frames of the last action.
+
+        Frames that are gone are not asked, nor is a page that is being left.
+        """
+        said = []
+        for frame in self.script.frames_around(self._watched_element):
+            try:
+                if not self._loading.is_leaving:
+                    said.append(self.script.call(function, *arguments, frame=frame))
+            except StillLoading:
+                pass
+            except Error as error:
+                self.raise_if_gone(error)
+        return said
 
     def wait_settled(self) -> None:
         """Wait for what the action before may still show, or else for a change of the page.

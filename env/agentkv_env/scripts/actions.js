@@ -310,14 +310,20 @@ const QUIET_MS = 500; // without a change, a page is quiet
 // Resolves when the page has changed and is quiet again, or after `mostMs` milliseconds.
 const settled = (mostMs) => new Promise((done) => {
   let timer = 0;
-  const finish = () => { observer.disconnect(); done(true); };
-  const observer = new MutationObserver((records) => {
+  isActing = true; // what changes now is not the page's own motion
+  const finish = () => {
+    note(observer.takeRecords());
+    isActing = false;
+    changed.disconnect();
+    done(true);
+  };
+  const changed = new MutationObserver((records) => {
     if (records.every(({ target }) => restless.has(target))) return;
     clearTimeout(timer);
     timer = setTimeout(finish, QUIET_MS);
   });
-  const all = { ...WATCHED, attributes: true };
-  for (const doc of documentsOf(document)) observer.observe(doc, all);
+  const all = { subtree: true, childList: true, characterData: true, attributes: true };
+  for (const doc of documentsOf(document)) changed.observe(doc, all);
   setTimeout(finish, mostMs);
 });
 

@@ -3,7 +3,8 @@
 // timers.js, in the page's own world, answers which timers the action armed. The document's animations
 // and a MutationObserver say the rest. What changes again and again between actions moves by itself.
 
-const WATCHED = { subtree: true, childList: true, characterData: true };
+const WATCHED = { subtree: true, childList: true, characterData: true,
+  attributeFilter: ["class", "style", "hidden", "open", "aria-expanded", "aria-hidden"] };
 const MAX_RECORDS = 500; // of one batch
 const MAX_DOCUMENTS = 50;
 const LONGEST_MS = 5000; // nobody waits longer for what may come
@@ -18,7 +19,7 @@ const MAX_ADDED = 50; // elements looked at in one action
 const changedAt = new WeakMap(); // node -> when it changed between actions
 const restless = new WeakSet(); // nodes that did so more than once
 const observed = new WeakSet(); // documents
-let isActing = false, isNewDocument = true;
+let isActing = false, isNewDocument = true, expectsChange = false;
 let changes = []; // times of the last changes since the action began
 let added = new Map(), flashes = []; // element -> [text, when it came]; texts that went again
 
@@ -91,14 +92,15 @@ function tellTimers(said) {
 }
 const soonest = (times) => times.reduce((a, b) => (b > 0 && !(a > 0 && a < b) ? b : a), 0);
 
-// An action begins; with `again`, the one before goes on.
-function beginAction(again) {
+// An action begins, which as a rule `changesSomething` if a script listens; with `again`, the one before goes on.
+function beginAction(changesSomething, again) {
   watch();
   note(observer.takeRecords());
   isActing = true;
   tellTimers(again ? "go on" : "begin");
   if (again) return;
   isNewDocument = false;
+  expectsChange = changesSomething;
   changes = [];
   added = new Map();
 }
@@ -146,12 +148,13 @@ const shows = (effect) => (effect.getKeyframes?.() || []).some((frame) =>
     (/^(?:opacity|scale)$/.test(name) && Number(value) < 0.1) ||
     (SHIFTS.test(name) && (String(value).match(/-?[\d.]+/g) || []).some((n) => Math.abs(n) >= MIN_SHIFT))));
 
-// Returns whether something may still come: a part is loading, a timer of the action is to run, or the
-// page goes on changing.
+// Returns whether something may still come: a part is loading, a timer of the action is to run, the page
+// goes on changing, or it has scripts and the action has changed nothing yet.
 function mayChange() {
   note(observer.takeRecords());
   const goesOn = changes.length > 2 && performance.now() - changes[0] < GOING_ON_MS;
-  return goesOn || isLoading() || (!isNewDocument && tellTimers(LONGEST_MS) > 0);
+  const hasNoEffect = expectsChange && !changes.length && queryAllInDocument(document, "script").length > 0;
+  return goesOn || hasNoEffect || isLoading() || (!isNewDocument && tellTimers(LONGEST_MS) > 0);
 }
 
 // Returns the texts that were shown for a moment, once.

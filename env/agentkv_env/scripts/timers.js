@@ -9,7 +9,7 @@
 
   const MAX_MS = 5000; // a wait of the agent takes no longer
   const MAX_TIMERS = 1000;
-  const SOON_MS = 50; // an idle callback comes within this time on a page that rests
+  const IDLE_MS = 16; // between two looks whether an idle callback has run
   const OWN = 2; // a timer armed so often between actions belongs to the page's own motion
   let armed = { __proto__: null }, num = 0; // timer -> { due, every, key, counts }
   let own = { __proto__: null }; // key -> times armed between actions
@@ -18,7 +18,8 @@
 
   // A key tells timers apart by delay and function. Neither the call nor the page's objects are read.
   function arm(kind, id, callback, given, isRepeated) {
-    const delay = kind === "i" ? SOON_MS : typeof given === "object" ? 0 : Math.max(0, Number(given) || 0);
+    const number = typeof given === "number" || typeof given === "string" ? +given : 0;
+    const delay = number > 0 ? number : 0;
     if (delay > MAX_MS) return;
     if (num++ > MAX_TIMERS) forget();
     const text = typeof callback === "function" ? apply(source, callback, []) : "";
@@ -38,19 +39,43 @@
     delete running[timer.key]; // it was stopped, so what is armed like it is news
     delete armed[kind + id];
   }
-  const wrapped = (name, after) => {
+  const wrapped = (name, call) => {
     const native = window[name];
-    window[name] = new Proxy(native, { apply(_, self, given) {
-      const answer = apply(native, self, given);
-      after(answer, given);
-      return answer;
-    } });
+    window[name] = new Proxy(native, { apply: (_, self, given) => call(native, self, given) });
   };
-  wrapped("setTimeout", (id, given) => arm("t", id, given[0], given[1], false));
-  wrapped("setInterval", (id, given) => arm("t", id, given[0], given[1], true));
-  wrapped("requestIdleCallback", (id, given) => arm("i", id, given[0], 0, false));
-  for (const name of ["clearTimeout", "clearInterval"]) wrapped(name, (_, given) => clear("t", given[0]));
-  wrapped("cancelIdleCallback", (_, given) => clear("i", given[0]));
+  for (const name of ["setTimeout", "setInterval"]) wrapped(name, (native, self, given) => {
+    const id = apply(native, self, given);
+    arm("t", id, given[0], given[1], name === "setInterval");
+    return id;
+  });
+  for (const name of ["clearTimeout", "clearInterval"]) wrapped(name, (native, self, given) => {
+    clear("t", given[0]);
+    return apply(native, self, given);
+  });
+  wrapped("requestIdleCallback", (native, self, given) => {
+    const callback = given[0];
+    if (typeof callback !== "function") return apply(native, self, given);
+    given[0] = (idle) => {
+      clear("i", id);
+      apply(callback, undefined, [idle]);
+    };
+    const id = apply(native, self, given);
+    arm("i", id, callback, IDLE_MS, true); // it has no time, so it counts until it has run
+    return id;
+  });
+  wrapped("cancelIdleCallback", (native, self, given) => {
+    clear("i", given[0]);
+    return apply(native, self, given);
+  });
+
+  if (window.scheduler?.postTask) {
+    const native = scheduler.postTask;
+    let num = 0;
+    Scheduler.prototype.postTask = new Proxy(native, { apply(_, self, given) {
+      arm("s", num++, given[0], given[1]?.delay, false);
+      return apply(native, self, given);
+    } });
+  }
 
   const ran = (timer, at) => !timer.every && timer.due < at;
   function sweep(at) {

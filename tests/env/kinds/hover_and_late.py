@@ -29,7 +29,9 @@ KINDS = (
     Kind(
         name="actions of a row, transparent until the mouse comes",
         library="AG Grid",
-        html=rows(".actions { opacity: 0; transition: opacity .2s } tr:hover .actions { opacity: 1 }"),
+        html=rows(
+            ".actions { opacity: 0; transition: opacity .2s } tr:hover .actions { opacity: 1 }"
+        ),
         reads=(FIRST_ROW, "item Bob (hover)"),
         action=HOVER,
         target=("item", "Bob"),
@@ -42,7 +44,8 @@ KINDS = (
         library="Tailwind CSS",
         html=rows(
             ".actions { visibility: hidden; opacity: 0 } @media (hover: hover) {"
-            ".actions:is(:where(tr):hover *) { visibility: visible } tr { &:hover .actions { opacity: 1 } } }"
+            ".actions:is(:where(tr):hover *) { visibility: visible }"
+            "tr { &:hover .actions { opacity: 1 } } }"
         ),
         reads=(FIRST_ROW, "item Bob (hover)"),
         action=HOVER,
@@ -70,7 +73,8 @@ const button = document.querySelector("button"); let timer, menu;
 const open = () => { menu ??= document.createElement("div"); menu.onmouseenter = stop;
   menu.innerHTML = "<a href=#out>Log out</a>"; menu.style = "position:absolute;top:99px";
   menu.onmouseleave = close; document.body.append(menu) };
-const stop = () => clearTimeout(timer), close = () => { timer = setTimeout(() => menu.remove(), 150) };
+const stop = () => clearTimeout(timer);
+const close = () => { timer = setTimeout(() => menu.remove(), 150) };
 button.onmouseenter = () => { timer = setTimeout(open, 250) }; button.onmouseleave = close;
 </script>""",
         reads=("button Account (hover)",),
@@ -97,7 +101,8 @@ document.addEventListener("mouseover", ({ target }) => {
     Kind(
         name="tooltip beside a word",
         library="Bootstrap",
-        html="""<style>.tip { visibility: hidden } .word:hover + .tip { visibility: visible }</style>
+        html="""<style>.tip { visibility: hidden }
+.word:hover + .tip { visibility: visible }</style>
 <p>12 USD, <span class=word>net</span> <span class=tip>without VAT</span></p>""",
         reads=("item net (hover shows: without VAT)",),
         action=HOVER,
@@ -122,7 +127,8 @@ document.addEventListener("mouseover", ({ target }) => {
         html="""<label>City <input aria-autocomplete=list></label><ul></ul><script>
 const field = document.querySelector("input"), list = document.querySelector("ul"); let timer;
 field.oninput = () => { clearTimeout(timer); list.textContent = "Loading…";
-  timer = setTimeout(() => { list.innerHTML = `<li role=option tabindex=0>${field.value} City` }, 600) };
+  timer = setTimeout(() => {
+  list.innerHTML = `<li role=option tabindex=0>${field.value} City` }, 600) };
 </script>""",
         reads=("textbox City",),
         action="type [{id}] [Oslo] [0]",
@@ -148,7 +154,8 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         name="skeleton that content replaces",
         library="Chakra UI",
         html=on_press(
-            "out.innerHTML = '<div class=bone></div>'; later(700, () => { out.innerHTML = 'Ready' })",
+            "out.innerHTML = '<div class=bone></div>'; "
+            "later(700, () => { out.innerHTML = 'Ready' })",
             "<style>@keyframes pulse { to { opacity: .4 } } .bone { height: 20px; "
             "background: silver; animation: pulse 1s infinite }</style>",
         ),
@@ -162,8 +169,10 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         name="panel that leaves before the next one comes",
         library="Vue",
         html=on_press(
-            "one.style.opacity = 0; one.ontransitionend = () => { one.hidden = true; two.hidden = false }",
-            "<div id=one style='transition: opacity .4s'>Step 1</div><div id=two hidden>Step 2</div>",
+            "one.style.opacity = 0; "
+            "one.ontransitionend = () => { one.hidden = true; two.hidden = false }",
+            "<div id=one style='transition: opacity .4s'>Step 1</div>"
+            "<div id=two hidden>Step 2</div>",
         ),
         reads=("Step 1",),
         action=PRESS,
@@ -175,7 +184,8 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         name="message that comes and goes",
         library="Sonner",
         html=on_press(
-            "out.innerHTML = '<div role=status>Saved to drafts</div>'; later(900, () => out.replaceChildren());"
+            "out.innerHTML = '<div role=status>Saved to drafts</div>';"
+            "later(900, () => out.replaceChildren());"
             "later(1000, () => { out.textContent = 'Version 2' })"
         ),
         reads=("button Go",),
@@ -200,7 +210,8 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         library="Swiper",
         html=on_press(
             "out.textContent = 'Done'",
-            "<p id=clock></p><script>let n = 0; const tick = () => { clock.textContent = `second ${n++}`;"
+            "<p id=clock></p><script>let n = 0; const tick = () => {"
+            "clock.textContent = `second ${n++}`;"
             "setTimeout(tick, 1000) }; tick(); setInterval(() => {}, 300)</script>",
         ),
         reads=("second 0",),
